@@ -17,13 +17,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
+from tinytf.lessons.course import lesson
+from tinytf.lessons.live import Live
 from tinytf.loading import load
 from tinytf.look.heads import MEASURES, measure_heads
+from tinytf.look.traced import traced
+from tinytf_cli.explore import status
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arrange_panes
 from tinytf_cli.explore.cursor import matrix
 from tinytf_cli.explore.keys import KEYS
-from tinytf_cli.explore.panels import USUAL
+from tinytf_cli.explore.panels import LINES, USUAL
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.settings import Settings
@@ -87,9 +91,10 @@ def explore(
     model: str = "tiny",
     size: tuple[int, int] = (120, 40),
     checkpoints: tuple[Path, ...] = (),
+    at: str = "L3H0.weights[9,0]",
     **terminal: Any,
 ) -> Driver:
-    """Open a text, act, and leave."""
+    """Open a text, go to an address, act, and leave."""
     session = Session(VERBS, Spec(model), Settings(color="always", theme="dark"))
     assert session.begin(text).status == 0
     screen = Terminal(width=size[0], height=size[1], cuts=True, **{"depth": "truecolor", **terminal})
@@ -99,7 +104,10 @@ def explore(
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
             drivers.append(Driver(app, pilot))
-            await pilot.pause()
+            await drivers[0].settled()
+            if at and text == TEXT:
+                app.go(app.look.cursor.to(app.trace, app.trace.address(at)))
+                await drivers[0].settled()
             await act(drivers[0])
 
     asyncio.run(run())
@@ -107,13 +115,34 @@ def explore(
     return drivers[0]
 
 
-def test_the_first_screen_has_steps_the_map_the_heads_and_the_prediction() -> None:
+def test_it_opens_at_the_head_that_trace_draws_and_the_token_that_it_sees_most() -> None:
+    trace = load("tiny").trace(TEXT)
+    layer, head, _ = traced(load("tiny"), TEXT).overview.ranked[0]
+    key = int(trace[f"L{layer}H{head}.weights"][9].argmax())
+
     async def act(driver: Driver) -> None:
-        assert "L3H0.weights" in driver.shown("main")
-        assert "▾ L3" in driver.shown("steps")
-        assert "▸ L0" in driver.shown("steps")
-        assert "H2  0.472" in driver.shown("heads")
+        assert driver.here == f"L{layer}H{head}.weights[9,{key}]"
+        assert f"▾ L{layer}" in driver.shown("steps")
+        assert f"▶  H{head}" in driver.shown("heads")
         assert "·ball" in driver.shown("next")
+
+    explore(act, at="")
+
+
+def test_the_prediction_and_the_reading_of_each_layer_are_those_of_the_chosen_token() -> None:
+    trace = load("tiny").trace(TEXT)
+
+    async def act(driver: Driver) -> None:
+        for position in (9, 8, 2):
+            best = int(trace.logits_at(position).argmax())
+            assert f"after {trace.tokens[position].shown} " in driver.shown("next").split("\n")[0] + " "
+            assert load("tiny").shown(best) in driver.shown("next").split("\n")[1]
+            for stage in load("tiny").lens(TEXT, position=str(position)).stages[1:]:
+                row = next(line for line in driver.shown("steps").split("\n") if f" L{stage.layer} " in line)
+                shown = load("tiny").shown(int(stage.top_ids[0, 0]))
+                assert row.split()[-4:-1] == [f"L{stage.layer}", shown, f"{float(stage.top_probabilities[0, 0]):.3f}"]
+            await driver.press("k")
+            await driver.press(*["k"] * 5 if position == 8 else [])
 
     explore(act)
 
@@ -278,7 +307,7 @@ def test_panes_stand_beside_the_map_as_many_as_fit() -> None:
         await driver.press("g")
         assert {"gradients", "arithmetic", "lens"} <= driver.app.visible_panes
         await driver.press("z")
-        assert driver.app.visible_panes == {"text", "status", "steps", "gradients"}
+        assert driver.app.visible_panes == {"text", "status", "steps", "next", "gradients"}
         await driver.press("z", "tab")
         assert driver.app.active == "arithmetic"
         assert len(driver.lines) == 3, "run, goto, grad"
@@ -286,15 +315,62 @@ def test_panes_stand_beside_the_map_as_many_as_fit() -> None:
     explore(act, size=(200, 60))
 
 
-def test_on_a_small_terminal_there_are_the_steps_and_one_pane() -> None:
+def test_on_a_large_terminal_no_pane_is_half_empty() -> None:
     async def act(driver: Driver) -> None:
-        assert driver.app.visible_panes == {"text", "status", "steps", "main"}
-        await driver.press("L")
-        assert driver.app.visible_panes == {"text", "status", "steps", "lens"}
-        await driver.press("escape", "tab")
-        assert driver.app.visible_panes == {"text", "status", "steps", "heads"}
+        for step in ("L1H0.weights[9,4]", "L1H0.q", "L2.in", "L1.ffn.hidden", "final.norm", "logits", "probs"):
+            driver.app.go(driver.app.look.cursor.to(driver.app.trace, driver.app.trace.address(step)))
+            await driver.settled()
+            in_layer = step.startswith("L")  # outside the layers all are folded
+            for name in driver.app.visible_panes - {"text", "status"} - (set() if in_layer else {"steps"}):
+                pane = driver.app.panes[name]
+                filled = sum(any(part.text.strip() for part in line) for line in pane._lines[pane.top :][: pane.room])
+                share = 1 / 3 if name in LINES else 1 / 2  # the arithmetic of a sum of two is short
+                assert filled > pane.room * share, (step, name, filled, pane.room)
 
-    explore(act, size=(80, 24))
+    explore(act, size=(200, 60))
+
+
+def test_on_a_small_terminal_there_are_the_steps_the_prediction_and_one_pane() -> None:
+    async def act(driver: Driver) -> None:
+        always = {"text", "status", "steps", "next"}
+        assert driver.app.visible_panes == always | {"main"}
+        assert "·ball" in driver.shown("next")
+        shown, top = driver.app.panes["steps"], driver.app.panes["steps"].top
+        assert any("L1" in part.text for line in shown._lines[top : top + shown.room] for part in line), "its reading"
+        await driver.press("L")
+        assert driver.app.visible_panes == always | {"lens"}
+        await driver.press("escape", "tab")
+        assert driver.app.visible_panes == always | {"heads"}
+        await driver.press("tab")
+        assert driver.app.visible_panes == always
+
+    explore(act, size=(80, 24), at="")
+
+
+def test_the_axes_say_what_rows_and_columns_are_and_which_is_chosen() -> None:
+    async def act(driver: Driver) -> None:
+        assert "query ↓ 9 ·the  key → 0 The" in driver.shown("main")
+        await driver.press("l", "k")
+        assert "query ↓ 8 ·lost  key → 1 ·cat" in driver.shown("main")
+        await driver.press("pageup", "down")
+        assert "token ↓ 8 ·lost  d_head → d1" in driver.shown("main")
+        await driver.press("end", "up")
+        assert "token ↓ 9 ·the  vocab → !" in driver.shown("main"), "the last token alone has probabilities"
+
+    explore(act)
+
+
+def test_the_heads_that_add_most_are_listed_and_one_is_chosen_by_the_mouse() -> None:
+    async def act(driver: Driver) -> None:
+        ranked = traced(load("tiny"), TEXT).overview.ranked
+        listed = re.findall(r"L(\d)H(\d) +([+-]\d\.\d\d)", driver.shown("heads"))
+        assert len(listed) > 4
+        assert listed == [(str(layer), str(head), f"{by:+.2f}") for layer, head, by in ranked[: len(listed)]]
+        line = next(n for n, one in enumerate(driver.shown("heads").split("\n")) if "L2H2" in one)
+        await driver.pilot.click("#heads", offset=(6, line))
+        assert driver.here.startswith("L2H2.weights")
+
+    explore(act)
 
 
 def test_no_two_panes_overlap_and_together_they_fill_the_screen() -> None:
@@ -381,7 +457,7 @@ def test_the_steps_show_where_the_session_stops() -> None:
         await driver.type("break L1.weights")
         await driver.press("enter", "escape", "escape")
         folded = next(line for line in driver.shown("steps").split("\n") if "L1" in line)
-        assert folded.split() == ["●", "▸", "L1"]
+        assert folded.split()[:3] == ["●", "▸", "L1"]
         await driver.press("pageup", "pageup")
         assert re.search(r"▶● +weights", driver.shown("steps"))
 
@@ -403,7 +479,7 @@ def test_find_goes_to_an_address_a_step_a_token_and_a_number() -> None:
         await find("ball")
         assert driver.here == "L1H2.scores[4,2]"
         await find("hat")
-        assert "no step, no token of the text and no number" in driver.shown("status")
+        assert "hat is no step, parameter, token of the text or number" in driver.shown("status")
         value = float(driver.app.look.scene.trace["L1H2.scores"][7, 3])
         await find(f"{value:.6f}")
         assert driver.here == "L1H2.scores[7,3]"
@@ -428,7 +504,7 @@ def test_s_sorts_the_heads_by_each_measure_in_turn() -> None:
         for name, measure in MEASURES.items():
             shown = driver.shown("heads").split("\n")
             assert f"by {name} " in shown[0]
-            values = [float(line.split("H")[1].split()[1]) for line in shown[1:] if re.search(r"H\d", line)]
+            values = [float(line.split("H")[1].split()[1]) for line in shown[1:] if re.search(r" H\d", line)]
             whole = measure_heads(driver.app.trace, name, [3])[0].tolist()
             assert values == [round(value, 3) for value in sorted(whole, reverse=True)], measure
             await driver.press("s")
@@ -483,11 +559,113 @@ def test_the_mouse_chooses_a_step_a_head_a_cell_and_a_token() -> None:
     explore(act)
 
 
-def test_a_question_mark_lists_every_key() -> None:
+def test_a_question_mark_explains_the_chosen_number_its_step_and_head_and_again_lists_every_key() -> None:
+    trace = load("tiny").trace(TEXT)
+    told = lesson("softmax", Live(load("tiny"), TEXT))
+
     async def act(driver: Driver) -> None:
+        await driver.press("question_mark")
+        shown = " ".join(driver.shown("what").split())
+        for words in (
+            "Softmax turns the scores of a row",
+            told.pytorch,
+            "softmax(masked)",
+            f"learn {told.number}",
+            "query 9 ·the",
+            "key 4 ·ball",
+        ):
+            assert words in shown
+        assert f"number {float(trace['L1H0.weights'][9, 4]):.7g}" in shown
+        assert "to the logit of ·ball, the most of 16 heads" in shown
         await driver.press("question_mark")
         for key in KEYS:
             assert key.words in driver.shown("output")
+        await driver.press("escape", "escape", "right", "question_mark")
+        rank = [(layer, head) for layer, head, _ in traced(load("tiny"), TEXT).overview.ranked].index((1, 1)) + 1
+        assert f"rank {rank} of 16 heads" in " ".join(driver.shown("what").split()), "it follows the head"
+        await driver.press("end", "escape", "escape")
+        for row, (step, _) in enumerate(driver.app.trace.steps.rows):
+            if step.name in ("tokens", "ids", "embed.tokens", "ffn.act", "logits", "next"):
+                driver.app.go(replace(driver.app.look.cursor, row=row))
+                await driver.press("question_mark")
+                assert step.title in driver.shown("what"), step.name
+                await driver.press("escape", "escape")
+
+    explore(act, at="", size=(120, 60))
+
+
+def test_the_bar_names_the_keys_of_each_mode_and_no_others() -> None:
+    named = {key.shown for key in KEYS}
+    for mode in ("map", "arithmetic", "what", "pane"):
+        for keys, words in status.HINTS[mode]:
+            assert all(key in named or named.issuperset(key) for key in keys.split()), (mode, words)
+
+    async def act(driver: Driver) -> None:
+        assert "hjkl cell" in driver.shown("status")
+        assert driver.shown("status").rstrip().endswith("? what is this")
+        await driver.press("enter")
+        assert "Backspace back" in driver.shown("status")
+        await driver.press("escape", "slash")
+        assert "Enter go" in driver.shown("status")
+        await driver.press("escape", "colon")
+        assert "Enter run" in driver.shown("status")
+        await driver.press("escape", "t")
+        assert "Enter keep the text" in driver.shown("status")
+
+    explore(act, size=(80, 24))
+
+
+def test_u_takes_back_the_text_and_the_ablation_but_never_the_first_text() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("w", "t")
+        await driver.type(" cat")
+        await driver.press("enter", "u")
+        assert driver.app.trace.encoding.text == TEXT
+        assert driver.app.session.state.spec.without is not None
+        await driver.press("u")
+        assert driver.app.session.state.spec.without is None
+        assert torch.equal(driver.app.trace["logits"], load("tiny").trace(TEXT)["logits"])
+        await driver.press("u")
+        assert "there is nothing to undo" in driver.shown("status")
+        assert driver.app.session.run is not None
+        await driver.press("U")
+        assert driver.app.session.state.spec.without is not None
+
+    explore(act)
+
+
+def test_backspace_goes_back_through_the_places_before() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("L0H1.q")
+        await driver.press("enter", "k", "backspace")
+        assert driver.here == "L0H1.q[9,0]"
+        await driver.press("backspace")
+        assert driver.here == "L3H0.weights[9,0]"
+        await driver.press("backspace", "backspace")
+        assert "where you began" in driver.shown("status")
+
+    explore(act)
+
+
+def test_find_takes_the_highlighted_offer_and_finds_parameters() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("W_")
+        words = [offer.word for offer in driver.app.line.offers]
+        assert words[:4] == ["L3.W_Q", "L3.W_K", "L3.W_V", "L3.W_O"], "of this layer"
+        await driver.press("down", "enter")
+        weight = load("tiny").transformer.blocks[3].attention.k.weight.detach()
+        assert "L3.W_K" in driver.shown("output")
+        assert f"{float(weight.min()):.3f} … {float(weight.max()):.3f}" in driver.shown("output")
+        await driver.press("escape", "slash")
+        await driver.type("sca")
+        await driver.press("enter")
+        assert driver.here.startswith("L3H0.scaled")
+        await driver.press("slash")
+        await driver.type("bal")
+        await driver.press("enter")
+        assert driver.here.startswith("L3H0.scaled[4,"), "a token of the text"
 
     explore(act)
 

@@ -86,10 +86,11 @@ def predictions(trace: Trace, model: TextModel, top: int) -> tuple[Prediction, .
         rows = tuple(row for row in rows if not trace.tokens[row].special) or rows
     elif config.predicts_tokens and not config.causal:
         rows = tuple(row for row in rows if trace.tokens[row].id == model.tokenizer.mask_id)
-    return tuple(_at(trace, row, model, top) for row in rows)
+    return tuple(prediction_at(trace, model, row, top) for row in rows)
 
 
-def _at(trace: Trace, row: int, model: TextModel, top: int) -> Prediction:
+def prediction_at(trace: Trace, model: TextModel, row: int, top: int) -> Prediction:
+    """The ``top`` most probable outcomes at one position."""
     logits, shares, config = trace.logits_at(row), trace.steps.probabilities, trace.config
     kind = {"sequence": "class", "token": "token"}.get(config.head.kind, "next" if config.causal else "fills")
     operation = None if shares is None else shares.operation

@@ -98,23 +98,28 @@ def page(app: Explorer) -> None:
 
 def arithmetic(app: Explorer) -> None:
     """Show the arithmetic of the chosen cell; if shown already, of the cell that its largest term comes from."""
-    if app.active != "arithmetic" or not app.trail:
-        app.trail = [app.look.cursor]
+    if app.active != "arithmetic":
         app.open("arithmetic")
     elif not (source := app.panels["arithmetic"].leads_to):
         app.say("this number has no earlier source" if app.panels["arithmetic"].answered else "…")
     else:
-        app.trail.append(app.look.cursor.to(app.trace, app.trace.address(source)))
         app.panels["arithmetic"].noted = False
-        app.move_to(app.trail[-1])
+        app.go(app.look.cursor.to(app.trace, app.trace.address(source)))
 
 
 def retrace(app: Explorer) -> None:
-    if len(app.trail) > 1:
-        app.trail.pop()
-        app.move_to(app.trail[-1])
+    if app.places:
+        app.go_back()
     else:
-        back(app)
+        app.say("this is where you began")
+
+
+def what(app: Explorer) -> None:
+    """Say what the chosen number, its step and its head are; then list the keys."""
+    if app.active == "what":
+        keys(app)
+    else:
+        app.open("what")
 
 
 def keys(app: Explorer) -> None:
@@ -144,6 +149,16 @@ def without(app: Explorer) -> None:
     else:
         app.look = replace(app.look, comparing=False)
         app.say("this step belongs to no head: go to one that does, such as L0H0.weights")
+
+
+def undo(app: Explorer) -> None:
+    """Take back the last change of the text, the model or the ablation."""
+    app.look = replace(app.look, comparing=False)
+    app.run_line("undo")
+
+
+def redo(app: Explorer) -> None:
+    app.run_line("redo")
 
 
 def checkpoint(by: int) -> Action:

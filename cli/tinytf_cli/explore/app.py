@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,12 @@ from textual.widgets import Input
 
 from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore.arrange import arrange_panes
-from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row
+from tinytf_cli.explore import status
+from tinytf_cli.explore.arrange import arrange_panes, is_single
+from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row, is_parameter, matrix
 from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.lines import BurstInput, CommandLine
-from tinytf_cli.explore.lists import head_blocks, head_order, next_blocks, outline, text_line, token_spans
+from tinytf_cli.explore.lists import head_list, next_blocks, outline, text_line, token_spans
 from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
@@ -31,16 +32,13 @@ from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.paint.heat import SMALL, cell_widths
+from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.state import find_row
 from tinytf_cli.repl.verbs import answer
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Piece, Span
 
-_HINTS = (
-    "↑↓ step", "←→ head", "PgUp PgDn layer", "hjkl cell", "Enter arithmetic", "w without", "t text", ": line",
-    "L lens", "a attribution", "g gradient", "d against", "Tab z panes",
-)  # fmt: skip
 _BANNER_WIDTH = 26
 """The columns right of the text, for the time and the number of the step."""
 _TYPING_PAUSE = 0.15
@@ -60,7 +58,7 @@ class Explorer(App[int]):
     """The screen of a session, with its ``keys``; ``checkpoints`` are the models of a training run.
 
     ``look`` is the present view. ``opened`` are the panes that the user opened, the last one first; ``active`` is the
-    pane that keys scroll; ``trail`` holds the cells whose arithmetic was followed.
+    pane that keys scroll; ``places`` are the earlier cursors, the last one last.
     """
 
     AUTO_FOCUS = None
@@ -85,7 +83,7 @@ class Explorer(App[int]):
         self.active, self.zoomed, self.single = "main", False, False
         self.opened: list[str] = []
         self.visible_panes: set[str] = set()
-        self.trail: list[Cursor] = []
+        self.places: list[Cursor] = []
         self._last_text = ""
         self.seconds = 0.0
         self._note: Span | None = None
@@ -93,6 +91,7 @@ class Explorer(App[int]):
         self._size_drawn = Size()
         self._busy_line: tuple[str, float] | None = None
         self._outline_rows: list[int] = []
+        self._head_lines: list[Cursor | None] = []
         self._cells: tuple[int, int, int, Map] | None = None
         click_handlers: dict[str, Callable[[int, int], None]] = {
             "text": self._text_chosen,
@@ -169,23 +168,25 @@ class Explorer(App[int]):
         panes["text"].show([text_line(look, self.size.width, _BANNER_WIDTH, self._banner())])
         self._outline_rows, steps = outline(look)
         present_line = max((line for line, row in enumerate(self._outline_rows) if row == look.cursor.row), default=0)
-        column_title = "   moved by" if look.comparing else ""
+        layer = look.cursor.at(self.trace)[1]
+        first_line = next((n for n, row in enumerate(self._outline_rows) if rows[row][1] == layer), 0)
+        column_title = "   moved by" if look.comparing else "   best guess by layer" if look.overview else ""
         panes["steps"].show(
-            [steps], [Span(look.scene.model.name, "strong"), Span(column_title, "dim")], keep=present_line
+            [steps],
+            [Span(look.scene.model.name, "strong"), Span(column_title, "dim")],
+            keep=(first_line, present_line),
         )
         if "main" in self.visible_panes:
             self._draw_step()
         if "heads" in self.visible_panes:
-            title = [Span("heads", "attention"), Span(f"   by {look.measure} (s)", "dim")]
-            panes["heads"].show(head_blocks(look, panes["heads"].room - 1), title)
+            title = [Span("heads", "attention"), Span(f" by {look.measure} (s)", "dim")]
+            self._head_lines, heads = head_list(look, panes["heads"].room)
+            panes["heads"].show(heads, title)
         if "next" in self.visible_panes:
-            first = look.scene.predicted[:1]
+            first = look.predicted[:1]
             subtitle = f"   after {first[0].shown}" if first and first[0].what == "next" else ""
-            title = [
-                Span(first[0].title if len(look.scene.predicted) == 1 else "next", "output"),
-                Span(subtitle, "dim"),
-            ]
-            panes["next"].show(next_blocks(look.scene, panes["next"].room - 1), title)
+            title = [Span(first[0].title if len(look.predicted) == 1 else "next", "output"), Span(subtitle, "dim")]
+            panes["next"].show(next_blocks(look.scene, look.predicted, panes["next"].room - 1), title)
         for panel in self.panels.values():
             if panel.id in self.visible_panes:
                 panel.repaint()
@@ -200,10 +201,11 @@ class Explorer(App[int]):
         """Give every pane its region."""
         width, height = self.size
         regions = arrange_panes(width, height, self.opened, USUAL, self.active, self.zoomed)
-        self.single = not {"heads", "next"} & regions.keys()
+        self.single = is_single(width, height, self.zoomed)
         self.visible_panes = set(regions)
         left_edge = min(
-            (region.x for name, region in regions.items() if name not in ("text", "status", "steps")), default=0
+            (region.x for name, region in regions.items() if name not in ("text", "status", "steps") and region.x),
+            default=0,
         )
         for name, pane in self.panes.items():
             if name == "offers":
@@ -214,11 +216,12 @@ class Explorer(App[int]):
                 top, left = region.y == 1, region.x == left_edge
                 corner = "┌" if top and left else "┬" if top or (not left and name == "next") else "├"
                 pane.active = name == self.active and not self.single
-                pane.place(region, "" if name in ("text", "status") else "─" if name == "steps" else corner)
+                at_the_edge = name == "steps" or (name == "next" and not region.x)
+                pane.place(region, "" if name in ("text", "status") else "─" if at_the_edge else corner)
         if self._size_drawn != self.size:
             self._size_drawn = self.size
             _place_input(self.edit, Region(0, 0, max(20, width - _BANNER_WIDTH), 1))
-            _place_input(self.line, Region(2, height - 1, max(1, width - 2), 1))
+            _place_input(self.line, Region(2, height - 1, max(1, status.line_width(self.line.sign, width)), 1))
 
     def _draw_step(self) -> None:
         """Draw the map of the present step, and store where its cells are for clicks."""
@@ -228,9 +231,9 @@ class Explorer(App[int]):
         if step_cells is None:
             main.show(word_blocks(self.look), map_title(self.look))
             return
-        main.show([step_cells.heat, *step_cells.below], step_cells.title)
+        main.show([step_cells.axes, step_cells.heat, *step_cells.below], step_cells.title)
         label_width, cell_width = cell_widths(step_cells.heat, main.terminal)
-        self._cells = (label_width + 3, cell_width, 0 if cell_width == SMALL else 1, step_cells)
+        self._cells = (label_width + 3, cell_width, 1 if cell_width == SMALL else 2, step_cells)
 
     def _banner(self) -> list[Piece]:
         time_taken = f"{self.seconds * 1000:.0f} ms   " if self.seconds else ""
@@ -242,7 +245,9 @@ class Explorer(App[int]):
         ablation = self.session.state.spec.without
         words: list[Piece] = [" "]
         if self.line.display:
-            words = [Span(self.line.sign, "strong")]
+            room = status.line_width(self.line.sign, self.size.width)
+            words = [Span(self.line.sign, "strong"), " " * (room + 2)]
+            words += status.hints(self.line.sign, self.size.width - room - 2)
         elif self._busy_line:
             line, start = self._busy_line
             words += [Span(line, "strong"), f"  {time.perf_counter() - start:.0f} s; ", Span("Ctrl-C stops it", "dim")]
@@ -256,8 +261,18 @@ class Explorer(App[int]):
             if self.look.comparing:
                 words.append(Span("against the run before  ", "bad"))
             words += self._slider()
-            words += _hints(self.size.width - sum(cell_len(span.text) for span in words if isinstance(span, Span)) - 3)
+            taken = sum(cell_len(span.text) for span in words if isinstance(span, Span))
+            words += status.hints(self._mode, self.size.width - taken - 1)
         self.panes["status"].show([Line(words, single=True)])
+
+    @property
+    def _mode(self) -> str:
+        """What the keys are for, as in ``status.HINTS``."""
+        if self.focused is self.edit:
+            return "text"
+        if self.active == "main":
+            return "map"
+        return self.active if self.active in status.HINTS else "pane"
 
     def _slider(self) -> list[Piece]:
         """The position of the present model among the checkpoints of a training run."""
@@ -277,13 +292,14 @@ class Explorer(App[int]):
     # Moving
 
     def go(self, cursor: Cursor) -> None:
-        """Move the cursor, and end the trail of arithmetic."""
-        self.trail = []
-        self.move_to(cursor)
-
-    def move_to(self, cursor: Cursor) -> None:
         """Move the cursor."""
+        if cursor != self.look.cursor:
+            self.places.append(self.look.cursor)
         self.show(replace(self.look, cursor=cursor))
+
+    def go_back(self) -> None:
+        """Move the cursor to where it was before."""
+        self.show(replace(self.look, cursor=self.places.pop()))
 
     def wait(self, purpose: str) -> None:
         """Wait for a letter."""
@@ -365,7 +381,8 @@ class Explorer(App[int]):
         self.draw()
 
     def _send_requests(self) -> None:
-        """Run the lines of visible panes that do not show the present view yet."""
+        """Run the lines of visible panes that do not show the present view yet, and read the lens at its token."""
+        self._send_overview(self.look.scene, self.look.scene.at_token(self.look.position))
         for name in LINES:
             panel = self.panels[name]
             comparing = self.look.comparing and self.look.scene.previous is not None and name != "difference"
@@ -376,6 +393,24 @@ class Explorer(App[int]):
             elif name in self.visible_panes and not panel.noted and panel.succeeded:
                 panel.noted = True
                 self.engine.submit(partial(self.engine.log_line, request.line, self.look.cursor), lambda *_: None)
+
+    def _send_overview(self, scene: Scene, position: int) -> None:
+        if position in scene.overviews:
+            return
+        scene.overviews[position] = None
+
+        def work() -> None:
+            if scene is not self.look.scene:
+                raise Superseded
+            scene.overview(position)
+
+        def done(_: object, error: Exception | None) -> None:
+            if error is None:
+                self._on_screen(self.draw)
+            else:
+                del scene.overviews[position]
+
+        self.engine.submit(work, done)
 
     def _send_request(self, panel: Panel, request: Request, look: Look, number: int) -> None:
         def work() -> list[Outcome]:
@@ -432,7 +467,7 @@ class Explorer(App[int]):
             self.say("interrupted")
         elif outcome.failure is not None:
             self.say(" · ".join(part for part in (outcome.failure.message, outcome.failure.hint) if part))
-        elif line.split()[0] not in ("without", "model") and (outcome.results or outcome.text):
+        elif line.split()[0] not in ("without", "model", "undo", "redo") and (outcome.results or outcome.text):
             self._show_answer(line, outcome)
             return
         self.draw()
@@ -445,8 +480,9 @@ class Explorer(App[int]):
         cursor = self.look.cursor
         if scene.trace.steps is not self.trace.steps:
             same_step = find_row(scene.trace.steps.rows, step.name, layer)
-            cursor = replace(cursor, row=first_row(scene.trace) if same_step is None else same_step)
-        self.look = replace(self.look, scene=scene, cursor=cursor)
+            cursor = replace(cursor, row=first_cursor(scene).row if same_step is None else same_step)
+        comparing = self.look.comparing and scene.previous is not None
+        self.look = replace(self.look, scene=scene, cursor=cursor, comparing=comparing)
 
     # The text, lines and finding
 
@@ -455,10 +491,12 @@ class Explorer(App[int]):
         self.engine.text_number += 1
         self._last_text = self.edit.value = self.trace.encoding.text
         self._open_input(self.edit)
+        self.draw_status()
 
     def ask(self, sign: str) -> None:
         """Open the input for a line of the session (:) or a search (/)."""
-        self.line.begin(sign)
+        _place_input(self.line, Region(2, self.size.height - 1, status.line_width(sign, self.size.width), 1))
+        self.line.begin(sign, self.look.cursor.at(self.trace)[1] or 0)
         self._open_input(self.line)
         self.draw_status()
 
@@ -504,7 +542,7 @@ class Explorer(App[int]):
         if error is not None:
             self.say(explained(error).message)
             return
-        self._note, self.seconds, self.trail = None, time.perf_counter() - start, []
+        self._note, self.seconds = None, time.perf_counter() - start
         previous_length = len(self.trace.tokens)
         self._set_scene(scene)
         cursor = self.look.cursor
@@ -522,13 +560,18 @@ class Explorer(App[int]):
         elif value and self.line.sign == ":":
             self.run_line(value)
         elif value:
-            self._find(value)
+            self.line.take_offer()
+            self._find(self.line.value.strip())
         else:
             self.draw_status()
 
     def _find(self, word: str) -> None:
+        """Go to what a word names; show a parameter."""
         try:
-            self.go(find_cursor(self.trace, self.look.cursor, word))
+            if is_parameter(self.trace, word):
+                self.run_line(f"print {shell_quoted(word)}")
+            else:
+                self.go(find_cursor(self.trace, self.look.cursor, word))
         except AddressError as error:
             self.say(error.message)
 
@@ -539,10 +582,8 @@ class Explorer(App[int]):
             self.go(replace(self.look.cursor, row=self._outline_rows[line]))
 
     def _head_chosen(self, line: int, _: int) -> None:
-        order = head_order(self.look.scene, self.look.cursor, self.look.measure)
-        header_lines = self.panes["heads"].line_count - min(len(order), self.panes["heads"].room - 1)
-        if 0 <= line - header_lines < len(order):
-            self.go(replace(self.look.cursor, part=order[line - header_lines][0]))
+        if line < len(self._head_lines) and (chosen := self._head_lines[line]) is not None:
+            self.go(chosen)
 
     def _cell_chosen(self, line: int, column: int) -> None:
         if self._cells is None:
@@ -562,20 +603,12 @@ class Explorer(App[int]):
 
 
 def first_cursor(scene: Scene) -> Cursor:
-    """The first cursor: the attention map of the last layer, at the token whose prediction is shown."""
-    last = len(scene.trace.tokens) - 1
-    position = next((prediction.position for prediction in scene.predicted if prediction.of_tokens), last)
-    return Cursor(row=first_row(scene.trace), cell=(position, 0))
-
-
-def _hints(width: int) -> Iterator[Span]:
-    """The hints of keys that fit, then the key that lists all."""
-    room = width - len("? keys")
-    for hint in _HINTS:
-        if (room := room - len(hint) - 2) < 0:
-            break
-        yield Span(f"{hint}  ", "dim")
-    yield Span("? keys", "dim")
+    """The first cursor: the head that ``trace`` draws, from the token that predicts to the one that it sees most."""
+    position = scene.at_token(len(scene.trace.tokens) - 1)
+    layer, head, _ = scene.overview(position).ranked[0]
+    cursor = Cursor(first_row(scene.trace, layer), head, (position, 0))
+    numbers = matrix(scene.trace, cursor) if cursor.at(scene.trace)[0].is_map else None
+    return cursor if numbers is None else replace(cursor, cell=(position, int(numbers[position].abs().argmax())))
 
 
 def _place_input(line: Input, region: Region) -> None:

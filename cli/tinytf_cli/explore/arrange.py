@@ -5,13 +5,18 @@ from collections.abc import Mapping, Sequence
 from textual.geometry import Region
 
 _NARROW, _LOW = 100, 32
-"""Below so many columns or rows, only the steps and one pane are shown."""
+"""Below so many columns or rows, only the steps, the prediction and one pane are shown."""
 _WITHOUT_STEPS = 60
-"""Below so many columns, the steps are hidden too."""
+"""Below so many columns, only that pane."""
 _WIDE, _HIGH = 130, 40
 """From so many columns right of the steps, and so many rows, further panes stand in a column beside the map."""
-_NEXT_WIDTH, _HEADS_WIDTH, _EXTRA_WIDTH, _EXTRA_HEIGHT = 30, 26, 52, 15
+_NEXT_WIDTH, _HEADS_WIDTH, _EXTRA_WIDTH, _EXTRA_HEIGHT = 30, 26, 52, 20
 """The width of the prediction, the least widths of the heads and of another pane, and the least height of that."""
+
+
+def is_single(width: int, height: int, zoomed: bool) -> bool:
+    """Whether only the active pane is shown, beside the steps and the prediction."""
+    return zoomed or width < _NARROW or height < _LOW
 
 
 def arrange_panes(
@@ -19,35 +24,46 @@ def arrange_panes(
 ) -> Mapping[str, Region]:
     """The visible panes and their regions. ``extras`` are the open panes, the last opened first.
 
-    The ``usual`` panes stand beside the map if there is room for more. If ``zoomed``, or in a small terminal, the
-    ``active`` pane takes all the room.
+    The ``usual`` panes stand beside the map if there is room for more; then, and if there is one pane only, the
+    prediction is below the steps. If ``zoomed``, or in a small terminal, the ``active`` pane takes all the other room.
     """
     regions = {"text": Region(0, 0, width, 1), "status": Region(0, height - 1, width, 1)}
     steps_width = 0 if width < _WITHOUT_STEPS else 30 if width < _NARROW else 36
-    if steps_width:
-        regions["steps"] = Region(0, 1, steps_width, height - 2)
+    steps = Region(0, 1, steps_width, height - 2)
     right = Region(steps_width, 1, width - steps_width, max(1, height - 2))
-    if zoomed or width < _NARROW or height < _LOW:
-        regions[active if active in extras or active in ("heads", "next") else "main"] = right
+    single = is_single(width, height, zoomed)
+    shown = active if active in extras or active in ("heads", "next") else "main"
+    wide = not single and right.width >= _WIDE and height >= _HIGH
+    if steps_width:
+        if wide or (single and shown != "next"):
+            steps, regions["next"] = steps.split_horizontal(steps.height - max(1, steps.height // 3))
+        regions["steps"] = steps
+    if single:
+        regions[shown] = right
         return regions
-    if right.width >= _WIDE and height >= _HIGH:
-        right, column = right.split_vertical(right.width - max(_EXTRA_WIDTH + 8, right.width * 2 // 5))
-        extras = list(dict.fromkeys((*extras, *usual)))
-        regions |= _stack(column, extras[: max(1, column.height // _EXTRA_HEIGHT)])
-        extras = []
     lower_height = min(16, right.height // 2) if extras else 14
-    main, below = right.split_horizontal(right.height - lower_height)
+    if wide:
+        right, column = right.split_vertical(right.width - max(_EXTRA_WIDTH + 8, right.width * 2 // 5))
+        below = int(right.width >= _HEADS_WIDTH + _EXTRA_WIDTH)
+        visible = list(dict.fromkeys((*extras, *usual)))[: below + max(1, column.height // _EXTRA_HEIGHT)]
+        visible.sort(key=lambda name: usual.index(name) if name in usual else len(usual))  # the usual stay in place
+        regions |= _stack(column, visible[below:])
+        extras = visible[:below]
+        lower_height = min(_EXTRA_HEIGHT, right.height * 2 // 5)
+    main, below_main = right.split_horizontal(right.height - lower_height)
     regions["main"] = main
-    free_width = below.width - _NEXT_WIDTH
-    shown = list(extras[: max(1, free_width // _EXTRA_WIDTH)])
-    if free_width - len(shown) * _EXTRA_WIDTH >= _HEADS_WIDTH:
-        shown.append("heads")
-    x = below.x
-    for remaining, name in zip(range(len(shown), 0, -1), shown, strict=True):
-        pane_width = _HEADS_WIDTH if name == "heads" and len(shown) > 1 else (free_width - x + below.x) // remaining
-        regions[name] = Region(x, below.y, pane_width, below.height)
+    free_width = below_main.width - (0 if wide else _NEXT_WIDTH)
+    shown_below = list(extras[: max(1, free_width // _EXTRA_WIDTH)])
+    if free_width - len(shown_below) * _EXTRA_WIDTH >= _HEADS_WIDTH:
+        shown_below.insert(0 if wide else len(shown_below), "heads")
+    x = below_main.x
+    for remaining, name in zip(range(len(shown_below), 0, -1), shown_below, strict=True):
+        is_narrow = name == "heads" and len(shown_below) > 1
+        pane_width = _HEADS_WIDTH if is_narrow else (free_width - x + below_main.x) // remaining
+        regions[name] = Region(x, below_main.y, pane_width, below_main.height)
         x += pane_width
-    regions["next"] = Region(x, below.y, below.right - x, below.height)
+    if not wide:
+        regions["next"] = Region(x, below_main.y, below_main.right - x, below_main.height)
     return regions
 
 

@@ -11,6 +11,7 @@ from tinytf.errors import AddressError
 from tinytf.look.values import tensor_at
 from tinytf.parts.row import Step
 from tinytf.trace.address import Address
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.trace import Trace
 from tinytf_cli.repl.state import find_row
 from tinytf_cli.views.steps import row_labels
@@ -117,6 +118,18 @@ def matrix(trace: Trace, cursor: Cursor) -> Tensor | None:
     return torch.atleast_2d(tensor_at(trace, cursor.address(trace))) if step.is_tensor else None
 
 
+def chosen_tokens(trace: Trace, cursor: Cursor) -> tuple[int, int]:
+    """The positions of the row and column tokens of the chosen cell; −1 for none."""
+    numbers = matrix(trace, cursor)
+    if numbers is None:
+        return -1, -1
+    step, _ = cursor.at(trace)
+    row, column = cursor.inside(numbers.shape[0], numbers.shape[1])
+    if step.is_vocabulary:
+        row = trace.recording.logit_rows[row]
+    return (row if len(step.axes[-2:]) == 2 else -1), (column if step.axes[-1] == "key" else -1)
+
+
 def labels(trace: Trace, cursor: Cursor, columns: int) -> tuple[list[str], list[str]]:
     """The labels of rows and columns: tokens, or indices of dimensions, experts or the vocabulary."""
     step, _ = cursor.at(trace)
@@ -140,10 +153,16 @@ def _first_step(trace: Trace, layer: int) -> str:
     return (trace.steps.map_of(layer) or trace.steps.head_output(layer)).name
 
 
-def first_row(trace: Trace) -> int:
-    """The row of the first step shown: the map of the last layer."""
-    layer = trace.config.n_layers - 1
+def first_row(trace: Trace, layer: int) -> int:
+    """The row of the step of a layer that is shown first: its map."""
     return find_row(trace.steps.rows, _first_step(trace, layer), layer) or 0
+
+
+def is_parameter(trace: Trace, word: str) -> bool:
+    """Whether a word is the address of a parameter."""
+    with suppress(AddressError):
+        return isinstance(parse_any(word, trace.steps), ParameterAddress)
+    return False
 
 
 def find_cursor(trace: Trace, cursor: Cursor, word: str) -> Cursor:
@@ -160,7 +179,7 @@ def find_cursor(trace: Trace, cursor: Cursor, word: str) -> Cursor:
     except ValueError:
         with suppress(AddressError):
             return replace(cursor, cell=(trace.index(word, "token", len(trace.tokens)), cursor.cell[1]))
-        raise AddressError(f"{word} is no step, no token of the text and no number") from None
+        raise AddressError(f"{word} is no step, parameter, token of the text or number") from None
     numbers = matrix(trace, cursor)
     if numbers is None:
         raise AddressError("this step has no numbers")

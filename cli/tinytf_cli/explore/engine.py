@@ -13,6 +13,7 @@ from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.cursor import Cursor
 from tinytf_cli.explore.scene import Scene
+from tinytf_cli.failing import Failure
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.session import Outcome, Session
@@ -111,6 +112,9 @@ class Engine:
         settings = session.settings
         session.change(settings=replace(settings, width=max(20, width)))
         outcome = session.execute(line)
+        if session.run is None:  # the screen always shows a run
+            session.execute("redo")
+            outcome = Outcome(1, failure=Failure("there is nothing to undo", "", 1))
         session.change(settings=replace(session.settings, width=settings.width))
         return outcome, None if session.run is None else self.scene()
 

@@ -1,7 +1,7 @@
 """The input lines: the edited text, a line of the session with completion, and a search."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -10,7 +10,7 @@ from textual.events import Key
 from textual.widgets import Input
 
 from tinytf_cli.explore.pane import Pane
-from tinytf_cli.repl.addressing import Offer
+from tinytf_cli.repl.addressing import Offer, addresses, parameters, tokens, with_prefix
 from tinytf_cli.repl.completing import find_offers
 from tinytf_cli.repl.session import Session
 from tinytf_cli.views.blocks import Column, Span, Table
@@ -47,22 +47,43 @@ class CommandLine(BurstInput):
         self.sign = ":"
         self.offers: list[Offer] = []
         self._session, self._pane, self._place_offers = session, offers, place_offers
-        self._start = self._choice = self._history_index = 0
+        self._start = self._choice = self._history_index = self._layer = 0
+        self._completed = ""
 
-    def begin(self, sign: str) -> None:
-        """Start with an empty line."""
-        self.sign, self.value, self._history_index = sign, "", 0
-        self.placeholder = "a line of the session" if sign == ":" else "an address, a step, a token or a number"
+    def begin(self, sign: str, layer: int) -> None:
+        """Start with an empty line, in a layer."""
+        self.sign, self.value, self._history_index, self._layer = sign, "", 0, layer
+        self.placeholder = "a line of the session" if sign == ":" else "an address, step, parameter, token or number"
         self.complete()
 
     def complete(self) -> None:
         """Update the completions of the line."""
         typed = self.value[: self.cursor_position]
-        verb = "" if self.sign == ":" else "goto "
-        self._start, offers = find_offers(self._session, verb + typed)
+        if self.sign == ":":
+            self._start, offers = find_offers(self._session, typed)
+        else:
+            self._start, offers = -len(typed), self._findable(typed)
+        self._completed = self.value
         self.offers = list(itertools.islice(offers, _MOST_OFFERS)) if typed else []
         self._choice = 0
         self._show()
+
+    def _findable(self, typed: str) -> Iterator[Offer]:
+        """What a search can find: addresses, then steps and parameters of the layer, parameters, tokens of the text."""
+        session, layer = self._session, f"L{self._layer}."
+        steps = [] if session.known_table is None else session.known_table.in_layer(self._layer)
+        yield from addresses(session, typed)
+        yield from with_prefix(typed, ((step.name, step.title) for step in steps))
+        yield from parameters(session, f"{layer}{typed}")
+        yield from parameters(session, typed)
+        if not typed[:1].isdecimal():
+            yield from tokens(session, typed)
+
+    def take_offer(self) -> None:
+        """Take the chosen offer of the present line, if there is one."""
+        if self._completed != self.value:  # after a burst of keys, the change event has not arrived yet
+            self.complete()
+        self.action_take()
 
     def _show(self) -> None:
         words = [Span(offer.word, "strong" if index == self._choice else "") for index, offer in enumerate(self.offers)]
@@ -75,7 +96,7 @@ class CommandLine(BurstInput):
         ]
         width = max((cell_len(offer.word) + cell_len(offer.about) for offer in self.offers), default=0) + 10
         self._place_offers(width, min(_OFFERS_SHOWN, len(words)))
-        self._pane.show([Table(columns, header=False)] if words else [], keep=self._choice)
+        self._pane.show([Table(columns, header=False)] if words else [], keep=(self._choice, self._choice))
 
     def action_take(self) -> None:
         if self.offers:

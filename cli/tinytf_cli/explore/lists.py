@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from tinytf.look.heads import measure_heads
 from tinytf.look.prediction import Likely, Prediction
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore.cursor import Cursor, matrix
+from tinytf_cli.explore.cursor import Cursor, chosen_tokens, first_row
 from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Meter, Piece, Span, Table
 
@@ -17,9 +18,11 @@ from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line
 def outline(look: Look) -> tuple[list[int], Table]:
     """The row of each line, and the table of steps: those of the present layer, with the other layers folded.
 
-    Each step has its histogram or, when comparing, its change since the run before.
+    Each step has its histogram or, when comparing, its change since the run before; each layer the token that the lens
+    reads after it, at the chosen token.
     """
     scene, cursor = look.scene, look.cursor
+    readings = [layer.read for layer in look.overview.layers] if look.overview else []
     rows = scene.trace.steps.rows
     here = rows[min(cursor.row, len(rows) - 1)][1]
     letters: dict[int, str] = {}
@@ -33,15 +36,18 @@ def outline(look: Look) -> tuple[list[int], Table]:
         if layer is not None and layer != rows[row - 1][1]:
             layer_rows = [n for n in range(row, len(rows)) if rows[n][1] == layer] if layer != here else []
             lines.append(row)
-            names.append(Span(f"{'▾' if layer == here else '▸'} L{layer}", "strong" if layer == here else ""))
+            title = Span(f"{'▾' if layer == here else '▸'} L{layer} ", "strong" if layer == here else "")
+            read = readings[layer] if readings else None
+            names.append([title, Span(read.token, "output")] if read else title)
             marks.append(_flags(look, layer_rows, letters))
-            bars.append("")
+            bars.append(Meter(read.probability, Figure(read.probability, "%.3f"), "output") if read else "")
         if layer in (None, here):
             lines.append(row)
             names.append(Span(("  " if layer is not None else "") + step.name, step.role))
             marks.append(_flags(look, [row], letters))
             bars.append(_change_meter(scene.change(row)) if look.comparing else _histogram_cell(scene.histogram(row)))
-    return lines, Table([Column("", marks), Column("", names, shrink=8), Column("", bars)], header=False)
+    narrow = [replace(bar, shown="") if isinstance(bar, Meter) else bar for bar in bars]
+    return lines, Table([Column("", marks), Column("", names, shrink=8), Column("", bars, narrow=narrow)], header=False)
 
 
 def _flags(look: Look, rows: Sequence[int], marks: Mapping[int, str]) -> Cell:
@@ -71,27 +77,46 @@ def head_order(scene: Scene, cursor: Cursor, measure: str) -> list[tuple[int, fl
     return sorted(enumerate(scene.head_measures(measure, layer)), key=lambda pair: -pair[1])
 
 
-def head_blocks(look: Look, limit: int) -> Iterator[Block]:
-    """A bar for each head of the layer."""
+def head_list(look: Look, limit: int) -> tuple[list[Cursor | None], list[Block]]:
+    """The cursor of each line, and a bar for each head of the layer; below, the heads that add most to the prediction.
+
+    The latter are those of all layers, by the amount that they add to the logit of its best token.
+    """
     scene, cursor, measure = look.scene, look.cursor, look.measure
     order = head_order(scene, cursor, measure)
-    if not order:
-        yield Line(Span("  outside the layers", "dim"))
-        return
-    largest = max((value for _, value in order), default=0.0) or 1.0
-    shown = order[:limit]
-    _, layer = cursor.at(scene.trace)
-    changes = _head_changes(scene, measure, layer)
-    change_column = [Column("Δ", [_change_figure(changes[head]) for head, _ in shown], "right")] if changes else []
-    yield Table(
-        [
+    shown = order[: limit - 1]
+    changes = _head_changes(scene, measure, cursor.at(scene.trace)[1]) if order else []
+    cursors: list[Cursor | None] = [replace(cursor, part=head) for head, _ in shown]
+    blocks: list[Block] = [] if order else [Line(Span("  outside the layers", "dim"))]
+    if order:
+        largest = max(value for _, value in order) or 1.0
+        change_column = [Column("Δ", [_change_figure(changes[head]) for head, _ in shown], "right")] if changes else []
+        columns = [
             Column("", [Span("▶" if head == cursor.part else "", "strong") for head, _ in shown]),
             Column("", [f"H{head}" for head, _ in shown]),
             Column("", [Meter(max(0.0, value / largest), Figure(value, "%.3f"), "attention") for _, value in shown]),
             *change_column,
-        ],
-        header=bool(changes),
-    )
+        ]
+        blocks.append(Table(columns, header=bool(changes)))
+    cursors[:0] = [None] * (not order or bool(changes))
+    glance, room = look.overview, limit - len(cursors) - 2
+    if glance is None or glance.predicted is None or room < 1:
+        return cursors, blocks
+    best = glance.ranked[:room]
+    largest = max(abs(amount) for _, _, amount in glance.ranked) or 1.0
+    meters = [Meter(max(0.0, amount / largest), Figure(amount, "%+.2f"), "output") for _, _, amount in best]
+    blocks += [
+        Line(""),
+        Line([Span("  each adds to ", "dim"), Span(glance.predicted, "output")], single=True),
+        Table([Column("", [f"L{layer}H{head}" for layer, head, _ in best]), Column("", meters)], header=False),
+    ]
+    rows = [first_row(scene.trace, layer) for layer, _, _ in best]
+    cursors += [
+        None,
+        None,
+        *(replace(cursor, row=row, part=head) for row, (_, head, _) in zip(rows, best, strict=True)),
+    ]
+    return cursors, blocks
 
 
 def _head_changes(scene: Scene, measure: str, layer: int | None) -> list[float]:
@@ -105,14 +130,14 @@ def _head_changes(scene: Scene, measure: str, layer: int | None) -> list[float]:
     return [now - then for now, then in zip(scene.head_measures(measure, layer), earlier, strict=True)]
 
 
-def next_blocks(scene: Scene, limit: int) -> Iterator[Block]:
-    """The predictions of the model, with the change of each probability since the run before.
+def next_blocks(scene: Scene, predictions: Sequence[Prediction], limit: int) -> Iterator[Block]:
+    """Some predictions of the model, with the change of each probability since the run before.
 
     The last row is the most probable token of that run, if it is no longer among the rest.
     """
-    if not scene.predicted:
+    if not predictions:
         yield Line("  no prediction: the text has no [MASK], or the model no head")
-    predicted = scene.predicted[: max(1, limit // 3)]
+    predicted = predictions[: max(1, limit // 3)]
     limit = limit // max(1, len(predicted)) - (len(predicted) > 1)
     for prediction in predicted:
         if len(predicted) > 1:
@@ -155,14 +180,15 @@ def _previous_probabilities(scene: Scene, prediction: Prediction) -> Tensor | No
     trace = scene.previous
     if trace is None or not prediction.of_tokens or trace.config.vocab_size != scene.model.config.vocab_size:
         return None
-    position = len(trace.tokens) - 1 if prediction.what == "next" else prediction.position
+    was_last = prediction.what == "next" and prediction.position == len(scene.trace.tokens) - 1
+    position = len(trace.tokens) - 1 if was_last else prediction.position
     return _probabilities(trace, position) if position < len(trace.tokens) else None
 
 
 def text_line(look: Look, width: int, reserved: int, note: Sequence[Piece]) -> Line:
     """The tokens around the chosen one, marking it and the token of the column; ``note`` fills the end."""
     tokens = look.scene.trace.tokens
-    row, column = chosen_tokens(look)
+    row, column = chosen_tokens(look.scene.trace, look.cursor)
     spans, _ = token_spans(look, width - reserved)
     words: list[Piece] = [Span("…", "dim")] if spans.start else []
     for position in range(spans.start, spans.stop):
@@ -178,7 +204,7 @@ def text_line(look: Look, width: int, reserved: int, note: Sequence[Piece]) -> L
 
 def token_spans(look: Look, width: int) -> tuple[range, list[int]]:
     """The positions of the tokens that fit a line, around the chosen one, and the column where each ends."""
-    row, _ = chosen_tokens(look)
+    row, _ = chosen_tokens(look.scene.trace, look.cursor)
     widths = [cell_len(token.shown) + 1 + 2 * (n == row) for n, token in enumerate(look.scene.trace.tokens)]
     first, last, room = max(row, 0), max(row, 0) + 1, width - 2 - widths[max(row, 0)]
     while room > 0 and (first > 0 or last < len(widths)):
@@ -188,16 +214,3 @@ def token_spans(look: Look, width: int) -> tuple[range, list[int]]:
             first, last = (first - 1, last) if leftwards else (first, last + 1)
     ends = [int(first > 0) + sum(widths[first : n + 1]) for n in range(first, last)]
     return range(first, last), ends
-
-
-def chosen_tokens(look: Look) -> tuple[int, int]:
-    """The positions of the row and column tokens of the chosen cell; −1 for none."""
-    trace, cursor = look.scene.trace, look.cursor
-    numbers = matrix(trace, cursor)
-    if numbers is None:
-        return -1, -1
-    step, _ = cursor.at(trace)
-    row, column = cursor.inside(numbers.shape[0], numbers.shape[1])
-    if step.is_vocabulary:
-        row = trace.recording.logit_rows[row]
-    return (row if len(step.axes[-2:]) == 2 else -1), (column if step.axes[-1] == "key" else -1)

@@ -1,12 +1,12 @@
 """The main pane: the cells of a step around the chosen cell, or the words of a step without numbers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.cells import cell_len
 
-from tinytf_cli.explore.cursor import labels, matrix, window
+from tinytf_cli.explore.cursor import chosen_tokens, labels, matrix, window
 from tinytf_cli.explore.lists import next_blocks
 from tinytf_cli.explore.scene import TOP_PREDICTIONS, Look
 from tinytf_cli.numbers import SHARE, number_format, widest
@@ -15,6 +15,7 @@ from tinytf_cli.views.blocks import (
     Bar,
     Bars,
     Block,
+    Column,
     Figure,
     Heading,
     Heat,
@@ -23,6 +24,7 @@ from tinytf_cli.views.blocks import (
     Miniatures,
     Piece,
     Span,
+    Table,
     Visible,
     Words,
 )
@@ -32,14 +34,15 @@ from tinytf_cli.views.steps import as_array, largest, visible_array
 _LABEL_WIDTH, _NUMBER_WIDTH = 14, 8
 """The columns of a row label, and of a number."""
 _MIN_MINIATURE = 8
-"""The fewest lines in which small maps of all heads are drawn."""
+"""The fewest lines in which small maps of all heads, or of a whole long step, are drawn."""
 
 
 @dataclass(frozen=True)
 class Map:
-    """The map of a step: its title, the visible cells with their rows and columns, and the blocks below."""
+    """The map of a step: its title and axes, the visible cells with their rows and columns, and the blocks below."""
 
     title: Words
+    axes: Line
     heat: Heat
     rows: slice
     columns: slice
@@ -69,7 +72,7 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
     form = SHARE if is_share else number_format(values)
     longest = max(map(cell_len, column_labels), default=1) if step.is_map else _NUMBER_WIDTH
     room = (width - label - 4) // (2 if small else max(widest(values, form), min(_NUMBER_WIDTH, longest)) + 1)
-    rows, columns = window(len(values), row, max(1, height - 4)), window(values.shape[1], column, max(1, room))
+    rows, columns = window(len(values), row, max(1, height - 5)), window(values.shape[1], column, max(1, room))
     if step.is_vocabulary:
         column_labels[columns] = [scene.model.shown(number) for number in range(columns.start, columns.stop)]
     heat = Heat(
@@ -94,7 +97,7 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
         ]
         caption.append(Span(f"   {', '.join(ends)}", "dim"))
     below: list[Block] = [Line(caption, single=True)]
-    room_below = height - len(heat.values) - 6
+    room_below = height - len(heat.values) - 7
     if step.is_map and room_below > 0 and (is_share or comparable):
         below += _row_bars(
             values[row],
@@ -105,9 +108,33 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
             room_below,
             comparable,
         )
-    if step.is_map and step.is_split and is_share and (lines := room_below - len(values) - 2) > _MIN_MINIATURE:
+    if step.is_map and step.is_split and is_share and (lines := room_below - len(values) - 2) >= _MIN_MINIATURE:
         below.append(_head_miniatures(look, lines))
-    return Map(map_title(look, "this run − the run before" if comparable else ""), heat, rows, columns, tuple(below))
+    if step.is_vocabulary and room_below > 0:
+        below += _largest(look, values[row], row_labels[row], room_below)
+    elif not step.is_map and room_below - 3 >= min(len(values), _MIN_MINIATURE) and heat.values.shape != values.shape:
+        whole = replace(heat, values=values, row_labels=row_labels, column_labels=column_labels, visible=None)
+        count = " × ".join(f"{size:,}" for size in values.shape)
+        below += [
+            Heading("the whole step", f"{count} numbers"),
+            replace(whole, small=True, most=room_below - 3, chosen=(row, column)),
+        ]
+    title = map_title(look, "this run − the run before" if comparable else "")
+    return Map(title, _axes(look, row_labels[row], column_labels[column]), heat, rows, columns, tuple(below))
+
+
+def _axes(look: Look, row_label: str, column_label: str) -> Line:
+    """What the rows and columns are, with the chosen one of each."""
+    step, _ = look.cursor.at(look.scene.trace)
+    row, column = chosen_tokens(look.scene.trace, look.cursor)
+    *down, across = step.axes[-2:]
+    words: list[Piece] = []
+    for axis, sign, token, label, role in (
+        *((axis, "↓", row, row_label, "q") for axis in down),
+        (across, "→", column, column_label, "k"),
+    ):
+        words += [Span(f"  {axis} {sign} ", "dim"), Span(f"{token} {label}" if token >= 0 else label, role)]
+    return Line(words, single=True)
 
 
 def _row_bars(
@@ -124,6 +151,14 @@ def _row_bars(
         for label, k in zip(bar_labels[:-1], order, strict=False)
     ]
     return [Heading(f"{row} {name}", "what it looks at more, and less"), Bars(bars, full_scale(values[order]), True)]
+
+
+def _largest(look: Look, values: Array, name: str, limit: int) -> list[Block]:
+    """Bars of the tokens of the vocabulary with the largest values at a token."""
+    best = np.argsort(-values, kind="stable")[:limit].tolist()
+    bars = [Bar(look.scene.model.shown(token), float(values[token]), Figure(float(values[token]), "%.3f"), "output")
+            for token in best]  # fmt: skip
+    return [Heading(name, "the largest"), Bars(bars, full_scale(values[best]), bool((values[best] < 0).any()))]
 
 
 def _head_miniatures(look: Look, lines: int) -> Block:
@@ -144,10 +179,15 @@ def word_blocks(look: Look) -> Iterator[Block]:
     trace = look.scene.trace
     step, _ = look.cursor.at(trace)
     if step.name == "next":
-        yield from next_blocks(look.scene, TOP_PREDICTIONS * max(1, len(look.scene.predicted)))
+        predicted = look.scene.predicted
+        yield from next_blocks(look.scene, predicted, TOP_PREDICTIONS * max(1, len(predicted)))
         return
-    as_ids = step.name == "ids"
-    yield Line("  " + " ".join(str(token.id) if as_ids else token.shown for token in trace.tokens))
+    columns = [
+        Column("", [str(position) for position in range(len(trace.tokens))], "right"),
+        Column("token", [token.shown for token in trace.tokens], shrink=8),
+        Column("id", [str(token.id) for token in trace.tokens], "right"),
+    ]
+    yield Table(columns)
 
 
 def map_title(look: Look, label: str = "") -> Words:

@@ -66,11 +66,16 @@ class Pane(Widget):
         """The number of lines that fit."""
         return max(0, self.extent.height - self.has_rule)
 
-    def show(self, blocks: Iterable[Block], title: Words = "", *, keep: int | None = None) -> None:
-        """Show blocks from the first line, or scrolled so that line ``keep`` is visible."""
+    def show(self, blocks: Iterable[Block], title: Words = "", *, keep: tuple[int, int] | None = None) -> None:
+        """Show blocks from the first line, or scrolled so that the second line of ``keep`` is visible.
+
+        The first one is too, if both fit.
+        """
         self.show_lines(paint_segments(blocks, self.terminal), title, keep=keep)
 
-    def show_lines(self, lines: Iterable[Sequence[Segment]], title: Words = "", *, keep: int | None = None) -> None:
+    def show_lines(
+        self, lines: Iterable[Sequence[Segment]], title: Words = "", *, keep: tuple[int, int] | None = None
+    ) -> None:
         """Show painted lines."""
         previous = self._visible_lines()
         self.title = title
@@ -79,8 +84,10 @@ class Pane(Widget):
             del self._lines[0]
         if keep is None:
             self.top = 0
-        elif not self.top <= keep < self.top + self.room:
-            self.top = keep - self.room // 2
+        elif keep[1] - keep[0] < self.room:
+            self.top = max(keep[1] + 1 - self.room, min(self.top, keep[0]))
+        elif not self.top <= keep[1] < self.top + self.room:
+            self.top = keep[1] - self.room // 2
         self._draw(previous)
 
     def scroll_lines(self, by: int) -> None:

@@ -5,16 +5,10 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from tinytf_cli.explore.lists import chosen_tokens
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.scene import Look, Scene
 from tinytf_cli.repl.session import Outcome
 from tinytf_cli.views.blocks import Beside, Block, Heading, Line, Span, led
-
-
-def _token_position(look: Look) -> int:
-    row, _ = chosen_tokens(look)
-    return row if row >= 0 else len(look.scene.trace.tokens) - 1
 
 
 def _step_argument(look: Look) -> str:
@@ -29,11 +23,12 @@ def _block_argument(look: Look) -> str:
 
 LINES: dict[str, Callable[[Look], str]] = {
     "arithmetic": lambda look: f"explain '{look.cursor.cell_address(look.scene.trace)}'",
-    "lens": lambda look: f"lens --position {_token_position(look)}",
-    "attribution": lambda look: f"attribute --position {_token_position(look)} --top 8",
+    "lens": lambda look: f"lens --position {look.position}",
+    "attribution": lambda look: f"attribute --position {look.position} --top 8",
     "gradients": lambda look: f"grad{_step_argument(look)}",
     "block": lambda look: f"trace --block {_block_argument(look)}",
     "difference": lambda look: "diff",
+    "what": lambda look: f"help step {look.cursor.cell_address(look.scene.trace)}",
 }
 """The panes by name, each with a function that gives its line for a view."""
 

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from tinytf.loading import Model
 from tinytf.look.heads import measure_heads
-from tinytf.look.prediction import Prediction, predictions
+from tinytf.look.overview import Overview, overview
+from tinytf.look.prediction import Prediction, prediction_at, predictions
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore.cursor import Cursor
+from tinytf_cli.explore.cursor import Cursor, chosen_tokens
 from tinytf_cli.repl.state import Run
 from tinytf_cli.views.pipeline import row_at
 
-TOP_PREDICTIONS = 12
+TOP_PREDICTIONS = 20
 """How many predictions are computed."""
 
 
@@ -38,6 +39,35 @@ class Scene:
     @cached_property
     def predicted(self) -> tuple[Prediction, ...]:
         return predictions(self.trace, self.model, TOP_PREDICTIONS)
+
+    def at_token(self, position: int) -> int:
+        """The position that is read when a token is chosen: its own in a decoder, else that of the first prediction."""
+        first = self.predicted[0] if self.predicted else None
+        return position if first is None or first.what == "next" else first.position
+
+    def predicted_at(self, position: int) -> tuple[Prediction, ...]:
+        """The prediction after a token of a decoder; all predictions of another model."""
+        if self.predicted and position != self.predicted[0].position:
+            if position not in self._predicted_at:
+                self._predicted_at[position] = prediction_at(self.trace, self.model, position, TOP_PREDICTIONS)
+            return (self._predicted_at[position],)
+        return self.predicted
+
+    @cached_property
+    def _predicted_at(self) -> dict[int, Prediction]:
+        return {}
+
+    @cached_property
+    def overviews(self) -> dict[int, Overview | None]:
+        """The overviews by the position that they read; None for one that is being computed."""
+        return {}
+
+    def overview(self, position: int) -> Overview:
+        """Compute the overview of the prediction at a position, unless it is known."""
+        known = self.overviews.get(position)
+        if known is None:
+            known = self.overviews[position] = overview(self.trace, self.predicted_at(position), self.model.shown)
+        return known
 
     @cached_property
     def _histograms(self) -> dict[int, tuple[int, ...]]:
@@ -100,3 +130,19 @@ class Look:
     measure: str = "entropy"
     stops: frozenset[int] = frozenset()
     marks: Mapping[str, Cursor] = field(default_factory=dict)
+
+    @property
+    def position(self) -> int:
+        """The position of the chosen token; for a step without a row a token, of the last."""
+        row, _ = chosen_tokens(self.scene.trace, self.cursor)
+        return row if row >= 0 else len(self.scene.trace.tokens) - 1
+
+    @property
+    def predicted(self) -> tuple[Prediction, ...]:
+        """The predictions at the chosen token."""
+        return self.scene.predicted_at(self.scene.at_token(self.position))
+
+    @property
+    def overview(self) -> Overview | None:
+        """The overview of the prediction at the chosen token; None until it is computed."""
+        return self.scene.overviews.get(self.scene.at_token(self.position))

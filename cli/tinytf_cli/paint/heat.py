@@ -157,7 +157,8 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
     factor = -(-len(block.row_labels) // min(room, block.most or room))
     across = -(-len(block.column_labels) // room)
     values, visible = pool(block.values, block.visible, factor, across)
-    small = Heat(values, (), (), block.scale, visible, block.limit, chosen=block.chosen)
+    chosen = None if block.chosen is None else (block.chosen[0] // factor, block.chosen[1] // across)
+    small = Heat(values, (), (), block.scale, visible, block.limit, chosen=chosen)
     lines: list[PaintedLine] = []
     names = rows
     if factor > 1:

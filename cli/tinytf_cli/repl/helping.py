@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from tinytf.trace.address import Address
 
 _COMMANDS = "commands"
+_AXES = {
+    "query": "the token that looks",
+    "key": "the token that is looked at",
+    "token": "a token of the text",
+    "vocab": "a token of the vocabulary",
+    "d_model": "one number of the vector that runs through all layers",
+    "d_head": "one number of the vector of a head",
+    "d_ff": "one neuron of the feed-forward",
+    "expert": "one expert of the feed-forward",
+}
+"""What one place along an axis is."""
 _IN_LAYER = re.compile(r"L[0-9*-]")
 
 
@@ -91,6 +102,8 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
     """The overview, or the page of a topic. Raises UsageError for an unknown topic."""
     if not topic:
         return _overview(session)
+    if topic.startswith("step ") and (address := _step_address(session, topic.removeprefix("step "))):
+        return _step_page(session, address)  # for a step with the name of a verb
     if topic in PAGES:
         return _named_page(session, topic)
     if topic in TOPICS or topic == _COMMANDS:
@@ -199,8 +212,9 @@ def _step_page(session: Session, address: "Address") -> Iterator[Block]:
     step = address.step
     assert step is not None
     yield Heading(str(address), step.title, step.role)
-    yield from pairs_of([("formula", step.formula), ("shape", f"({', '.join(step.axes)})")])
+    pairs = [("formula", step.formula), *([("shape", f"({', '.join(step.axes)})")] if step.axes else [])]
     if session.run is None:
+        yield from pairs_of(pairs)
         yield Line("run a text, and help says what the step is for, on its numbers", indent=2)
         yield _examples("run The cat sat")
         return
@@ -210,11 +224,52 @@ def _step_page(session: Session, address: "Address") -> Iterator[Block]:
         number = lesson_of(live, step.name)
     if number is not None:
         told = lesson(number, live)
-        yield from pairs_of([("PyTorch", told.pytorch)])
-        yield Line("")
+        pairs.append(("PyTorch", told.pytorch))
         yield Line(" ".join(told.why.split()), indent=2, hanging=0)
+        yield Line("")
+    yield from pairs_of([*pairs, *_cell_pairs(session, address), *_head_pairs(session, address)])
     yield Line("")
-    yield _examples(*([f"print {address}"] if step.is_tensor else []), *([f"learn {number}"] if number else []))
+    shown = [f"{'explain' if address.cell else 'print'} {address}"] if step.is_tensor else []
+    yield _examples(*shown, *([f"learn {number}"] if number else []))
+
+
+def _cell_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str]]:
+    """The number at a cell, and what its row and column are."""
+    if not address.cell or address.step is None:
+        return
+    trace, axes = session.trace, address.step.axes[-2:]
+    for word, axis, side in zip(address.cell, axes, ("row", "column")[-len(axes) :], strict=False):
+        of_text = axis in ("token", "query", "key")
+        index = trace.index(word, axis, len(trace.tokens)) if of_text else int(word)
+        shown = trace.tokens[index].shown if of_text else session.model.shown(index) if axis == "vocab" else ""
+        yield side, f"{axis} {index} {shown}".rstrip() + f": {_AXES.get(axis, axis)}"
+    yield "number", f"{float(trace[address]):.7g}"
+
+
+def _head_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str]]:
+    """What one head does on the text: where its weight is, and what it adds to the prediction."""
+    from tinytf.look.heads import MEASURES, measures_of
+    from tinytf.look.kinds import LABELS
+    from tinytf.look.overview import overview
+    from tinytf.look.prediction import predictions
+    from tinytf.sentences import percent
+
+    trace, heads, layers = session.trace, address.heads or (), address.layers or ()
+    if len(heads) != 1 or len(layers) != 1 or address.letter != "H":
+        return
+    (layer,), (head,) = layers, heads
+    if layer in trace.steps.attention_layers:
+        measured = measures_of(trace, list(MEASURES), [layer])
+        for label in LABELS:
+            if label.score in measured and (weight := float(measured[label.score][0, head])) >= label.least:
+                whole = "the entropy of equal weights" if label.score == "entropy_share" else "its weight"
+                yield "head", f"{label.meaning} ({percent(weight)} of {whole} in this text)"
+    seen = overview(trace, predictions(trace, session.model, 1), session.model.shown)
+    if seen.predicted is not None and seen.layers[layer].direct is not None:
+        places = [(of_layer, of_head) for of_layer, of_head, _ in seen.ranked]
+        place = places.index((layer, head))
+        rank = f"rank {place + 1}" if place else "the most"
+        yield "adds", f"{seen.ranked[place][2]:+.2f} to the logit of {seen.predicted}, {rank} of {len(places)} heads"
 
 
 def _verb_page(verb: Verb) -> Iterator[Block]:

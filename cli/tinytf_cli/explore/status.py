@@ -1,0 +1,50 @@
+"""The keys of each mode, for the last line of the screen."""
+
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+
+from tinytf_cli.views.blocks import Span
+
+HINTS = {
+    "map": (
+        ("↑↓", "step"), ("←→", "head"), ("PgUp PgDn", "layer"), ("hjkl", "cell"), ("Enter", "arithmetic"),
+        ("/", "find"), ("w", "without"), ("t", "text"), ("u", "undo"), (":", "line"), ("L", "lens"),
+        ("a", "attribution"), ("g", "gradient"), ("d", "against"), ("Tab z", "panes"),
+    ),
+    "arithmetic": (
+        ("Enter", "largest term"), ("Backspace", "back"), ("Esc", "map"), ("Space", "scroll"), ("z", "large"),
+        ("hjkl", "cell"),
+    ),
+    "what": (("?", "all keys"), ("Esc", "map"), ("Space", "scroll"), ("z", "large"), ("↑↓", "step")),
+    "pane": (("Esc", "map"), ("Space", "scroll"), ("z", "large"), ("Tab", "next pane"), ("↑↓", "step")),
+    "text": (("Enter", "keep the text"), ("Ctrl-U", "clear it")),
+    ":": (("↑↓", "choose"), ("Tab", "take"), ("Enter", "run"), ("Esc", "cancel")),
+    "/": (("↑↓", "choose"), ("Enter", "go"), ("Tab", "take"), ("Esc", "cancel")),
+}  # fmt: skip
+"""The keys of each mode, the most useful first: of the map, of an active pane, and of the lines."""
+_WHAT = "? what is this"
+_LINE_WIDTH = 30
+"""The fewest columns of an input line that leaves room for its keys."""
+
+
+def hints(mode: str, width: int) -> Iterator[Span]:
+    """The keys of a mode that fit; of the map and panes, the key that explains always."""
+    explains = mode in ("map", "arithmetic", "pane")
+    room = width - cell_len(_WHAT) * explains
+    for hint in _words(mode):
+        if (room := room - cell_len(hint)) < 0:
+            break
+        yield Span(hint, "dim")
+    if explains:
+        yield Span(_WHAT, "dim")
+
+
+def line_width(sign: str, width: int) -> int:
+    """The columns of an input line, left of its keys; all where there is little room."""
+    keys = sum(map(cell_len, _words(sign)))
+    return width - 2 - (keys if width >= keys + _LINE_WIDTH else 0)
+
+
+def _words(mode: str) -> list[str]:
+    return [f"{keys} {words}  " for keys, words in HINTS[mode]]
