@@ -9,6 +9,7 @@ import pytest
 from test_docs import EXAMPLES, PAGES, TOUR, code_blocks
 
 from tinytf_cli.main import cli, run
+from tinytf_cli.words import help_command
 
 ROOT = Path(__file__).parent.parent
 RUN = dict.fromkeys([*TOUR, *(line for line, _ in EXAMPLES)])
@@ -54,7 +55,7 @@ def test_every_command_of_the_docs_is_one_that_is_taken(line: str) -> None:
     if name.startswith("--"):
         assert name in cli.make_context("tinytf", [], resilient_parsing=True).get_help()
         return
-    command = cli.get_command(click.Context(cli), name)
+    command = help_command if name == "help" else cli.get_command(click.Context(cli), name)
     assert command is not None, name
     if words:
         command.make_context(name, words)

@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from tinytf.generate.report import Generation as Generation
     from tinytf.generate.samplers import Sampling as Sampling
     from tinytf.generate.score import Score as Score
+    from tinytf.glossary import Glossary as Glossary
+    from tinytf.glossary import Meanings as Meanings
     from tinytf.gradients.report import Backward as Backward
     from tinytf.gradients.trace import GradientTrace as GradientTrace
     from tinytf.lessons import LessonList as LessonList
     from tinytf.lessons.course import Course as Course
+    from tinytf.lessons.teach import Taught as Taught
     from tinytf.loading import Model as Model
     from tinytf.loading import load as load
     from tinytf.look.activations import Activations as Activations
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace as Trace
     from tinytf.training.film.film import Film as Film
     from tinytf.training.film.film import Films as Films
+    from tinytf.training.find_lr import RangeTest as RangeTest
     from tinytf.training.folder.run_report import RunReport as RunReport
     from tinytf.training.folder.run_report import RunsReport as RunsReport
     from tinytf.training.plan import TrainingPlan as TrainingPlan
@@ -100,6 +104,7 @@ _LAZY = {
     "Film": "tinytf.training.film.film",
     "Films": "tinytf.training.film.film",
     "Generation": "tinytf.generate.report",
+    "Glossary": "tinytf.glossary",
     "GradientTrace": "tinytf.gradients.trace",
     "Grammar": "tinytf.look.grammar",
     "Info": "tinytf.look.size",
@@ -108,13 +113,15 @@ _LAZY = {
     "Lens": "tinytf.look.lens",
     "LessonList": "tinytf.lessons",
     "Looking": "tinytf.generate.loop",
+    "Meanings": "tinytf.glossary",
     "Model": "tinytf.loading",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
     "Parameters": "tinytf.look.parameters",
-    "Patched": "tinytf.cause.interventions.patching",
     "PatchSweep": "tinytf.cause.interventions.patching",
+    "Patched": "tinytf.cause.interventions.patching",
     "Positions": "tinytf.look.positions",
+    "RangeTest": "tinytf.training.find_lr",
     "Report": "tinytf.report",
     "Rollout": "tinytf.look.rollout",
     "RunReport": "tinytf.training.folder.run_report",
@@ -122,6 +129,7 @@ _LAZY = {
     "Sampling": "tinytf.generate.samplers",
     "Score": "tinytf.generate.score",
     "Splits": "tinytf.compare.splits",
+    "Taught": "tinytf.lessons.teach",
     "Tokenized": "tinytf.look.tokens",
     "Trace": "tinytf.trace.trace",
     "Traced": "tinytf.look.traced",

@@ -27,6 +27,7 @@ CONTINUED = {"ablate": (), "blame": (), "patch": ("--sweep", "heads")}
 READ = {
     "adapter",
     "corpus",
+    "edit",
     "files",
     "names",
     "reference",

@@ -9,7 +9,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import Answer, answer, change_lines
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Figure, Line, Piece, Span
+from tinytf_cli.views.blocks import Block, Figure, Line, Piece, Span, led
 from tinytf_cli.views.draw import Shown
 from tinytf_cli.views.parts import note
 
@@ -67,7 +67,8 @@ def _consequence(report: "Difference", shown: Callable[[int], str], terminal: Te
     if report.predictions:
         yield Line(prediction_change(report.predictions[0], shown))
         yield note("A is the run before, and B this one")
-    yield from Shown(report, DifferenceDisplay(top=3, brief=True)).blocks(terminal)
+    _, _, steps = led(Shown(report, DifferenceDisplay(top=3, brief=True)).blocks(terminal))
+    yield from steps
     if not report.equal:
         yield note("diff shows more, with --full or --all everything; undo takes the number back")
 
