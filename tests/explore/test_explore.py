@@ -28,6 +28,7 @@ from tinytf_cli.explore.arrange import arrange_panes
 from tinytf_cli.explore.cursor import matrix
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.explore.panels import LINES, USUAL
+from tinytf_cli.explore.tour import Tour
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.settings import Settings
@@ -92,13 +93,14 @@ def explore(
     size: tuple[int, int] = (120, 40),
     checkpoints: tuple[Path, ...] = (),
     at: str = "L3H0.weights[9,0]",
+    tour: Tour | None = None,
     **terminal: Any,
 ) -> Driver:
     """Open a text, go to an address, act, and leave."""
     session = Session(VERBS, Spec(model), Settings(color="always", theme="dark"))
     assert session.begin(text).status == 0
     screen = Terminal(width=size[0], height=size[1], cuts=True, **{"depth": "truecolor", **terminal})
-    app = Explorer(KEYS, session, screen, checkpoints)
+    app = Explorer(KEYS, session, screen, checkpoints, tour)
     drivers = []
 
     async def run() -> None:

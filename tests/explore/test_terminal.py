@@ -23,7 +23,7 @@ def explore(folder: Path, more: str = "", size: tuple[int, int] = (100, 30)) -> 
     """The explorer on a terminal, drawn, and the number of its process."""
     seen = _begin(*size, folder, f"{_BEGINS}\n{more}")
     number = int(seen.until(lambda shown: bool(re.match(r"\d+\s", shown)), "its number").split()[0])
-    seen.shows("L3H0.weights", "·sat")
+    seen.shows("L0H3.weights", "·sat")
     return seen, number
 
 
@@ -86,11 +86,11 @@ def test_leaving_stops_a_line_that_would_never_end(tmp_path: Path) -> None:
 
 def test_over_a_slow_line_no_key_is_lost_and_the_last_screen_is_right(tmp_path: Path) -> None:
     seen, _ = explore(tmp_path, size=(120, 40))
-    seen.type("\x1b[C" * 41 + "\x1b[5~")  # 41 heads on is the next of 4, then a layer up
+    seen.type("\x1b[C" * 41 + "\x1b[6~")  # 41 heads on is the next of 4, then a layer down
     for _ in range(40):
         seen.stream.feed(seen.child.read_nonblocking(256, timeout=30))
         time.sleep(0.01)
-    shown = seen.shows("L2H1.weights", "step 57/92")
+    shown = seen.shows("L1H0.weights", "step 36/92")
     assert "Traceback" not in shown
     seen.type("q")
     assert_given_back(seen, 0)

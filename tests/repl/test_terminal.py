@@ -147,14 +147,14 @@ def test_f2_explores_the_text_of_the_session_and_q_comes_back(tmp_path: Path) ->
     seen.type("run --quiet The cat sat\r")
     seen.prompts()
     seen.type("\x1bOQ")
-    seen.shows("L3H0.weights", "heads", "next", "·sat")
+    seen.shows("L0H3.weights", "heads", "next", "·sat")
     seen.type("w")
-    seen.shows("without L3H0 (zero)")
+    seen.shows("without L0H3 (zero)")
     seen.type("q")
-    seen.shows("tinytf>", "tiny without L3H0 (zero) · The cat sat · L3H0.weights 78/92")  # pyte knows no second screen
+    seen.shows("tinytf>", "tiny without L0H3 (zero) · The cat sat · L0H3.weights 15/92")  # pyte knows no second screen
     seen.type("history\r")
-    shown = seen.shows("3  without L3H0")
-    assert "2  goto L3H0.weights" in shown
+    shown = seen.shows("3  without L0H3")
+    assert "2  goto L0H3.weights" in shown
     seen.type("\x04")
     assert "Traceback" not in seen.shows("status 0", "as before")
 
