@@ -285,6 +285,21 @@ def test_a_pane_shows_what_a_line_of_the_session_answers(key: str, pane: str, li
     explore(act)
 
 
+def test_no_pane_names_an_option_of_the_command_line() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("w", "d")
+        for name in LINES:
+            for address in ("L1H0.weights", "L2.ffn", "L1.out"):
+                driver.app.go(driver.app.look.cursor.to(driver.app.trace, driver.app.trace.address(address)))
+                driver.app.open(name)
+                await driver.settled()
+                assert driver.app.panels[name].succeeded
+                _, *body = driver.shown(name).split("\n")
+                assert not re.search(r"--[a-z]|tinytf ", "\n".join(body)), (name, address)
+
+    explore(act, "The cat lost the ball. " * 6 + "The cat lost the", size=(110, 40))
+
+
 def test_a_pane_follows_the_cell_and_the_text() -> None:
     async def act(driver: Driver) -> None:
         await driver.press("L", "k")
