@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus
 
 
+_MESSAGES = "the messages, a list of objects with role and content"
+
+
 def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
     """Read the text in ``words`` or from standard input; with ``lines`` one text per line, skipping blank lines.
 
@@ -41,7 +44,7 @@ def read_conversations(words: tuple[str, ...], *, lines: bool, system: str | Non
     A single word that ends in .json is a file. Piped text that begins like JSON is read as JSON.
     """
     file = len(words) == 1 and words[0].lower().endswith(".json")
-    texts = [_file_text(Path(words[0]))] if file else read_texts(words, lines=lines)
+    texts = [file_text(Path(words[0]), _MESSAGES)] if file else read_texts(words, lines=lines)
     if not file and words not in ((), ("-",)):
         from tinytf.text.chat import Conversation
 
@@ -57,13 +60,12 @@ def conversation_in(text: str, system: str | None, *, json: bool = False) -> "Co
     return (Conversation.from_json if is_json else Conversation.of)(text, system)
 
 
-def _file_text(path: Path) -> str:
+def file_text(path: Path, content: str) -> str:
+    """The text of a file; ``content`` says what it should hold. Raises UsageError."""
     try:
         return read_bytes(path, CONFIGURATION).decode("utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(
-            f"there is no {path}", "it holds the messages, a list of objects with role and content"
-        ) from None
+        raise UsageError(f"there is no {path}", f"it holds {content}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except OSError as error:

@@ -25,6 +25,7 @@ class Terminal:
     ``cuts`` is true on a screen, where wide lines are shortened; elsewhere nothing is cut. ``palette`` is the colour
     map for values in 0…1 (one of COLORMAPS). ``theme`` is the background, ``dark`` or ``light``. ``digits`` is the
     number of digits after the point; with None each number chooses its own. A ``picture`` is written to a file whole.
+    Only where it ``advises`` are options of the command line named.
     """
 
     width: int = PIPE_WIDTH
@@ -37,6 +38,7 @@ class Terminal:
     digits: int | None = None
     theme: str = "dark"
     picture: bool = False
+    advises: bool = True
 
     @property
     def coloured(self) -> bool:

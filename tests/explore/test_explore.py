@@ -28,6 +28,7 @@ from tinytf_cli.explore.arrange import arrange_panes
 from tinytf_cli.explore.cursor import matrix
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.explore.panels import LINES, USUAL
+from tinytf_cli.explore.tour import Tour
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.settings import Settings
@@ -92,13 +93,14 @@ def explore(
     size: tuple[int, int] = (120, 40),
     checkpoints: tuple[Path, ...] = (),
     at: str = "L3H0.weights[9,0]",
+    tour: Tour | None = None,
     **terminal: Any,
 ) -> Driver:
     """Open a text, go to an address, act, and leave."""
     session = Session(VERBS, Spec(model), Settings(color="always", theme="dark"))
     assert session.begin(text).status == 0
     screen = Terminal(width=size[0], height=size[1], cuts=True, **{"depth": "truecolor", **terminal})
-    app = Explorer(KEYS, session, screen, checkpoints)
+    app = Explorer(KEYS, session, screen, checkpoints, tour)
     drivers = []
 
     async def run() -> None:
@@ -281,6 +283,21 @@ def test_a_pane_shows_what_a_line_of_the_session_answers(key: str, pane: str, li
         assert pane not in driver.app.visible_panes, "the same key closes it"
 
     explore(act)
+
+
+def test_no_pane_names_an_option_of_the_command_line() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("w", "d")
+        for name in LINES:
+            for address in ("L1H0.weights", "L2.ffn", "L1.out"):
+                driver.app.go(driver.app.look.cursor.to(driver.app.trace, driver.app.trace.address(address)))
+                driver.app.open(name)
+                await driver.settled()
+                assert driver.app.panels[name].succeeded
+                _, *body = driver.shown(name).split("\n")
+                assert not re.search(r"--[a-z]|tinytf ", "\n".join(body)), (name, address)
+
+    explore(act, "The cat lost the ball. " * 6 + "The cat lost the", size=(110, 40))
 
 
 def test_a_pane_follows_the_cell_and_the_text() -> None:

@@ -4,21 +4,26 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
-from tinytf_cli.command import argument, command
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
-from tinytf_cli.options import ModelOptions
+from tinytf_cli.options import ModelOptions, default_model
 from tinytf_cli.output import DrawingOptions
+
+if TYPE_CHECKING:
+    from tinytf_cli.explore.tour import Tour
 
 _TEXT = "The cat sat on the mat."
 
 
 @dataclass(frozen=True)
 class Options:
-    """The argument of this command alone."""
+    """The options of this command alone."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
+    tour: bool = option(is_flag=True, help="A guided tour of eight stops; TEXT may be the file of another.")
 
 
 @command("explore")
@@ -41,18 +46,28 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
     if not served and (not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")):
         raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" works here')
-    folder = Path(text) if len(options.words) == 1 and os.path.isdir(text) else None  # a long text is no path
+    tour = _tour(options.words) if options.tour else None
+    text = text if tour is None else tour.text
+    is_folder = tour is None and len(options.words) == 1 and os.path.isdir(text)  # a long text is no path
+    folder = Path(text) if is_folder else None
     session, terminal = host(), drawing.terminal()
     if served:
         terminal = replace(terminal, depth="truecolor", cuts=True)
     if not isinstance(session, Session):
         model = model_options.model if folder is None else text
+        if tour is not None and tour.model and model == default_model():
+            model = tour.model
         opened = model_options
         spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter)
         session = Session(VERBS, spec, Settings(**vars(drawing)))
     elif folder is not None:
         raise UsageError(
             "a session has its own model", f"model {text} opens this one; tinytf explore {text} explores the run"
+        )
+    if tour is not None and tour.model not in ("", session.state.spec.name):
+        raise UsageError(
+            f"the tour is about {tour.model}, and this is {session.state.spec.name}",
+            "tinytf explore --tour FILE takes a tour of your own",
         )
     settings = session.settings
     session.change(settings=replace(settings, color="always" if terminal.coloured else "never", theme=terminal.theme))
@@ -66,12 +81,19 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     from tinytf_cli.explore.app import Explorer
     from tinytf_cli.explore.keys import KEYS
 
-    app = Explorer(KEYS, session, terminal, _checkpoints(folder) if folder else [])
+    app = Explorer(KEYS, session, terminal, _checkpoints(folder) if folder else [], tour)
     status = app.run()
     session.change(settings=settings)
     if app.fault is not None:
         raise app.fault
     return status or 0
+
+
+def _tour(words: tuple[str, ...]) -> "Tour":
+    """The tour in the file that the words name; without any, the built-in one."""
+    from tinytf_cli.explore.tour import read_tour
+
+    return read_tour(Path(" ".join(words)) if words else None)
 
 
 def _checkpoints(run: Path) -> list[Path]:

@@ -161,10 +161,13 @@ def redo(app: Explorer) -> None:
     app.run_line("redo")
 
 
-def checkpoint(by: int) -> Action:
-    """Move by a number of checkpoints, no further than the first or last."""
+def onward(by: int) -> Action:
+    """Move by a number of stops of the tour, or of checkpoints, no further than the first or last."""
 
     def act(app: Explorer) -> None:
+        if app.guide is not None:
+            app.guide.go(by)
+            return
         names = [str(path) for path in app.checkpoints]
         present = app.session.state.spec.name
         if not names:

@@ -23,12 +23,14 @@ from tinytf_cli.explore import status
 from tinytf_cli.explore.arrange import arrange_panes, is_single
 from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row, is_parameter, matrix
 from tinytf_cli.explore.engine import Engine, Superseded
+from tinytf_cli.explore.guide import HEIGHT, Guide
 from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.lists import head_list, next_blocks, outline, text_line, token_spans
 from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
 from tinytf_cli.explore.scene import Look, Scene
+from tinytf_cli.explore.tour import Tour
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.paint.heat import SMALL, cell_widths
@@ -46,12 +48,16 @@ _TYPING_PAUSE = 0.15
 
 
 class Key(NamedTuple):
-    """Keys by Textual's names and as shown, with their action and its description."""
+    """Keys by Textual's names and as shown, with their action and its description.
+
+    ``toured`` keys can be pressed by a tour.
+    """
 
     keys: str
     shown: str
     action: "Callable[[Explorer], None]"
     words: str
+    toured: bool = True
 
 
 class Explorer(App[int]):
@@ -71,7 +77,12 @@ class Explorer(App[int]):
     """
 
     def __init__(
-        self, keys: Sequence[Key], session: Session, terminal: Terminal, checkpoints: Sequence[Path] = ()
+        self,
+        keys: Sequence[Key],
+        session: Session,
+        terminal: Terminal,
+        checkpoints: Sequence[Path] = (),
+        tour: Tour | None = None,
     ) -> None:
         super().__init__()
         self.keys, self.session, self.terminal, self.checkpoints = keys, session, terminal, checkpoints
@@ -99,7 +110,10 @@ class Explorer(App[int]):
             "main": self._cell_chosen,
             "heads": self._head_chosen,
         }
-        list_panes = ("text", "steps", "main", "heads", "next", "status", "offers")
+        if tour is not None:
+            tour.check(scene, frozenset(key.shown for key in keys if key.toured))
+        self.guide = None if tour is None else Guide(self, tour)
+        list_panes = ("text", "steps", "main", "heads", "next", "tour", "status", "offers")
         self.panes = {name: Pane(name, terminal, click_handlers.get(name)) for name in list_panes}
         self.panels = {name: Panel(name, terminal) for name in (*LINES, "output")}
         self.panes |= self.panels
@@ -135,6 +149,9 @@ class Explorer(App[int]):
             with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):
                 number = getattr(signal, name)
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
+
+        if self.guide is not None:
+            self.call_later(self.guide.go, 0)
 
     def _tick(self) -> None:
         if self._busy_line:
@@ -190,6 +207,8 @@ class Explorer(App[int]):
         for panel in self.panels.values():
             if panel.id in self.visible_panes:
                 panel.repaint()
+        if self.guide is not None:
+            panes["tour"].show(self.guide.blocks(), self.guide.title)
         if self.focused is self.edit:
             number = self.engine.text_number
             self.set_timer(_TYPING_PAUSE, lambda: self._send_requests() if number == self.engine.text_number else None)
@@ -200,8 +219,12 @@ class Explorer(App[int]):
     def _arrange(self) -> None:
         """Give every pane its region."""
         width, height = self.size
-        regions = arrange_panes(width, height, self.opened, USUAL, self.active, self.zoomed)
-        self.single = is_single(width, height, self.zoomed)
+        tour_height = 0 if self.guide is None else min(HEIGHT, height // 3)
+        regions = dict(arrange_panes(width, height - tour_height, self.opened, USUAL, self.active, self.zoomed))
+        if tour_height:
+            regions["tour"] = Region(0, height - tour_height - 1, width, tour_height)
+            regions["status"] = Region(0, height - 1, width, 1)
+        self.single = is_single(width, height - tour_height, self.zoomed)
         self.visible_panes = set(regions)
         left_edge = min(
             (region.x for name, region in regions.items() if name not in ("text", "status", "steps") and region.x),
@@ -216,7 +239,7 @@ class Explorer(App[int]):
                 top, left = region.y == 1, region.x == left_edge
                 corner = "┌" if top and left else "┬" if top or (not left and name == "next") else "├"
                 pane.active = name == self.active and not self.single
-                at_the_edge = name == "steps" or (name == "next" and not region.x)
+                at_the_edge = name in ("steps", "tour") or (name == "next" and not region.x)
                 pane.place(region, "" if name in ("text", "status") else "─" if at_the_edge else corner)
         if self._size_drawn != self.size:
             self._size_drawn = self.size
@@ -270,6 +293,8 @@ class Explorer(App[int]):
         """What the keys are for, as in ``status.HINTS``."""
         if self.focused is self.edit:
             return "text"
+        if self.guide is not None:
+            return "tour"
         if self.active == "main":
             return "map"
         return self.active if self.active in status.HINTS else "pane"
@@ -445,6 +470,14 @@ class Explorer(App[int]):
             lambda: self.engine.run_line(line, cursor, width),
             lambda result, error: self._on_screen(lambda: self._line_done(line, result, error)),
         )
+
+    def after_lines(self, work: Callable[[], None]) -> None:
+        """Do work on the screen once all that runs behind it is done and shown."""
+        self.engine.submit(lambda: None, lambda *_: self._on_screen(work))
+
+    def press_shown(self, key: str) -> None:
+        """Do what a key does, by the name that is shown."""
+        next(known for known in self.keys if known.shown == key).action(self)
 
     def _on_screen(self, work: Callable[[], None]) -> None:
         """Schedule work on the screen from the engine's thread."""

@@ -59,7 +59,9 @@ class Pane(Widget):
     @property
     def terminal(self) -> Terminal:
         """The terminal as large as the pane."""
-        return replace(self._terminal, width=max(20, self.extent.width - self._margin), height=self.room, cuts=True)
+        return replace(
+            self._terminal, width=max(20, self.extent.width - self._margin), height=self.room, cuts=True, advises=False
+        )
 
     @property
     def room(self) -> int:

@@ -12,6 +12,10 @@ HINTS = {
         ("/", "find"), ("w", "without"), ("t", "text"), ("u", "undo"), (":", "line"), ("L", "lens"),
         ("a", "attribution"), ("g", "gradient"), ("d", "against"), ("Tab z", "panes"),
     ),
+    "tour": (
+        (">", "next stop"), ("<", "stop before"), ("↑↓", "step"), ("←→", "head"), ("hjkl", "cell"),
+        ("Enter", "arithmetic"), ("u", "undo"), ("t", "text"), ("q", "leave"),
+    ),
     "arithmetic": (
         ("Enter", "largest term"), ("Backspace", "back"), ("Esc", "map"), ("Space", "scroll"), ("z", "large"),
         ("hjkl", "cell"),
@@ -30,7 +34,7 @@ _LINE_WIDTH = 30
 
 def hints(mode: str, width: int) -> Iterator[Span]:
     """The keys of a mode that fit; of the map and panes, the key that explains always."""
-    explains = mode in ("map", "arithmetic", "pane")
+    explains = mode in ("map", "tour", "arithmetic", "pane")
     room = width - cell_len(_WHAT) * explains
     for hint in _words(mode):
         if (room := room - cell_len(hint)) < 0:

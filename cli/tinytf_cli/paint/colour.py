@@ -31,7 +31,7 @@ _ACCENTS: dict[str, tuple[tuple[str, int, int | None], tuple[str, int, int | Non
     "output": (("#ff6b63", 203, 9), ("#c4221d", 160, 1)),
     "dim": (("#8b919c", 245, None), ("#686e7a", 242, None)),
 }
-_SAME_AS = {"good": "v", "bad": "output", "even": "q", "odd": "k", "special": "attention"}
+_SAME_AS = {"advice": "dim", "good": "v", "bad": "output", "even": "q", "odd": "k", "special": "attention"}
 
 # A map: anchors to interpolate in true colour, then the exact colours in 256 and in 16. In the dark theme dark means 0
 # and bright means 1; in the light theme it is the reverse.
@@ -117,7 +117,7 @@ def role_style(role: str, terminal: Terminal) -> Style:
         colour = Color.from_ansi(accent) if isinstance(accent, int) else accent
     return Style(
         color=colour,
-        dim=True if role == "dim" and colour is None else None,
+        dim=True if role in ("dim", "advice") and colour is None else None,
         bold=True if role in ("strong", "bad") else None,
         italic=True if role == "special" else None,
     )

@@ -125,5 +125,5 @@ def _omitted_note(block: Grid, layout: _Layout, terminal: Terminal) -> list[Pain
         return []
     names = block.above or block.column_labels
     ends = " to ".join(names[c].rstrip(".") for c in dict.fromkeys((missing[0], missing[-1])))
-    note = f"omitted: {len(missing)} of {count} {block.many} ({ends}); {block.remedy}"
+    note = f"omitted: {len(missing)} of {count} {block.many} ({ends})" + f"; {block.remedy}" * terminal.advises
     return wrap([Segment("  " + shown(note, terminal), role_style("dim", terminal))], terminal.width, 2)

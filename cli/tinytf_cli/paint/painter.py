@@ -29,9 +29,11 @@ def _paint_line(block: blocks.Line, terminal: Terminal) -> list[PaintedLine]:
 
 def _paint_heading(block: blocks.Heading, terminal: Terminal) -> list[PaintedLine]:
     title = [Segment(shown(block.title, terminal), role_style(block.role, terminal))]
-    if not block.note:
+    advice = block.advice if terminal.advises else ""
+    words = "; ".join(filter(None, (block.note, advice)))
+    if not words:
         return [[], title]
-    note = Segment(shown(block.note, terminal), role_style("dim", terminal))
+    note = Segment(shown(words, terminal), role_style("dim", terminal))
     line = [*title, Segment("   "), note]
     if not terminal.cuts or line_width(line) <= terminal.width:
         return [[], line]

@@ -47,7 +47,8 @@ def _line(block: blocks.Line, terminal: Terminal) -> list[str]:
 
 
 def _heading(block: blocks.Heading, terminal: Terminal) -> list[str]:
-    return ["", block.title + (f", {block.note}" if block.note else "") + "."]
+    words = "; ".join(filter(None, (block.note, block.advice)))
+    return ["", block.title + (f", {words}" if words else "") + "."]
 
 
 def _table(block: blocks.Table, terminal: Terminal) -> list[str]:

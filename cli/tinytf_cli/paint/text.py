@@ -43,10 +43,11 @@ def figure_text(figure: str | Figure, terminal: Terminal) -> str:
 
 
 def spans(words: Words, terminal: Terminal) -> Sequence[Span]:
-    """Words in any of their forms, as spans."""
+    """Words in any of their forms, as spans; without those of advice where the terminal gives none."""
     if isinstance(words, str):
         return [Span(words)]
-    return [words] if isinstance(words, Span) else [_span(word, terminal) for word in words]
+    every = [words] if isinstance(words, Span) else [_span(word, terminal) for word in words]
+    return every if terminal.advises else [span for span in every if span.role != "advice"]
 
 
 def _span(word: str | Span | Figure, terminal: Terminal) -> Span:

@@ -35,9 +35,9 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
     yield _answer(report, f"{subject} at {report.position} {token}")
     yield note(f"held at its value: {report.frozen}")
     if report.versus is None:
-        yield note("only differences between logits matter; --versus TOKEN compares two")
+        yield note("only differences between logits matter", "--versus TOKEN compares two")
     yield Heading("parts", "what each adds, the largest first", "output")
-    yield _parts(report, token, None if display.all else display.top)
+    yield _parts(report, token, None if display.all else display.top, "--all shows them" * terminal.advises)
     yield Heading("heads", "what each adds", "attention")
     heads = as_array(report.heads())
     limit = float(np.nanmax(abs(heads))) or 1.0
@@ -56,7 +56,7 @@ def _answer(report: Attribution, subject: str) -> Line:
     return Line(words)
 
 
-def _parts(report: Attribution, token: str, top: int | None) -> Bars:
+def _parts(report: Attribution, token: str, top: int | None, advice: str) -> Bars:
     """The largest parts with a bar each, then the sum of the others, then the total."""
     parts = sorted(report.parts, key=lambda part: -abs(part.value))
     largest, rest = parts[:top], parts[top:] if top else []
@@ -64,7 +64,7 @@ def _parts(report: Attribution, token: str, top: int | None) -> Bars:
         (part.name, token if part.name == "embed.tokens" else part.kind, part.value, part.value) for part in largest
     ]
     if rest:
-        rows.append((f"{len(rest):,} more", "--all shows them", total(rest), 0.0))
+        rows.append((f"{len(rest):,} more", advice, total(rest), 0.0))
     rows.append(("sum", "", report.sum, 0.0))
     width = max(len(name) for name, *_ in rows)
     bars = [

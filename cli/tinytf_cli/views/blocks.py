@@ -57,11 +57,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of a section."""
+    """The title of a section. ``advice`` names options of the command line."""
 
     title: str
     note: str = ""
     role: str = "strong"
+    advice: str = ""
 
 
 @dataclass(frozen=True)

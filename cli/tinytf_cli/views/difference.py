@@ -164,7 +164,7 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
         yield from _read(dump)
     if not display.all and report.steps:
         yield Line("")
-        yield note("--all shows the map of every step and layer, every head and every row; --full every step")
+        yield note("", "--all shows the map of every step and layer, every head and every row; --full every step")
     if outcome := list(_limit(report)):
         yield Line("")
         yield from outcome
@@ -360,7 +360,7 @@ def _steps(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     )
     yield from folded(table, [step.name for step in steps], None if display.all or display.full else _STEPS, "steps")
     if missing:
-        yield note(f"the step that differs most in each layer; --full shows {missing} more")
+        yield note("the step that differs most in each layer", f"--full shows {missing} more")
 
 
 def _head_distances(attention: Attention) -> Iterator[Block]:
@@ -378,8 +378,8 @@ def _weights(attention: Attention, runs: _Runs) -> Iterator[Block]:
     """What one head looks at more, or less, in B."""
     change = as_array(attention.second - attention.first)
     seen = None if attention.seen is None else attention.seen.cpu().numpy()
-    subtitle = "B − A, query down, key across; --head chooses another"
-    yield Heading(f"L{attention.layer}H{attention.head}.weights", subtitle, "attention")
+    title, subtitle = f"L{attention.layer}H{attention.head}.weights", "B − A, query down, key across"
+    yield Heading(title, subtitle, "attention", "--head chooses another")
     yield Heat(change, runs.names, runs.names, "signed", seen, largest(change, seen) or 1.0)
 
 
@@ -400,7 +400,7 @@ def _positions(report: Difference, runs: _Runs, display: DifferenceDisplay) -> I
     keep = report.telling(most_rows(display.rows, _ROWS))
     yield table.only(keep)
     if len(keep) < len(positions):
-        yield note(f"the {len(keep)} of {len(positions)} positions that differ most; --all shows the others")
+        yield note(f"the {len(keep)} of {len(positions)} positions that differ most", "--all shows the others")
 
 
 def _predictions(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iterator[Block]:
@@ -424,7 +424,7 @@ def _predictions(report: Difference, runs: _Runs, display: DifferenceDisplay) ->
         keep = range(len(ids) if display.all else min(len(ids), max(_ROWS, display.top)))
         yield table.only(keep)
         if len(keep) < len(ids):
-            yield note(f"the first {len(keep)} of {len(ids)} tokens; --all shows the others")
+            yield note(f"the first {len(keep)} of {len(ids)} tokens", "--all shows the others")
 
 
 def _changed_weights(report: Difference, display: DifferenceDisplay) -> Iterator[Block]:
@@ -449,9 +449,12 @@ def _changed_weights(report: Difference, display: DifferenceDisplay) -> Iterator
 def _incomparable(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iterator[Block]:
     missing, count = report.missing, plural(len(report.incomparable), "step")
     if missing:
-        these = f": {', '.join(missing)}" if display.all else ", such as " + missing[-1] + "; --all names them"
+        these = f": {', '.join(missing)}" if display.all else f", such as {missing[-1]}"
         files = " or ".join(side.dump.name for side in runs.dumps)
-        yield note(f"{plural(len(missing), 'step')} of the model not in {files}{these}")
+        yield note(
+            f"{plural(len(missing), 'step')} of the model not in {files}{these}",
+            "" if display.all else "--all names them",
+        )
     if not report.incomparable:
         return
     by_reason: dict[tuple[str, str], list[str]] = {}
@@ -459,7 +462,7 @@ def _incomparable(report: Difference, runs: _Runs, display: DifferenceDisplay) -
         short = step.name.partition(".")[2] if step.name.startswith("L") and "." in step.name else ""
         by_reason.setdefault((step.why, short), []).append(step.name)
     if not display.all and report.steps:
-        yield note(f"{count} cannot be compared; --all shows why")
+        yield note(f"{count} cannot be compared", "--all shows why")
         return
     yield Heading("not comparable", count)
     names = [

@@ -148,8 +148,9 @@ def _summary(report: Backward, shown: Shown, short: bool) -> Iterator[Block]:
 
 def _block(report: Backward, layer: int, dims: int, rows: int | None) -> Iterator[Block]:
     config = report.trace.config.at(layer)
-    subtitle = f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
-    yield Heading(f"block L{layer}, head {report.head}", subtitle)
+    subtitle = f"of {config.n_layers} layers and {config.n_heads} heads"
+    advice = "--layer and --head choose, --full shows all"
+    yield Heading(f"block L{layer}, head {report.head}", subtitle, advice=advice)
     for step in reversed(report.trace.steps.in_layer(layer)):
         yield from gradient_blocks(report, step, layer, report.head, dims=dims, rows=rows, asked=False)
 
@@ -266,7 +267,7 @@ def _tokens(report: Backward, short: bool) -> Iterator[Block]:
         columns.append(Column("gradient × input", [Figure(report.first_order[i], "%+.4f") for i in keep], "right"))
     yield Table(columns)
     if len(keep) < len(names):
-        yield note(f"the strongest {len(keep)} of {len(names)} tokens; --all shows the others")
+        yield note(f"the strongest {len(keep)} of {len(names)} tokens", "--all shows the others")
     if integrated:
         interrupted = ", interrupted" if integrated.interrupted else ""
         words: list[Piece] = [
@@ -294,7 +295,7 @@ def _heads(saliency: HeadSaliency, short: bool) -> Iterator[Block]:
 
 def _weights(rows: Sequence[ParameterRow], by: str, lr: float) -> Iterator[Block]:
     """The parameters, or groups of them."""
-    yield Heading("weights", f"by {by}; --by parameter, layer, kind or head")
+    yield Heading("weights", f"by {by}", advice="--by parameter, layer, kind or head")
     columns = [
         Column("" if by == "parameter" else by, [row.name for row in rows], shrink=14, said=""),
         Column("‖∂‖", figures([row.gradient_norm for row in rows]), "right", said="gradient norm"),

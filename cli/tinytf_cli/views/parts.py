@@ -38,12 +38,10 @@ def _pieces(words: Words) -> Sequence[Piece]:
     return [words] if isinstance(words, str | Span) else words
 
 
-def note(words: Words) -> Line:
-    """A dim line about the numbers above or below."""
-    pieces = _pieces(words)
-    return Line(
-        [Span(piece, "dim") if isinstance(piece, str) else replace(piece, role="dim") for piece in pieces], indent=2
-    )
+def note(words: Words, advice: str = "") -> Line:
+    """A dim line about the numbers above or below, and which options of the command line show more."""
+    pieces = [Span(piece, "dim") if isinstance(piece, str) else replace(piece, role="dim") for piece in _pieces(words)]
+    return Line([*pieces, *([Span(f"; {advice}" if words else advice, "advice")] if advice else [])], indent=2)
 
 
 def titled(title: str, words: Words, role: str = "strong") -> Line:
@@ -120,7 +118,7 @@ def fold_note(names: Sequence[object], keep: Sequence[int], noun: str, remedy: s
     if count:
         one_run = first + count == len(names) or first + count in keep
         ends = f", {names[first]} to {names[first + count - 1]}" if one_run else ""
-        yield note(f"folded: {count:,} of {len(names):,} {noun}{ends}; {remedy} shows them")
+        yield note(f"folded: {count:,} of {len(names):,} {noun}{ends}", f"{remedy} shows them")
 
 
 def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:
@@ -136,6 +134,8 @@ def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None =
 
 def next_lines(terminal: Terminal, *lines: tuple[str, str]) -> Iterator[Block]:
     """Command lines to type next, each with what it shows if there is room."""
+    if not terminal.advises:
+        return
     width = max(len(command) for command, _ in lines)
     fits = width + 6 + max(len(purpose) for _, purpose in lines) <= terminal.width
     for command, purpose in lines:
@@ -239,4 +239,4 @@ def head_map(
     seen = None if visible is None else visible.T
     rows, columns = numbered("H", values.shape[1]), numbered("L", len(values))
     yield Heat(values.T, rows, columns, scale, seen, limit, most=LONG_STACK, hidden=NO_NUMBER)
-    yield note(f"heads down, layers 0 to {len(values) - 1} across; --all shows numbers")
+    yield note(f"heads down, layers 0 to {len(values) - 1} across", "--all shows numbers")
