@@ -29,9 +29,10 @@ class Options:
 @command("explore")
 def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptions) -> int:
     """The steps are on the left, with the numbers of the chosen step beside them; below are the heads and the
-    prediction. Press ? to list the keys, t to edit the text (every pane follows as you type), and : to run any session
-    line. TEXT may be the folder of a training run; < and > then step through its checkpoints. Inside a session, explore
-    shows the session's text, and records what you do on the screen as session lines.
+    prediction. Press ? to ask what something is, F1 to list the keys, t to edit the text (every pane follows as you
+    type), and : to run any session line. TEXT may be the folder of a training run; < and > then step through its
+    checkpoints. Inside a session, explore shows the session's text, and records what you do on the screen as session
+    lines.
     """
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS

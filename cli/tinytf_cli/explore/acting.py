@@ -8,6 +8,7 @@ from typing import TypeAlias
 from tinytf.errors import TinytfError
 from tinytf.look.heads import MEASURES
 from tinytf.outputs import write_output, writing
+from tinytf_cli.explore import touring
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.cursor import Cursor, matrix
 from tinytf_cli.views.blocks import Column, Line, Span, Table
@@ -166,7 +167,7 @@ def onward(by: int) -> Action:
 
     def act(app: Explorer) -> None:
         if app.guide is not None:
-            app.guide.go(by)
+            touring.go(app, app.guide, by)
             return
         names = [str(path) for path in app.checkpoints]
         present = app.session.state.spec.name

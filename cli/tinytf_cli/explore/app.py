@@ -21,7 +21,7 @@ from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore import status
 from tinytf_cli.explore.arrange import arrange_panes, is_single
-from tinytf_cli.explore.cursor import Cursor, find_cursor, first_row, is_parameter, matrix
+from tinytf_cli.explore.cursor import Cursor, find_cursor, is_parameter
 from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.guide import HEIGHT, Guide
 from tinytf_cli.explore.lines import BurstInput, CommandLine
@@ -29,7 +29,7 @@ from tinytf_cli.explore.lists import head_list, next_blocks, outline, text_line,
 from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
-from tinytf_cli.explore.scene import Look, Scene
+from tinytf_cli.explore.scene import Look, Scene, first_cursor
 from tinytf_cli.explore.tour import Tour
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
@@ -112,7 +112,7 @@ class Explorer(App[int]):
         }
         if tour is not None:
             tour.check(scene, frozenset(key.shown for key in keys if key.toured))
-        self.guide = None if tour is None else Guide(self, tour)
+        self.guide = None if tour is None else Guide(tour, session.state.spec.name)
         list_panes = ("text", "steps", "main", "heads", "next", "tour", "status", "offers")
         self.panes = {name: Pane(name, terminal, click_handlers.get(name)) for name in list_panes}
         self.panels = {name: Panel(name, terminal) for name in (*LINES, "output")}
@@ -151,7 +151,7 @@ class Explorer(App[int]):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
 
         if self.guide is not None:
-            self.call_later(self.guide.go, 0)
+            self.call_later(self.press_shown, ">")
 
     def _tick(self) -> None:
         if self._busy_line:
@@ -208,7 +208,7 @@ class Explorer(App[int]):
             if panel.id in self.visible_panes:
                 panel.repaint()
         if self.guide is not None:
-            panes["tour"].show(self.guide.blocks(), self.guide.title)
+            panes["tour"].show(self.guide.blocks(self.look.scene), self.guide.title)
         if self.focused is self.edit:
             number = self.engine.text_number
             self.set_timer(_TYPING_PAUSE, lambda: self._send_requests() if number == self.engine.text_number else None)
@@ -633,15 +633,6 @@ class Explorer(App[int]):
         position = next((position for position, end in zip(positions, ends, strict=True) if column < end), None)
         if position is not None:
             self.go(replace(self.look.cursor, cell=(position, self.look.cursor.cell[1])))
-
-
-def first_cursor(scene: Scene) -> Cursor:
-    """The first cursor: the head that ``trace`` draws, from the token that predicts to the one that it sees most."""
-    position = scene.at_token(len(scene.trace.tokens) - 1)
-    layer, head, _ = scene.overview(position).ranked[0]
-    cursor = Cursor(first_row(scene.trace, layer), head, (position, 0))
-    numbers = matrix(scene.trace, cursor) if cursor.at(scene.trace)[0].is_map else None
-    return cursor if numbers is None else replace(cursor, cell=(position, int(numbers[position].abs().argmax())))
 
 
 def _place_input(line: Input, region: Region) -> None:

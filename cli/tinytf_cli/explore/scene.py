@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from tinytf.look.heads import measure_heads
 from tinytf.look.overview import Overview, overview
 from tinytf.look.prediction import Prediction, prediction_at, predictions
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore.cursor import Cursor, chosen_tokens
+from tinytf_cli.explore.cursor import Cursor, chosen_tokens, first_row, matrix
 from tinytf_cli.repl.state import Run
 from tinytf_cli.views.pipeline import row_at
 
@@ -106,6 +106,15 @@ class Scene:
         if (measure, layer) not in self._measures:
             self._measures[measure, layer] = measure_heads(self.trace, measure, [layer])[0].tolist()
         return self._measures[measure, layer]
+
+
+def first_cursor(scene: Scene) -> Cursor:
+    """The first cursor: the head that ``trace`` draws, from the token that predicts to the one that it sees most."""
+    position = scene.at_token(len(scene.trace.tokens) - 1)
+    layer, head, _ = scene.overview(position).ranked[0]
+    cursor = Cursor(first_row(scene.trace, layer), head, (position, 0))
+    numbers = matrix(scene.trace, cursor) if cursor.at(scene.trace)[0].is_map else None
+    return cursor if numbers is None else replace(cursor, cell=(position, int(numbers[position].abs().argmax())))
 
 
 def _step_numbers(trace: Trace | None, name: str, layer: int | None) -> Tensor | None:
