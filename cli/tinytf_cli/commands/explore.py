@@ -46,7 +46,8 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         os.environ.pop("TEXTUAL_DRIVER", None)
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
     if not served and (not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")):
-        raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{text or _TEXT}" works here')
+        shown = _TEXT if options.tour or not text else text  # with --tour the words name its file
+        raise UsageError("explore needs a terminal that can be drawn on", f'tinytf trace "{shown}" works here')
     tour = _tour(options.words) if options.tour else None
     text = text if tour is None else tour.text
     is_folder = tour is None and len(options.words) == 1 and os.path.isdir(text)  # a long text is no path

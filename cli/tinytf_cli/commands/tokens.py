@@ -98,9 +98,10 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         if texts.truncate:
             encoding = encoding.truncated(context)
         if options.windows is not None and options.windows >= len(encoding.tokens):
+            count = len(encoding.tokens)
             raise UsageError(
-                f"a window of {options.windows:,} tokens and its target do not fit a text of {len(encoding.tokens):,}",
-                f"--windows {max(1, len(encoding.tokens) - 1)} is the most",
+                f"a window of {options.windows:,} tokens and its target do not fit a text of {count:,}",
+                f"--windows {count - 1:,} is the most" if count > 1 else "give a longer text",
             )
         named = "the characters of the text" if splitter is not tokenizer else name
         return Tokenized(named, splitter, note if splitter is tokenizer else "", encoding, options.windows or 0)
