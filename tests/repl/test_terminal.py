@@ -155,6 +155,7 @@ def test_f2_explores_the_text_of_the_session_and_q_comes_back(tmp_path: Path) ->
     seen.type("history\r")
     shown = seen.shows("3  without L0H3")
     assert "2  goto L0H3.weights" in shown
+    seen.prompts()  # before it, Ctrl-D would be the terminal's
     seen.type("\x04")
     assert "Traceback" not in seen.shows("status 0", "as before")
 
