@@ -64,7 +64,7 @@ def test_the_tour_goes_from_stop_to_stop_with_live_numbers_and_its_own_run() -> 
             if stop.address.startswith(f"{HEAD}.weights"):
                 assert driver.here == f"{HEAD}.weights[9,4]"
             if stop is stops[3]:
-                assert f"with {percent(float(trace[f'{HEAD}.weights'][9, 4]))} of its weight" in told(driver)
+                assert f"the, {percent(float(trace[f'{HEAD}.weights'][9, 4]))} of its weight" in told(driver)
             if stop is stops[6]:
                 assert f"·ball, with {percent(float(trace['probs[9,ball]']))}" in told(driver)
         ablated = driver.app.trace

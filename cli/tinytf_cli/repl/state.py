@@ -87,7 +87,7 @@ class Spec:
 
     @property
     def changes_data(self) -> dict[str, Any]:
-        """The same as JSON data."""
+        """What is changed in the model, as JSON data."""
         data = {"without": self.without and self.without.to_dict(), "set": dict(self.numbers)}
         return {name: data[name] for name in self.changes}
 

@@ -40,8 +40,7 @@ def range_test(report: RangeTest, terminal: Terminal, display: Display) -> Itera
     yield Curves(curves, "power of ten of the learning rate", "change of the loss", cursor=cursor)
     yield note(
         f"{len(rates)} steps in memory, with exponentially growing rates and no warm-up (Smith 2015), each loss less "
-        "what the same batch cost before; nothing is written. A run with a warm-up often bears more, up to the rate of "
-        "the lowest loss"
+        "what the same batch cost before; nothing is written. A run with a warm-up may bear more"
     )
     if suggested is not None:
         yield Line("")

@@ -307,7 +307,7 @@ def _copying_recipe(history: History) -> Iterator[Line]:
     scores = history.heads[-1][1].get("induction") if history.heads else None
     repeats = history.recipe.get("repeats") or history.recipe.get("repeats_first")
     if scores is not None and not repeats and not (scores >= HEAD_THRESHOLD).any():
-        words = "no induction head so far: tinytf train TEXT --recipe induction grows some within minutes"
+        words = "no induction head so far: tinytf train TEXT --recipe induction is made to grow some"
         yield Line(Span(words, "dim"), indent=2)
 
 
