@@ -62,7 +62,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many tries of each class tests/hostile makes, and of how many sentences real models check themselves."""
     parser.addoption("--exhaustive", action="store_true", help="what repeats too, and tests/hostile and faults in full")
-    parser.addoption("--hostile", type=int, metavar="N", help="hostile inputs of each class: 60, exhaustively 200")
+    parser.addoption("--hostile", type=int, metavar="N", help="hostile inputs of each class: 40, exhaustively 200")
     parser.addoption(
         "--faults", type=int, metavar="N", help="faults in each of tests/faults: 2, exhaustively 6; 0 for all"
     )
@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The numbers that were not given."""
     covering.everything = config.option.exhaustive
-    for name, some, many in (("hostile", 60, 200), ("faults", 2, 6)):
+    for name, some, many in (("hostile", 40, 200), ("faults", 2, 6)):
         if getattr(config.option, name) is None:
             setattr(config.option, name, many if config.option.exhaustive else some)
 

@@ -30,15 +30,15 @@ def along(axes: dict[str, Iterable[Any]], ids: Callable[[Any], str] | None = Non
     return pytest.mark.parametrize([name.strip() for names in axes for name in names.split(",")], cases, ids=ids)
 
 
-PART = 4
+PART = 6
 """Of what holds of every kind of model, the gate tries one kind in so many."""
 
 
 def left_out(items: Iterable[pytest.Item], named: bool) -> set[pytest.Item]:
-    """Which tests the gate leaves out: those marked ``exhaustive``, and three of four models of a property.
+    """Which tests the gate leaves out: those marked ``exhaustive``, and five of six models of a property.
 
-    Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has a quarter
-    of the tests, and every test a quarter of the kinds; of the families that transformers has (reference.FAMILIES),
+    Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has a sixth
+    of the tests, and every test a sixth of the kinds; of the families that transformers has (reference.FAMILIES),
     which are opened once a file, each file takes others. Marked ``every`` it is tried with all, and so is what is
     ``named``, by file, on the command line.
     """

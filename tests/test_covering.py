@@ -1,4 +1,4 @@
-"""The gate leaves out three of four kinds in a test, and no kind altogether."""
+"""The gate leaves out five of six kinds in a test, and no kind altogether."""
 
 from types import SimpleNamespace
 from typing import Any
