@@ -265,7 +265,6 @@ class Explorer(App[int]):
 
     def draw_status(self) -> None:
         """Draw the last line: input, running line, awaited letter or note; otherwise the modes and the keys."""
-        ablation = self.session.state.spec.without
         words: list[Piece] = [" "]
         if self.line.display:
             room = status.line_width(self.line.sign, self.size.width)
@@ -279,8 +278,7 @@ class Explorer(App[int]):
         elif self._note:
             words.append(self._note)
         else:
-            if ablation is not None:
-                words.append(Span(f"without {ablation.words}  ", "bad"))
+            words += status.changes(self.session.state.spec)
             if self.look.comparing:
                 words.append(Span("against the run before  ", "bad"))
             words += self._slider()
@@ -491,6 +489,7 @@ class Explorer(App[int]):
             return
         outcome: Outcome
         outcome, scene = result
+        changes = self.look.scene.run.spec.changes
         if outcome.leave:
             self.exit(0)
             return
@@ -500,7 +499,11 @@ class Explorer(App[int]):
             self.say("interrupted")
         elif outcome.failure is not None:
             self.say(" · ".join(part for part in (outcome.failure.message, outcome.failure.hint) if part))
-        elif line.split()[0] not in ("without", "model", "undo", "redo") and (outcome.results or outcome.text):
+        elif (now := self.look.scene.run.spec.changes) != changes:
+            self.look = replace(self.look, comparing=bool(now) and self.look.scene.previous is not None)
+            if self.active == "output":
+                self.close("output")  # it shows a number from before
+        elif line.split()[0] not in ("model", "undo", "redo") and (outcome.results or outcome.text):
             self._show_answer(line, outcome)
             return
         self.draw()
@@ -526,10 +529,10 @@ class Explorer(App[int]):
         self._open_input(self.edit)
         self.draw_status()
 
-    def ask(self, sign: str) -> None:
-        """Open the input for a line of the session (:) or a search (/)."""
+    def ask(self, sign: str, value: str = "") -> None:
+        """Open the input for a line of the session (:) or a search (/), which begins with ``value``."""
         _place_input(self.line, Region(2, self.size.height - 1, status.line_width(sign, self.size.width), 1))
-        self.line.begin(sign, self.look.cursor.at(self.trace)[1] or 0)
+        self.line.begin(sign, self.look.cursor.at(self.trace)[1] or 0, value)
         self._open_input(self.line)
         self.draw_status()
 

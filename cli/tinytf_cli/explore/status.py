@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
+from tinytf_cli.repl.state import Spec
 from tinytf_cli.views.blocks import Span
 
 HINTS = {
     "map": (
         ("↑↓", "step"), ("←→", "head"), ("PgUp PgDn", "layer"), ("hjkl", "cell"), ("Enter", "arithmetic"),
-        ("/", "find"), ("w", "without"), ("t", "text"), ("u", "undo"), (":", "line"), ("L", "lens"),
+        ("/", "find"), ("w", "without"), ("=", "set"), ("t", "text"), ("u", "undo"), (":", "line"), ("L", "lens"),
         ("a", "attribution"), ("g", "gradient"), ("d", "against"), ("Tab z", "panes"),
     ),
     "tour": (
@@ -30,6 +31,16 @@ HINTS = {
 _WHAT = "? what is this"
 _LINE_WIDTH = 30
 """The fewest columns of an input line that leaves room for its keys."""
+
+
+def changes(spec: Spec) -> Iterator[Span]:
+    """What is changed in the model; of several numbers, the last one set and how many there are."""
+    if spec.without is not None:
+        yield Span(f"without {spec.without.words}  ", "bad")
+    if spec.numbers:
+        at, number = spec.numbers[-1]
+        more = f", the last of {len(spec.numbers)}" if len(spec.numbers) > 1 else ""
+        yield Span(f"set {at} = {number:g}{more}  ", "bad")
 
 
 def hints(mode: str, width: int) -> Iterator[Span]:
