@@ -1,6 +1,7 @@
 """The keys of each mode, for the last line of the screen."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.cells import cell_len
 
@@ -41,6 +42,18 @@ def changes(spec: Spec) -> Iterator[Span]:
         at, number = spec.numbers[-1]
         more = f", the last of {len(spec.numbers)}" if len(spec.numbers) > 1 else ""
         yield Span(f"set {at} = {number:g}{more}  ", "bad")
+
+
+def slider(checkpoints: Sequence[Path], present: str) -> Iterator[Span]:
+    """The position of the present model among the checkpoints of a training run."""
+    names = [str(path) for path in checkpoints]
+    if present not in names:
+        return
+    index = names.index(present)
+    rail = "".join("●" if n == index else "─" for n in range(len(names)))
+    name = "the run" if index == len(names) - 1 else checkpoints[index].name
+    yield Span(f"< {rail} > ", "attention")
+    yield Span(f"{name}, {index + 1} of {len(names)}   ", "strong")
 
 
 def hints(mode: str, width: int) -> Iterator[Span]:
