@@ -69,7 +69,7 @@ class Driver:
             await self.pilot.pause()
 
     async def type(self, text: str) -> None:
-        await self.press(*({" ": "space", ".": "full_stop"}.get(letter, letter) for letter in text))
+        await self.press(*({" ": "space", ".": "full_stop", "-": "minus"}.get(letter, letter) for letter in text))
 
     def shown(self, pane: str) -> str:
         """The lines of a pane."""
@@ -435,7 +435,7 @@ def test_d_shows_every_pane_against_the_run_before() -> None:
         assert "this run − the run before" in driver.shown("main")
         now = driver.app.look.scene.trace
         values = [float(trace["L2H1.weights"][9, 0]) for trace in (now, before)]
-        assert "{} = {:.7g}   before {:.7g}".format(driver.here, *values) in driver.shown("main")
+        assert "{} = {:.7g}   was {:.7g}".format(driver.here, *values) in driver.shown("main")
         apart, scale = now["L2.ffn"] - before["L2.ffn"], before["L2.ffn"].abs().max()
         moved = next(line for line in driver.shown("steps").split("\n") if line.split()[:1] == ["ffn"])
         assert f"{float(apart.abs().max() / scale):.2f}" in moved
@@ -601,8 +601,10 @@ def test_the_mouse_chooses_a_step_a_head_a_cell_and_a_token() -> None:
         line = next(n for n, one in enumerate(driver.shown("heads").split("\n")) if " H3 " in one)
         await driver.pilot.click("#heads", offset=(6, line))
         assert driver.here.startswith("L2H3.weights")
-        margin, width, lead, _ = driver.app._cells or (0, 0, 0, None)
-        await driver.pilot.click("#main", offset=(2 + margin + 2 * width + 1, 1 + lead + 5))
+        lines = driver.shown("main").split("\n")
+        line = next(n for n, one in enumerate(lines) if one.split()[:1] == ["."])  # the token at 5
+        *_, third = itertools.islice(re.finditer(r"\S+", lines[line]), 4)
+        await driver.pilot.click("#main", offset=(2 + third.start(), line))
         assert driver.here == "L2H3.weights[5,2]"
         await driver.pilot.click("#text", offset=(6, 0))
         assert driver.here == "L2H3.weights[1,2]"
@@ -670,10 +672,10 @@ def test_the_bar_names_the_keys_of_each_mode_and_no_others() -> None:
     explore(act, size=(80, 24))
 
 
-@pytest.mark.parametrize("address", ["L1H0.weights[9,4]", "L0H1.W_Q[3,7]", "√d"])
-def test_equals_sets_a_number_and_all_that_follows_is_computed_from_it(address: str) -> None:
+@pytest.mark.parametrize(("address", "number"), [("L1H0.weights[9,4]", -0.25), ("L0H1.W_Q[3,7]", -0.25), ("√d", 0.25)])
+def test_equals_sets_a_number_and_all_that_follows_is_computed_from_it(address: str, number: float) -> None:
     model = load("tiny")
-    before, changed = model.trace(TEXT), model.with_numbers({address: 0.25}).trace(TEXT)
+    before, changed = model.trace(TEXT), model.with_numbers({address: number}).trace(TEXT)
 
     async def act(driver: Driver) -> None:
         if "W_Q" in address:
@@ -687,12 +689,12 @@ def test_equals_sets_a_number_and_all_that_follows_is_computed_from_it(address: 
         else:
             await driver.press("equals_sign")
             assert driver.app.line.value == f"set {address} = "
-        await driver.type("0.25")
+        await driver.type(str(number))
         await driver.press("enter")
         assert torch.equal(driver.app.trace["logits"], changed["logits"])
-        assert f"set {address} = 0.25  against the run before" in driver.shown("status")
+        assert f"set {address} = {number}  against the run before" in driver.shown("status")
         now, then = (float(trace["L1H0.weights"][9, 4]) for trace in (changed, before))
-        assert f"L1H0.weights[9,4] = {now:.7g}   before {then:.7g}" in driver.shown("main")
+        assert f"L1H0.weights[9,4] = {now:.7g}   was {then:.7g}" in driver.shown("main")
         apart, scale = changed["L1.attn"] - before["L1.attn"], before["L1.attn"].abs().max()
         moved = next(line for line in driver.shown("steps").split("\n") if line.split()[:1] == ["attn"])
         assert f"{float(apart.abs().max() / scale):.2f}" in moved

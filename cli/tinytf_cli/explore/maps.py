@@ -109,7 +109,12 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
             room_below,
             comparable,
         )
-    if step.is_map and step.is_split and is_share and (lines := room_below - len(values) - 2) >= _MIN_MINIATURE:
+    if (
+        step.is_map
+        and step.is_split
+        and step.holds_shares
+        and (lines := room_below - len(values) - 2) >= _MIN_MINIATURE
+    ):
         below.append(_head_miniatures(look, lines, width))
     if step.is_vocabulary and room_below > 0:
         below += _largest(look, values[row], row_labels[row], room_below)
@@ -131,7 +136,7 @@ def _caption(look: Look, value: float, before: float | None, width: int) -> list
         f"  {address if width >= _NARROW else address[address.find('[') :]} = ",
         Figure(value, "%.7g", "strong"),
     ]
-    return words if before is None else [*words, Span("   before ", "dim"), Figure(before, "%.7g")]
+    return words if before is None else [*words, Span("   was ", "dim"), Figure(before, "%.7g")]
 
 
 def _axes(look: Look, row_label: str, column_label: str, width: int) -> Line:
@@ -195,7 +200,9 @@ def _head_miniatures(look: Look, lines: int, width: int) -> Block:
         for head, weights in enumerate(as_array(trace.step(step.name, of_layer)))
     ]
     ends = f"L{shown[0]}" if len(shown) == 1 else f"L{shown[0]} to L{shown[-1]}"
-    return Miniatures(miniatures, lines, f"the heads of {ends}", len(miniatures), "the first", "")
+    return Miniatures(
+        miniatures, lines, f"the heads of {ends}" + " in this run" * look.comparing, len(miniatures), "the first", ""
+    )
 
 
 def word_blocks(look: Look) -> Iterator[Block]:
