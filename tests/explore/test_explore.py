@@ -69,7 +69,7 @@ class Driver:
             await self.pilot.pause()
 
     async def type(self, text: str) -> None:
-        await self.press(*({" ": "space", ".": "full_stop"}.get(letter, letter) for letter in text))
+        await self.press(*({" ": "space", ".": "full_stop", "-": "minus"}.get(letter, letter) for letter in text))
 
     def shown(self, pane: str) -> str:
         """The lines of a pane."""
@@ -296,6 +296,14 @@ def test_no_pane_names_an_option_of_the_command_line() -> None:
                 assert driver.app.panels[name].succeeded
                 _, *body = driver.shown(name).split("\n")
                 assert not re.search(r"--[a-z]|tinytf ", "\n".join(body)), (name, address)
+        text = driver.app.trace.encoding.text
+        other = text.replace("ball", "cat", 1)
+        for line in ("attention", "attention --layer 0", "rollout", f"patch '{text}' '{other}'", "tokens", "heads"):
+            driver.app.run_line(line)
+            await driver.settled()
+            _, *body = driver.shown("output").split("\n")
+            assert body
+            assert not re.search(r"--[a-z]|tinytf ", "\n".join(body)), line
 
     explore(act, "The cat lost the ball. " * 6 + "The cat lost the", size=(110, 40))
 
@@ -364,6 +372,22 @@ def test_on_a_small_terminal_there_are_the_steps_the_prediction_and_one_pane() -
     explore(act, size=(80, 24), at="")
 
 
+def test_below_60_columns_the_prediction_is_below_the_map_and_the_number_is_whole() -> None:
+    async def act(driver: Driver) -> None:
+        assert driver.app.visible_panes == {"text", "status", "main", "next"}
+        assert "·ball" in driver.shown("next")
+        await driver.press("L")
+        assert driver.app.visible_panes == {"text", "status", "lens", "next"}
+        await driver.press("escape")
+        await driver.pilot.resize_terminal(60, 20)
+        await driver.settled()
+        weight = float(driver.app.trace["L1H0.weights"][9, 4])
+        assert f"[9,4] = {weight:.7g}" in driver.shown("main")
+        assert "→ 4 ·ball" in driver.shown("main")
+
+    explore(act, size=(50, 20), at="")
+
+
 def test_the_axes_say_what_rows_and_columns_are_and_which_is_chosen() -> None:
     async def act(driver: Driver) -> None:
         assert "query ↓ 9 ·the  key → 0 The" in driver.shown("main")
@@ -410,11 +434,14 @@ def test_d_shows_every_pane_against_the_run_before() -> None:
         await driver.press("pageup", "pageup", "w", "pagedown", "right")
         assert "this run − the run before" in driver.shown("main")
         now = driver.app.look.scene.trace
-        apart = now["L2H1.weights"] - before["L2H1.weights"]
-        assert f"{driver.here} = {float(apart[9, 0]):.7g}" in driver.shown("main")
+        values = [float(trace["L2H1.weights"][9, 0]) for trace in (now, before)]
+        assert "{} = {:.7g}   was {:.7g}".format(driver.here, *values) in driver.shown("main")
         apart, scale = now["L2.ffn"] - before["L2.ffn"], before["L2.ffn"].abs().max()
         moved = next(line for line in driver.shown("steps").split("\n") if line.split()[:1] == ["ffn"])
         assert f"{float(apart.abs().max() / scale):.2f}" in moved
+        apart, scale = now["L3.out"] - before["L3.out"], before["L3.out"].abs().max()
+        folded = next(line for line in driver.shown("steps").split("\n") if line.split()[:2] == ["▸", "L3"])
+        assert f"{float(apart.abs().max() / scale):.2f}" in folded, "a layer moved as far as its output"
         await driver.press("d")
         assert "looks at" in driver.shown("main")
         await driver.press("L", "d")
@@ -545,15 +572,22 @@ def test_y_copies_the_address_and_the_numbers(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_p_saves_the_screen_and_never_over_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tinytf_cli.explore.acting.user_pictures_dir", lambda: str(tmp_path))
+    first, second = (tmp_path / "tinytf" / f"explore-{number}.svg" for number in (1, 2))
 
     async def act(driver: Driver) -> None:
-        await driver.press("p", "p")
-        names = sorted(path.name for path in tmp_path.iterdir())
-        assert names == ["tinytf-explore-1.svg", "tinytf-explore-2.svg"]
-        assert "L3H0.weights" in (tmp_path / names[0]).read_text(encoding="utf-8")
+        await driver.press("p")
+        assert f"wrote {first}" in driver.shown("status")
+        assert "L3H0.weights" in first.read_text(encoding="utf-8")
+        await driver.press("p")
+        assert f"wrote {second}" in driver.shown("status")
+        assert second.exists()
+        shutil.rmtree(tmp_path / "tinytf")
+        (tmp_path / "tinytf").touch()
+        await driver.press("p")
+        assert "cannot write" in driver.shown("status")
 
-    explore(act)
+    explore(act, size=(200, 40))
 
 
 def test_the_mouse_chooses_a_step_a_head_a_cell_and_a_token() -> None:
@@ -567,8 +601,10 @@ def test_the_mouse_chooses_a_step_a_head_a_cell_and_a_token() -> None:
         line = next(n for n, one in enumerate(driver.shown("heads").split("\n")) if " H3 " in one)
         await driver.pilot.click("#heads", offset=(6, line))
         assert driver.here.startswith("L2H3.weights")
-        margin, width, lead, _ = driver.app._cells or (0, 0, 0, None)
-        await driver.pilot.click("#main", offset=(2 + margin + 2 * width + 1, 1 + lead + 5))
+        lines = driver.shown("main").split("\n")
+        line = next(n for n, one in enumerate(lines) if one.split()[:1] == ["."])  # the token at 5
+        *_, third = itertools.islice(re.finditer(r"\S+", lines[line]), 4)
+        await driver.pilot.click("#main", offset=(2 + third.start(), line))
         assert driver.here == "L2H3.weights[5,2]"
         await driver.pilot.click("#text", offset=(6, 0))
         assert driver.here == "L2H3.weights[1,2]"
@@ -593,13 +629,17 @@ def test_a_question_mark_explains_the_chosen_number_its_step_and_head_and_again_
         ):
             assert words in shown
         assert f"number {float(trace['L1H0.weights'][9, 4]):.7g}" in shown
-        assert "to the logit of ·ball, the most of 16 heads" in shown
+        assert "to the logit of ·ball after 9 ·the, the most of 16 heads" in shown
         await driver.press("question_mark")
         for key in KEYS:
             assert key.words in driver.shown("output")
         await driver.press("escape", "escape", "right", "question_mark")
         rank = [(layer, head) for layer, head, _ in traced(load("tiny"), TEXT).overview.ranked].index((1, 1)) + 1
         assert f"rank {rank} of 16 heads" in " ".join(driver.shown("what").split()), "it follows the head"
+        await driver.press("k")
+        parts = {part.name: part.value for part in load("tiny").attribute(TEXT, position="8").parts}
+        assert f"adds {parts['L1H1']:+.2f} to the logit of" in " ".join(driver.shown("what").split())
+        assert "after 8 ·lost" in " ".join(driver.shown("what").split()), "it follows the token"
         await driver.press("end", "escape", "escape")
         for row, (step, _) in enumerate(driver.app.trace.steps.rows):
             if step.name in ("tokens", "ids", "embed.tokens", "ffn.act", "logits", "next"):
@@ -630,6 +670,65 @@ def test_the_bar_names_the_keys_of_each_mode_and_no_others() -> None:
         assert "Enter keep the text" in driver.shown("status")
 
     explore(act, size=(80, 24))
+
+
+@pytest.mark.parametrize(("address", "number"), [("L1H0.weights[9,4]", -0.25), ("L0H1.W_Q[3,7]", -0.25), ("√d", 0.25)])
+def test_equals_sets_a_number_and_all_that_follows_is_computed_from_it(address: str, number: float) -> None:
+    model = load("tiny")
+    before, changed = model.trace(TEXT), model.with_numbers({address: number}).trace(TEXT)
+
+    async def act(driver: Driver) -> None:
+        if "W_Q" in address:
+            await driver.press("slash")
+            driver.app.line.value = address
+            await driver.press("enter")
+        if address == "√d":
+            await driver.press("colon")
+            driver.app.line.value = "set √d = "
+            driver.app.line.cursor_position = 9
+        else:
+            await driver.press("equals_sign")
+            assert driver.app.line.value == f"set {address} = "
+        await driver.type(str(number))
+        await driver.press("enter")
+        assert torch.equal(driver.app.trace["logits"], changed["logits"])
+        assert f"set {address} = {number}  against the run before" in driver.shown("status")
+        now, then = (float(trace["L1H0.weights"][9, 4]) for trace in (changed, before))
+        assert f"L1H0.weights[9,4] = {now:.7g}   was {then:.7g}" in driver.shown("main")
+        apart, scale = changed["L1.attn"] - before["L1.attn"], before["L1.attn"].abs().max()
+        moved = next(line for line in driver.shown("steps").split("\n") if line.split()[:1] == ["attn"])
+        assert f"{float(apart.abs().max() / scale):.2f}" in moved
+        share = float(before.logits_at(9).softmax(-1)[BALL])
+        line = next(line for line in driver.shown("next").split("\n") if "·ball" in line)
+        assert line.split()[-1] == f"{float(changed.logits_at(9).softmax(-1)[BALL]) - share:+.3f}"
+        await driver.press("u")
+        assert torch.equal(driver.app.trace["logits"], before["logits"])
+        assert "set" not in driver.shown("status").replace("= set", "")
+
+    explore(act, at="")
+
+
+def test_a_number_that_cannot_be_set_is_told_in_one_line_and_numbers_accumulate() -> None:
+    async def act(driver: Driver) -> None:
+        for typed, told in (("abc", "'abc' is not a number"), ("1e99", "not a finite number of float32")):
+            await driver.press("equals_sign")
+            await driver.type(typed)
+            await driver.press("enter")
+            assert told in driver.shown("status")
+        for at in ("tokens", "logits[9,5]"):
+            driver.app.go(driver.app.look.cursor.to(driver.app.trace, driver.app.trace.address(at)))
+            await driver.press("equals_sign")
+            assert "is not a step that can be edited" in driver.shown("status")
+        assert not driver.app.line.display
+        await driver.press("escape")
+        for line in ("set L1H0.weights[9,4] = 0", "set √d = 1"):
+            driver.app.run_line(line)
+            await driver.settled()
+        changed = load("tiny").with_numbers({"L1H0.weights[9,4]": 0, "√d": 1})
+        assert torch.equal(driver.app.trace["logits"], changed.trace(TEXT)["logits"])
+        assert "set √d = 1, the last of 2" in driver.shown("status")
+
+    explore(act, size=(160, 40))
 
 
 def test_u_takes_back_the_text_and_the_ablation_but_never_the_first_text() -> None:

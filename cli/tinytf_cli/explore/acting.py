@@ -5,9 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from tinytf.errors import TinytfError
+from platformdirs import user_pictures_dir
+
+from tinytf.cause.interventions import number_at
+from tinytf.errors import AddressError, TinytfError
 from tinytf.look.heads import MEASURES
-from tinytf.outputs import write_output, writing
+from tinytf.outputs import make_folder, write_output, writing
 from tinytf_cli.explore import touring
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.cursor import Cursor, matrix
@@ -135,11 +138,9 @@ def keys(app: Explorer) -> None:
 
 
 def without(app: Explorer) -> None:
-    """Ablate the head or feed-forward of the present step and compare with the run before; or restore the model."""
-    ablation = app.session.state.spec.without
+    """Ablate the head or feed-forward of the present step; or restore the model."""
     step, layer = app.look.cursor.at(app.trace)
-    app.look = replace(app.look, comparing=ablation is None)
-    if ablation is not None:
+    if app.session.state.spec.without is not None:
         app.run_line("without none")
     elif step.is_split and layer is not None:
         heads = app.look.cursor.address(app.trace).heads
@@ -148,8 +149,19 @@ def without(app: Explorer) -> None:
     elif step.role == "ffn" and layer is not None:
         app.run_line(f"without L{layer}.ffn")
     else:
-        app.look = replace(app.look, comparing=False)
         app.say("this step belongs to no head: go to one that does, such as L0H0.weights")
+
+
+def set_number(app: Explorer) -> None:
+    """Open the line that sets the chosen cell, or the parameter that was found and is shown."""
+    shown = app.panels["output"].parameter if app.active == "output" else ""
+    address = shown or str(app.look.cursor.cell_address(app.trace))
+    try:
+        number_at(address, app.trace.steps)
+    except AddressError as error:
+        app.say(error.message)
+    else:
+        app.ask(":", f"set {address} = ")
 
 
 def undo(app: Explorer) -> None:
@@ -209,9 +221,12 @@ def copy_table(app: Explorer) -> None:
 
 
 def picture(app: Explorer) -> None:
-    path = next(p for n in range(1, 10**6) if not (p := Path(f"tinytf-explore-{n}.svg")).exists())
+    """Save the screen in the user's folder of pictures."""
+    folder = Path(user_pictures_dir()) / "tinytf"
+    path = next(p for n in range(1, 10**6) if not (p := folder / f"explore-{n}.svg").exists())
     try:
         with writing(path):
+            make_folder(folder)
             write_output(path, app.export_screenshot(title="tinytf explore").encode("utf-8"))
     except TinytfError as error:
         app.say(error.message)

@@ -20,20 +20,21 @@ from textual.widgets import Input
 from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore import status
+from tinytf_cli.explore.answering import Answering
 from tinytf_cli.explore.arrange import arrange_panes, is_single
+from tinytf_cli.explore.clicks import Click
 from tinytf_cli.explore.cursor import Cursor, find_cursor, is_parameter
+from tinytf_cli.explore.drawing import draw_panes, place_panes, text_width
 from tinytf_cli.explore.engine import Engine, Superseded
 from tinytf_cli.explore.guide import HEIGHT, Guide
 from tinytf_cli.explore.lines import BurstInput, CommandLine
-from tinytf_cli.explore.lists import head_list, next_blocks, outline, text_line, token_spans
-from tinytf_cli.explore.maps import Map, map_title, step_map, word_blocks
+from tinytf_cli.explore.live import LiveText
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
 from tinytf_cli.explore.scene import Look, Scene, first_cursor
 from tinytf_cli.explore.tour import Tour
 from tinytf_cli.failing import explained
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
-from tinytf_cli.paint.heat import SMALL, cell_widths
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.state import find_row
@@ -41,8 +42,6 @@ from tinytf_cli.repl.verbs import answer
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Piece, Span
 
-_BANNER_WIDTH = 26
-"""The columns right of the text, for the time and the number of the step."""
 _TYPING_PAUSE = 0.15
 """Seconds without a key before the panes that run a line follow the text."""
 
@@ -95,28 +94,21 @@ class Explorer(App[int]):
         self.opened: list[str] = []
         self.visible_panes: set[str] = set()
         self.places: list[Cursor] = []
-        self._last_text = ""
         self.seconds = 0.0
         self._note: Span | None = None
         self._awaiting = ""
         self._size_drawn = Size()
         self._busy_line: tuple[str, float] | None = None
-        self._outline_rows: list[int] = []
-        self._head_lines: list[Cursor | None] = []
-        self._cells: tuple[int, int, int, Map] | None = None
-        click_handlers: dict[str, Callable[[int, int], None]] = {
-            "text": self._text_chosen,
-            "steps": self._step_chosen,
-            "main": self._cell_chosen,
-            "heads": self._head_chosen,
-        }
+        self._clicks: dict[str, Click] = {}
         if tour is not None:
             tour.check(scene, frozenset(key.shown for key in keys if key.toured))
         self.guide = None if tour is None else Guide(tour, session.state.spec.name)
         list_panes = ("text", "steps", "main", "heads", "next", "tour", "status", "offers")
-        self.panes = {name: Pane(name, terminal, click_handlers.get(name)) for name in list_panes}
+        self.panes = {name: Pane(name, terminal, partial(self._clicked, name)) for name in list_panes}
         self.panels = {name: Panel(name, terminal) for name in (*LINES, "output")}
         self.panes |= self.panels
+        self.answering = Answering(self.engine, self.panels, lambda: self.look, self.draw, self._on_screen)
+        self.live = LiveText(self.engine, self._text_ran, self.say, self._on_screen)
         self.edit = BurstInput(id="edit", compact=True, select_on_focus=False)
         self.line = CommandLine(session, self.panes["offers"], self._place_offers)
         self.edit.cursor_blink = self.line.cursor_blink = False  # blinking would load a slow connection
@@ -178,43 +170,24 @@ class Explorer(App[int]):
     def draw(self) -> None:
         """Draw all panes again."""
         self._arrange()
-        look, panes = self.look, self.panes
         rows = self.trace.steps.rows
         stop_rows = frozenset(row for row in range(len(rows)) if self.session.state.stops_at(rows, row))
-        self.look = look = replace(look, stops=stop_rows)
-        panes["text"].show([text_line(look, self.size.width, _BANNER_WIDTH, self._banner())])
-        self._outline_rows, steps = outline(look)
-        present_line = max((line for line, row in enumerate(self._outline_rows) if row == look.cursor.row), default=0)
-        layer = look.cursor.at(self.trace)[1]
-        first_line = next((n for n, row in enumerate(self._outline_rows) if rows[row][1] == layer), 0)
-        column_title = "   moved by" if look.comparing else "   best guess by layer" if look.overview else ""
-        panes["steps"].show(
-            [steps],
-            [Span(look.scene.model.name, "strong"), Span(column_title, "dim")],
-            keep=(first_line, present_line),
-        )
-        if "main" in self.visible_panes:
-            self._draw_step()
-        if "heads" in self.visible_panes:
-            title = [Span("heads", "attention"), Span(f" by {look.measure} (s)", "dim")]
-            self._head_lines, heads = head_list(look, panes["heads"].room)
-            panes["heads"].show(heads, title)
-        if "next" in self.visible_panes:
-            first = look.predicted[:1]
-            subtitle = f"   after {first[0].shown}" if first and first[0].what == "next" else ""
-            title = [Span(first[0].title if len(look.predicted) == 1 else "next", "output"), Span(subtitle, "dim")]
-            panes["next"].show(next_blocks(look.scene, look.predicted, panes["next"].room - 1), title)
+        self.look = replace(self.look, stops=stop_rows)
+        self._clicks = draw_panes(self.look, self.panes, self.size.width, self._banner())
         for panel in self.panels.values():
             if panel.id in self.visible_panes:
                 panel.repaint()
         if self.guide is not None:
-            panes["tour"].show(self.guide.blocks(self.look.scene), self.guide.title)
+            self.panes["tour"].show(self.guide.blocks(self.look.scene), self.guide.title)
         if self.focused is self.edit:
             number = self.engine.text_number
-            self.set_timer(_TYPING_PAUSE, lambda: self._send_requests() if number == self.engine.text_number else None)
+            self.set_timer(_TYPING_PAUSE, lambda: self._ask_panes() if number == self.engine.text_number else None)
         else:
-            self._send_requests()
+            self._ask_panes()
         self.draw_status()
+
+    def _ask_panes(self) -> None:
+        self.answering.send(self.visible_panes)
 
     def _arrange(self) -> None:
         """Give every pane its region."""
@@ -226,37 +199,12 @@ class Explorer(App[int]):
             regions["status"] = Region(0, height - 1, width, 1)
         self.single = is_single(width, height - tour_height, self.zoomed)
         self.visible_panes = set(regions)
-        left_edge = min(
-            (region.x for name, region in regions.items() if name not in ("text", "status", "steps") and region.x),
-            default=0,
-        )
-        for name, pane in self.panes.items():
-            if name == "offers":
-                continue
-            region = regions.get(name)
-            pane.display = region is not None
-            if region is not None:
-                top, left = region.y == 1, region.x == left_edge
-                corner = "┌" if top and left else "┬" if top or (not left and name == "next") else "├"
-                pane.active = name == self.active and not self.single
-                at_the_edge = name in ("steps", "tour") or (name == "next" and not region.x)
-                pane.place(region, "" if name in ("text", "status") else "─" if at_the_edge else corner)
+        panes = {name: pane for name, pane in self.panes.items() if name != "offers"}
+        place_panes(panes, regions, "" if self.single else self.active)
         if self._size_drawn != self.size:
             self._size_drawn = self.size
-            _place_input(self.edit, Region(0, 0, max(20, width - _BANNER_WIDTH), 1))
+            _place_input(self.edit, Region(0, 0, text_width(width), 1))
             _place_input(self.line, Region(2, height - 1, max(1, status.line_width(self.line.sign, width)), 1))
-
-    def _draw_step(self) -> None:
-        """Draw the map of the present step, and store where its cells are for clicks."""
-        main = self.panes["main"]
-        self._cells = None
-        step_cells = step_map(self.look, main.terminal.width, main.room)
-        if step_cells is None:
-            main.show(word_blocks(self.look), map_title(self.look))
-            return
-        main.show([step_cells.axes, step_cells.heat, *step_cells.below], step_cells.title)
-        label_width, cell_width = cell_widths(step_cells.heat, main.terminal)
-        self._cells = (label_width + 3, cell_width, 1 if cell_width == SMALL else 2, step_cells)
 
     def _banner(self) -> list[Piece]:
         time_taken = f"{self.seconds * 1000:.0f} ms   " if self.seconds else ""
@@ -265,7 +213,6 @@ class Explorer(App[int]):
 
     def draw_status(self) -> None:
         """Draw the last line: input, running line, awaited letter or note; otherwise the modes and the keys."""
-        ablation = self.session.state.spec.without
         words: list[Piece] = [" "]
         if self.line.display:
             room = status.line_width(self.line.sign, self.size.width)
@@ -279,11 +226,10 @@ class Explorer(App[int]):
         elif self._note:
             words.append(self._note)
         else:
-            if ablation is not None:
-                words.append(Span(f"without {ablation.words}  ", "bad"))
+            words += status.changes(self.session.state.spec)
             if self.look.comparing:
                 words.append(Span("against the run before  ", "bad"))
-            words += self._slider()
+            words += status.slider(self.checkpoints, self.session.state.spec.name)
             taken = sum(cell_len(span.text) for span in words if isinstance(span, Span))
             words += status.hints(self._mode, self.size.width - taken - 1)
         self.panes["status"].show([Line(words, single=True)])
@@ -298,16 +244,6 @@ class Explorer(App[int]):
         if self.active == "main":
             return "map"
         return self.active if self.active in status.HINTS else "pane"
-
-    def _slider(self) -> list[Piece]:
-        """The position of the present model among the checkpoints of a training run."""
-        names, present = [str(path) for path in self.checkpoints], self.session.state.spec.name
-        if present not in names:
-            return []
-        index = names.index(present)
-        rail = "".join("●" if n == index else "─" for n in range(len(names)))
-        name = "the run" if index == len(names) - 1 else self.checkpoints[index].name
-        return [Span(f"< {rail} > ", "attention"), Span(f"{name}, {index + 1} of {len(names)}   ", "strong")]
 
     def say(self, words: str, role: str = "bad") -> None:
         """Show a note in the last line, until the next key."""
@@ -405,60 +341,6 @@ class Explorer(App[int]):
         panel.answer(self.look, outcome)
         self.draw()
 
-    def _send_requests(self) -> None:
-        """Run the lines of visible panes that do not show the present view yet, and read the lens at its token."""
-        self._send_overview(self.look.scene, self.look.scene.at_token(self.look.position))
-        for name in LINES:
-            panel = self.panels[name]
-            comparing = self.look.comparing and self.look.scene.previous is not None and name != "difference"
-            request = Request(LINES[name](self.look), self.look.scene, comparing)
-            if name in self.visible_panes and request != panel.request:
-                panel.request = request
-                self._send_request(panel, request, self.look, self.engine.text_number)
-            elif name in self.visible_panes and not panel.noted and panel.succeeded:
-                panel.noted = True
-                self.engine.submit(partial(self.engine.log_line, request.line, self.look.cursor), lambda *_: None)
-
-    def _send_overview(self, scene: Scene, position: int) -> None:
-        if position in scene.overviews:
-            return
-        scene.overviews[position] = None
-
-        def work() -> None:
-            if scene is not self.look.scene:
-                raise Superseded
-            scene.overview(position)
-
-        def done(_: object, error: Exception | None) -> None:
-            if error is None:
-                self._on_screen(self.draw)
-            else:
-                del scene.overviews[position]
-
-        self.engine.submit(work, done)
-
-    def _send_request(self, panel: Panel, request: Request, look: Look, number: int) -> None:
-        def work() -> list[Outcome]:
-            if panel.request is not request:
-                raise Superseded
-            outcomes = self.engine.answers(request.line, request.scene, request.comparing, number)
-            if not panel.noted and outcomes[0].failure is None:
-                panel.noted = True
-                self.engine.log_line(request.line, look.cursor)
-            return outcomes
-
-        def done(outcomes: Any, error: Exception | None) -> None:
-            if error is None:
-                self._on_screen(lambda: self._show_answered(panel, request, look, outcomes))
-            elif panel.request is request:
-                panel.request = None
-
-        self.engine.submit(work, done)
-
-    def _show_answered(self, panel: Panel, request: Request, look: Look, outcomes: list[Outcome]) -> None:
-        if panel.request is request:
-            panel.answer(look, *outcomes)
-
     # Lines of the session
 
     def run_line(self, line: str) -> None:
@@ -491,6 +373,7 @@ class Explorer(App[int]):
             return
         outcome: Outcome
         outcome, scene = result
+        changes = self.look.scene.run.spec.changes
         if outcome.leave:
             self.exit(0)
             return
@@ -500,7 +383,11 @@ class Explorer(App[int]):
             self.say("interrupted")
         elif outcome.failure is not None:
             self.say(" · ".join(part for part in (outcome.failure.message, outcome.failure.hint) if part))
-        elif line.split()[0] not in ("without", "model", "undo", "redo") and (outcome.results or outcome.text):
+        elif (now := self.look.scene.run.spec.changes) != changes:
+            self.look = replace(self.look, comparing=bool(now) and self.look.scene.previous is not None)
+            if self.active == "output":
+                self.close("output")  # it shows a number from before
+        elif line.split()[0] not in ("model", "undo", "redo") and (outcome.results or outcome.text):
             self._show_answer(line, outcome)
             return
         self.draw()
@@ -521,15 +408,15 @@ class Explorer(App[int]):
 
     def edit_text(self) -> None:
         """Open the line that edits the text."""
-        self.engine.text_number += 1
-        self._last_text = self.edit.value = self.trace.encoding.text
+        self.edit.value = self.trace.encoding.text
+        self.live.begin(self.edit.value)
         self._open_input(self.edit)
         self.draw_status()
 
-    def ask(self, sign: str) -> None:
-        """Open the input for a line of the session (:) or a search (/)."""
+    def ask(self, sign: str, value: str = "") -> None:
+        """Open the input for a line of the session (:) or a search (/), which begins with ``value``."""
         _place_input(self.line, Region(2, self.size.height - 1, status.line_width(sign, self.size.width), 1))
-        self.line.begin(sign, self.look.cursor.at(self.trace)[1] or 0)
+        self.line.begin(sign, self.look.cursor.at(self.trace)[1] or 0, value)
         self._open_input(self.line)
         self.draw_status()
 
@@ -554,28 +441,11 @@ class Explorer(App[int]):
         if event.input is self.line and self.line.display:
             self.line.complete()
         if event.input is self.edit and self.edit.display:
-            self._run_text(event.value)
+            self.live.run(event.value)
 
-    def _run_text(self, text: str) -> None:
-        """Run a text that is being typed, unless it is the last one asked for."""
-        if text == self._last_text:
-            return
-        self._last_text = text
-        self.engine.text_number += 1
-        number, start = self.engine.text_number, time.perf_counter()
-        self.engine.submit(
-            lambda: self.engine.run_live(text, number),
-            lambda scene, error: self._on_screen(lambda: self._text_done(scene, error, start)),
-        )
-
-    def _text_done(self, scene: Any, error: Exception | None, start: float) -> None:
-        """Show the run of a text that is being typed, or its error."""
-        if isinstance(error, Superseded):
-            return
-        if error is not None:
-            self.say(explained(error).message)
-            return
-        self._note, self.seconds = None, time.perf_counter() - start
+    def _text_ran(self, scene: Scene, seconds: float) -> None:
+        """Show the run of a text that is being typed."""
+        self._note, self.seconds = None, seconds
         previous_length = len(self.trace.tokens)
         self._set_scene(scene)
         cursor = self.look.cursor
@@ -587,8 +457,7 @@ class Explorer(App[int]):
         value = event.value.strip()
         self._close_inputs()
         if event.input is self.edit:
-            self._run_text(event.value)  # after a burst of keys, the change event has not arrived yet
-            self.engine.submit(self.engine.commit_live, lambda *_: None)
+            self.live.finish(event.value)
             self.draw()
         elif value and self.line.sign == ":":
             self.run_line(value)
@@ -608,31 +477,11 @@ class Explorer(App[int]):
         except AddressError as error:
             self.say(error.message)
 
-    # The mouse
-
-    def _step_chosen(self, line: int, _: int) -> None:
-        if line < len(self._outline_rows):
-            self.go(replace(self.look.cursor, row=self._outline_rows[line]))
-
-    def _head_chosen(self, line: int, _: int) -> None:
-        if line < len(self._head_lines) and (chosen := self._head_lines[line]) is not None:
-            self.go(chosen)
-
-    def _cell_chosen(self, line: int, column: int) -> None:
-        if self._cells is None:
-            return
-        margin, width, header_lines, step_cells = self._cells
-        row, cell_column = line - header_lines, (column - margin) // width
-        if 0 <= row < len(step_cells.heat.values) and 0 <= cell_column < step_cells.heat.values.shape[1]:
-            self.go(
-                replace(self.look.cursor, cell=(step_cells.rows.start + row, step_cells.columns.start + cell_column))
-            )
-
-    def _text_chosen(self, _: int, column: int) -> None:
-        positions, ends = token_spans(self.look, self.size.width - _BANNER_WIDTH)
-        position = next((position for position, end in zip(positions, ends, strict=True) if column < end), None)
-        if position is not None:
-            self.go(replace(self.look.cursor, cell=(position, self.look.cursor.cell[1])))
+    def _clicked(self, name: str, line: int, column: int) -> None:
+        """Go to what a click on a pane chooses."""
+        choose = self._clicks.get(name)
+        if choose is not None and (cursor := choose(line, column)) is not None:
+            self.go(cursor)
 
 
 def _place_input(line: Input, region: Region) -> None:

@@ -7,7 +7,7 @@ from textual.geometry import Region
 _NARROW, _LOW = 100, 32
 """Below so many columns or rows, only the steps, the prediction and one pane are shown."""
 _WITHOUT_STEPS = 60
-"""Below so many columns, only that pane."""
+"""Below so many columns, only that pane and the prediction below it."""
 _WIDE, _HIGH = 130, 40
 """From so many columns right of the steps, and so many rows, further panes stand in a column beside the map."""
 _NEXT_WIDTH, _HEADS_WIDTH, _EXTRA_WIDTH, _EXTRA_HEIGHT = 30, 26, 52, 20
@@ -25,7 +25,8 @@ def arrange_panes(
     """The visible panes and their regions. ``extras`` are the open panes, the last opened first.
 
     The ``usual`` panes stand beside the map if there is room for more; then, and if there is one pane only, the
-    prediction is below the steps. If ``zoomed``, or in a small terminal, the ``active`` pane takes all the other room.
+    prediction is below the steps, or below that pane where there are none. If ``zoomed``, or in a small terminal, the
+    ``active`` pane takes all the other room.
     """
     regions = {"text": Region(0, 0, width, 1), "status": Region(0, height - 1, width, 1)}
     steps_width = 0 if width < _WITHOUT_STEPS else 30 if width < _NARROW else 36
@@ -38,6 +39,8 @@ def arrange_panes(
         if wide or (single and shown != "next"):
             steps, regions["next"] = steps.split_horizontal(steps.height - max(1, steps.height // 3))
         regions["steps"] = steps
+    elif shown != "next" and (lines := right.height // 4):
+        right, regions["next"] = right.split_horizontal(right.height - lines)
     if single:
         regions[shown] = right
         return regions

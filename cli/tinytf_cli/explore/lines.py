@@ -50,9 +50,9 @@ class CommandLine(BurstInput):
         self._start = self._choice = self._history_index = self._layer = 0
         self._completed = ""
 
-    def begin(self, sign: str, layer: int) -> None:
-        """Start with an empty line, in a layer."""
-        self.sign, self.value, self._history_index, self._layer = sign, "", 0, layer
+    def begin(self, sign: str, layer: int, value: str = "") -> None:
+        """Start with an empty line or a ``value``, in a layer."""
+        self.sign, self.value, self._history_index, self._layer = sign, value, 0, layer
         self.placeholder = "a line of the session" if sign == ":" else "an address, step, parameter, token or number"
         self.complete()
 

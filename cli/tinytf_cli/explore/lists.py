@@ -18,8 +18,8 @@ from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line
 def outline(look: Look) -> tuple[list[int], Table]:
     """The row of each line, and the table of steps: those of the present layer, with the other layers folded.
 
-    Each step has its histogram or, when comparing, its change since the run before; each layer the token that the lens
-    reads after it, at the chosen token.
+    Each step has its histogram, and each layer the token that the lens reads after it, at the chosen token, with its
+    probability; or, when comparing, their change since the run before.
     """
     scene, cursor = look.scene, look.cursor
     readings = [layer.read for layer in look.overview.layers] if look.overview else []
@@ -34,13 +34,17 @@ def outline(look: Look) -> tuple[list[int], Table]:
     bars: list[Cell] = []
     for row, (step, layer) in enumerate(rows):
         if layer is not None and layer != rows[row - 1][1]:
-            layer_rows = [n for n in range(row, len(rows)) if rows[n][1] == layer] if layer != here else []
+            of_layer = [n for n in range(row, len(rows)) if rows[n][1] == layer]
+            layer_rows = of_layer if layer != here else []
             lines.append(row)
             title = Span(f"{'▾' if layer == here else '▸'} L{layer} ", "strong" if layer == here else "")
             read = readings[layer] if readings else None
             names.append([title, Span(read.token, "output")] if read else title)
             marks.append(_flags(look, layer_rows, letters))
-            bars.append(Meter(read.probability, Figure(read.probability, "%.3f"), "output") if read else "")
+            if look.comparing:
+                bars.append(_change_meter(scene.change(of_layer[-1])))
+            else:
+                bars.append(Meter(read.probability, Figure(read.probability, "%.3f"), "output") if read else "")
         if layer in (None, here):
             lines.append(row)
             names.append(Span(("  " if layer is not None else "") + step.name, step.role))

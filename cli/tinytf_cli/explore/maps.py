@@ -33,6 +33,8 @@ from tinytf_cli.views.steps import as_array, largest, visible_array
 
 _LABEL_WIDTH, _NUMBER_WIDTH = 14, 8
 """The columns of a row label, and of a number."""
+_NARROW = 36
+"""Below so many columns, words are left out."""
 _MIN_MINIATURE = 8
 """The fewest lines in which small maps of all heads, or of a whole long step, are drawn."""
 
@@ -62,11 +64,14 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
         return None
     previous = matrix(scene.previous, cursor) if look.comparing and scene.previous is not None else None
     comparable = previous is not None and previous.shape == numbers.shape
+    chosen = cursor.inside(*numbers.shape)
+    before = float(previous[chosen]) if comparable and previous is not None else None
+    caption = _caption(look, float(numbers[chosen]), before, width)
     is_share = step.holds_shares and not comparable
     if comparable and previous is not None:
         numbers = (numbers - previous).nan_to_num(0.0)
     values, seen = as_array(numbers), visible_array(trace, step, layer) if step.is_map else None
-    row, column = cursor.inside(*values.shape)
+    row, column = chosen
     row_labels, column_labels = labels(trace, cursor, values.shape[1])
     label = min(_LABEL_WIDTH, max(map(cell_len, row_labels), default=0))
     form = SHARE if is_share else number_format(values)
@@ -85,10 +90,6 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
         small=small,
         chosen=(row - rows.start, column - columns.start),
     )
-    caption: list[Piece] = [
-        f"  {cursor.cell_address(trace)} = ",
-        Figure(float(values[row, column]), "%.7g", "strong"),
-    ]
     if heat.values.shape != values.shape:
         ends = [
             f"{axis} {shown.start}–{shown.stop - 1} of {size:,}"
@@ -108,8 +109,13 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
             room_below,
             comparable,
         )
-    if step.is_map and step.is_split and is_share and (lines := room_below - len(values) - 2) >= _MIN_MINIATURE:
-        below.append(_head_miniatures(look, lines))
+    if (
+        step.is_map
+        and step.is_split
+        and step.holds_shares
+        and (lines := room_below - len(values) - 2) >= _MIN_MINIATURE
+    ):
+        below.append(_head_miniatures(look, lines, width))
     if step.is_vocabulary and room_below > 0:
         below += _largest(look, values[row], row_labels[row], room_below)
     elif not step.is_map and room_below - 3 >= min(len(values), _MIN_MINIATURE) and heat.values.shape != values.shape:
@@ -120,11 +126,21 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
             replace(whole, small=True, most=room_below - 3, chosen=(row, column)),
         ]
     title = map_title(look, "this run − the run before" if comparable else "")
-    return Map(title, _axes(look, row_labels[row], column_labels[column]), heat, rows, columns, tuple(below))
+    return Map(title, _axes(look, row_labels[row], column_labels[column], width), heat, rows, columns, tuple(below))
 
 
-def _axes(look: Look, row_label: str, column_label: str) -> Line:
-    """What the rows and columns are, with the chosen one of each."""
+def _caption(look: Look, value: float, before: float | None, width: int) -> list[Piece]:
+    """The chosen cell and its number, and what it was before; the title of a narrow pane has its step already."""
+    address = str(look.cursor.cell_address(look.scene.trace))
+    words: list[Piece] = [
+        f"  {address if width >= _NARROW else address[address.find('[') :]} = ",
+        Figure(value, "%.7g", "strong"),
+    ]
+    return words if before is None else [*words, Span("   was ", "dim"), Figure(before, "%.7g")]
+
+
+def _axes(look: Look, row_label: str, column_label: str, width: int) -> Line:
+    """What the rows and columns are, with the chosen one of each; in a narrow pane, the chosen ones alone."""
     step, _ = look.cursor.at(look.scene.trace)
     row, column = chosen_tokens(look.scene.trace, look.cursor)
     *down, across = step.axes[-2:]
@@ -133,7 +149,10 @@ def _axes(look: Look, row_label: str, column_label: str) -> Line:
         *((axis, "↓", row, row_label, "q") for axis in down),
         (across, "→", column, column_label, "k"),
     ):
-        words += [Span(f"  {axis} {sign} ", "dim"), Span(f"{token} {label}" if token >= 0 else label, role)]
+        words += [
+            Span(f"  {axis} {sign} " if width >= _NARROW else f"  {sign} ", "dim"),
+            Span(f"{token} {label}" if token >= 0 else label, role),
+        ]
     return Line(words, single=True)
 
 
@@ -161,17 +180,29 @@ def _largest(look: Look, values: Array, name: str, limit: int) -> list[Block]:
     return [Heading(name, "the largest"), Bars(bars, full_scale(values[best]), bool((values[best] < 0).any()))]
 
 
-def _head_miniatures(look: Look, lines: int) -> Block:
-    """Small maps of all heads of the layer."""
+def _head_miniatures(look: Look, lines: int, width: int) -> Block:
+    """Small maps of all heads of the layer, and of as many layers around it as fit."""
     trace, cursor = look.scene.trace, look.cursor
     step, layer = cursor.at(trace)
-    maps = as_array(trace.step(step.name, layer))
-    visible = visible_array(trace, step, layer)
+    layers = [of_layer for other, of_layer in trace.steps.rows if other.name == step.name]
+    count, length = step.parts(trace.config.at(layer)), len(trace.tokens)
+    per_row = max(1, width // (max(len(f"L{len(layers)}H{count}"), length) + 2))
+    rows = (lines - 2) // (2 + -(-length // 2))
+    shown = layers[window(len(layers), layers.index(layer), max(1, rows * per_row // count))]
     miniatures = [
-        Miniature(f"H{head}", "▶" if head == cursor.by_parts(trace, 0).part else "", weights, visible)
-        for head, weights in enumerate(maps)
+        Miniature(
+            f"H{head}" if len(shown) == 1 else f"L{of_layer}H{head}",
+            "▶" if (of_layer, head) == (layer, cursor.by_parts(trace, 0).part) else "",
+            weights,
+            visible_array(trace, step, of_layer),
+        )
+        for of_layer in shown
+        for head, weights in enumerate(as_array(trace.step(step.name, of_layer)))
     ]
-    return Miniatures(miniatures, lines, f"the heads of L{layer}", len(miniatures), "the first", "")
+    ends = f"L{shown[0]}" if len(shown) == 1 else f"L{shown[0]} to L{shown[-1]}"
+    return Miniatures(
+        miniatures, lines, f"the heads of {ends}" + " in this run" * look.comparing, len(miniatures), "the first", ""
+    )
 
 
 def word_blocks(look: Look) -> Iterator[Block]:

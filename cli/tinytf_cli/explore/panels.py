@@ -68,6 +68,12 @@ class Panel(Pane):
         return self.answered and self._outcome is not None and self._outcome.failure is None
 
     @property
+    def parameter(self) -> str:
+        """The address of the parameter that the pane shows; empty if it shows something else."""
+        shown = self._outcome.results[:1] if self.answered and self._outcome is not None else ()
+        return next((one["address"] for result in shown for one in result.report.to_dict().get("parameters", ())), "")
+
+    @property
     def leads_to(self) -> str:
         """The cell that the largest term of the explained cell comes from; empty if unknown."""
         if not self.answered or self._outcome is None or not self._outcome.results:

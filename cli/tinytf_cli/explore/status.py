@@ -1,15 +1,17 @@
 """The keys of each mode, for the last line of the screen."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.cells import cell_len
 
+from tinytf_cli.repl.state import Spec
 from tinytf_cli.views.blocks import Span
 
 HINTS = {
     "map": (
         ("↑↓", "step"), ("←→", "head"), ("PgUp PgDn", "layer"), ("hjkl", "cell"), ("Enter", "arithmetic"),
-        ("/", "find"), ("w", "without"), ("t", "text"), ("u", "undo"), (":", "line"), ("L", "lens"),
+        ("/", "find"), ("w", "without"), ("=", "set"), ("t", "text"), ("u", "undo"), (":", "line"), ("L", "lens"),
         ("a", "attribution"), ("g", "gradient"), ("d", "against"), ("Tab z", "panes"),
     ),
     "tour": (
@@ -30,6 +32,28 @@ HINTS = {
 _WHAT = "? what is this"
 _LINE_WIDTH = 30
 """The fewest columns of an input line that leaves room for its keys."""
+
+
+def changes(spec: Spec) -> Iterator[Span]:
+    """What is changed in the model; of several numbers, the last one set and how many there are."""
+    if spec.without is not None:
+        yield Span(f"without {spec.without.words}  ", "bad")
+    if spec.numbers:
+        at, number = spec.numbers[-1]
+        more = f", the last of {len(spec.numbers)}" if len(spec.numbers) > 1 else ""
+        yield Span(f"set {at} = {number:g}{more}  ", "bad")
+
+
+def slider(checkpoints: Sequence[Path], present: str) -> Iterator[Span]:
+    """The position of the present model among the checkpoints of a training run."""
+    names = [str(path) for path in checkpoints]
+    if present not in names:
+        return
+    index = names.index(present)
+    rail = "".join("●" if n == index else "─" for n in range(len(names)))
+    name = "the run" if index == len(names) - 1 else checkpoints[index].name
+    yield Span(f"< {rail} > ", "attention")
+    yield Span(f"{name}, {index + 1} of {len(names)}   ", "strong")
 
 
 def hints(mode: str, width: int) -> Iterator[Span]:

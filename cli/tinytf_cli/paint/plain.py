@@ -125,7 +125,7 @@ def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
 def _miniatures(block: blocks.Miniatures, terminal: Terminal) -> list[str]:
     return [
         "",
-        f"{block.title}, {heads_shown(block, len(block.maps))}.",
+        f"{block.title}, {heads_shown(block, len(block.maps), terminal)}.",
         *(f"{miniature.title}, {miniature.word}: {_largest(miniature.weights)}" for miniature in block.maps),
     ]
 

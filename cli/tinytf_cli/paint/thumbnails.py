@@ -106,7 +106,7 @@ def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]
     width = 2 + max(names, size.wide)
     per_row = max(1, terminal.width // width)
     maps = block.maps[: per_row * max(1, block.lines // (2 + size.lines))]
-    more = heads_shown(block, len(maps)) + (f"; {size.pooled}" if size.pooled else "")
+    more = heads_shown(block, len(maps), terminal) + (f"; {size.pooled}" if size.pooled else "")
     title = [Segment(block.title, role_style("strong", terminal)), Segment(shown(f"   {more}", terminal), dim)]
     lines: list[PaintedLine] = [[], *wrap(title, terminal.width, 2)]
     for first in range(0, len(maps), per_row):
@@ -176,17 +176,18 @@ def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
     lines = [branching("┬", "╮"), *(titled(title, cells_of(cells)) for title, cells in above)]
     lines += [titled(block.title if index == 0 else "", cells) for index, cells in enumerate(maps)]
     lines += [titled(title, cells_of(cells)) for title, cells in below]
-    more = f"{count} of {len(block.maps)}, {block.left_out}" if count < len(block.maps) else ""
+    remedy = f"; {block.remedy}" if terminal.advises else ""
+    more = f"{count} of {len(block.maps)}, {block.left_out}{remedy}" if count < len(block.maps) else ""
     for note in filter(None, (more, size.pooled)):
         lines.append([Segment(shown(f"  {block.before}│ ", terminal), rail), Segment(shown(note, terminal), dim)])
     return [*lines, branching("┴", "╯")]
 
 
-def heads_shown(block: Miniatures, count: int) -> str:
+def heads_shown(block: Miniatures, count: int, terminal: Terminal) -> str:
     """How many maps are shown and which, and how to see the others."""
     is_cut = count < block.of
     parts = [f"{count} of {block.of}, {block.which}" if is_cut else f"all {block.of}", block.marks]
-    return ", ".join(filter(None, parts)) + (f"; {block.remedy}" if is_cut else "")
+    return ", ".join(filter(None, parts)) + (f"; {block.remedy}" if is_cut and terminal.advises else "")
 
 
 def _levels(weights: Array, visible: Visible, down: int, across: int) -> NDArray[np.int64]:

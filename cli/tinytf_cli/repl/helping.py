@@ -251,7 +251,7 @@ def _head_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str
     from tinytf.look.heads import MEASURES, measures_of
     from tinytf.look.kinds import LABELS
     from tinytf.look.overview import overview
-    from tinytf.look.prediction import predictions
+    from tinytf.look.prediction import prediction_at, predictions
     from tinytf.sentences import percent
 
     trace, heads, layers = session.trace, address.heads or (), address.layers or ()
@@ -264,12 +264,21 @@ def _head_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str
             if label.score in measured and (weight := float(measured[label.score][0, head])) >= label.least:
                 whole = "the entropy of equal weights" if label.score == "entropy_share" else "its weight"
                 yield "head", f"{label.meaning} ({percent(weight)} of {whole} in this text)"
-    seen = overview(trace, predictions(trace, session.model, 1), session.model.shown)
+    predicted, after = predictions(trace, session.model, 1), ""
+    if address.cell and predicted and predicted[0].what == "next":  # a decoder predicts after every token
+        assert address.step is not None
+        position = trace.index(address.cell[0], address.step.axes[-2], len(trace.tokens))
+        predicted = (prediction_at(trace, session.model, position, 1),)
+        after = f" after {position} {predicted[0].shown}"
+    seen = overview(trace, predicted, session.model.shown)
     if seen.predicted is not None and seen.layers[layer].direct is not None:
         places = [(of_layer, of_head) for of_layer, of_head, _ in seen.ranked]
         place = places.index((layer, head))
         rank = f"rank {place + 1}" if place else "the most"
-        yield "adds", f"{seen.ranked[place][2]:+.2f} to the logit of {seen.predicted}, {rank} of {len(places)} heads"
+        yield (
+            "adds",
+            f"{seen.ranked[place][2]:+.2f} to the logit of {seen.predicted}{after}, {rank} of {len(places)} heads",
+        )
 
 
 def _verb_page(verb: Verb) -> Iterator[Block]:

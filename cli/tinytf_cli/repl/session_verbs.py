@@ -161,6 +161,9 @@ def set_value(session: Session, words: tuple[str, ...]) -> Shown:
     return _settings_result(session, setting.name)
 
 
+set_value.command.context_settings["ignore_unknown_options"] = True  # -1 is a number
+
+
 @_verb("show", takes=("setting",), examples=("show", "show precision"))
 @click.argument("name", required=False, metavar="[NAME]")
 def show(session: Session, name: str | None) -> Shown:

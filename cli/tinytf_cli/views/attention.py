@@ -76,7 +76,7 @@ def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -
         yield from _measured(as_array(report.measured(display.by))[layers], display.by, layers, display.all)
         if display.all or report.glance is None or len(layers) <= _FEW_LAYERS:
             larger = f"larger: --head L{layers[0]}H0, --layer {layers[0]}"
-            yield Heading("weights of every head", f"query down, key across; {larger}", "attention")
+            yield Heading("weights of every head", "query down, key across", "attention", larger)
             yield thumbnails(report.trace)
         else:
             yield from head_maps(report.glance, terminal.width, _LINES, where_read(report.glance))
@@ -97,9 +97,9 @@ def _multi_head(report: Attended, overview: Overview, terminal: Terminal) -> Ite
         most_seen = shortened(overview.most_seen(layer.layer, head), 10)
         small = Miniature(f"H{head}", most_seen, as_array(overview.weights(layer.layer, head)), seen)
         maps.append((head, small, layer.heads[head]))
-    left_out = f"those that add most; --head L{layer.layer}H* draws the others"
+    which, remedy = "those that add most", f"--head L{layer.layer}H* draws the others"
     branch = overview.flow.branch(trace.steps.weights)
-    yield from multi_head_blocks(overview.flow.steps[0], branch, maps, left_out, rails=not terminal.plain)
+    yield from multi_head_blocks(overview.flow.steps[0], branch, maps, which, remedy, rails=not terminal.plain)
 
 
 def _head(report: Attended, layer: int, head: int, most: int | None) -> Iterator[Block]:

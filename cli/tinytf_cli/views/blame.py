@@ -111,7 +111,7 @@ def _table(report: Blame, display: BlameDisplay) -> Iterator[Block]:
         ]
     )
     if len(tensors) < len(report.measured):
-        yield note(f"folded: {len(report.measured) - len(tensors)} tensors that do less; --rows 0 shows them")
+        yield note(f"folded: {len(report.measured) - len(tensors)} tensors that do less", "--rows 0 shows them")
 
 
 def _notes(report: Blame) -> Iterator[Block]:
@@ -146,7 +146,7 @@ def _steps(report: Blame, display: BlameDisplay) -> Iterator[Block]:
     if not display.all:
         own, actual = median(error.own for error in steps), median(error.actual for error in steps)
         words = f"a step's error is {own:.1%} by its own tensors and {actual:.1%} with what it inherits"
-        yield note(f"{words} (medians); --all shows them")
+        yield note(f"{words} (medians)", "--all shows them")
         return
     yield Heading(
         "error of each step", "‖error‖ ÷ ‖step‖ of a token: by its own tensors, and with what it inherits", "output"

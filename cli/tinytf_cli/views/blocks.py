@@ -305,7 +305,7 @@ class Fan:
     """A rail, right of ``before``, that branches into small maps and joins again; as many maps as fit the width.
 
     Each line above or below the maps has a title, and a cell for each map. If not all maps fit, ``left_out`` says which
-    are shown and how to see the others.
+    are shown, and ``remedy`` how to see the others.
     """
 
     maps: Sequence[Miniature]
@@ -314,6 +314,7 @@ class Fan:
     below: Sequence[tuple[str, Sequence[Words]]]
     before: str
     left_out: str
+    remedy: str
 
 
 @dataclass(frozen=True)

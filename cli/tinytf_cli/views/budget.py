@@ -61,4 +61,4 @@ def _costliest(report: Budget, display: BudgetDisplay) -> Iterator[Block]:
         ]
     )
     if len(costliest) < len(order):
-        yield note(f"folded: {len(order) - len(costliest)} tensors; --rows 0 shows them")
+        yield note(f"folded: {len(order) - len(costliest)} tensors", "--rows 0 shows them")

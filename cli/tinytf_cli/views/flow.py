@@ -66,6 +66,7 @@ def multi_head_blocks(
     steps: Sequence[FlowStep],
     maps: Sequence[tuple[int, Miniature, float]],
     left_out: str,
+    remedy: str,
     *,
     rails: bool,
 ) -> Iterator[Block]:
@@ -97,6 +98,7 @@ def multi_head_blocks(
         ],
         "│ ",
         left_out,
+        remedy,
     )
     yield drawn.only(range(len(above), len(above) + len(joined)))
 

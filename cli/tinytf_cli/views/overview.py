@@ -32,7 +32,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.flow import Drawing
-from tinytf_cli.views.parts import fold_note, next_lines, numbered, shortened
+from tinytf_cli.views.parts import fold_note, next_lines, note, numbered, shortened
 from tinytf_cli.views.predictions import likely_blocks
 from tinytf_cli.views.steps import as_array, labels, visible_array
 from tinytf_cli.views.tokens import token_roles
@@ -130,7 +130,7 @@ def answer_blocks(
     yield from likely_blocks(named, digits=digits)
     if len(predictions) > len(visible):
         noun = "tokens" if of_tokens else "[MASK]"
-        yield Line(Span(f"  and {len(predictions) - len(visible)} more {noun}; --all shows them", "dim"))
+        yield note(f"and {len(predictions) - len(visible)} more {noun}", "--all shows them")
 
 
 def _shown(prediction: Prediction, top: int | None, most: int) -> Sequence[Likely]:

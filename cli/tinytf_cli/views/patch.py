@@ -92,7 +92,8 @@ def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: b
     yield Heat(shown, [names[i] for i in keep], layers, "signed", None, most, asked, map_digits(most))
     axes = f"tokens down, layers 0 to {len(values) - 1} across"
     omitted = len(names) - report.first - len(keep)
-    yield note(f"{axes}; folded: {omitted} tokens that recover less; --all shows them" if omitted else axes)
+    folded = f"{axes}; folded: {omitted} tokens that recover less"
+    yield note(folded, "--all shows them") if omitted else note(axes)
     if report.first:
         same = "token 0 is" if report.first == 1 else f"tokens 0 to {report.first - 1} are"
         yield note(f"{same} the same in both texts, so patching there changes nothing")

@@ -67,4 +67,4 @@ def _query(report: Rollout, names: list[str], rows: int | None) -> Iterator[Bloc
     yield from folded(Table(columns), positions, most_rows(rows, _ROWS), "tokens")
     if most > _ALL and first != report.query:
         words = "nearly all is of one token: over many layers rollout gathers where every position looks a little"
-        yield note(f"{words}; --layer stops earlier")
+        yield note(words, "--layer stops earlier")

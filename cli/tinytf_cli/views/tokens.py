@@ -61,7 +61,7 @@ def tokens(report: Tokenized, terminal: Terminal, display: TokensDisplay) -> Ite
     yield Line("")
     yield from _tables(first, report.tokenizer.vocab_size)
     if first is not encoding:
-        yield note(f"{plural(count - limit, 'more token')}; --limit 0 shows all")
+        yield note(f"{plural(count - limit, 'more token')}", "--limit 0 shows all")
 
 
 def _windows(report: Tokenized, limit: int) -> Iterator[Block]:
@@ -90,7 +90,7 @@ def _windows(report: Tokenized, limit: int) -> Iterator[Block]:
         ]
     )
     if limit and len(windows) > limit:
-        yield note(f"{plural(len(windows) - limit, 'more window')}; --limit 0 shows all")
+        yield note(f"{plural(len(windows) - limit, 'more window')}", "--limit 0 shows all")
 
 
 def _tables(encoding: Encoding, vocabulary: int) -> Iterator[Block]:
