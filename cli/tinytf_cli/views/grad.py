@@ -142,10 +142,10 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
 
 def _summary(report: Backward, shown: Shown, short: bool, plain: bool) -> Iterator[Block]:
     yield from _targets(report, shown, _TARGETS if short else None)
-    heading, *stack = stack_blocks(report, _LAYERS if short else None, rails=not plain)
+    heading, stack, *folds = stack_blocks(report, _LAYERS if short else None, rails=not plain)
     causes = [*_tokens(report, short), *(_heads(report.heads, short) if report.heads.ranked else ())]
     yield heading
-    yield from [Beside([stack, causes], _CAUSES)] if short else [*stack, *causes]
+    yield from [Beside([[stack], causes], _CAUSES), *folds] if short else [stack, *causes]
 
 
 def _block(report: Backward, layer: int, dims: int, rows: int | None) -> Iterator[Block]:
