@@ -83,7 +83,7 @@ def drawings(folder: Path, lines: Sequence[str]) -> Iterator[tuple[str, list[Pat
                 picture = folder / f"{number:02}-{words[0]}-{width}-{theme}.svg"
                 with contextlib.chdir(ROOT):
                     status = run([*words, "--width", str(width), "--theme", theme, "-o", str(picture)])
-                if status > (words[0] == "check"):  # which answers 1 about a file that is wrong
+                if status > (words[0] in ("check", "verify")):  # which answer 1 about what is wrong
                     raise SystemExit(f"tinytf {line}: status {status}")
                 pictures.append(picture)
         yield line, pictures
