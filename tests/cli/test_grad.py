@@ -5,15 +5,20 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from architectures import asked, config_of, lively
 from driving import SENTENCE, Tinytf, digits
 from safetensors.torch import load_file
 
 from tinytf.checkpoints.run import save_run
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.stack import stack_blocks
 
 
 def test_the_whole_view_has_loss_pipeline_block_and_check(tinytf: Tinytf, decoder: Path) -> None:
@@ -103,6 +108,38 @@ def test_on_80_columns_every_heading_of_the_outcome_is_whole(tinytf: Tinytf, mon
     for heading in ("targets", "backward", "flow", "tokens", "heads", "weights"):
         (line,) = (line for line in lines if line.startswith(f"{heading}   "))
         assert not line.endswith("…")
+
+
+def picture(kind: str, most: int | None = None, **changes: Any) -> list[str]:
+    """The stack of blocks of a kind of model, without its heading."""
+    report = asked(lively(config_of(kind, **changes))).backward("3 14 15")
+    _, *drawn = stack_blocks(report, most, rails=True)
+    return [re.split(r"  +[0-9]", line.strip())[0] for line in paint(drawn, Terminal(100))][1:]
+
+
+def test_the_stack_is_drawn_from_the_loss_down_with_branches_beside_the_stream() -> None:
+    assert picture("gpt2", n_layers=1) == [
+        "●    logits",
+        "│    L0.out",
+        "├─╮  feed-forward",
+        "⊕─╯  L0.mid",
+        "├─╮  attention",
+        "⊕─╯  L0.in",
+        "●    embed.tokens",
+    ]
+    side_by_side = picture("pythia, side by side and turned in part", n_layers=1)
+    assert [line.split()[0] for line in side_by_side] == ["●", "│", "├─╮", "├─┼─╮", "⊕─┴─╯", "●"]
+    assert picture("gpt-j, a norm for both", n_layers=1)[2] == "├─╮  attention and feed-forward"
+    assert picture("gpt2", n_layers=1, norm_order="post")[2:4] == ["│    L0.sum", "├─╮  feed-forward"]
+
+
+def test_a_deep_stack_is_drawn_with_a_gap_and_says_what_is_folded() -> None:
+    *lines, folded = picture("gpt2", 3, n_layers=9)
+    assert sum(line.endswith(".in") for line in lines) == 3
+    assert {"⊕─╯  L8.in", "⊕─╯  L0.in"} <= set(lines)
+    assert any(line.startswith("┊    L") for line in lines)
+    assert folded.startswith("folded: 6 of 9 layers")
+    assert sum(line.endswith(".in") for line in picture("gpt2", n_layers=9)) == 9
 
 
 def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
@@ -202,7 +239,8 @@ def test_slow_parts_say_on_a_terminal_how_far_they_are(
 def test_the_text_is_coloured_by_what_its_tokens_add(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("grad", SENTENCE, "-m", decoder)
     shown = "".join(token.shown for token in load(str(decoder)).encode(SENTENCE).tokens)
-    assert ran.lines[next(i for i, line in enumerate(ran.lines) if line.startswith("tokens ")) + 1] == f"  {shown}"
+    title = next(i for i, line in enumerate(ran.lines) if "tokens   gradient" in line)
+    assert ran.lines[title + 1].endswith(f"  {shown}")
     assert ran.out.count(shown) == 1
     coloured = tinytf("grad", SENTENCE, "-m", decoder, "--color", "always").out
     assert shown not in coloured

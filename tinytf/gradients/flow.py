@@ -1,11 +1,17 @@
 """Does the gradient vanish, explode or stay steady on its way back through the layers?"""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from tinytf.gradients.by_hand import gradient_to_inputs
 from tinytf.gradients.trace import GradientTrace
-from tinytf.report import Data
+from tinytf.report import Data, plain
+from tinytf.trace.site import Site
 from tinytf.trace.summary import norm
 
 VANISHING, EXPLODING = 0.01, 100.0
@@ -16,27 +22,59 @@ SHRINKING, GROWING = 0.8, 1.25
 
 
 @dataclass(frozen=True)
+class Branch(Data):
+    """What a branch passes back to the residual stream, where it leaves the stream.
+
+    ``ends`` are the steps that it adds to the stream: two where attention and feed-forward share a norm. ``norm`` is
+    that of the gradient through the branch alone. ``share`` is the part of the stream's gradient there that came
+    through it: the projection on that gradient, so that the shares and that of what flows past sum to 1. It is
+    negative where the branch works against the rest, and NaN where the gradient is 0.
+    """
+
+    ends: tuple[str, ...]
+    norm: float
+    share: float
+
+
+@dataclass(frozen=True)
+class StreamStep(Data):
+    """The norm of the gradient of a step of the residual stream, and the branches that leave there, the last first."""
+
+    step: str
+    norm: float
+    branches: tuple[Branch, ...] = ()
+
+
+@dataclass(frozen=True)
 class LayerFlow:
-    """L2 norms of the gradients of a block's input, of its attention's output and of its feed-forward's output."""
+    """The residual stream of a block, from the step before its output up to its input."""
 
     layer: int
-    into: float
-    attn: float
-    ffn: float
+    stream: tuple[StreamStep, ...]
+
+    @property
+    def into(self) -> float:
+        """The norm of the gradient of the block's input."""
+        return self.stream[-1].norm
 
     def to_dict(self) -> dict[str, Any]:
-        return {"layer": self.layer, "in": self.into, "attn": self.attn, "ffn": self.ffn}
+        return {"layer": self.layer, "in": self.into, "stream": plain(self.stream)}
 
 
 @dataclass(frozen=True)
 class Flow(Data):
-    """The layers from last to first; ``last`` is the norm of the gradient of ``end``, the last block's output."""
+    """The layers from last to first; ``last`` is the norm of the gradient of ``end``, the last block's output.
+
+    ``logits`` and ``embedded`` are where the gradient comes from and where it arrives.
+    """
 
     ALSO: ClassVar = ("first", "ratio", "per_layer", "word", "verdict")
 
     layers: tuple[LayerFlow, ...]
     end: str
     last: float
+    logits: StreamStep
+    embedded: StreamStep
 
     @property
     def first(self) -> float:
@@ -54,16 +92,27 @@ class Flow(Data):
         return self.ratio ** (1 / len(self.layers))
 
     @property
-    def steepest(self) -> tuple[int, float]:
-        """The layer that changes the norm most, and its factor: norm at its input ÷ norm at its output."""
+    def factors(self) -> dict[int, float]:
+        """What each layer multiplies the norm by, on its way back: norm at its input ÷ norm at its output."""
         outputs = [self.last, *(layer.into for layer in self.layers)]
-        factors = {
+        return {
             layer.layer: layer.into / output if output else math.nan
             for layer, output in zip(self.layers, outputs, strict=False)
         }
-        finite = {layer: factor for layer, factor in factors.items() if math.isfinite(factor) and factor > 0}
-        layer = max(finite, key=lambda n: abs(math.log(finite[n])), default=self.layers[-1].layer)
-        return layer, finite.get(layer, math.nan)
+
+    def _by_change(self) -> list[int]:
+        """The layers whose factor is positive and finite, the one that changes the norm most first."""
+        finite = {layer: factor for layer, factor in self.factors.items() if math.isfinite(factor) and factor > 0}
+        return sorted(finite, key=lambda layer: -abs(math.log(finite[layer])))
+
+    @property
+    def steepest(self) -> tuple[int, float]:
+        """The layer that changes the norm most, and its factor."""
+        return next(((layer, self.factors[layer]) for layer in self._by_change()), (0, math.nan))
+
+    def telling(self, most: int | None) -> list[int]:
+        """At most ``most`` layers, from last to first: the last, the first, and those that change the norm most."""
+        return sorted(list(dict.fromkeys([self.layers[0].layer, 0, *self._by_change(), *self.factors]))[:most])[::-1]
 
     @property
     def word(self) -> str:
@@ -87,15 +136,35 @@ class Flow(Data):
         return {**super().to_dict(), "steepest": {"layer": self.steepest[0], "factor": self.steepest[1]}}
 
 
+@torch.no_grad()
 def flow(trace: GradientTrace) -> Flow:
     """The norms of every layer, over all tokens. Raises AddressError if a layer was not recorded."""
+    steps, top = trace.steps, trace.config.n_layers - 1
 
-    def size(name: str, layer: int) -> float:
-        return norm(trace.grad.step(name, layer))
+    def stream_step(name: str, layer: int | None) -> StreamStep:
+        gradient = trace.grad.step(name, layer)
+        return StreamStep(name, norm(gradient), () if layer is None else tuple(_branches(trace, name, layer, gradient)))
 
-    top = trace.config.n_layers - 1
-    out = trace.steps.output
     layers = tuple(
-        LayerFlow(layer, size("in", layer), size("attn", layer), size("ffn", layer)) for layer in range(top, -1, -1)
+        LayerFlow(layer, tuple(stream_step(name, layer) for name in steps.stream(layer)[1:]))
+        for layer in range(top, -1, -1)
     )
-    return Flow(layers, f"L{top}.{out}", size(out, top))
+    embedded = next(step.name for step in steps.before if step.is_tensor)
+    ends = stream_step(steps.over_vocabulary[-1].name, None), stream_step(embedded, None)
+    return Flow(layers, f"L{top}.{steps.output}", norm(trace.grad.step(steps.output, top)), *ends)
+
+
+def _branches(trace: GradientTrace, name: str, layer: int, gradient: Tensor) -> Iterator[Branch]:
+    """The branches that leave a step of the stream, with the gradient that each passes back by its formula."""
+    passed: dict[tuple[str, ...], Tensor] = {}
+    for reader, reader_layer, number in trace.steps.consumers((name, layer)):
+        if reader_layer == layer and reader.name not in trace.steps.stream(layer):
+            site = Site(trace, reader, layer)
+            after = gradient_to_inputs(site, trace.grad.step(reader.name, layer))
+            part = site.operation.input_gradients(site, after)[number].double()
+            ends = trace.steps.branch_ends(reader, layer)
+            passed[ends] = passed[ends] + part if ends in passed else part
+    whole = gradient.double()
+    for ends, part in reversed(passed.items()):
+        squared = float((whole * whole).sum())
+        yield Branch(ends, norm(part), float((part * whole).sum()) / squared if squared else math.nan)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tinytf.parts.row import Step
 from tinytf.report import Data, plain
-from tinytf.steps.table import StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -76,7 +75,7 @@ def flow(trace: Trace, layer: int) -> Flow:
     """The block of ``layer``: every step with its shape, inputs, weights and branch."""
     table, tokens = trace.steps, len(trace.tokens)
     sizes = {**dict.fromkeys(("token", "query", "key"), tokens), **trace.config.at(layer).sizes}
-    stream = set(_stream(table, layer))
+    stream = table.stream(layer)
 
     def shape(step: Step) -> tuple[int, ...]:
         return tuple(sizes[axis] for axis in step.axes)
@@ -89,7 +88,7 @@ def flow(trace: Trace, layer: int) -> Flow:
             shape(step),
             tuple((source.name, shape(source)) for source in sources),
             tuple(_weights(Site(trace, step, layer))),
-            "" if on_stream else _branch_end(table, step, layer, stream),
+            "" if on_stream else table.branch_ends(step, layer)[0],
             tuple(source.name for source in sources if source.name not in stream)
             if on_stream and not step.from_stream
             else (),
@@ -101,21 +100,6 @@ def flow(trace: Trace, layer: int) -> Flow:
 def _multiplies(step: Step) -> bool:
     """Whether a step multiplies by its matrix; a lookup only takes rows from it."""
     return bool(step.matrix) and f"·{step.matrix}" in step.formula
-
-
-def _stream(table: StepTable, layer: int) -> Iterator[str]:
-    """The steps of the residual stream, from the output of a block up to its input."""
-    step = table.at(table.output, layer)
-    while not step.from_stream:
-        yield step.name
-        step = next(source for place in table.sources(step, layer) if (source := table.at(*place)).role == "residual")
-    yield step.name
-
-
-def _branch_end(table: StepTable, step: Step, layer: int, stream: set[str]) -> str:
-    """The last step of a step's branch, which is added to the stream."""
-    user = next(later for later in table.in_layer(layer) if (step.name, layer) in table.sources(later, layer))
-    return step.name if user.name in stream else _branch_end(table, user, layer, stream)
 
 
 def _weights(site: Site) -> Iterator[Weight]:

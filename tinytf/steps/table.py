@@ -295,6 +295,21 @@ class StepTable:
         """The steps of one layer, in order of computation."""
         return tuple(step for step, row_layer in self.rows if row_layer == layer)
 
+    def stream(self, layer: int) -> tuple[str, ...]:
+        """The steps of a layer's residual stream, from its output up to its input."""
+        names = [self.output]
+        while not (step := self.at(names[-1], layer)).from_stream:
+            inputs = (self.at(*place) for place in self.sources(step, layer))
+            names.append(next(source.name for source in inputs if source.role == "residual"))
+        return tuple(names)
+
+    def branch_ends(self, step: Step, layer: int) -> tuple[str, ...]:
+        """The ends of the branches that read ``step``: the steps that are added to the stream. Two may share a norm."""
+        users = [later for later in self.in_layer(layer) if (step.name, layer) in self.sources(later, layer)]
+        on_stream = self.stream(layer)
+        ends = [(step.name,) if user.name in on_stream else self.branch_ends(user, layer) for user in users]
+        return tuple(dict.fromkeys(name for names in ends for name in names))
+
     def sources(self, step: Step, layer: int | None) -> tuple[StepKey, ...]:
         """The steps that ``step`` is computed from, in the order of its formula, across layers too; cached."""
         sources = self._sources.get((step.name, layer))

@@ -178,7 +178,8 @@ class _Layout:
         line = [Segment("  ")]
         for index, (cell, fitted) in enumerate(zip(cells, self.columns, strict=True)):
             line += [Segment(" " * self.gap)] if index else []
-            line += fit(cell, fitted.width, self.terminal, fitted.column.align)
+            last = index == len(cells) - 1 and fitted.column.align == "left" and line_width(cell) <= fitted.width
+            line += cell if last else fit(cell, fitted.width, self.terminal, fitted.column.align)  # no … for padding
         return cut(line, self.terminal.width, self.terminal) if self.terminal.cuts else line
 
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from tinytf.gradients.by_hand import Agreement
 from tinytf.gradients.differences import TOLERANCE, Differences
-from tinytf.gradients.flow import Flow
 from tinytf.gradients.parameters import ParameterRow
 from tinytf.gradients.report import Backward
 from tinytf.gradients.saliency import HeadSaliency
@@ -20,6 +19,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import (
     Bar,
     Bars,
+    Beside,
     Block,
     Cell,
     Column,
@@ -47,18 +47,20 @@ from tinytf_cli.views.parts import (
     row_limit,
     share_column,
     signed_bars,
-    size_column,
     titled,
     verdict,
 )
 from tinytf_cli.views.pipeline import layer_gaps, shape_words
 from tinytf_cli.views.predictions import fault_blocks
+from tinytf_cli.views.stack import stack_blocks
 from tinytf_cli.views.steps import address_note, labels, signed_role, tensors_at
 
 _WORST = 10
 """The most entries of the finite differences."""
-_TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 2, 5, 3, 3, 40
+_TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 2, 3, 3, 3, 40
 """The most rows of each table of a short summary, and the most tokens of its text."""
+_CAUSES = 34
+"""The fewest columns for tokens and heads beside the stack."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def grad(report: Backward, terminal: Terminal, display: GradDisplay) -> Iterator
     yield from banner(model, trace.encoding)
     yield from _verdict(report, model.shown)
     if "summary" in display.sections:
-        yield from _summary(report, model.shown, display.short)
+        yield from _summary(report, model.shown, display.short, terminal.plain)
     elif report.integrated is not None:
         yield from _tokens(report, display.short)
     if "pipeline" in display.sections:
@@ -138,12 +140,12 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
     yield titled("depends ", on, "attention")
 
 
-def _summary(report: Backward, shown: Shown, short: bool) -> Iterator[Block]:
+def _summary(report: Backward, shown: Shown, short: bool, plain: bool) -> Iterator[Block]:
     yield from _targets(report, shown, _TARGETS if short else None)
-    yield from _flow(report.flow, _LAYERS if short else None)
-    yield from _tokens(report, short)
-    if report.heads.ranked:
-        yield from _heads(report.heads, short)
+    heading, stack, *folds = stack_blocks(report, _LAYERS if short else None, rails=not plain)
+    causes = [*_tokens(report, short), *(_heads(report.heads, short) if report.heads.ranked else ())]
+    yield heading
+    yield from [Beside([[stack], causes], _CAUSES), *folds] if short else [stack, *causes]
 
 
 def _block(report: Backward, layer: int, dims: int, rows: int | None) -> Iterator[Block]:
@@ -233,27 +235,13 @@ def _off(compared: Comparison | None) -> str:
     return f"{compared.relative:.0e}" if compared.relative else "equal"
 
 
-def _flow(flow: Flow, most: int | None) -> Iterator[Block]:
-    """The gradient's norm at the input of each block and at the outputs of its parts, last block first."""
-    yield Heading("flow", "‖∂loss/∂·‖ in each layer, from the last to the first", "residual")
-    parts = {
-        "stream in": ("residual", [layer.into for layer in flow.layers]),
-        "attention out": ("attention", [layer.attn for layer in flow.layers]),
-        "feed-forward out": ("ffn", [layer.ffn for layer in flow.layers]),
-    }
-    names = [f"L{layer.layer}" for layer in flow.layers]
-    columns = [Column("", list(names), said="")]
-    columns += [size_column(title, norms, role) for title, (role, norms) in parts.items()]
-    yield from folded(Table(columns), names, most, "layers")
-
-
 def _tokens(report: Backward, short: bool) -> Iterator[Block]:
     """What each token adds to the log-probability of the targets."""
     integrated, ranked, names = report.integrated, report.strongest_tokens, labels(report.trace)
     shown = dict(ranked)
     most = full_scale(shown.values())
     method = "integrated gradients" if integrated else "gradient × input"
-    yield Heading("tokens", f"{method}, in nats of the targets' mean log-probability")
+    yield Heading("tokens", f"{method}, in nats of the mean log p")
     roles = [signed_role(shown[position], most) for position in range(len(names))]
     yield coloured_text(names, roles, _TEXT if short else None)
     yield Scale("signed", most)
@@ -283,7 +271,7 @@ def _tokens(report: Backward, short: bool) -> Iterator[Block]:
 def _heads(saliency: HeadSaliency, short: bool) -> Iterator[Block]:
     """Attention × gradient: the strongest heads, or the map of all."""
     values = np.array(saliency.absolute, dtype=np.float32)
-    yield Heading("heads", "attention × gradient: Σ |w ⊙ ∂loss/∂w| of each head's map, in nats", "attention")
+    yield Heading("heads", "attention × gradient: Σ |w ⊙ ∂w|, in nats", "attention")
     most = float(np.nanmax(values, initial=0.0)) or 1.0
     if not short:
         yield from head_map(values, "unit", most, whole=True)

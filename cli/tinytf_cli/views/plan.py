@@ -10,7 +10,7 @@ from tinytf.training.plan import TrainingPlan
 from tinytf_cli.numbers import count, duration, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import heads_in_words
-from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Curve, Curves, Heading, Line, Span
 from tinytf_cli.views.draw import Display, draws
 
 
@@ -39,7 +39,7 @@ def plan(report: TrainingPlan, terminal: Terminal, display: Display) -> Iterator
     if report.mfu is not None and report.peak_flops is not None:
         work = f"{report.flops_per_token / 1e6:,.3g} MFLOP a token; a matrix product here reaches"
         rows["MFU"] = f"{100 * report.mfu:.0f} %: {work} {report.peak_flops / 1e9:,.0f} GFLOP/s"
-    yield _facts(rows)
+    yield from _facts(rows)
     yield from pace_blocks(report.pace, "the first gradient")
     yield Heading("would write", f"to {where}; a dry run trains and writes nothing")
     retained = f"the last {min(report.checkpoints, recipe.keep)} and the best stay"
@@ -49,7 +49,7 @@ def plan(report: TrainingPlan, terminal: Terminal, display: Display) -> Iterator
         "metrics": plural(recipe.steps, "line"),
         "model": f"{in_bytes(report.weight_bytes)}, with tokenizer and recipe",
     }
-    yield _facts(files)
+    yield from _facts(files)
 
 
 def _trained(report: TrainingPlan) -> str:
@@ -84,5 +84,7 @@ def _clipping(pace: Pace, norm: float, gradient: str, height: int) -> Iterator[B
     yield Curves([first, Curve("any gradient", norms, factors, "k")], "gradient norm", "factor", height)
 
 
-def _facts(rows: Mapping[str, str]) -> Table:
-    return Table([Column("", [Span(name, "dim") for name in rows]), Column("", list(rows.values()))], header=False)
+def _facts(rows: Mapping[str, str]) -> Iterator[Line]:
+    width = 2 + max(map(len, rows))
+    for name, words in rows.items():
+        yield Line([Span(name.ljust(width), "dim"), words], indent=2, hanging=width)

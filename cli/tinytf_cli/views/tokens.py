@@ -77,6 +77,7 @@ def _windows(report: Tokenized, limit: int) -> Iterator[Block]:
     yield Heading(
         "windows", f"{report.window} of {plural(len(report.text.ids), 'token')}; the next begins a token later"
     )
+    digits = len(str(ids[-1]))
     rows = [row for x, y in windows[: limit or None] for row in (("x", x), ("y", y))]
     columns = [
         [Span(shown(row[i]), "even" if name == "x" else "odd") for name, row in rows] for i in range(report.window)
@@ -86,7 +87,7 @@ def _windows(report: Tokenized, limit: int) -> Iterator[Block]:
             Column("#", [str(r // 2) if r % 2 == 0 else "" for r in range(len(rows))], "right", said="window"),
             Column("", [name for name, _ in rows], said=""),
             *(Column("", cells, said="") for cells in columns),
-            Column("ids", [Span(" ".join(map(str, row)), "dim") for _, row in rows], shrink=8),
+            Column("ids", [Span(" ".join(f"{i:{digits}}" for i in row), "dim") for _, row in rows], shrink=8),
         ]
     )
     if limit and len(windows) > limit:
