@@ -76,6 +76,7 @@ class RunReader:
             seen=[(line_step, extra["seen_loss"]) for line_step, extra in extras if "seen_loss" in extra],
             copying=[(line_step, extra["copying"]) for line_step, extra in extras if "copying" in extra],
             updates=[(line_step, extra["updates"]) for line_step, extra in extras if extra.get("updates")],
+            noise=[(line_step, *extra["noise"]) for line_step, extra in extras if "noise" in extra],
             heads=[(line_step, extra["heads"]) for line_step, extra in extras if "heads" in extra],
             milestones=[(line_step, text) for line_step, extra in extras for text in extra.get("milestones", ())],
             health=[(line_step, extra["health"]) for line_step, extra in extras if "health" in extra],
@@ -222,6 +223,10 @@ def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(row.get("updates"), dict):
         ratios = {name: number_or_nan(ratio) for name, ratio in row["updates"].items()}
         extras["updates"] = {name: ratio for name, ratio in ratios.items() if not math.isnan(ratio)}
+    if isinstance(noise := row.get("noise"), dict):
+        estimates = tuple(number_or_nan(noise.get(name)) for name in ("trace", "square"))
+        if not any(map(math.isnan, estimates)):
+            extras["noise"] = estimates
     if isinstance(row.get("milestones"), list) and (sentences := [t for t in row["milestones"] if isinstance(t, str)]):
         extras["milestones"] = sentences
     return extras

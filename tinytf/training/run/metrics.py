@@ -14,6 +14,7 @@ from tinytf.text.printable import printable
 from tinytf.training.film.probe import HeadScores
 from tinytf.training.folder.lines import append_line
 from tinytf.training.tuning.health import Health
+from tinytf.training.tuning.noise import Noise
 
 _PACE_SECONDS = 2.0
 
@@ -26,7 +27,7 @@ class Metrics:
     says why the run ends early. ``held_out_before``, on the first line only, is the held-out loss of the model that the
     run begins from. ``seen_loss``, measured with ``held_out_loss`` and likewise in evaluation mode, is of the training
     text; ``copying``, measured with ``heads``, is what a repetition of random tokens gains, in nats per token,
-    and ``updates`` the ratio of update and weights by matrix.
+    and ``updates`` the ratio of update and weights by matrix. ``noise`` is of the gradient before clipping.
     """
 
     step: int
@@ -42,11 +43,12 @@ class Metrics:
     seen_loss: float | None = None
     copying: float | None = None
     updates: Mapping[str, float] | None = None
+    noise: Noise | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of the line, except those that were not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
-        measured = {name: getattr(self, name).to_dict() for name in ["heads", "health"] if name in data}
+        measured = {name: getattr(self, name).to_dict() for name in ["heads", "health", "noise"] if name in data}
         return {**data, **measured}
 
     @classmethod
@@ -57,9 +59,10 @@ class Metrics:
         """
         heads = {"heads": HeadScores.read(line["heads"])} if "heads" in line else {}
         health = {"health": Health(groups, **line["health"])} if "health" in line else {}
+        noise = {"noise": Noise(**line["noise"])} if "noise" in line else {}
         numbers = {name: float(line[name]) for name in ("loss", "lr", "grad_norm")}
         words = tuple(printable(sentence, spaces=False) for sentence in line.get("milestones", ()))
-        metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health})
+        metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health, **noise})
         metrics.to_dict()  # raises if a score or a norm is not a number
         return metrics
 

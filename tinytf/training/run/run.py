@@ -49,6 +49,7 @@ from tinytf.training.run.tensorboard import FOLDER, EventFiles
 from tinytf.training.tuning.health import Health, StepHealth, groups_of
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss, seen_loss
+from tinytf.training.tuning.noise import Noise, gradient_noise, why_no_noise
 from tinytf.training.tuning.optimiser import describe_changes, learning_rate, make_optimiser
 from tinytf.training.tuning.parts import freeze, recompute
 from tinytf.training.tuning.processes import Processes
@@ -172,6 +173,8 @@ class Trainer:
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stop_reason())
         last_written = self.progress.step - (pending is not None)
         self.begin_files(last_written)
+        if self.recipe.probe_every and (reason := why_no_noise(self.recipe, self.group)):
+            self.on_note(f"the noise of the gradient is not measured: {reason}")
         if self.progress.step == self.recipe.at_step:
             self._look(self.progress.step, None)
             self._sample(self.progress.step)
@@ -229,6 +232,7 @@ class Trainer:
         if not step and recipe.begun_from:
             held_out_before = self._held_out(FEW_BATCHES)
             reshard_model(self.model)
+        noise = self._noise(step)
         self.pace.step_begins()
         lr = learning_rate(step, recipe)
         for parameters in self.optimiser.param_groups:
@@ -246,7 +250,7 @@ class Trainer:
             self.updates = watch.updates(norm, recipe.clip)
         self.progress.step, self.progress.pending = done, {}
         looked = self._look(done, None if health is None else health.after())
-        metrics = Metrics(done, loss, lr, norm, None, *looked, None, held_out_before)
+        metrics = Metrics(done, loss, lr, norm, None, *looked, None, held_out_before, noise=noise)
         if health is not None and metrics.heads is not None:
             metrics = replace(metrics, copying=self.probe.copying(self.model), updates=health.by_matrix() or None)
         if done == recipe.steps:  # save before the longest measurement
@@ -355,6 +359,12 @@ class Trainer:
         if done % self.recipe.probe_every or health is None:  # health is None before the first step
             return None, (), None
         return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
+
+    def _noise(self, step: int) -> Noise | None:
+        """The noise of the gradient of the next step, if this is looked at afterwards."""
+        if not self._look_is_due(step + 1) or why_no_noise(self.recipe, self.group):
+            return None
+        return gradient_noise(BatchLoss(self.model, self.adapters), self.setup.examples.batch(step), self.recipe)
 
     def _backward(self, batch: Batch, step: int) -> float:
         """Compute the mean loss of a batch; leaves its gradients in the parameters."""
