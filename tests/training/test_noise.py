@@ -74,7 +74,12 @@ def test_a_run_measures_it_before_clipping_whatever_the_parts(tmp_path: Path) ->
 
 def test_a_batch_of_one_has_none_and_the_run_says_so(tmp_path: Path) -> None:
     notes: list[str] = []
-    train(STORY, changed(RECIPE, steps=1, warmup=0, batch=1, probe_every=1, sample_tokens=0), tmp_path, on_note=notes.append)
+    train(
+        STORY,
+        changed(RECIPE, steps=1, warmup=0, batch=1, probe_every=1, sample_tokens=0),
+        tmp_path,
+        on_note=notes.append,
+    )
     assert "the noise of the gradient is not measured: a batch of one example cannot be halved" in notes
     assert not any("noise" in row for row in metrics_of(tmp_path))
 

@@ -52,7 +52,7 @@ class Layout:
     """``chart`` rows for the curves; with ``meters``, a line per head if they are few, else a line per layer.
 
     ``watched`` are the rows of the small charts. The last ``milestones`` are shown, and ``samples`` from the first to
-    the latest; ``tight`` omits gaps and what follows from the rest.
+    the latest, in full if ``whole``; ``tight`` omits gaps and what follows from the rest.
     """
 
     chart: int = 12
@@ -61,11 +61,14 @@ class Layout:
     tight: bool = False
     samples: int = 4
     watched: int = 0
+    whole: bool = False
 
 
 LAYOUTS = (
-    Layout(watched=6),
-    Layout(8, watched=5),
+    Layout(watched=6, whole=True),
+    Layout(8, watched=5, whole=True),
+    Layout(8, watched=4),
+    Layout(whole=True),
     Layout(),
     Layout(8),
     Layout(12, False),
@@ -133,7 +136,7 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
             yield Line("")
         at = spread(len(history.samples), layout.samples) if layout.samples > 1 else [-1]
         shown = [history.samples[index] for index in at]
-        yield from (sample_line(sample, f"sample, step {sample.step:,}") for sample in shown)
+        yield from (sample_line(sample, f"sample, step {sample.step:,}", single=not layout.whole) for sample in shown)
     if history.milestones:
         last = layout.milestones
         if not layout.tight:

@@ -88,7 +88,7 @@ class History:
     ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
     ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step, tr(Σ) and |G|² of the
     gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind, (layers, heads) each,
-    with the step of their measurement. ``skipped`` counts lines that are not
+    with the step of their measurement, from 0: before the first step. ``skipped`` counts lines that are not
     metrics, without a torn last line, which may still be incomplete.
     ``config`` is None before the first checkpoint. ``stopped`` says why the run ended before its last step.
     """
@@ -183,7 +183,9 @@ class History:
         """
         scales = []
         for end, (step, _, _) in enumerate(self.noise, 1):
-            trace, square = np.mean([estimates for _, *estimates in self.noise[max(0, end - _NOISE_MEAN) : end]], axis=0)
+            trace, square = np.mean(
+                [estimates for _, *estimates in self.noise[max(0, end - _NOISE_MEAN) : end]], axis=0
+            )
             scales.append((step, float(trace / square) if square > 0 else math.nan))
         return scales
 

@@ -233,6 +233,7 @@ class Trainer:
             held_out_before = self._held_out(FEW_BATCHES)
             reshard_model(self.model)
         noise = self._noise(step)
+        heads_before = self.probe.measure(self.model) if not step and recipe.probe_every and group.measures else None
         self.pace.step_begins()
         lr = learning_rate(step, recipe)
         for parameters in self.optimiser.param_groups:
@@ -250,7 +251,9 @@ class Trainer:
             self.updates = watch.updates(norm, recipe.clip)
         self.progress.step, self.progress.pending = done, {}
         looked = self._look(done, None if health is None else health.after())
-        metrics = Metrics(done, loss, lr, norm, None, *looked, None, held_out_before, noise=noise)
+        metrics = Metrics(
+            done, loss, lr, norm, None, *looked, None, held_out_before, noise=noise, heads_before=heads_before
+        )
         if health is not None and metrics.heads is not None:
             metrics = replace(metrics, copying=self.probe.copying(self.model), updates=health.by_matrix() or None)
         if done == recipe.steps:  # save before the longest measurement
