@@ -305,11 +305,16 @@ def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: L
             yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
 
 
-def _copying_recipe(history: History) -> Iterator[Line]:
-    """What grows induction heads, where none has appeared and the recipe has no repeated tokens."""
+def could_learn_to_copy(history: History) -> bool:
+    """Whether no induction head has appeared, and the recipe has no repeated tokens to grow one."""
     scores = history.heads[-1][1].get("induction") if history.heads else None
     repeats = history.recipe.get("repeats") or history.recipe.get("repeats_first")
-    if scores is not None and not repeats and not (scores >= HEAD_THRESHOLD).any():
+    return scores is not None and not repeats and not (scores >= HEAD_THRESHOLD).any()
+
+
+def _copying_recipe(history: History) -> Iterator[Line]:
+    """What grows induction heads, where none has appeared and the recipe has no repeated tokens."""
+    if could_learn_to_copy(history):
         words = "no induction head so far: tinytf train TEXT --recipe induction is made to grow some"
         yield Line(Span(words, "dim"), indent=2)
 
