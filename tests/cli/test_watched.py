@@ -10,7 +10,7 @@ from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.run_report import RunReport
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.run import LAYOUTS, RunDisplay, run
+from tinytf_cli.views.run import LAYOUTS, RunDisplay, could_learn_to_copy, run
 
 HINT = "no induction head so far: tinytf train TEXT --recipe induction"
 
@@ -71,7 +71,9 @@ def test_a_run_of_an_older_version_shows_none_of_it(tmp_path: Path) -> None:
 def test_a_run_without_an_induction_head_names_the_recipe_that_grows_some(
     induction: float, recipe: dict[str, object], hinted: bool, tmp_path: Path
 ) -> None:
-    assert (HINT in board(measured(tmp_path / "run", induction, **recipe))) == hinted
+    folder = measured(tmp_path / "run", induction, **recipe)
+    assert (HINT in board(folder)) == hinted
+    assert could_learn_to_copy(read_history(folder)) == hinted  # what the final report asks too
 
 
 def test_samples_go_from_the_first_to_the_latest(tmp_path: Path) -> None:
