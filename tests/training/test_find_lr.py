@@ -80,7 +80,7 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["story.txt"]
 
 
-@pytest.mark.parametrize("other", ["--dry-run", "--explain=1", "--shard"])
+@pytest.mark.parametrize("other", ["--dry-run", "--explain=1", "--shard", "--out=run --overwrite"])
 def test_a_range_test_of_something_else_is_refused(other: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["train", "story.txt", "--find-lr", other]) == 2
+    assert run(["train", "story.txt", "--find-lr", *other.split()]) == 2
     assert "--find-lr" in capsys.readouterr().err

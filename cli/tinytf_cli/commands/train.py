@@ -109,6 +109,8 @@ def train(
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
     if options.dry_run and options.find_lr:
         raise UsageError("--dry-run shows a plan, and --find-lr a range test", "leave out one of them")
+    if options.find_lr and run.overwrite:
+        raise UsageError("--find-lr writes nothing, so --overwrite has no effect", "leave out --overwrite")
     writes_nothing = "--dry-run plans" if options.dry_run else "--find-lr tries" if options.find_lr else ""
     if writes_nothing and (run.resume or run.at_step or options.explain or options.tensorboard or machine.shard):
         hint = "leave out --resume, --at-step, --explain, --tensorboard and --shard"

@@ -1,7 +1,7 @@
 """Curves in one chart: braille dots where colour tells the curves apart, otherwise one character per curve."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,17 @@ _TICK_COLUMNS = 4
 
 @dataclass(frozen=True)
 class _Axis:
-    """From ``low`` to ``high``, with numbers at ``ticks``."""
+    """From ``low`` to ``high``, with numbers at ``ticks``; of a ``power`` axis these are exponents of 10."""
 
     low: float
     high: float
     ticks: NDArray[np.float64]
     form: str
     log: bool = False
+    power: bool = False
 
     def label(self, value: float) -> str:
-        return format(value + 0.0, self.form)
+        return format(10**value if self.power else value + 0.0, self.form)
 
     def share(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """0 at ``low``, 1 at ``high``."""
@@ -89,6 +90,19 @@ def log_axis(low: float, high: float) -> _Axis:
     high = max(high, low + 1)
     ticks = [0.0, *(float(digit * 10**power) for power in range(19) for digit in (1, 2, 5))]
     return _Axis(low, high, np.array([tick for tick in ticks if low <= tick <= high] or [high]), ",.0f", log=True)
+
+
+def power_axis(low: float, high: float, rows: int) -> _Axis:
+    """An axis of values given by their logarithm to base 10, with as many round numbers as fit."""
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
+        values = [digit * 10.0**power for power in range(math.floor(low), math.ceil(high)) for digit in digits]
+        ticks = np.log10([*values, 10.0 ** math.ceil(high)])
+        ticks = ticks[(ticks >= low) & (ticks <= high)]
+        if len(ticks) > 1:
+            return _Axis(low, high, ticks[:: -(-len(ticks) // max(2, rows // 2))], ",.4g", power=True)
+    return replace(value_axis(low, high, rows), form=",.3g", power=True)
 
 
 def _cells(share: NDArray[np.float64], cells: int, finest: int, dots_per_cell: int) -> NDArray[np.int64]:
@@ -184,12 +198,14 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
 
     If the names do not fit there, a legend lists them. Without any point there is one line of text.
     """
+    if block.log_y:
+        block = replace(block, curves=[_exponents(curve) for curve in block.curves])
     points = [finite_points(curve) for curve in block.curves]
     dim = role_style("dim", terminal)
     if not any(x.size for x, _ in points):
         return [cut([Segment(shown(f"  no {block.y_title} yet", terminal), dim)], terminal.width, terminal)]
     lows, highs = zip(*((y.min(), y.max()) for _, y in points if y.size), strict=True)
-    up = value_axis(float(min(lows)), float(max(highs)), block.height)
+    up = (power_axis if block.log_y else value_axis)(float(min(lows)), float(max(highs)), block.height)
     labels = _tick_rows(up, block.height)
     label_width = max(map(len, labels.values()))
     side, tick, corner, flat, mark = "|++-+" if terminal.ascii else "│┤└─┬"
@@ -229,6 +245,11 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     lines.append([Segment(" " * (label_width + 3) + corner + foot, dim)])
     lines.append([Segment(" " * (label_width + 4) + beneath, dim)])
     return lines if names else lines + _legend(block, marks, label_width + 4, terminal)
+
+
+def _exponents(curve: Curve) -> Curve:
+    """A curve of the logarithms of its positive values."""
+    return replace(curve, y=np.log10(curve.y, out=np.full(curve.y.shape, np.nan), where=curve.y > 0))
 
 
 def _mark_cursor(cells: list[PaintedLine], across: _Axis, cursor: float, width: int, terminal: Terminal) -> None:

@@ -359,7 +359,8 @@ class Curves:
     """Lines in one chart, ``height`` rows high, each named at its right end.
 
     Where lines meet, the first is on top. Points in the same column are averaged; straight lines connect points further
-    apart. ``log_x`` makes the axis of whole numbers from 0 logarithmic. A vertical line marks ``cursor``.
+    apart. ``log_x`` makes the axis of whole numbers from 0 logarithmic, ``log_y`` that of positive values. A vertical
+    line marks ``cursor``.
     """
 
     curves: Sequence[Curve]
@@ -367,6 +368,7 @@ class Curves:
     y_title: str
     height: int = 12
     log_x: bool = False
+    log_y: bool = False
     cursor: float | None = None
 
 

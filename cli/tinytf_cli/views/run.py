@@ -52,7 +52,7 @@ class Layout:
     """``chart`` rows for the curves; with ``meters``, a line per head if they are few, else a line per layer.
 
     ``watched`` are the rows of the small charts. The last ``milestones`` are shown, and ``samples`` from the first to
-    the latest; ``tight`` omits gaps and what follows from the rest.
+    the latest, in full if ``whole``; ``tight`` omits gaps and what follows from the rest.
     """
 
     chart: int = 12
@@ -61,11 +61,14 @@ class Layout:
     tight: bool = False
     samples: int = 4
     watched: int = 0
+    whole: bool = False
 
 
 LAYOUTS = (
-    Layout(watched=6),
-    Layout(8, watched=5),
+    Layout(watched=6, whole=True),
+    Layout(8, watched=5, whole=True),
+    Layout(8, watched=4),
+    Layout(whole=True),
     Layout(),
     Layout(8),
     Layout(12, False),
@@ -133,7 +136,7 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
             yield Line("")
         at = spread(len(history.samples), layout.samples) if layout.samples > 1 else [-1]
         shown = [history.samples[index] for index in at]
-        yield from (sample_line(sample, f"sample, step {sample.step:,}") for sample in shown)
+        yield from (sample_line(sample, f"sample, step {sample.step:,}", single=not layout.whole) for sample in shown)
     if history.milestones:
         last = layout.milestones
         if not layout.tight:
@@ -302,11 +305,16 @@ def _heads(step: int, heads: Mapping[str, Series], terminal: Terminal, layout: L
             yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
 
 
-def _copying_recipe(history: History) -> Iterator[Line]:
-    """What grows induction heads, where none has appeared and the recipe has no repeated tokens."""
+def could_learn_to_copy(history: History) -> bool:
+    """Whether no induction head has appeared, and the recipe has no repeated tokens to grow one."""
     scores = history.heads[-1][1].get("induction") if history.heads else None
     repeats = history.recipe.get("repeats") or history.recipe.get("repeats_first")
-    if scores is not None and not repeats and not (scores >= HEAD_THRESHOLD).any():
+    return scores is not None and not repeats and not (scores >= HEAD_THRESHOLD).any()
+
+
+def _copying_recipe(history: History) -> Iterator[Line]:
+    """What grows induction heads, where none has appeared and the recipe has no repeated tokens."""
+    if could_learn_to_copy(history):
         words = "no induction head so far: tinytf train TEXT --recipe induction is made to grow some"
         yield Line(Span(words, "dim"), indent=2)
 

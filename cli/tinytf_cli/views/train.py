@@ -6,7 +6,6 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
-from tinytf.training.film.film import HEAD_THRESHOLD
 from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
 from tinytf.training.report import Training
@@ -19,6 +18,7 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import next_lines
+from tinytf_cli.views.run import could_learn_to_copy
 
 _POSITIONS, _BEFORE, _VOCABULARY = 8, 3, 100
 
@@ -112,9 +112,7 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     if (report.run / FRAMES).is_dir():
         lines.append((f"tinytf replay {run}", "the film: what it learned when"))
     lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
-    heads = report.history.heads
-    copying = heads[-1][1].get("induction") if heads else None
-    if copying is not None and not (copying >= HEAD_THRESHOLD).any():
+    if could_learn_to_copy(report.history):
         needs = "no induction head so far: repeated tokens and planted previous-token heads make some by step 300"
         lines.append(("tinytf train TEXT --recipe induction", needs))
     yield from next_lines(terminal, *lines)

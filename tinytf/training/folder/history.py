@@ -20,6 +20,7 @@ AROUND = 20
 MEANS_LABEL = f"means of up to {2 * AROUND + 1} steps"
 """Steps on each side of a mean of losses (fewer near the ends), and a label of such means."""
 _RECENT = 100
+_NOISE_MEAN = 10
 _SPIKE_WINDOW = 50
 """The number of earlier losses that a loss is compared with."""
 _DEVIATIONS, _NORMAL, _RISE = 8.0, 1.4826, 1.1
@@ -85,8 +86,9 @@ class History:
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
     ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
-    ``updates`` ratios of update and weights by matrix, each with its step; older runs have none. ``heads`` are scores
-    by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` counts lines that are not
+    ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step, tr(Σ) and |G|² of the
+    gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind, (layers, heads) each,
+    with the step of their measurement, from 0: before the first step. ``skipped`` counts lines that are not
     metrics, without a torn last line, which may still be incomplete.
     ``config`` is None before the first checkpoint. ``stopped`` says why the run ended before its last step.
     """
@@ -101,6 +103,7 @@ class History:
     seen: Sequence[tuple[int, float]] = ()
     copying: Sequence[tuple[int, float]] = ()
     updates: Sequence[tuple[int, Mapping[str, float]]] = ()
+    noise: Sequence[tuple[int, float, float]] = ()
     heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
@@ -170,6 +173,30 @@ class History:
         """The steps where both were measured, and the held-out loss minus the loss of the training text there."""
         seen = dict(self.seen)
         return [(step, held_out - seen[step]) for step, held_out in self.held_out if step in seen]
+
+    @property
+    def noise_scale(self) -> Sequence[tuple[int, float]]:
+        """The simple noise scale tr(Σ) / |G|² in examples at each step where it was measured, before clipping.
+
+        Both are means of the last ten measurements, since a ratio of single ones is biased (McCandlish et al. 2018,
+        appendix A.1). NaN where the mean of |G|² is not positive, because noise hides it.
+        """
+        scales = []
+        for end, (step, _, _) in enumerate(self.noise, 1):
+            trace, square = np.mean(
+                [estimates for _, *estimates in self.noise[max(0, end - _NOISE_MEAN) : end]], axis=0
+            )
+            scales.append((step, float(trace / square) if square > 0 else math.nan))
+        return scales
+
+    @property
+    def batch_gain(self) -> float | None:
+        """How much of the gain of a noiseless step this batch gets, by the last noise scale: 1 / (1 + noise / batch).
+
+        McCandlish et al. 2018, section 2.2, for plain gradient descent at its best rate. None if the scale is unknown.
+        """
+        scale = self.noise_scale[-1][1] if self.noise else math.nan
+        return 1 / (1 + scale / int(self.recipe["batch"])) if math.isfinite(scale) else None
 
     @property
     def risen(self) -> float | None:

@@ -20,8 +20,8 @@ from tinytf.training.folder.history import History, Sample, SavedModel, Series, 
 from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
 
-BEFORE = "held_out_before"
-"""Field of the first line: the held-out loss of the model that the run begins from."""
+BEFORE, HEADS_BEFORE = "held_out_before", "heads_before"
+"""Fields of the first line: the held-out loss of the model that the run begins from, and the scores of its heads."""
 _COLUMNS = ("loss", "lr", "grad_norm")
 _CHUNK = 1 << 20
 _TAIL = 256
@@ -76,7 +76,13 @@ class RunReader:
             seen=[(line_step, extra["seen_loss"]) for line_step, extra in extras if "seen_loss" in extra],
             copying=[(line_step, extra["copying"]) for line_step, extra in extras if "copying" in extra],
             updates=[(line_step, extra["updates"]) for line_step, extra in extras if extra.get("updates")],
-            heads=[(line_step, extra["heads"]) for line_step, extra in extras if "heads" in extra],
+            noise=[(line_step, *extra["noise"]) for line_step, extra in extras if "noise" in extra],
+            heads=[
+                (line_step - 1 if name == HEADS_BEFORE else line_step, extra[name])
+                for line_step, extra in extras
+                for name in (HEADS_BEFORE, "heads")
+                if name in extra
+            ],
             milestones=[(line_step, text) for line_step, extra in extras for text in extra.get("milestones", ())],
             health=[(line_step, extra["health"]) for line_step, extra in extras if "health" in extra],
             sizes=_read_sizes(self.directory / SIZES),
@@ -215,13 +221,18 @@ def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
             extras[name] = value
     if isinstance(row.get("stopped"), str):
         extras["stopped"] = row["stopped"]
-    if isinstance(row.get("heads"), dict) and (scores := _scores(row["heads"])):
-        extras["heads"] = scores
+    for name in ("heads", HEADS_BEFORE):
+        if isinstance(row.get(name), dict) and (scores := _scores(row[name])):
+            extras[name] = scores
     if isinstance(row.get("health"), dict) and (numbers := _numbers(row["health"])):
         extras["health"] = numbers
     if isinstance(row.get("updates"), dict):
         ratios = {name: number_or_nan(ratio) for name, ratio in row["updates"].items()}
         extras["updates"] = {name: ratio for name, ratio in ratios.items() if not math.isnan(ratio)}
+    if isinstance(noise := row.get("noise"), dict):
+        estimates = tuple(number_or_nan(noise.get(name)) for name in ("trace", "square"))
+        if not any(map(math.isnan, estimates)):
+            extras["noise"] = estimates
     if isinstance(row.get("milestones"), list) and (sentences := [t for t in row["milestones"] if isinstance(t, str)]):
         extras["milestones"] = sentences
     return extras

@@ -49,6 +49,10 @@ class RunReport(Report):
             "copying": [{"step": step, "gain": gain} for step, gain in history.copying],
             "gaps": [{"step": step, "gap": gap} for step, gap in history.gaps],
             "updates": [{"step": step, "ratios": dict(ratios)} for step, ratios in history.updates],
+            "noise": [
+                {"step": step, "trace": trace, "square": square, "scale": _number(scale)}
+                for (step, trace, square), (_, scale) in zip(history.noise, history.noise_scale, strict=True)
+            ],
             "heads": [_heads_data(step, scores) for step, scores in history.heads],
             "health": [
                 {"step": step, **{name: series.tolist() for name, series in numbers.items()}}

@@ -14,6 +14,7 @@ from tinytf.text.printable import printable
 from tinytf.training.film.probe import HeadScores
 from tinytf.training.folder.lines import append_line
 from tinytf.training.tuning.health import Health
+from tinytf.training.tuning.noise import Noise
 
 _PACE_SECONDS = 2.0
 
@@ -23,10 +24,11 @@ class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
     ``milestones`` are sentences about heads that took on or lost a kind; ``health`` comes with ``heads``. ``stopped``
-    says why the run ends early. ``held_out_before``, on the first line only, is the held-out loss of the model that the
-    run begins from. ``seen_loss``, measured with ``held_out_loss`` and likewise in evaluation mode, is of the training
-    text; ``copying``, measured with ``heads``, is what a repetition of random tokens gains, in nats per token,
-    and ``updates`` the ratio of update and weights by matrix.
+    says why the run ends early. On the first line only, ``held_out_before`` is the held-out loss of the model that the
+    run begins from, and ``heads_before`` are the scores before the first step. ``seen_loss``, measured with
+    ``held_out_loss`` and likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is
+    what a repetition of random tokens gains, in nats per token, and ``updates`` the ratio of update and weights by
+    matrix. ``noise`` is of the gradient before clipping.
     """
 
     step: int
@@ -42,11 +44,15 @@ class Metrics:
     seen_loss: float | None = None
     copying: float | None = None
     updates: Mapping[str, float] | None = None
+    noise: Noise | None = None
+    heads_before: HeadScores | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of the line, except those that were not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
-        measured = {name: getattr(self, name).to_dict() for name in ["heads", "health"] if name in data}
+        measured = {
+            name: getattr(self, name).to_dict() for name in ["heads", "heads_before", "health", "noise"] if name in data
+        }
         return {**data, **measured}
 
     @classmethod
@@ -55,11 +61,12 @@ class Metrics:
 
         Raises TypeError, KeyError, ValueError or AttributeError for a line of any other form.
         """
-        heads = {"heads": HeadScores.read(line["heads"])} if "heads" in line else {}
+        heads = {name: HeadScores.read(line[name]) for name in ("heads", "heads_before") if name in line}
         health = {"health": Health(groups, **line["health"])} if "health" in line else {}
+        noise = {"noise": Noise(**line["noise"])} if "noise" in line else {}
         numbers = {name: float(line[name]) for name in ("loss", "lr", "grad_norm")}
         words = tuple(printable(sentence, spaces=False) for sentence in line.get("milestones", ()))
-        metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health})
+        metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health, **noise})
         metrics.to_dict()  # raises if a score or a norm is not a number
         return metrics
 

@@ -23,10 +23,6 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.examples import Batch
 from tinytf.training.data.setup import Setup, fingerprint_of, first_fault, prepare, sizes_of
 from tinytf.training.data.tokens import Stage
-from tinytf.training.film.frames import Camera
-from tinytf.training.film.probe import HeadProbe, HeadScores, update_milestones
-from tinytf.training.film.sampler import Sampler
-from tinytf.training.folder.history import Sample
 from tinytf.training.folder.lines import append_line, keep_lines, number_or_nan, rows_in, sync_lines
 from tinytf.training.folder.remembered import remember
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
@@ -43,10 +39,11 @@ from tinytf.training.run.checkpoints import (
     save_checkpoint,
 )
 from tinytf.training.run.metrics import Metrics, Pace
+from tinytf.training.run.observer import Observer
 from tinytf.training.run.peak import matrix_peak, peak_dtype, training_flops
 from tinytf.training.run.speed import Speed, candidates, fastest
 from tinytf.training.run.tensorboard import FOLDER, EventFiles
-from tinytf.training.tuning.health import Health, StepHealth, groups_of
+from tinytf.training.tuning.health import StepHealth, groups_of
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss, seen_loss
 from tinytf.training.tuning.optimiser import describe_changes, learning_rate, make_optimiser
@@ -129,11 +126,8 @@ class Trainer:
         self.tensorboard = tensorboard and group.writes
         self.events: EventFiles | None = None
         self.pace = Pace(out / SPEED, self._peak)
-        self.probe = HeadProbe(self.model.config, block=recipe.block, seed=recipe.seed)
-        self.sampler = Sampler(self.setup, recipe)
-        self.camera = Camera(self.setup, recipe, out)
-        if recipe.probe_every and not self.progress.milestones:  # kinds that heads have before training are no news
-            update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
+        milestones = self.progress.milestones
+        self.observer = Observer(self.model, self.adapters, self.setup, recipe, out, group, milestones)
         self.loss = group.averaging(BatchLoss(self.model, self.adapters))
         if choose_speed and not checkpoint:
             self._choose_speed()
@@ -172,9 +166,11 @@ class Trainer:
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan, stopped=self._stop_reason())
         last_written = self.progress.step - (pending is not None)
         self.begin_files(last_written)
+        if self.recipe.probe_every and (reason := self.observer.no_noise):
+            self.on_note(f"the noise of the gradient is not measured: {reason}")
         if self.progress.step == self.recipe.at_step:
-            self._look(self.progress.step, None)
-            self._sample(self.progress.step)
+            self.observer.observe(self.progress.step, None)
+            self.observer.sample(self.progress.step)
             reshard_model(self.model)
         events = EventFiles(self.out / FOLDER, last_written) if self.tensorboard else None
         with nullcontext() if events is None else closing(events) as self.events:
@@ -205,7 +201,7 @@ class Trainer:
             remember(self.out, self.corpus)
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
-                self.camera.begin(self.progress.step)
+                self.observer.camera.begin(self.progress.step)
             with appending(self.out / METRICS):  # create it now, even if empty
                 pass
             begins = self.progress.step == self.recipe.at_step  # its first sample is written again
@@ -215,7 +211,9 @@ class Trainer:
             }
             if self.progress.step:
                 self._publish()
-        measured = sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.sampler.prompt else 0
+        measured = (
+            sum("held_out_loss" in row for row in rows_in(self.out / METRICS)) if self.observer.sampler.prompt else 0
+        )
         for name, expected in ((METRICS, step - self.recipe.at_step), (SAMPLES, measured)):
             if counts[name] < expected:
                 self.on_note(f"{self.out / name} has {counts[name]:,} of {expected:,} lines; the rest are lost")
@@ -229,13 +227,15 @@ class Trainer:
         if not step and recipe.begun_from:
             held_out_before = self._held_out(FEW_BATCHES)
             reshard_model(self.model)
+        noise = self.observer.noise(step)
+        heads_before = None if step else self.observer.heads_before
         self.pace.step_begins()
         lr = learning_rate(step, recipe)
         for parameters in self.optimiser.param_groups:
             parameters["lr"] = lr
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
-        health = StepHealth(self.model, group) if self._look_is_due(done := step + 1) else None
+        health = StepHealth(self.model, group) if self.observer.due(done := step + 1) else None
         watch = UpdateWatch(self.model, self.optimiser, self.explained) if done == self.explain else None
         norm = gather(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
@@ -245,10 +245,14 @@ class Trainer:
         if watch is not None:
             self.updates = watch.updates(norm, recipe.clip)
         self.progress.step, self.progress.pending = done, {}
-        looked = self._look(done, None if health is None else health.after())
-        metrics = Metrics(done, loss, lr, norm, None, *looked, None, held_out_before)
+        observed = self.observer.observe(done, None if health is None else health.after())
+        metrics = Metrics(
+            done, loss, lr, norm, None, *observed, None, held_out_before, noise=noise, heads_before=heads_before
+        )
         if health is not None and metrics.heads is not None:
-            metrics = replace(metrics, copying=self.probe.copying(self.model), updates=health.by_matrix() or None)
+            metrics = replace(
+                metrics, copying=self.observer.probe.copying(self.model), updates=health.by_matrix() or None
+            )
         if done == recipe.steps:  # save before the longest measurement
             reshard_model(self.model)
             self.progress.pending = metrics.to_dict()
@@ -273,7 +277,7 @@ class Trainer:
                 metrics, held_out_loss=held_out, seen_loss=seen, stopped=None if last else self._stop_reason()
             )
             self.group.wait()
-        sample = self._sample(done)  # before the metrics that announce it
+        sample = self.observer.sample(done)  # before the metrics that announce it
         reshard_model(self.model)
         if self.group.writes:
             append_line(self.out / METRICS, metrics.to_dict(), sync=last)
@@ -284,16 +288,6 @@ class Trainer:
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         return metrics
-
-    def _sample(self, done: int) -> Sample | None:
-        """What the model writes after ``done`` steps, where held-out text is measured or a frame is taken."""
-        recipe = self.recipe
-        due = done == recipe.steps or (done and done % recipe.eval_every == 0)
-        due = due or (recipe.probe_every and self.camera.due(done))
-        sample = self.sampler.sample(done) if due and self.group.measures else None
-        if sample is not None and self.group.writes:
-            append_line(self.out / SAMPLES, vars(sample), sync=True)
-        return sample
 
     def _held_out(self, limit: int, on_progress: OnProgress = ignore_progress) -> float | None:
         """Measure the loss of the held-out text with all processes."""
@@ -331,30 +325,6 @@ class Trainer:
         if not recipe.patience or progress.best is None or waited < recipe.patience:
             return None
         return f"held-out has been above {progress.best:.4f}, at step {progress.best_step:,}, {waited:,} times in a row"
-
-    def _look_is_due(self, done: int) -> bool:
-        """Whether heads are scored or a frame is taken after ``done`` steps."""
-        interval = self.recipe.probe_every
-        return bool(self.group.measures and interval and (done % interval == 0 or self.camera.due(done)))
-
-    def _look(self, done: int, health: Health | None) -> tuple[HeadScores | None, tuple[str, ...], Health | None]:
-        """Take a frame after ``done`` steps if due; return scores of the heads, sentences about changes, and health."""
-        if not self._look_is_due(done):
-            return None, (), None
-        scores = self.probe.measure(self.model)
-        frame = self.camera.measure(self.model)
-        if health is not None:
-            health = health.with_activations(frame.tensors)
-        if self.camera.due(done):
-            weights = self.camera.weights(self.model) if self.recipe.frames else {}
-            if self.group.writes:
-                with self._writing():
-                    self.camera.write(done, frame, scores, health)
-                    if weights:
-                        self.camera.write_weights(done, weights)
-        if done % self.recipe.probe_every or health is None:  # health is None before the first step
-            return None, (), None
-        return scores, tuple(update_milestones(self.progress.milestones, scores, done)), health
 
     def _backward(self, batch: Batch, step: int) -> float:
         """Compute the mean loss of a batch; leaves its gradients in the parameters."""

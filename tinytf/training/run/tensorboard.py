@@ -54,6 +54,8 @@ class EventFiles:
             "grad_norm": metrics.grad_norm,
             "tokens_per_second": tokens_per_second,
         }
+        if metrics.noise is not None:
+            numbers |= {f"gradient_noise/{name}": value for name, value in metrics.noise.to_dict().items()}
         for kind, scores in vars(metrics.heads).items() if metrics.heads else ():
             for layer, row in enumerate(scores or ()):
                 numbers |= {f"{kind}/L{layer}H{head}": score for head, score in enumerate(row)}
