@@ -10,6 +10,7 @@ import torch
 
 from tinytf.cause.interventions.prediction import Choice, Effect
 from tinytf.loading import Model, load
+from tinytf.look.size import Info
 from tinytf.sentences import changed, from_where_on, listed, percent, several
 
 TEXT = "The dog lost the red ball. The dog lost the red"
@@ -291,3 +292,117 @@ def test_a_difference_says_from_where_on_and_what_comes_next(model: Model) -> No
         )
     assert model.diff(TEXT, TEXT).sentence == "No number differs."
     assert model.diff(TEXT, other, fail_over=0.001).sentence == ""
+
+
+def heads_by_what_they_add(model: Model, text: str) -> list[tuple[float, int, int, int]]:
+    """What each head adds to the predicted logit, its layer and number, and where the last token looks; most first."""
+    parts, trace = model.attribute(text).heads(), model.trace(text)
+    seen = [trace.step("weights", layer)[:, -1].argmax(-1).tolist() for layer in range(len(parts))]
+    heads = [(float(v), n, h, seen[n][h]) for n, row in enumerate(parts) for h, v in enumerate(row)]
+    return sorted(heads, reverse=True)
+
+
+@pytest.mark.parametrize("text", ["The", "The cat sat on", "One day the cat", "The dog lost the red ball. The", TEXT])
+def test_a_head_that_adds_most_but_looks_at_the_first_token_gives_way_to_one_that_looks_past_it(
+    model: Model, text: str
+) -> None:
+    sentence, first = model.traced(text).sentence, model.encode(text).tokens[0].shown
+    added, layer, head, at = heads_by_what_they_add(model, text)[0]
+    past = [(n, h) for value, n, h, where in heads_by_what_they_add(model, text) if where and value > 0]
+    assert added > 0
+    if at == 0 and past:
+        (layer, head) = past[0]
+        assert f", and of the heads that look past {first}, L{layer}H{head}, looking at " in sentence
+    else:
+        assert "look past" not in sentence
+        assert f"L{layer}H{head}{', looking at' if at else ' adds most'}" in sentence
+
+
+def test_a_generation_names_its_least_sure_token_its_rival_and_why_it_ended(model: Model) -> None:
+    found = model.generation("The cat", max_tokens=5, top=2)
+    ids, prompt = found.text_ids, len(model.encode("The cat").ids)
+    rows = model.trace_of(model.encode("The cat" + found.text())).step("logits").double().softmax(-1)
+    assert model.encode("The cat" + found.text()).ids == ids
+    shares = [float(rows[at - 1, ids[at]]) for at in range(prompt, len(ids))]
+    worst = prompt + min(range(len(shares)), key=shares.__getitem__)
+    rival, other = next((float(p), int(i)) for p, i in zip(*rows[worst - 1].topk(2), strict=True) if i != ids[worst])
+    assert found.sentence == (
+        f"The model added 5 tokens, least sure of {model.shown(ids[worst])} ({percent(min(shares))} beside "
+        f"{percent(rival)} for {model.shown(other)}); it reached the limit of new tokens."
+    )
+    stopped = model.generation("The cat", max_tokens=5, stops=["on"])
+    assert stopped.sentence.endswith("; the text came to --stop.")
+
+
+@pytest.mark.parametrize("address", ["L0H0.scores[2,1]", "L0.ffn[1,2]", "L0.mid[2,1]"])
+def test_an_explanation_gives_the_largest_summand_its_share_of_what_all_add_and_take(
+    model: Model, address: str
+) -> None:
+    trace = model.trace(TEXT)
+    summands = {
+        "L0H0.scores[2,1]": lambda: trace.step("q_rot", 0)[0, 2] * trace.step("k_rot", 0)[0, 1],
+        "L0.ffn[1,2]": lambda: trace.step("ffn.act", 0)[1] * model.transformer.blocks[0].ffn.down.weight[2],
+        "L0.mid[2,1]": lambda: torch.stack((trace.step("in", 0)[2, 1], trace.step("attn", 0)[2, 1])),
+    }[address]().double()
+    whole, largest = float(summands.abs().sum()), float(summands[summands.abs().argmax()])
+    sentence = model.explain(TEXT, address).sentence
+    assert sentence.startswith(f"{address} is {float(summands.sum()):.4g}: of its {len(summands):,} summands ")
+    assert f"weighs most ({largest:+.3g}), {percent(abs(largest) / whole)} of all" in sentence
+    assert ("most of that cancels" in sentence) == (abs(float(summands.sum())) < whole / 2)
+    assert model.explain(TEXT, "L0H0.weights[2,1]").sentence == ""
+
+
+def test_tokens_name_the_word_that_became_most_tokens() -> None:
+    tiny = load("tiny", device="cpu")
+    text = "The unbelievable cat sat"
+    counts = {word: len(tiny.encode(f" {word}").ids) for word in text.split()[1:]}
+    assert tiny.tokens(text).sentence == (
+        f"The 4 words, split at spaces, became {1 + sum(counts.values())} tokens; "
+        f"no word has more than unbelievable ({counts['unbelievable']})."
+    )
+    assert tiny.tokens("The cat sat").sentence.endswith("became 3 tokens; no word was split.")
+    assert tiny.tokens("unbelievable").sentence == ""
+
+
+def test_rollout_names_the_token_with_the_largest_share(model: Model) -> None:
+    shares = torch.eye(len(model.encode(TEXT).ids), dtype=torch.float64)
+    trace = model.trace(TEXT)
+    for layer in range(model.config.n_layers):
+        mixed = trace.step("weights", layer).double().mean(0) + torch.eye(len(shares))
+        shares = mixed / mixed.sum(-1, keepdim=True) @ shares
+    most = trace.tokens[int(shares[-1].argmax())].shown
+    assert f"brings {trace.tokens[-1].shown} most from {most} ({percent(float(shares[-1].max()))})" in (
+        model.rollout(TEXT).sentence
+    )
+
+
+def test_neurons_name_the_unit_that_is_furthest_from_0_and_what_it_promotes(model: Model) -> None:
+    trace, sentence = model.trace(TEXT), model.neurons(TEXT).sentence
+    active = torch.stack([trace.step("ffn.act", layer)[-1] for layer in range(model.config.n_layers)])
+    layer, unit = divmod(int(active.abs().argmax()), active.shape[1])
+    value = float(active[layer, unit])
+    assert f"At {trace.tokens[-1].shown}, L{layer}.{unit} is the most active unit ({value:+.3g}); " in sentence
+    row = model.transformer.blocks[layer].ffn.down.weight[:, unit] * model.transformer.final_norm.weight
+    pushed = model.transformer.embed.tokens.weight @ row * value
+    assert sentence.endswith(f"it speaks for {listed([str(model.shown(int(i))) for i in pushed.topk(3).indices])}.")
+
+
+def test_experts_name_the_busiest_with_its_share_of_the_routes_of_its_layer() -> None:
+    mixture = load("preset:mixtral-tiny", device="cpu")
+    found, trace = mixture.experts(TEXT), mixture.trace(TEXT)
+    shares = torch.stack([(trace.step("ffn.routes", n) != 0).double().mean(0) for n in range(mixture.config.n_layers)])
+    shares = shares / shares.sum(-1, keepdim=True)
+    layer, expert = divmod(int(shares.argmax()), shares.shape[1])
+    assert found.sentence.startswith(
+        f"E{expert} of L{layer} is busiest: of its layer's routes it has {percent(float(shares.max()))}"
+    )
+
+
+def test_info_says_what_a_model_does_how_large_it_is_and_what_sets_its_layers_apart() -> None:
+    config = load("tiny", device="cpu").config
+    sentence = Info("tiny", config).sentence
+    assert sentence.startswith("The decoder predicts the next token: 4 layers, 1.06 M parameters, 4.0 MiB in float32")
+    assert sentence.endswith("it predicts with its token embeddings.")
+    untied = Info("tiny", config.but(tied_head=False)).sentence
+    assert "embeddings" not in untied
+    assert "of its layers 4 see a window" in Info("tiny", config.but(window=8)).sentence

@@ -1,5 +1,6 @@
 """Reports of generation: drawn texts, the hypotheses of a beam search, and decoding with and without a cache."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
@@ -8,13 +9,22 @@ from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
 from tinytf.generate.compared import RUNS, CachedStep
 from tinytf.generate.decoder import PLAIN, Kind
-from tinytf.generate.loop import GeneratedToken, Looking, StreamOptions
+from tinytf.generate.loop import (
+    CONTEXT_FULL,
+    END_TOKEN,
+    MAX_TOKENS,
+    STOP_STRING,
+    GeneratedToken,
+    Looking,
+    StreamOptions,
+)
 from tinytf.generate.pieces import text_of
 from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import QuantizationCost
 from tinytf.model.cache import LayerUse
 from tinytf.model.transformer import Transformer
 from tinytf.report import SCHEMA_VERSION, About, Report, Verified, plain, text_data
+from tinytf.sentences import percent
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
 from tinytf.text.tokenizer import Encoding
 
@@ -22,6 +32,14 @@ StepT = TypeVar("StepT")
 AnyContinued = TypeVar("AnyContinued", bound="Continued[Any]")
 
 INTERRUPTED = "interrupted"
+_ENDS = {
+    END_TOKEN: "it ended the text itself",
+    STOP_STRING: "the text came to --stop",
+    MAX_TOKENS: "it reached the limit of new tokens",
+    CONTEXT_FULL: "its context was full",
+    INTERRUPTED: "it was interrupted",
+}
+"""Why a text ended, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +113,7 @@ class Continued(Report, Generic[StepT]):
 
     def last_events(self) -> Iterator[dict[str, Any]]:
         if outcome := self._outcome():
-            yield {"type": "end", **outcome}
+            yield {"type": "end", **({"sentence": self.sentence} if self.sentence else {}), **outcome}
 
     def events(self) -> Iterator[dict[str, Any]]:
         yield self.first_event()
@@ -150,6 +168,26 @@ class Generation(Continued[GeneratedToken]):
         if len(self.times) <= start + 1:
             return None
         return (len(self.times) - start) / (self.times[-1] - self.times[start - 1])
+
+    def in_a_sentence(self) -> str:
+        """How many tokens came and why no more, and the least probable of them beside the best other candidate.
+
+        Empty for several texts.
+        """
+        if self.samples > 1 or not self.steps:
+            return ""
+        least = min(self.steps, key=lambda step: step.log_probability)
+        others = [candidate for candidate in least.candidates if candidate.id != least.id]
+        rival = max(others, key=lambda candidate: candidate.probability, default=None)
+        beside = f" beside {percent(rival.probability)} for {self.shown(rival.id)}" if rival else ""
+        count = len(self.steps)
+        least_sure = f"{self.shown(least.id)} ({percent(math.exp(least.log_probability))}{beside})"
+        came = (
+            f"The model added {count:,} tokens, least sure of {least_sure}"
+            if count > 1
+            else (f"The model added {least_sure}")
+        )
+        return f"{came}; {_ENDS[self.ended()]}." if self.ended() else f"{came}."
 
     def _settings(self) -> dict[str, Any]:
         return {"sampling": {**plain(self.sampling), "seed": self.seed}}

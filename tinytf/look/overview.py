@@ -122,12 +122,16 @@ class Overview:
         assert step is not None, "a layer without a map is not drawn"
         return self.trace.step(step.name, layer, (head,))[0]
 
+    def most_seen_at(self, layer: int, head: int) -> int | None:
+        """The position that a head attends to most from the positions; None for a layer without a map."""
+        if self.trace.steps.map_of(layer) is None:
+            return None
+        return int(self.weights(layer, head)[list(self.positions)].abs().sum(dim=0).argmax())
+
     def most_seen(self, layer: int, head: int) -> str:
         """An arrow, and the token that a head attends to most from the positions; empty for a layer without a map."""
-        if self.trace.steps.map_of(layer) is None:
-            return ""
-        seen = self.weights(layer, head)[list(self.positions)].abs().sum(dim=0)
-        return f"→ {self.trace.tokens[int(seen.argmax())].shown}"
+        position = self.most_seen_at(layer, head)
+        return "" if position is None else f"→ {self.trace.tokens[position].shown}"
 
     def closeup(self, layer: int, head: int, keys: int, queries: int) -> Closeup:
         """The part of a head's weights that fits beside a drawing: at most ``keys`` and ``queries``."""

@@ -10,8 +10,10 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.parts.row import Step
 from tinytf.report import Data, Report, derived, plain
+from tinytf.sentences import listed, several
 from tinytf.steps.table import table_of
 from tinytf.steps.work import Work, cache_bytes_per_token, work_per_token
+from tinytf.tables import count, in_bytes
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,32 @@ class Info(Report):
                 f"this model takes no batch of {self.batch[0]:,} × {self.batch[1]:,} tokens",
                 f"at least 1 text, of 1 to {self.config.context:,} tokens",
             )
+
+    @property
+    def sentence(self) -> str:
+        """As of any report; it is about a configuration, and needs no model."""
+        return self.in_a_sentence() if self.holds and self.batch is None else ""
+
+    def in_a_sentence(self) -> str:
+        """What the model does, its size, and what sets some of its layers or its head apart."""
+        config = self.config
+        layers = [config.at(layer) for layer in range(config.n_layers)]
+        does = (
+            f"sorts a text into {len(config.labels)} classes" if config.labels
+            else "makes a vector of every token" if not config.predicts_tokens
+            else "predicts the next token" if config.causal else "fills in masked tokens"
+        )  # fmt: skip
+        apart = {
+            "see a window of the text only": [bool(own.window) for own in layers],
+            "have experts": [bool(own.experts) for own in layers],
+            "have no attention": [own.mixer != "attention" for own in layers],
+        }
+        special = [several(sum(has), does_so) for does_so, has in apart.items() if any(has)]
+        size = f"{config.n_layers:,} layers, {count(self.total)} parameters"
+        words = [f"The {config.kind} {does}: {size}, {in_bytes(self.memory_bytes['fp32'])} in float32"]
+        words += [f"of its layers {listed(special)}"] if special else []
+        words += ["it predicts with its token embeddings"] if config.tied_head and config.predicts_tokens else []
+        return f"{'; '.join(words)}."
 
     @property
     def shapes(self) -> list[StepShape]:

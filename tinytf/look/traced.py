@@ -78,11 +78,22 @@ class Traced(Report):
         read = [layer.read is not None and layer.read.id == best.top[0].id for layer in seen.layers]
         if (first := from_where_on(read)) is not None:
             words.append(f"it is the best guess from L{first} on")
-        layer, head, added = seen.ranked[0]
-        if seen.layers[layer].direct is not None and added > 0:
-            looks = seen.most_seen(layer, head).removeprefix("→ ")
-            words.append(f"L{layer}H{head}" + f", looking at {looks}," * bool(looks) + " adds most to it")
+        if seen.layers[0].direct is not None and seen.ranked[0][2] > 0:
+            words.append(self._adds_most(seen))
         return f"{'; '.join((words[0], ', and '.join(words[1:]))) if words[1:] else words[0]}."
+
+    @staticmethod
+    def _adds_most(seen: Overview) -> str:
+        """The head that adds most and where it looks; if at the first token, the first that looks past that token."""
+        tokens, adding = seen.trace.tokens, [(layer, head) for layer, head, added in seen.ranked if added > 0]
+        first, position = adding[0], seen.most_seen_at(*adding[0])
+        among = ""
+        if position == 0:  # many heads rest there when they find nothing
+            first = next((head for head in adding if seen.most_seen_at(*head)), first)
+            position = seen.most_seen_at(*first) or None
+            among = f"of the heads that look past {tokens[0].shown}, " if position else ""
+        looking = "" if position is None else f", looking at {tokens[position].shown},"
+        return f"{among}L{first[0]}H{first[1]}{looking} adds most to it"
 
     @derived
     def rows(self) -> list[StepSummary]:

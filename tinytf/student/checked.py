@@ -21,6 +21,7 @@ from tinytf.student.running import Runner
 from tinytf.student.seen import record_outputs
 from tinytf.student.steps import Comparison, Tensors
 from tinytf.student.weights import NameRow, Pair, alternatives, copy_weights, guess_pairs, table
+from tinytf.text.printable import printable
 from tinytf.tolerance import STUDENT, allowed
 from tinytf.trace.trace import Trace
 
@@ -102,6 +103,23 @@ class Checked(Report):
     def right(self) -> int:
         """How many steps are right, hidden ones included."""
         return sum(step.state != "wrong" for step in self.steps)
+
+    @property
+    def sentence(self) -> str:
+        """As of any report; a module that is wrong is an answer too."""
+        return self.in_a_sentence()
+
+    def in_a_sentence(self) -> str:
+        """Whether all steps are right, and else the first that is wrong."""
+        name, wrong = f"{self.file}:{self.target}", self.first_wrong
+        verdict = (
+            f"wrong at {wrong.step}, {wrong.title}: {wrong.formula}"
+            if wrong
+            else (f"right: all {len(self.steps):,} steps are the reference's")
+        )
+        failing = [invariance.what for invariance in self.invariances if not invariance.holds]
+        but = f"; but this fails: {failing[0]}" if failing and not wrong else ""
+        return printable(f"{name} is {verdict}{but}.", spaces=False)
 
     @property
     def holds(self) -> bool:

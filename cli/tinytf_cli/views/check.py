@@ -41,14 +41,12 @@ class CheckDisplay(Display):
 
 @draws(Checked, CheckDisplay)
 def check(report: Checked, terminal: Terminal, display: CheckDisplay) -> Iterator[Block]:
-    """The verdict and its cause, the invariances, the parameters, with ``full`` every step, and what was run."""
+    """The cause of what is wrong, the invariances, the parameters, with ``full`` every step, and what was run."""
     printed = [_safe(line) for line in report.printed.splitlines()]
     report = _safe(report)
-    name, total = Span(f"{report.file}:{report.target}", "strong"), len(report.steps)
-    if report.first_wrong is None:
-        yield Line([name, " is ", Span("right", "good"), f": all {total:,} steps are the reference's"])
-    else:
-        yield from _wrong(report, report.first_wrong, name)
+    total = len(report.steps)
+    if report.first_wrong is not None:
+        yield from _wrong(report, report.first_wrong)
     for invariance in report.invariances:
         yield _invariance(invariance, display.full)
     yield Line("")
@@ -61,9 +59,7 @@ def check(report: Checked, terminal: Terminal, display: CheckDisplay) -> Iterato
         yield from next_lines(terminal, ("--full", f"all {total:,} steps with your lines, and every parameter"))
 
 
-def _wrong(report: Checked, wrong: WrongStep, name: Span) -> Iterator[Block]:
-    where: list[Piece] = [" at ", Span(wrong.step, "strong"), f", {wrong.title}: {wrong.formula}"]
-    yield Line([name, " is ", Span("wrong", "bad"), *where])
+def _wrong(report: Checked, wrong: WrongStep) -> Iterator[Block]:
     for index, mistake in enumerate(report.mistakes):
         yield from _confirmed(mistake, index > 0)
     for trouble in report.troubles:

@@ -65,7 +65,14 @@ def _running(report: Generation | Underway[Generation], terminal: Terminal) -> I
     yield from _other_samples(report.now, terminal)
     if screen:
         yield Running("\n")
+        yield from _sentence_after(report)
         yield Line(Span(_ending(report.now), "dim"))
+
+
+def _sentence_after(report: Generation | Underway[Generation]) -> Iterator[Block]:
+    """The sentence after a text that was shown as it came; of one that was there before, it is the first line."""
+    if isinstance(report, Underway) and report.now.sentence:
+        yield Line(Span(report.now.sentence, "strong"))
 
 
 def _other_samples(report: Generation, terminal: Terminal) -> Iterator[Block]:
@@ -99,6 +106,7 @@ def _in_full(report: Generation | Underway[Generation], watch: bool) -> Iterator
         title = (f"sample {sample}", _length(complete, sample)) if several else ("text", _ending(complete))
         yield Heading(*title, "output")
         yield from continuation(prompt.text, complete.text(sample))
+    yield from _sentence_after(report)
     if several:
         yield Line("")
         yield Line(Span(_ending(complete), "dim"))

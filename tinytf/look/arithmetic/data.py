@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tinytf.report import Data, Report, plain
+from tinytf.sentences import percent
 from tinytf.steps.operations.working import Rest, Term, Value
 
 
@@ -79,6 +80,23 @@ class Explained(Report):
     depth: int = 1
     first_not_finite: str | None = None
     by_temperature: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def in_a_sentence(self) -> str:
+        """The largest summand of a sum, with its share of the absolute values of all; empty for any other number.
+
+        Most of it cancels where the sum is below half of those absolute values.
+        """
+        cell = self.cells[0]
+        count = len(cell.terms) + cell.rest.count
+        whole = math.fsum(abs(term.contribution) for term in cell.terms) + cell.rest.absolute
+        if cell.after or count < 2 or not whole:
+            return ""
+        most = cell.terms[0]
+        share = percent(abs(most.contribution) / whole)
+        words = f"{cell.address} is {cell.total:.4g}: of its {count:,} summands {most.label} weighs most "
+        words += f"({most.contribution:+.3g}), {share} of all that they add and take away"
+        cancels = "; most of that cancels" if abs(cell.total) < whole / 2 else ""
+        return f"{words}{cancels}."
 
     @property
     def levels(self) -> int:

@@ -23,10 +23,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Rest:
-    """The number of terms that are not listed, and their sum."""
+    """The number of terms that are not listed, their sum, and the sum of their absolute values."""
 
     count: int
     sum: float
+    absolute: float
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Working:
         """The ``top`` largest summands, and the sum of the others."""
         series = self.series
         if series is None:
-            return (), Rest(0, 0.0)
+            return (), Rest(0, 0.0, 0.0)
         chosen = series.values.abs().nan_to_num(nan=torch.inf).topk(min(top, len(series.values))).indices.tolist()
         terms = [
             Term(series.label(i), tuple(float(factor[i]) for factor in series.factors), float(series.values[i]))
@@ -133,6 +134,6 @@ class Working:
         others = torch.ones_like(series.values, dtype=torch.bool)
         others[chosen] = False
         unlisted, rest = terms[top:], series.values[others]
-        return tuple(terms[:top]), Rest(
-            len(rest) + len(unlisted), float(rest.sum()) + sum(term.contribution for term in unlisted)
-        )
+        beside = torch.tensor([term.contribution for term in unlisted], dtype=torch.float64)
+        rest = torch.cat((rest.cpu(), beside))
+        return tuple(terms[:top]), Rest(len(rest), float(rest.sum()), float(rest.abs().sum()))
