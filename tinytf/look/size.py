@@ -122,7 +122,9 @@ class Info(Report):
             "have experts": [bool(own.experts) for own in layers],
             "have no attention": [own.mixer != "attention" for own in layers],
         }
-        special = [several(sum(has), does_so) for does_so, has in apart.items() if any(has)]
+        special = [
+            f"all {does_so}" if all(has) else several(sum(has), does_so) for does_so, has in apart.items() if any(has)
+        ]
         size = f"{config.n_layers:,} layers, {count(self.total)} parameters"
         words = [f"The {config.kind} {does}: {size}, {in_bytes(self.memory_bytes['fp32'])} in float32"]
         words += [f"of its layers {listed(special)}"] if special else []
