@@ -405,4 +405,4 @@ def test_info_says_what_a_model_does_how_large_it_is_and_what_sets_its_layers_ap
     assert sentence.endswith("it predicts with its token embeddings.")
     untied = Info("tiny", config.but(tied_head=False)).sentence
     assert "embeddings" not in untied
-    assert "of its layers 4 see a window" in Info("tiny", config.but(window=8)).sentence
+    assert "of its layers all see a window" in Info("tiny", config.but(window=8)).sentence
