@@ -35,13 +35,15 @@ def watch(options: Options, output: Output) -> int | None:
     """
     from tinytf.training.folder.reader import RunReader
     from tinytf.training.folder.run_report import FollowedRun, RunReport
-    from tinytf_cli.views.run import RunDisplay
+    from tinytf_cli.views.run import LAYOUTS, Layout, RunDisplay
 
     run = options.run
     reader, name = RunReader(run), resolve_links(run).name
     history = reader.read()
     if options.once or output.file is not None or output.format not in ("text", "ndjson"):
-        output.draw(RunReport(name, run, history), RunDisplay(quiet=quiet_seconds(run), log=options.log))
+        layout = Layout() if output.file is None else LAYOUTS[0]
+        display = RunDisplay(quiet=quiet_seconds(run), layout=layout, log=options.log)
+        output.draw(RunReport(name, run, history), display)
     elif output.format == "text" and takes_pictures(output.terminal):
         return _on_screen(name, reader, options, output)
     else:
