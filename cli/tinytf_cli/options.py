@@ -344,7 +344,8 @@ class TraceOptions:
         flags = (*flags, "--system", self.texts.system) if self.texts.system is not None else flags
         if host() is not None:
             return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
-        model = self.model_options.model
+        model, tokenizer = self.model_options.model, self.model_options.tokenizer
+        flags = ("--tokenizer", tokenizer, *flags) if tokenizer and tokenizer.isprintable() else flags
         flags = ("-m", model if model.isprintable() else "MODEL", *flags) if is_typed("model") else flags
 
         def command_for(text: "Written") -> "Callable[..., str]":

@@ -198,7 +198,7 @@ class Tokenizer:
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
         self.chat = chat
-        self.assumed = assumed
+        self.assumed = dict(assumed)
 
     def __repr__(self) -> str:
         return shown(self, {"kind": self.kind, "tokens": self.vocab_size})

@@ -284,7 +284,10 @@ class Session(Outlet):
         outcome, spec, default = Outcome(0), spec or self.state.spec, Spec()
         if spec != default or spec != self.state.spec:
             non_default = {name: value for name, value in spec.options.items() if value != default.options[name]}
-            words = [f"--{name} {shell_quoted(str(value))} " for name, value in non_default.items()]
+            words = [
+                f"--{name} {shell_quoted(str(value)) if name in ('adapter', 'tokenizer') else value} "
+                for name, value in non_default.items()
+            ]
             outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")
         if text and outcome.status == 0:
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
