@@ -15,7 +15,7 @@ from tinytf.files import model_files
 from tinytf.look.size import Info
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
-from tinytf.sources import DirectorySource, MemorySource, PresetSource, RunSource, Source, find_source
+from tinytf.sources import DirectorySource, MemorySource, PresetSource, RunSource, Source, find_source, vocabulary_of
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "open_source", "pick_device"]
 
@@ -54,10 +54,11 @@ def load(
     """Open a model: ``tiny``, ``tiny-encoder``, a path (run directory, directory of transformers, ``.gguf`` file),
     ``preset:NAME``, ``hub:ORG/NAME``, or a model of transformers in memory, with its ``tokenizer``.
 
-    By default ``device`` is ``auto`` and ``dtype`` float32. ``seed`` draws the weights of a preset. A model in memory
-    stays on its device and in the dtype of most of its weights, which are shared, not copied, as far as their layout
-    permits. Without a tokenizer its texts are ids, such as ``"464 3797"``. ``adapter`` is the folder of a LoRA adapter
-    of PEFT, which is merged into the weights.
+    ``tokenizer`` of a name or path is another place to read it from, or settings that the files leave open, or both:
+    ``"../vocab.txt,do_lower_case=false"``. By default ``device`` is ``auto`` and ``dtype`` float32. ``seed`` draws the
+    weights of a preset. A model in memory stays on its device and in the dtype of most of its weights, which are
+    shared, not copied, as far as their layout permits. Without a tokenizer its texts are ids, such as ``"464 3797"``.
+    ``adapter`` is the folder of a LoRA adapter of PEFT, which is merged into the weights.
 
     Raises UsageError for an unknown name (with the nearest) or object, CheckpointError for files that are damaged or
     have an architecture that is not implemented.
@@ -65,10 +66,10 @@ def load(
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}", did_you_mean(dtype, DTYPES))
     if isinstance(model, str | os.PathLike):
-        if tokenizer is not None:
-            raise UsageError("a tokenizer goes with a model in memory", "a name or a path brings its own")
+        if tokenizer is not None and not isinstance(tokenizer, str):
+            raise UsageError("a tokenizer in memory goes with a model in memory", "name a folder, a file or settings")
         source_by_name, target, kind = find_source(os.fspath(model)), device or "auto", dtype or "float32"
-        return open_source(source_by_name, device=target, dtype=kind, seed=seed, adapter=adapter)
+        return open_source(source_by_name, device=target, dtype=kind, seed=seed, adapter=adapter, tokenizer=tokenizer)
     source = MemorySource.of(model, tokenizer)
     source.config()  # raises for anything but a model of transformers
     module_device, module_dtype = device_and_dtype(model)
@@ -84,11 +85,12 @@ def open_source(
     dtype: str = "float32",
     seed: int = 0,
     adapter: str | os.PathLike[str] | None = None,
+    tokenizer: str | None = None,
 ) -> Model:
     """Open the model of a source on a device and in a dtype. Raises like ``load``."""
     target = pick_device(device)
     config = source.config()
-    vocabulary = source.vocabulary()
+    vocabulary = vocabulary_of(source, tokenizer)
     notes: tuple[str, ...] = ()
     count = vocabulary.tokenizer.vocab_size
     if count > config.vocab_size:
@@ -124,7 +126,17 @@ def info(model: str, opened: Model | None = None) -> Info:
         weighed = source.weigh(torch.float32, seed=0)
         parameters = dict(weighed.transformer.named_parameters())
         count = sum(parameter.numel() for parameter in parameters.values())
-        notes = (*weighed.notes, *not_finite(parameters))
+        notes = (*weighed.notes, *_notes_on_tokenizer(source), *not_finite(parameters))
     else:
         count, notes = opened.n_parameters, opened.notes
     return Info(source.name, source.config(), source.family, count, notes, source.card())
+
+
+def _notes_on_tokenizer(source: Source) -> tuple[str, ...]:
+    """What is assumed about a tokenizer; nothing for a model without one."""
+    if not source.tokenizer_is_open():
+        return ()
+    try:
+        return source.vocabulary().tokenizer.notes
+    except CheckpointError:
+        return ()

@@ -4,7 +4,7 @@ A source reads its configuration from headers only, its tokenizer without the we
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +28,7 @@ from tinytf.files import path_exists, read_json, register_model, resolve_links
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
+from tinytf.text.choice import NOTHING, Settings, TokenizerChoice, setting_words
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
@@ -61,8 +62,15 @@ class Source(ABC):
         return self.config(), weight_files(self.path)
 
     @abstractmethod
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer, without the weights."""
+    def vocabulary(self, given: Settings = NOTHING) -> Vocabulary:
+        """The tokenizer, without the weights, with settings that are ``given`` instead of those of its files.
+
+        Raises UsageError for a setting that it does not read.
+        """
+
+    def tokenizer_is_open(self) -> bool:
+        """Whether the files may leave settings of the tokenizer open, found without reading it."""
+        return False
 
     @abstractmethod
     def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
@@ -74,6 +82,10 @@ class Source(ABC):
             f"{self.name} is not a model of transformers, so an adapter does not fit it",
             "convert it with tinytf export",
         )
+
+    def _refuse(self, given: Settings) -> None:
+        for name in given:
+            raise UsageError(f"the tokenizer of {self.name} has no setting {name!r}", "its files say everything")
 
     def card(self) -> dict[str, Any] | None:
         """The model card, or None."""
@@ -95,7 +107,8 @@ class PresetSource(Source):
     def glance(self) -> tuple[ModelConfig, list[Path]]:
         return self.config(), []
 
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self, given: Settings = NOTHING) -> Vocabulary:
+        self._refuse(given)
         built_in = "tiny" if self.config().causal else "tiny-encoder"
         note = f"borrowed from {built_in}: a preset has no vocabulary of its own"
         return Vocabulary(Tokenizer.load(ASSETS / built_in / "tokenizer.json"), note)
@@ -116,7 +129,8 @@ class RunSource(Source):
     def _config(self) -> ModelConfig:
         return read_config(self.path)
 
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self, given: Settings = NOTHING) -> Vocabulary:
+        self._refuse(given)
         return Vocabulary(Tokenizer.load(self.path / "tokenizer.json"))
 
     def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
@@ -145,8 +159,11 @@ class DirectorySource(Source):
     def config(self) -> ModelConfig:
         return self.checkpoint.config
 
-    def vocabulary(self) -> Vocabulary:
-        return load_tokenizer_directory(self.path)
+    def vocabulary(self, given: Settings = NOTHING) -> Vocabulary:
+        return load_tokenizer_directory(self.path, given)
+
+    def tokenizer_is_open(self) -> bool:
+        return not (self.path / "tokenizer.json").exists()
 
     def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
         return self.checkpoint.load(dtype)
@@ -172,7 +189,8 @@ class MemorySource(DirectorySource):
     def checkpoint(self) -> Checkpoint:
         return read_module(self.module)
 
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self, given: Settings = NOTHING) -> Vocabulary:
+        self._refuse(given)
         return tokenizer_in_memory(self.tokenizer, self.module)
 
 
@@ -195,8 +213,12 @@ class GgufSource(DirectorySource):
     def glance(self) -> tuple[ModelConfig, list[Path]]:
         return read_gguf(self.path, brief=True).config, parts_of(self.path)
 
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(tokenizer_of(self.header), "from the file's metadata")
+    def tokenizer_is_open(self) -> bool:
+        return self.header.metadata.get("tokenizer.ggml.model") == "bert"
+
+    def vocabulary(self, given: Settings = NOTHING) -> Vocabulary:
+        note = ", with ".join(filter(None, ("from the file's metadata", setting_words(given))))
+        return Vocabulary(tokenizer_of(self.header, given), note)
 
 
 def find_source(model: str) -> Source:
@@ -229,14 +251,27 @@ def stored_source(name: str, path: Path) -> Source:
     return GgufSource(name, str(path), path) if path.is_file() else DirectorySource(name, str(path), path)
 
 
+def vocabulary_of(source: Source, tokenizer: str | None = None) -> Vocabulary:
+    """The tokenizer of a source, or the one that ``tokenizer`` names or sets, as ``TokenizerChoice.parse`` reads it."""
+    choice = TokenizerChoice.parse(tokenizer or "")
+    if not choice.place:
+        return source.vocabulary(choice.settings)
+    vocabulary = _vocabulary_at(choice.place, choice.settings)
+    return replace(vocabulary, note=", ".join(filter(None, (f"that of {choice.place}", vocabulary.note))))
+
+
 def open_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of a model, or of a folder or file with only a tokenizer. Raises like ``find_source``."""
+    return _vocabulary_at(name).tokenizer
+
+
+def _vocabulary_at(name: str, given: Settings = NOTHING) -> Vocabulary:
     path = Path(name)
     if path.is_file() and path.suffix.lower() in (".json", ".txt"):
         path = path.parent
     if path.is_dir() and not (path / "config.json").exists():
-        return load_tokenizer_directory(path).tokenizer
-    return find_source(str(path) if path.is_dir() else name).vocabulary().tokenizer
+        return load_tokenizer_directory(path, given)
+    return find_source(str(path) if path.is_dir() else name).vocabulary(given)
 
 
 _HINT = "tinytf opens folders with a config.json, and .gguf files"

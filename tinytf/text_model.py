@@ -55,8 +55,8 @@ class TextModel(ShortRepr):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user: what was ignored in the files, and weights that are not finite."""
-        return (*self.file_notes, *not_finite(dict(self.transformer.named_parameters())))
+        """Notes for the user: what was ignored in the files or assumed, and weights that are not finite."""
+        return (*self.file_notes, *self.tokenizer.notes, *not_finite(dict(self.transformer.named_parameters())))
 
     @property
     def config(self) -> ModelConfig:
@@ -69,7 +69,6 @@ class TextModel(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """A description of the model as plain JSON data."""
         parameter = next(self.transformer.parameters())
-        tokenizer = self.tokenizer
         return {
             "name": self.name,
             "source": self.source,
@@ -78,7 +77,7 @@ class TextModel(ShortRepr):
             "parameters": self.n_parameters,
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "device": parameter.device.type,
-            "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "note": self.tokenizer_note},
+            "tokenizer": self.tokenizer.to_dict(self.tokenizer_note),
         }
 
     def encode(self, text: Written, *, truncate: bool = False, limit: Limit | None = None) -> Encoding:

@@ -72,6 +72,15 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
     ]
 
 
+def tokenizer_option() -> Any:
+    """The option that names or sets the tokenizer of a model."""
+    return option(
+        "--tokenizer",
+        metavar="PLACE,KEY=VALUE",
+        help="Another place to read the tokenizer from, or settings of it, such as do_lower_case=false.",
+    )
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model to open, and how. ``seed`` also seeds everything else that is random."""
@@ -90,15 +99,18 @@ class ModelOptions:
     adapter: Path | None = option(
         type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )
+    tokenizer: str | None = tokenizer_option()
 
     def open(self) -> "Model":
         """Open the model. In a session, use the session's model unless an option names another."""
         session = host()
-        if session is not None and not is_typed("model", "device", "dtype", "adapter"):
+        if session is not None and not is_typed("model", "device", "dtype", "adapter", "tokenizer"):
             return session.model
         from tinytf.loading import load
 
-        opened = load(self.model, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter)
+        opened = load(
+            self.model, self.tokenizer, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter
+        )
         if opened.n_parameters < SMALL:
             import torch
 
@@ -332,7 +344,8 @@ class TraceOptions:
         flags = (*flags, "--system", self.texts.system) if self.texts.system is not None else flags
         if host() is not None:
             return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
-        model = self.model_options.model
+        model, tokenizer = self.model_options.model, self.model_options.tokenizer
+        flags = ("--tokenizer", tokenizer, *flags) if tokenizer and tokenizer.isprintable() else flags
         flags = ("-m", model if model.isprintable() else "MODEL", *flags) if is_typed("model") else flags
 
         def command_for(text: "Written") -> "Callable[..., str]":

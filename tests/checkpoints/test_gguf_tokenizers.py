@@ -16,9 +16,9 @@ from llama_cpp import EXPRESSIONS, cut, scored
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from tinytf.checkpoints.gguf import gguf_tokenizer
+from tinytf.checkpoints.gguf import gguf_tokenizer, read_parts, tokenizer_of
 from tinytf.checkpoints.gguf.byte_level import SPLITS
-from tinytf.errors import CheckpointError
+from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.chat import Conversation
 
 TEXTS = hard_strings()
@@ -190,6 +190,11 @@ def test_wordpiece_ids_are_those_of_transformers(tmp_path, capitals):
         vocab={token: place for place, token in enumerate(vocabulary)}, do_lower_case=not capitals
     )
     assert ours.kind == "WordPiece"
+    assert ours.assumed == {"do_lower_case": not capitals}, "which no key of the file says"
+    said = tokenizer_of(read_parts(tmp_path / "a.gguf"), {"do_lower_case": capitals})
+    assert (dict(said.assumed), said.encode("A").ids == said.encode("a").ids) == ({}, capitals)
+    with pytest.raises(UsageError, match="has no setting 'strip_accents'"):
+        tokenizer_of(read_parts(tmp_path / "a.gguf"), {"strip_accents": True})
     assert ours.mask_id == 4
     assert ours.end_ids == (3,)
     differ = [text for text in TEXTS[::3] if ours.encode(text).ids != reference(text)["input_ids"]]

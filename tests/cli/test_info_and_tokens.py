@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -199,3 +200,25 @@ def test_a_window_that_is_too_long_and_a_conversation_in_characters_are_said(tin
     for given in (("--windows", "6"), ("--windows", "0"), ("--versus", "tiny", "--windows", "2")):
         assert is_a_clean_error(tinytf("tokens", SENTENCE, "-m", decoder, *given))
     assert "--windows 5 is the most" in tinytf("tokens", SENTENCE, "-m", decoder, "--windows", "6").err
+
+
+def test_a_guessed_tokenizer_is_announced_until_it_is_said(tinytf: Tinytf, llama: Path, tmp_path: Path) -> None:
+    model, place = tmp_path / "model", tmp_path / "place"
+    shutil.copytree(llama, model, ignore=shutil.ignore_patterns("token*", "special*"))
+    place.mkdir()
+    (place / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\nQ\nv\n##V", "utf-8")
+    ran = tinytf("trace", "-m", model, "Q")
+    assert is_a_clean_error(ran, 1)
+    assert "hint: --tokenizer names another place for it" in ran.err
+    read_there = ("-m", model, "--tokenizer", f"{place}/vocab.txt")
+    for command in ("trace", "tokens"):
+        shown = " ".join(tinytf(command, *read_there, "Q").out.split())
+        assert "no text produces 2 of its 8 entries, such as Q, ##V." in shown
+    data = json.loads(tinytf("trace", *read_there, "Q", "--json").out)["model"]
+    assert (data["tokenizer"]["assumed"]["do_lower_case"], data["tokenizer"]["never_produced"]) == (True, 2)
+    said = (*read_there[:-1], f"{place}/vocab.txt,do_lower_case=false")
+    tokenized = json.loads(tinytf("tokens", *said, "QV", "--json").out)
+    assert [token["id"] for token in tokenized["tokens"]] == [1, 5, 7, 2]
+    assert tokenized["tokenizer"]["note"] == f"that of {place}/vocab.txt, from vocab.txt, with do_lower_case=false"
+    shutil.copy(place / "vocab.txt", model)
+    assert "the tokenizer is guessed" in tinytf("info", model).out

@@ -223,7 +223,11 @@ UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}
 @pytest.mark.parametrize(
     ("files", "message", "hint"),
     [
-        ({}, "there is no tokenizer in DIR: no tokenizer.json, no vocab.json with merges.txt, and no vocab.txt", ""),
+        (
+            {},
+            "there is no tokenizer in DIR: no tokenizer.json, no vocab.json with merges.txt, and no vocab.txt",
+            "--tokenizer names another place for it",
+        ),
         ({"tokenizer__model": "x"}, "DIR/tokenizer.model is a SentencePiece vocabulary, which tinytf does not", "Auto"),
         ({"spm__model": "x"}, "DIR/spm.model is a SentencePiece vocabulary, which tinytf does not read", "Auto"),
         ({"tiktoken__model": "x"}, "DIR/tiktoken.model is a tiktoken vocabulary, which tinytf does not read", "Auto"),

@@ -1,15 +1,16 @@
 """From files to a model: first the configuration and the headers, then each stored tensor to its parameters."""
 
-import math
-from collections.abc import Container, Iterator, Mapping
+import re
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.table import FamilyTable, Stored, layer_of
+from tinytf.checkpoints.table import Computed, FamilyTable, Stored, layer_of
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
@@ -17,8 +18,8 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 
 Shapes = dict[str, tuple[int, ...]]
-_RADIANS = 5e-4
-"""The error that a float32 frequency causes in the angle of a position in the thousands."""
+_ROUNDINGS = 16
+"""The allowed error of a table that a file stores, in roundings of float32: a power rounds its exponent too."""
 
 
 def damage_error(path: Path, reason: str, state: str = "damaged") -> CheckpointError:
@@ -49,14 +50,14 @@ class LoadedModel(NamedTuple):
 class Plan:
     """A model without its weights, and what to do with each stored tensor.
 
-    ``targets`` are the parameters that a tensor fills. A tensor in ``copy_of`` must equal the one named there, a tensor
-    in ``computed`` the one given there. All others are skipped.
+    ``targets`` are the parameters that a tensor fills. A tensor in ``copy_of`` must equal the one named there; for one
+    in ``computed``, the function there gives what it must hold. All others are skipped.
     """
 
     model: Transformer
     targets: Mapping[str, list[tuple[str, Stored]]]
     copy_of: Mapping[str, str]
-    computed: Mapping[str, Tensor]
+    computed: Mapping[str, Callable[[Tensor], Computed]]
     notes: tuple[str, ...]
 
     @property
@@ -102,7 +103,7 @@ class Checkpoint:
                 needed[name] = layout.stored_shape(shape if layout.expert is None else shape[1:], layer)
                 targets.setdefault(name, []).append((parameter, layout))
         copy_of: dict[str, str] = {}
-        computed: dict[str, Tensor] = {}
+        computed: dict[str, Callable[[Tensor], Computed]] = {}
         skipped_names, notes = set(), set()
         for plain, name in stored.items():
             if name in targets:
@@ -113,7 +114,7 @@ class Checkpoint:
             elif skip is None:
                 continue
             elif skip.computed is not None:
-                computed[name] = skip.computed(self.config, shapes[name])
+                computed[name] = partial(skip.computed, self._layer_of(plain))
             elif skip.noted:
                 notes.add(f"not opened: {skip.why} ({plain.split('.')[0]})")
             skipped_names.add(name)
@@ -156,16 +157,29 @@ class Checkpoint:
                 'if they are not, set "tie_word_embeddings": false in config.json',
             )
 
-    def _require_computed(self, name: str, computed: Tensor) -> None:
+    def _layer_of(self, plain: str) -> ModelConfig:
+        """The configuration of the layer that a stored name belongs to; the model's for one without a layer."""
+        layer = re.search(r"(?<=\.)\d+(?=\.)", plain)
+        return self.config.at(int(layer[0]) if layer and int(layer[0]) < self.config.n_layers else None)
+
+    def _require_computed(self, name: str, computed: Callable[[Tensor], Computed]) -> None:
         """Raise CheckpointError for a stored table that differs from the computed one by more than rounding."""
         stored = self.weights.stored(name)
-        rounding = _RADIANS + (torch.finfo(stored.dtype).eps if stored.is_floating_point() else 0.0)
-        difference = (
-            (stored.double() - computed.double()).abs().max().item() if stored.shape == computed.shape else math.inf
-        )
-        if not difference <= rounding:
+        values, error = computed(stored)
+        if stored.shape != values.shape:
+            shapes = f"has shape {tuple(stored.shape)}, the configuration gives {tuple(values.shape)}"
+            raise CheckpointError(f"{self.source}: {name} {shapes}")
+        if torch.equal(stored, values.to(stored.dtype)):
+            return
+        values, difference = values.double(), (stored.double() - values.double()).abs()
+        allowed = torch.zeros(())
+        if stored.is_floating_point():
+            limits = torch.finfo(stored.dtype)
+            rounding = _ROUNDINGS * torch.finfo(torch.float32).eps + limits.eps
+            allowed = values.abs() * rounding + error + limits.smallest_normal * limits.eps
+        if not (difference <= allowed).all():
             raise CheckpointError(
-                f"{self.source}: {name} differs from the table that the configuration gives by {difference:.3g}",
+                f"{self.source}: {name} differs from the table that the configuration gives by {difference.max():.3g}",
                 "a custom table is not implemented",
             )
 

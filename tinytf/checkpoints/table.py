@@ -200,16 +200,23 @@ def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", 
     return {f"blocks.{{n}}.ffn.experts.{name}": layout for name, layout in layouts.items()}
 
 
+class Computed(NamedTuple):
+    """The ``values`` that a stored tensor must hold; ``error`` is that of float32 arithmetic beyond their rounding."""
+
+    values: Tensor
+    error: float = 0.0
+
+
 class Skip(NamedTuple):
     """Stored tensors that are skipped, and why; ``noted`` ones are reported, since a user could miss them.
 
-    ``computed`` gives the values that such a tensor must hold, from the configuration and its shape.
+    ``computed`` gives what such a tensor must hold, from the configuration of its layer and the tensor itself.
     """
 
     pattern: str
     why: str
     noted: bool = False
-    computed: Callable[[ModelConfig, tuple[int, ...]], Tensor] | None = None
+    computed: Callable[[ModelConfig, Tensor], Computed] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ class Tokenized(Report):
 
     def fields(self) -> dict[str, Any]:
         windows = {"windows": [{"x": x, "y": y} for x, y in self.windows]} if self.window else {}
-        tokenizer = {"kind": self.tokenizer.kind, "vocab_size": self.tokenizer.vocab_size, "note": self.note}
+        tokenizer = self.tokenizer.to_dict(self.note)
         return {"model": self.name, "tokenizer": tokenizer, **text_data(self.text), **windows}
 
 

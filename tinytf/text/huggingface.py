@@ -5,20 +5,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import TOKENIZER, read_bytes, read_json, reading
+from tinytf.nearest import did_you_mean
 from tinytf.text.chat import directory_template, template_of
+from tinytf.text.choice import NOTHING, Settings, setting_words
 from tinytf.text.ids import IdTokenizer
 from tinytf.text.library import UntrustedTokenizer, library_errors, untrusted_tokenizer
 from tinytf.text.printable import printable
-from tinytf.text.special_tokens import SpecialTokens, add_special_tokens, read_special_tokens
+from tinytf.text.special_tokens import ROLES, SpecialTokens, add_special_tokens, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.text.tokenizer_classes import BERT, ESM, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
+from tinytf.text.tokenizer_classes import BERT, CLASSES, ESM, GPT2, QWEN2, ROBERTA, TokenizerClass, choose_class
 
 _READ_MODELS = ("BPE", "WordPiece", "WordLevel")
 _UNIGRAM, _UNCHANGED_CLASSES = "Unigram", ("PreTrainedTokenizer", "TokenizersBackend")
@@ -56,24 +58,29 @@ class Vocabulary:
     note: str = ""
 
 
-def load_tokenizer_directory(directory: Path) -> Vocabulary:
+def load_tokenizer_directory(directory: Path, given: Settings = NOTHING) -> Vocabulary:
     """The tokenizer of ``directory``: tokenizer.json, or vocab.json with merges.txt, or vocab.txt.
 
     Ids, offsets and added tokens are those of ``AutoTokenizer.from_pretrained(directory)``; texts are not
-    truncated or padded. Raises CheckpointError for a file that is missing, damaged or of an unknown kind.
+    truncated or padded. Settings that are ``given`` replace those of tokenizer_config.json.
+
+    Raises CheckpointError for a file that is missing, damaged or of an unknown kind, UsageError for a setting that is
+    given and not read.
     """
     config, settings = (_optional(directory / name) for name in ("config.json", "tokenizer_config.json"))
+    settings = {**settings, **given}
     stored = directory / "tokenizer.json"
     reader = _from_tokenizer_json if stored.exists() else _from_vocabulary
     with library_errors(CheckpointError, f"{stored if stored.exists() else directory} is not a tokenizer"):
-        library, special, note, untrusted = reader(directory, config, settings)
+        library, special, note, untrusted, assumed = reader(directory, config, settings, given)
         library.encode_special_tokens = settings.get("split_special_tokens") is True
         generation = directory / "generation_config.json"
         sources: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
         ends = _ends(sources, library.token_to_id(special.names.get("eos_token", "")))
         start = library.token_to_id(special.names.get("bos_token", ""))
         chat = directory_template(directory, settings, special.names)
-        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start, chat, untrusted), note)
+        tokenizer = Tokenizer(library, ends, special.names.get("mask_token"), start, chat, untrusted, assumed)
+        return Vocabulary(tokenizer, ", with ".join(filter(None, (note, setting_words(given)))))
 
 
 def tokenizer_in_memory(tokenizer: Any, model: Any) -> Vocabulary:
@@ -108,11 +115,17 @@ def tokenizer_in_memory(tokenizer: Any, model: Any) -> Vocabulary:
     return Vocabulary(Tokenizer(library, ends, mask, start, chat))
 
 
-_Loaded = tuple[Library, SpecialTokens, str, UntrustedTokenizer | None]
-"""A tokenizer, its special tokens, a note, and its worker if it is untrusted."""
+class _Loaded(NamedTuple):
+    """A tokenizer, its special tokens, a note, its worker if it is untrusted, and the settings that no file has."""
+
+    library: Library
+    special: SpecialTokens
+    note: str
+    untrusted: UntrustedTokenizer | None = None
+    assumed: Settings = NOTHING
 
 
-def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> _Loaded:
+def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, given: Settings) -> _Loaded:
     path = directory / "tokenizer.json"
     data = read_json(path, TOKENIZER)
     model, added = data.get("model"), data.get("added_tokens") or []
@@ -123,7 +136,8 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     settings = {key: value for key, value in settings.items() if key not in _SWITCHES}
     without_model = json.dumps({key: value for key, value in data.items() if key != "model"})
     declared = _declared(config, settings)
-    tokenizer_class = choose_class(config.get("model_type"), declared, '"ByteLevel"' in without_model)
+    tokenizer_class = _class_of(config, settings, given, '"ByteLevel"' in without_model)
+    _require_read(given, tokenizer_class)
     is_unchanged = isinstance(declared, str) and declared.removesuffix("Fast") in _UNCHANGED_CLASSES
     # Most Unigram classes rebuild the parts around the model, each in its own way.
     if kind not in _READ_MODELS and not (kind == _UNIGRAM and (tokenizer_class or is_unchanged)):
@@ -137,13 +151,13 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
         library = Library.from_file(str(reading(path)))
         special = read_special_tokens(directory, settings, added, {})
         add_special_tokens(library, special)
-        return library, special, "", untrusted
+        return _Loaded(library, special, "", untrusted)
     if kind != tokenizer_class.model:
         raise CheckpointError(f"{path} has a {kind} model, and a {tokenizer_class.name} has {tokenizer_class.model}")
     stored = Library.from_str(json.dumps({**data, "added_tokens": [], "model": _EMPTY[kind]}))
     special = read_special_tokens(directory, settings, added, tokenizer_class.specials)
     library = _build(tokenizer_class, model, stored.post_processor, settings, special)
-    return library, special, _replaced_parts(tokenizer_class, stored, library), untrusted
+    return _Loaded(library, special, _replaced_parts(tokenizer_class, stored, library), untrusted)
 
 
 def _require_complete_templates(stored: Any, path: Path) -> None:
@@ -157,8 +171,8 @@ def _require_complete_templates(stored: Any, path: Path) -> None:
                 raise CheckpointError(f"{path}: the post_processor adds {printable(str(missing[0]))} without an id")
 
 
-def _from_vocabulary(directory: Path, config: Settings, settings: Settings) -> _Loaded:
-    tokenizer_class = choose_class(config.get("model_type"), _declared(config, settings), False)
+def _from_vocabulary(directory: Path, config: Settings, settings: Settings, given: Settings) -> _Loaded:
+    tokenizer_class = _class_of(config, settings, given, False)
     available = [files for files in (("vocab.json", "merges.txt"), ("vocab.txt",)) if _has_all(directory, files)]
     if not available:
         raise _no_vocabulary(directory)
@@ -172,8 +186,38 @@ def _from_vocabulary(directory: Path, config: Settings, settings: Settings) -> _
     else:
         model = _read_merges(directory)
         used_class = tokenizer_class or _reader_of_merges(model["vocab"], settings)
+    _require_read(given, used_class)
+    for role in (role for role in ROLES if given.get(role, "") not in ("", *model["vocab"])):
+        raise UsageError(f"{role} {given[role]!r} is not in {files[0]}", did_you_mean(given[role], model["vocab"]))
+    named = read_special_tokens(directory, settings, [], {}).names
     special = read_special_tokens(directory, settings, [], used_class.specials)
-    return _build(used_class, model, None, settings, special), special, f"from {' and '.join(files)}", None
+    assumed = {key: used_class.settings[key] for key in used_class.open if key not in settings}
+    if tokenizer_class is None:  # then everything that the class brings is assumed with it
+        defaults = {key: default for key, default in used_class.settings.items() if default is not None}
+        assumed = {"tokenizer_class": used_class.name, **defaults, **used_class.specials}
+        assumed = {key: default for key, default in assumed.items() if key not in {**settings, **named}}
+    library = _build(used_class, model, None, settings, special)
+    return _Loaded(library, special, f"from {' and '.join(files)}", None, assumed)
+
+
+def _class_of(config: Settings, settings: Settings, given: Settings, byte_level: bool) -> TokenizerClass | None:
+    """The class that is given, or else that of the files; None for a tokenizer.json that is used unchanged."""
+    if (name := given.get("tokenizer_class")) is None:
+        return choose_class(config.get("model_type"), _declared(config, settings), byte_level)
+    if name not in CLASSES:
+        raise UsageError(f"there is no tokenizer_class {str(name)!r}", did_you_mean(str(name), CLASSES))
+    return CLASSES[name]
+
+
+def _require_read(given: Settings, tokenizer_class: TokenizerClass | None) -> None:
+    """Raise UsageError for a setting that is given, but not read, or of another type."""
+    switches = ["split_special_tokens", *(tokenizer_class.settings if tokenizer_class else ())]
+    for name, value in given.items():
+        if name not in (known := ("tokenizer_class", *switches, *ROLES)):
+            kind = f"a {tokenizer_class.name}" if tokenizer_class else "this tokenizer.json"
+            raise UsageError(f"{kind} has no setting {name!r}", did_you_mean(name, known))
+        if isinstance(value, bool) != (name in switches):
+            raise UsageError(f"{name} is not {value!r}", "give true or false" if name in switches else "give a token")
 
 
 def _has_all(directory: Path, files: tuple[str, ...]) -> bool:
@@ -311,7 +355,8 @@ def _no_vocabulary(directory: Path) -> CheckpointError:
         if (directory / name).exists():
             return CheckpointError(f"there is no {missing} in {directory}, and {name} needs it")
     expected = "no tokenizer.json, no vocab.json with merges.txt, and no vocab.txt"
-    return CheckpointError(f"there is no tokenizer in {directory}: {expected}")
+    hint = "--tokenizer names another place for it"
+    return CheckpointError(f"there is no tokenizer in {directory}: {expected}", hint)
 
 
 def _lines(path: Path) -> list[str]:

@@ -59,7 +59,7 @@ def library_errors(kind: type[TinytfError], prefix: str) -> Iterator[None]:
     """Re-raise exceptions of the library (Exception and its PanicException) as ``kind``, with a ``prefix``."""
     try:
         yield
-    except (kind, CheckpointError, MemoryError, KeyboardInterrupt, SystemExit):
+    except (kind, CheckpointError, UsageError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         raise kind(f"{prefix}: {printable(str(error), spaces=False)}") from None

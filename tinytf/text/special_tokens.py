@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Library
 from tinytf.errors import CheckpointError
 from tinytf.files import read_json
 
-_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _EXTRA, _LEGACY_EXTRA = "extra_special_tokens", "additional_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -56,11 +56,11 @@ def read_special_tokens(
     extra = merged.get(_EXTRA) or []
     _require(isinstance(extra, list), source, "the extra special tokens are not a list")
 
-    roles = {role: merged.get(role, defaults.get(role)) for role in _ROLES}
+    roles = {role: merged.get(role, defaults.get(role)) for role in ROLES}
     roles |= {
         role: token
         for role, token in merged.items()
-        if role.endswith("_token") and role not in _ROLES and isinstance(token, (str, dict))
+        if role.endswith("_token") and role not in ROLES and isinstance(token, (str, dict))
     }
     roles |= extra_roles
     named = {role: _token(token, source, special=True) for role, token in roles.items() if token is not None}

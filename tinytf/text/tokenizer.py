@@ -15,6 +15,7 @@ from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import TOKENIZER, read_bytes
 from tinytf.short_repr import ShortRepr, shown
 from tinytf.text.chat import ChatTemplate, Conversation, MessageSpan, template_of
+from tinytf.text.choice import NOTHING, Settings, setting_words
 from tinytf.text.library import (
     DEFAULT_LIMIT,
     Limit,
@@ -24,6 +25,7 @@ from tinytf.text.library import (
     split,
     untrusted_tokenizer,
 )
+from tinytf.text.never_produced import never_produced
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -43,6 +45,8 @@ _ENDS = ("<|endoftext|>", "</s>", "[SEP]")
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "<|endoftext|>")
 _OWN_KEY = "tinytf"  # the key in a tokenizer.json for data that only we store
 _MASKS = ("[MASK]", "<mask>")
+_MOST_NAMED = 3
+"""The number of entries that a note names."""
 _MOST_SHOWN = 12
 """The number of tokens in the ``repr`` of an encoding."""
 
@@ -165,7 +169,8 @@ class Tokenizer:
 
     ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that begins a text;
     without them the vocabulary is searched for the usual names. ``chat`` renders conversations as text. ``untrusted``
-    does the work in another process if parts of the tokenizer are not known to be harmless.
+    does the work in another process if parts of the tokenizer are not known to be harmless. ``assumed`` are settings
+    that the files leave open.
     """
 
     def __init__(
@@ -176,6 +181,7 @@ class Tokenizer:
         start: int | None = None,
         chat: ChatTemplate | None = None,
         untrusted: UntrustedTokenizer | None = None,
+        assumed: Settings = NOTHING,
     ) -> None:
         library.no_truncation()
         library.no_padding()
@@ -192,6 +198,7 @@ class Tokenizer:
         self._masks = _MASKS if mask is None else (mask,)
         self._start = start
         self.chat = chat
+        self.assumed = dict(assumed)
 
     def __repr__(self) -> str:
         return shown(self, {"kind": self.kind, "tokens": self.vocab_size})
@@ -224,6 +231,33 @@ class Tokenizer:
         if chat is not None:
             data[_OWN_KEY] |= {"chat_template": chat.stored, "names": dict(chat.names)}
         return json.dumps(data, ensure_ascii=False, indent=1)
+
+    @cached_property
+    def never_produced(self) -> list[str] | None:
+        """The entries that no text can produce, as far as that is proven; None for another kind than BERT's."""
+        return None if self._untrusted else never_produced(self.library)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed about the tokenizer, and how many entries can never be produced so; empty if nothing."""
+        if not self.assumed:
+            return ()
+        note = f"the tokenizer is guessed, as no file says: {', '.join(setting_words(self.assumed).split(','))}."
+        if entries := self.never_produced:
+            such = ", ".join(printable(entry) for entry in entries[:_MOST_NAMED])
+            note += f" So read, no text produces {len(entries):,} of its {self.vocab_size:,} entries, such as {such}."
+        return (f"{note} --tokenizer KEY=VALUE changes a guess",)
+
+    def to_dict(self, note: str) -> dict[str, Any]:
+        """A description as plain JSON data; ``note`` says where the vocabulary comes from."""
+        entries = self.never_produced if self.assumed else None
+        return {
+            "kind": self.kind,
+            "vocab_size": self.vocab_size,
+            "note": note,
+            "assumed": dict(self.assumed),
+            "never_produced": None if entries is None else len(entries),
+        }
 
     @cached_property
     def vocab_size(self) -> int:

@@ -13,9 +13,9 @@ from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError
+from tinytf.text.choice import Settings
 from tinytf.text.printable import printable
 
-Settings = Mapping[str, Any]  # tokenizer_config.json
 Names = Mapping[str, str]  # the named special tokens: "eos_token" -> "</s>"
 
 
@@ -34,15 +34,22 @@ class TokenizerClass:
     """One class of transformers.
 
     ``files`` are read if there is no tokenizer.json; ``specials`` are its special tokens unless a file names others;
-    ``ends`` makes the post-processor; its first argument is the post-processor of tokenizer.json.
+    ``ends`` makes the post-processor; its first argument is the post-processor of tokenizer.json. ``settings`` are the
+    keys of tokenizer_config.json that it reads, with their defaults; models of the class differ in the ``open`` ones.
     """
 
     name: str
     model: str
     files: tuple[str, ...]
     specials: Names
-    parts: Callable[[Settings, Names], Parts]
+    make_parts: Callable[[Settings, Names], Parts]
     ends: Callable[[Any, Settings, Names, Library], Any]
+    settings: Settings
+    open: tuple[str, ...] = ()
+
+    def parts(self, settings: Settings, names: Names) -> Parts:
+        """The parts around the vocabulary."""
+        return self.make_parts({**self.settings, **settings}, names)
 
 
 def _with_id(name: str, library: Library) -> tuple[str, int]:
@@ -91,12 +98,12 @@ _NO_AFFIXES = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
 
 
 def _gpt2(settings: Settings, names: Names) -> Parts:
-    prefix = bool(settings.get("add_prefix_space", False))
+    prefix = bool(settings["add_prefix_space"])
     return Parts(pre_tokenizers.ByteLevel(add_prefix_space=prefix), decoders.ByteLevel(), model=_NO_AFFIXES)
 
 
 def _gpt_neox(settings: Settings, names: Names) -> Parts:
-    prefix, trim = bool(settings.get("add_prefix_space", False)), bool(settings.get("trim_offsets", True))
+    prefix, trim = bool(settings["add_prefix_space"]), bool(settings["trim_offsets"])
     level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, trim_offsets=trim)
     return Parts(level, decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
 
@@ -128,7 +135,7 @@ def byte_level_after(*expressions: str, prefix: bool = False) -> Any:
 
 
 def _qwen2(settings: Settings, names: Names) -> Parts:
-    words = byte_level_after(words_and(r"\p{N}"), prefix=bool(settings.get("add_prefix_space")))
+    words = byte_level_after(words_and(r"\p{N}"), prefix=bool(settings["add_prefix_space"]))
     return Parts(words, decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
 
 
@@ -136,9 +143,9 @@ _PIECES_TO_TEXT = [decoders.Replace("▁", " "), decoders.ByteFallback(), decode
 
 
 def _llama(settings: Settings, names: Names) -> Parts:
-    setting = settings.get("add_prefix_space")
+    setting = settings["add_prefix_space"]
     prefix = True if setting is None else bool(setting)
-    scheme = ("always" if settings.get("legacy", False) else "first") if prefix else "never"
+    scheme = ("always" if settings["legacy"] else "first") if prefix else "never"
     without_prefix = [decoders.Strip(content=" ", left=1)] if prefix else []
     return Parts(
         pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False),
@@ -157,15 +164,15 @@ def _gemma(settings: Settings, names: Names) -> Parts:
 
 
 def _bert(settings: Settings, names: Names) -> Parts:
-    accents = settings.get("strip_accents")
+    accents = settings["strip_accents"]
     return Parts(
         pre_tokenizers.BertPreTokenizer(),
         decoders.WordPiece(prefix="##"),
         normalizers.BertNormalizer(
             clean_text=True,
-            handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+            handle_chinese_chars=bool(settings["tokenize_chinese_chars"]),
             strip_accents=None if accents is None else bool(accents),
-            lowercase=bool(settings.get("do_lower_case", True)),
+            lowercase=bool(settings["do_lower_case"]),
         ),
         {
             "unk_token": names.get("unk_token", "[UNK]"),
@@ -176,10 +183,10 @@ def _bert(settings: Settings, names: Names) -> Parts:
 
 
 def _deberta_v2(settings: Settings, names: Names) -> Parts:
-    scheme = "always" if settings.get("add_prefix_space", True) else "first"
-    lower = [normalizers.Lowercase()] if settings.get("do_lower_case") else []
+    scheme = "always" if settings["add_prefix_space"] else "first"
+    lower = [normalizers.Lowercase()] if settings["do_lower_case"] else []
     spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
-    cut = [pre_tokenizers.Punctuation(behavior="isolated")] if settings.get("split_by_punct") else []
+    cut = [pre_tokenizers.Punctuation(behavior="isolated")] if settings["split_by_punct"] else []
     return Parts(
         pre_tokenizers.Sequence([*cut, pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)]),
         decoders.Metaspace(replacement="▁", prepend_scheme=scheme),
@@ -199,6 +206,8 @@ def _cls_and_eos(stored: Any, settings: Settings, names: Names, library: Library
 
 
 _MERGES = ("vocab.json", "merges.txt")
+_SWITCHES = {"add_bos_token": False, "add_eos_token": False}
+_PREFIX, _TRIM = {"add_prefix_space": False}, {"trim_offsets": True}
 _END_OF_TEXT = "<|endoftext|>"
 _GPT2_SPECIALS = {"bos_token": _END_OF_TEXT, "eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT}
 _LLAMA_SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -214,15 +223,38 @@ _ROBERTA_SPECIALS = {
 _ESM_SPECIALS = {f"{word}_token": f"<{word}>" for word in ("unk", "cls", "pad", "mask", "eos")}
 _QWEN2_SPECIALS = {"eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT, "pad_token": _END_OF_TEXT}
 
-GPT2 = TokenizerClass("GPT2Tokenizer", "BPE", _MERGES, _GPT2_SPECIALS, _gpt2, _stored_ends)
-ROBERTA = TokenizerClass("RobertaTokenizer", "BPE", _MERGES, _ROBERTA_SPECIALS, _gpt2, _roberta_ends)
-BERT = TokenizerClass("BertTokenizer", "WordPiece", ("vocab.txt",), _BERT_SPECIALS, _bert, _cls_and_sep)
-QWEN2 = TokenizerClass("Qwen2Tokenizer", "BPE", _MERGES, _QWEN2_SPECIALS, _qwen2, _stored_ends)
-LLAMA = TokenizerClass("LlamaTokenizer", "BPE", (), _LLAMA_SPECIALS, _llama, _stored_ends)
-GEMMA = TokenizerClass("GemmaTokenizer", "BPE", (), _GEMMA_SPECIALS, _gemma, _stored_ends)
-ESM = TokenizerClass("EsmTokenizer", "WordLevel", ("vocab.txt",), _ESM_SPECIALS, _esm, _cls_and_eos)
+GPT2 = TokenizerClass("GPT2Tokenizer", "BPE", _MERGES, _GPT2_SPECIALS, _gpt2, _stored_ends, _PREFIX | _SWITCHES)
+ROBERTA = TokenizerClass("RobertaTokenizer", "BPE", _MERGES, _ROBERTA_SPECIALS, _gpt2, _roberta_ends, _PREFIX | _TRIM)
+BERT = TokenizerClass(
+    "BertTokenizer",
+    "WordPiece",
+    ("vocab.txt",),
+    _BERT_SPECIALS,
+    _bert,
+    _cls_and_sep,
+    {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True},
+    open=("do_lower_case",),
+)
+QWEN2 = TokenizerClass("Qwen2Tokenizer", "BPE", _MERGES, _QWEN2_SPECIALS, _qwen2, _stored_ends, _PREFIX | _SWITCHES)
+LLAMA = TokenizerClass(
+    "LlamaTokenizer",
+    "BPE",
+    (),
+    _LLAMA_SPECIALS,
+    _llama,
+    _stored_ends,
+    {"add_prefix_space": True, "legacy": False, **_SWITCHES},
+)
+GEMMA = TokenizerClass("GemmaTokenizer", "BPE", (), _GEMMA_SPECIALS, _gemma, _stored_ends, _SWITCHES)
+ESM = TokenizerClass("EsmTokenizer", "WordLevel", ("vocab.txt",), _ESM_SPECIALS, _esm, _cls_and_eos, {})
 GPT_NEOX = TokenizerClass(
-    "GPTNeoXTokenizer", "BPE", _MERGES, {**_GPT2_SPECIALS, "pad_token": "<|padding|>"}, _gpt_neox, _switched_ends
+    "GPTNeoXTokenizer",
+    "BPE",
+    _MERGES,
+    {**_GPT2_SPECIALS, "pad_token": "<|padding|>"},
+    _gpt_neox,
+    _switched_ends,
+    _PREFIX | _TRIM | _SWITCHES,
 )
 DEBERTA_V2 = TokenizerClass(
     "DebertaV2Tokenizer",
@@ -231,9 +263,10 @@ DEBERTA_V2 = TokenizerClass(
     {**_BERT_SPECIALS, "bos_token": "[CLS]", "eos_token": "[SEP]"},
     _deberta_v2,
     _cls_and_sep,
+    {"add_prefix_space": True, "do_lower_case": False, "split_by_punct": False},
 )
 
-_CLASSES: Mapping[str, TokenizerClass] = {
+CLASSES: Mapping[str, TokenizerClass] = {
     **{c.name: c for c in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX, DEBERTA_V2)},
     "BartTokenizer": ROBERTA,
     "DistilBertTokenizer": BERT,
@@ -269,4 +302,4 @@ def choose_class(model_type: object, declared: object, byte_level: bool) -> Toke
         return registered
     if name == LLAMA.name and byte_level:
         return None
-    return _CLASSES.get(name)
+    return CLASSES.get(name)

@@ -60,7 +60,7 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         if tour is not None and tour.model and model == default_model():
             model = tour.model
         opened = model_options
-        spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter)
+        spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter, opened.tokenizer)
         session = Session(VERBS, spec, Settings(**vars(drawing)))
     elif folder is not None:
         raise UsageError(

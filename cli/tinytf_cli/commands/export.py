@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import complete_model
+from tinytf_cli.options import complete_model, tokenizer_option
 from tinytf_cli.output import Output
 
 
@@ -19,6 +19,7 @@ class Options:
     adapter: Path | None = option(
         type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )
+    tokenizer: str | None = tokenizer_option()
     to: str = option(type=click.Choice(["huggingface"]), required=True, help="The format to write.")
 
 
@@ -29,4 +30,4 @@ def export(options: Options, output: Output) -> None:
     """
     from tinytf.loading import load
 
-    output.draw(load(options.model, device="cpu", adapter=options.adapter).export(options.directory))
+    output.draw(load(options.model, options.tokenizer, device="cpu", adapter=options.adapter).export(options.directory))

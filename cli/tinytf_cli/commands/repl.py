@@ -51,7 +51,12 @@ def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: D
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run traces another text")
     spec = Spec(
-        model_options.model, model_options.device, model_options.dtype, model_options.seed, model_options.adapter
+        model_options.model,
+        model_options.device,
+        model_options.dtype,
+        model_options.seed,
+        model_options.adapter,
+        model_options.tokenizer,
     )
     session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current_interrupt())
     session.debug = bool(click.get_current_context().params.get("debug"))
@@ -66,7 +71,7 @@ def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: D
             run_startup(session, path)
             drawn = {name: value for name, value in vars(drawing).items() if is_typed(name)}
             session.change(settings=replace(session.settings, **drawn))
-            typed_spec = spec if is_typed("model", "device", "dtype", "seed", "adapter") else None
+            typed_spec = spec if is_typed("model", "device", "dtype", "seed", "adapter", "tokenizer") else None
     outcome = session.begin(" ".join(options.words), typed_spec, quiet=not interactive)
     if outcome.failure is not None or outcome.status:
         session.say(outcome)

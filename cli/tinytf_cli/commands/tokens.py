@@ -9,7 +9,7 @@ import click
 from tinytf_cli.command import command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import corpus_files
-from tinytf_cli.options import DEFAULT_MODEL, OptionalTextOptions, complete_model, default_model
+from tinytf_cli.options import DEFAULT_MODEL, OptionalTextOptions, complete_model, default_model, tokenizer_option
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Options:
         "-m", "--model", metavar="MODEL", default=default_model, show_default=DEFAULT_MODEL,
         shell_complete=complete_model, help="Use the tokenizer of this model.",
     )  # fmt: skip
+    tokenizer: str | None = tokenizer_option()
     versus: str | None = option(
         metavar="MODEL", shell_complete=complete_model,
         help="Show the first text that the tokenizer of this model splits differently, and exit 1.",
@@ -52,7 +53,7 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     from tinytf.compare.splits import splits
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
-    from tinytf.sources import find_source, open_tokenizer
+    from tinytf.sources import find_source, open_tokenizer, vocabulary_of
     from tinytf.text.train import train_characters
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views import splits as _  # noqa: F401 - registers its view
@@ -67,13 +68,14 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     if not options.corpus:
         texts.items  # noqa: B018 - report a missing text before opening a tokenizer
     session = host()
-    if session is not None and not is_typed("model"):
+    if session is not None and not is_typed("model", "tokenizer"):
         name, context = session.model.name, session.model.config.context
         tokenizer, note = session.model.tokenizer, session.model.tokenizer_note
     else:
         source = find_source(options.model)
         name, context = source.name, source.config().context
-        tokenizer, note = source.vocabulary().tokenizer, source.vocabulary().note
+        vocabulary = vocabulary_of(source, options.tokenizer)
+        tokenizer, note = vocabulary.tokenizer, vocabulary.note
     if options.versus is not None:
         pair, files = (
             (tokenizer, open_tokenizer(options.versus)),

@@ -74,7 +74,7 @@ class Models:
                     model = model.without(ablation.at, how=ablation.how, reference=ablation.reference)
                 self.add(spec, model.with_numbers(others) if others else model)
         elif spec not in cache:
-            loaded = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed, adapter=spec.adapter)
+            loaded = load(spec.name, **spec.options)
             self.add(spec, loaded)
         _touch(cache, spec)
         for orphan in [changed for changed in self._changed if changed.whole not in self._whole]:

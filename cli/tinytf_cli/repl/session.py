@@ -285,7 +285,7 @@ class Session(Outlet):
         if spec != default or spec != self.state.spec:
             non_default = {name: value for name, value in spec.options.items() if value != default.options[name]}
             words = [
-                f"--{name} {shell_quoted(str(value)) if name == 'adapter' else value} "
+                f"--{name} {shell_quoted(str(value)) if name in ('adapter', 'tokenizer') else value} "
                 for name, value in non_default.items()
             ]
             outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")

@@ -99,15 +99,16 @@ def _read_ablation(
 @click.option("--dtype", type=click.Choice(DTYPES))
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Random seed of a preset's weights.")
 @click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter of PEFT to merge.")
+@click.option("--tokenizer", metavar="PLACE,KEY=VALUE", help="Where its tokenizer is, or what its files leave open.")
 @click.option("--quiet", is_flag=True, help="Show nothing.")
 def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
     """Open another model for the present text, or show which one is open.
 
-    A model that is named has no adapter unless --adapter gives one.
+    A model that is named has no adapter and its own tokenizer, unless an option gives others.
     """
     from tinytf_cli.views.banner import model_words, notes
 
-    base = replace(session.state.spec, adapter=None) if options["name"] else session.state.spec
+    base = replace(session.state.spec, adapter=None, tokenizer=None) if options["name"] else session.state.spec
     spec = replace(base, **{key: value for key, value in options.items() if value is not None})
     try:
         loaded = session.models.model(spec)

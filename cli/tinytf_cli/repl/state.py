@@ -70,6 +70,7 @@ class Spec:
     dtype: str = "float32"
     seed: int = 0
     adapter: Path | None = None
+    tokenizer: str | None = None
     without: Ablation | None = None
     numbers: tuple[tuple[str, float], ...] = ()
 
@@ -94,7 +95,7 @@ class Spec:
     @property
     def options(self) -> dict[str, Any]:
         """The options of the model by name, as ``model`` and the commands take them."""
-        return {name: getattr(self, name) for name in ("device", "dtype", "seed", "adapter")}
+        return {name: getattr(self, name) for name in ("device", "dtype", "seed", "adapter", "tokenizer")}
 
     @property
     def short(self) -> str:

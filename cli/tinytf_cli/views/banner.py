@@ -62,8 +62,8 @@ def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
     yield from (replace(note, lead=True) for note in notes(model))
 
 
-def notes(source: Model | Info) -> Iterator[Line]:
-    """The notes of a model, a line each."""
+def notes(source: Model | Info | Tokenizer) -> Iterator[Line]:
+    """The notes of a model or a tokenizer, a line each."""
     for note in source.notes:
         yield titled("note", f": {printable(note, spaces=False)}")
 

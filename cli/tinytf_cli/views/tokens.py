@@ -10,7 +10,7 @@ from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.banner import tokenizer_words
+from tinytf_cli.views.banner import notes, tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Pieces, Span, Table
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import note
@@ -48,6 +48,7 @@ def tokens(report: Tokenized, terminal: Terminal, display: TokensDisplay) -> Ite
     encoding, limit = report.text, display.limit
     name = Span(printable(report.name, spaces=False), "strong")
     yield Line([name, Span(" · "), *tokenizer_words(report.tokenizer, report.note, encoding)])
+    yield from notes(report.tokenizer)
     characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
     count = len(encoding.tokens)
     yield Heading(plural(count, "token"), f"{characters} characters, {size} bytes")

@@ -9,6 +9,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
+from tinytf.text.choice import NOTHING, Settings
 from tinytf.text.library import library_errors
 from tinytf.text.tokenizer_classes import BERT, LLAMA
 
@@ -17,12 +18,13 @@ _NORMAL, _BYTE = 1, 6
 
 
 class GgufTokenizer(NamedTuple):
-    """A tokenizer, its vocabulary, and whether it adds a start and an end token by default."""
+    """A tokenizer, its vocabulary, whether it adds a start and an end token by default, and what was assumed."""
 
     library: Library
     tokens: list[str]
     start: bool = False
     end: bool = False
+    assumed: Settings = NOTHING
 
 
 def _scores(keys: Fields, tokens: list[str]) -> Sequence[float]:
@@ -114,12 +116,13 @@ def wordpiece(keys: Fields, tokens: list[str]) -> GgufTokenizer:
     pieces = [_bert_spelling(token, kind) for token, kind in zip(tokens, types, strict=True)]
     unknown = keys.index("unknown_token_id", len(tokens))
     is_cased = any(piece != piece.lower() for piece in pieces if piece[:1] != "[")
-    parts = BERT.parts({"do_lower_case": not is_cased}, {})
+    assumed = {} if f"{keys.prefix}do_lower_case" in keys.data else {"do_lower_case": not is_cased}
+    parts = BERT.parts({"do_lower_case": keys.flag("do_lower_case", not is_cased)}, {})
     unknown_piece = pieces[unknown] if unknown is not None else "[UNK]"
     vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
     library = Library(models.WordPiece(vocabulary, **{**parts.model, "unk_token": unknown_piece}))
     library.normalizer, library.pre_tokenizer, library.decoder = parts.normalizer, parts.pre_tokenizer, parts.decoder
-    return GgufTokenizer(library, pieces, start=True, end=True)
+    return GgufTokenizer(library, pieces, start=True, end=True, assumed=assumed)
 
 
 def _bert_spelling(token: str, kind: float) -> str:

@@ -7,9 +7,11 @@ from tokenizers import AddedToken
 from tinytf.checkpoints.gguf.byte_level import byte_level
 from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.gguf.pieces import GgufTokenizer, sentencepiece, unigram, wordpiece
-from tinytf.errors import CheckpointError
+from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields, quoted
+from tinytf.nearest import did_you_mean
 from tinytf.text.chat import ChatTemplate
+from tinytf.text.choice import NOTHING, Settings
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.tokenizer_classes import start_and_end
 
@@ -28,9 +30,14 @@ _BUILDERS: Mapping[str, Callable[[Fields, list[str]], GgufTokenizer]] = {
 }
 
 
-def tokenizer_of(header: Header) -> Tokenizer:
-    """The tokenizer of a file. Raises CheckpointError for a kind that is not implemented, or inconsistent parts."""
-    keys = Fields(header.metadata, header.path, prefix="tokenizer.ggml.")
+def tokenizer_of(header: Header, given: Settings = NOTHING) -> Tokenizer:
+    """The tokenizer of a file. Settings that are ``given`` replace keys of its metadata, without their prefix.
+
+    Raises CheckpointError for a kind or setting that is not implemented, or inconsistent parts.
+    """
+    prefix = "tokenizer.ggml."
+    said = {prefix + key: value for key, value in given.items()}
+    keys = Fields({**header.metadata, **said}, header.path, prefix=prefix)
     kind = keys.text("model")
     if kind not in _BUILDERS:
         raise CheckpointError(
@@ -50,10 +57,14 @@ def tokenizer_of(header: Header) -> Tokenizer:
         ends = (separator, *(end for end in ends if end != separator))
     _add_special(keys, base, {token_id for token_id in (start, separator, mask, *ends) if token_id is not None})
     _add_start_and_end(keys, base, start, next(iter(ends), None))
+    if unread := [key for key in given if prefix + key not in keys.asked]:
+        known = [key.removeprefix(prefix) for key in sorted(keys.asked)]
+        raise UsageError(f"the tokenizer of {header.path} has no setting {unread[0]!r}", did_you_mean(unread[0], known))
     keys.refuse_unknown(_HARMLESS, ("_token_id", "_token_ids"))
     roles = {"bos_token": start, "eos_token": next(iter(ends), None), "sep_token": separator, "mask_token": mask}
     chat = _chat(header, {role: base.tokens[token_id] for role, token_id in roles.items() if token_id is not None})
-    return Tokenizer(base.library, ends, None if mask is None else base.tokens[mask], start, chat)
+    mask_token = None if mask is None else base.tokens[mask]
+    return Tokenizer(base.library, ends, mask_token, start, chat, assumed=base.assumed)
 
 
 def _chat(header: Header, names: Mapping[str, str]) -> ChatTemplate | None:

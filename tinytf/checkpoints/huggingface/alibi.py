@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.buffers import frequencies
 from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
@@ -207,6 +208,9 @@ FALCON = replace(
     ),
     stored={name: layout for name, layout in BLOOM.stored.items() if name != "embed.norm"},
     spellings=((r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm.")),
-    skipped=(*BLOOM.skipped, Skip(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, a buffer")),
+    skipped=(
+        *BLOOM.skipped,
+        Skip(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, a buffer", computed=frequencies),
+    ),
 )
 """Almazrouei et al. 2023: a parallel residual; one key head for all query heads, or one for each group."""

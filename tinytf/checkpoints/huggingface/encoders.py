@@ -3,15 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
+from tinytf.checkpoints.huggingface.buffers import frequencies, rotary_waves
 from tinytf.checkpoints.huggingface.table import SIZES
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
-from tinytf.steps.operations.rotate import rotary_frequencies
 
 _LAYER = "encoder.layer.{n}"
 
@@ -89,12 +86,6 @@ def _read_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     return {"d_embed": width if projected else 0, "projection_bias": projected}
 
 
-def _rotary_waves(config: ModelConfig, shape: tuple[int, ...]) -> Tensor:
-    """The sines of each position's angles, then their cosines: (positions, head width)."""
-    angles = torch.arange(shape[0])[:, None] * rotary_frequencies(config.rope).double()
-    return torch.cat((angles.sin(), angles.cos()), dim=-1)
-
-
 ROFORMER = replace(
     BERT,
     name="RoFormer",
@@ -112,7 +103,7 @@ ROFORMER = replace(
     },
     skipped=(
         *BERT.skipped,
-        Skip(r"encoder\.embed_positions\.weight", "sines and cosines, stored as a table", computed=_rotary_waves),
+        Skip(r"encoder\.embed_positions\.weight", "sines and cosines, a buffer", computed=rotary_waves),
     ),
 )
 """Su et al. 2021: rotary positions in a post-norm encoder."""
@@ -176,7 +167,7 @@ ESM = replace(
     },
     skipped=(
         *ROBERTA.skipped,
-        Skip(r".*rotary_embeddings\.inv_freq", "rotary frequencies, which are computed", noted=True),
+        Skip(r".*rotary_embeddings\.inv_freq", "rotary frequencies, a buffer", computed=frequencies),
         Skip(r"contact_head\..*", "the residue-contact head", noted=True),
         Skip(r"embeddings\.position_embeddings\.weight", "a position table that a model with RoPE does not use"),
     ),

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.buffers import causal_mask, hidden_score, positions
 from tinytf.checkpoints.huggingface.heads import DECODER_HEADS, ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, by_layer, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
@@ -68,7 +69,8 @@ GPT2 = Family(
         "head.decoder": Stored("lm_head"),
     },
     skipped=(
-        Skip(r"h\.\d+\.attn\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
+        Skip(r"h\.\d+\.attn\.bias", "the causal mask, a buffer", computed=causal_mask),
+        Skip(r"h\.\d+\.attn\.masked_bias", "the score of a hidden pair, a buffer", computed=hidden_score),
         Skip(r"(score|classifier|multiple_choice_head\.summary)\..*", "a classification head", noted=True),
     ),
     copies={"lm_head.weight": "wte.weight"},
@@ -155,7 +157,8 @@ GPT_NEO = replace(
         "blocks.{n}.attention.o": Stored("h.{n}.attn.attention.out_proj"),
     },
     skipped=(
-        Skip(r"h\.\d+\.attn\.attention\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
+        Skip(r"h\.\d+\.attn\.attention\.bias", "the causal mask, a buffer", computed=causal_mask),
+        Skip(r"h\.\d+\.attn\.attention\.masked_bias", "the score of a hidden pair, a buffer", computed=hidden_score),
         Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),
     ),
 )
@@ -179,7 +182,7 @@ OPENAI_GPT = replace(
         "embed.tokens": Stored("tokens_embed"),
         "embed.positions": Stored("positions_embed"),
     },
-    skipped=(*GPT2.skipped, Skip("position_ids", "positions counted out, stored as a buffer")),
+    skipped=(*GPT2.skipped, Skip("position_ids", "positions, a buffer", computed=positions)),
     copies={"lm_head.weight": "tokens_embed.weight"},
 )
 """Radford et al. 2018: post-norm, so no norm follows the last block."""

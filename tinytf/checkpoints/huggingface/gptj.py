@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.buffers import causal_mask, hidden_score, rotary_waves
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -55,8 +56,9 @@ GPTJ = Family(
         "head.decoder": Stored("lm_head"),
     },
     skipped=(
-        Skip(r"h\.\d+\.attn\.(bias|masked_bias|causal_mask)", "the causal mask, stored as a buffer"),
-        Skip(r"h\.\d+\.attn\.embed_positions", "rotary sines and cosines, stored as a buffer"),
+        Skip(r"h\.\d+\.attn\.(bias|causal_mask)", "the causal mask, a buffer", computed=causal_mask),
+        Skip(r"h\.\d+\.attn\.masked_bias", "the score of a hidden pair, a buffer", computed=hidden_score),
+        Skip(r"h\.\d+\.attn\.embed_positions", "sines and cosines, a buffer", computed=rotary_waves),
         Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),
     ),
     copies={"lm_head.weight": "wte.weight"},

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tinytf.checkpoints.huggingface.buffers import causal_mask, frequencies, hidden_score
 from tinytf.checkpoints.huggingface.rope import rotary_width, written_share
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
@@ -60,8 +61,9 @@ NEOX = Family(
         "head.decoder": Stored("embed_out"),
     },
     skipped=(
-        Skip(r"layers\.\d+\.attention\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
-        Skip(r"layers\.\d+\.attention\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer"),
+        Skip(r"layers\.\d+\.attention\.bias", "the causal mask, a buffer", computed=causal_mask),
+        Skip(r"layers\.\d+\.attention\.masked_bias", "the score of a hidden pair, a buffer", computed=hidden_score),
+        Skip(r"layers\.\d+\.attention\.rotary_emb\.inv_freq", "rotary frequencies, a buffer", computed=frequencies),
         Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),
     ),
     copies={"embed_out.weight": "embed_in.weight"},

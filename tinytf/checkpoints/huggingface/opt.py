@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.buffers import fairseq_waves
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
@@ -134,4 +135,8 @@ XGLM = replace(
         "final_norm": Stored("layer_norm"),
         "head.decoder": Stored("lm_head"),
     },
+    skipped=(
+        *OPT.skipped,
+        Skip(r"embed_positions\.weights", "sines and cosines, a buffer", computed=fairseq_waves),
+    ),
 )
