@@ -112,6 +112,7 @@ def open_source(
         (*notes, *weighed.notes),
         source.corpus(),
         table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
+        prompts=source.prompts(),
     )
 
 
