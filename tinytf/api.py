@@ -48,6 +48,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.parameters import parameters
     from tinytf.look.positions import positions
     from tinytf.look.rollout import rollout
+    from tinytf.look.similar import most_similar, similar
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
 
@@ -69,6 +70,8 @@ class Model(TextModel):
     lens = lens
     attribute = attribute
     neighbours = neighbours
+    similar = similar
+    most_similar = most_similar
     neurons = neurons
     experts = experts
     expert_load = expert_load
