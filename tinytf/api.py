@@ -64,7 +64,7 @@ class Model(TextModel):
         """
         from tinytf.checkpoints.huggingface.export import export
 
-        return replace(export(self.transformer, self.tokenizer, Path(directory)), model=self.name)
+        return replace(export(self.transformer, self.tokenizer, Path(directory), self.prompts), model=self.name)
 
     tokens = tokens
     lens = lens

@@ -31,7 +31,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
 from tinytf.text.printable import printable
-from tinytf.text.prompts import Prompts
+from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.folder.remembered import files_of
 
@@ -83,7 +83,7 @@ class Source(ABC):
 
     def prompts(self) -> Prompts:
         """What its files say to put before a text whose vector is asked for."""
-        return Prompts()
+        return NO_PROMPTS
 
     def corpus(self) -> Path | None:
         """A text file of the kind that the model was trained on, or None."""
@@ -185,7 +185,7 @@ class MemorySource(DirectorySource):
         return tokenizer_in_memory(self.tokenizer, self.module)
 
     def prompts(self) -> Prompts:
-        return Prompts()
+        return NO_PROMPTS
 
 
 class GgufSource(DirectorySource):

@@ -17,7 +17,7 @@ from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, Written
 from tinytf.text.library import DEFAULT_LIMIT, Limit
 from tinytf.text.printable import printable
-from tinytf.text.prompts import Prompts
+from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
 from tinytf.trace.record import record, record_all
@@ -44,7 +44,7 @@ class TextModel(ShortRepr):
     lacks: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
-    prompts: Prompts = field(default=Prompts(), repr=False, compare=False)
+    prompts: Prompts = field(default=NO_PROMPTS, repr=False, compare=False)
 
     def __repr__(self) -> str:
         config = self.config

@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from architectures import config_of, lively
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tinytf.checkpoints.huggingface.export import export
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.huggingface.sentence import read_prompts
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.sources import ASSETS
+from tinytf.text.prompts import Prompts
+from tinytf.text.tokenizer import Tokenizer
 
 _SIZES = {"in_features": 24, "out_features": 9}
 IDS = torch.tensor([[2, 7, 9, 4, 7, 3]])
@@ -126,6 +131,21 @@ def test_a_module_outside_the_folder_is_refused(tmp_path: Path, bert: tuple[Path
     (folder / "modules.json").write_text(text)
     with pytest.raises(CheckpointError, match="leads out of the folder"):
         read_directory(folder)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "kind", ["minilm, the mean of the tokens at length 1", "labse, the first token through a dense layer"]
+)
+def test_an_exported_model_makes_the_same_vectors_of_the_same_prompts(tmp_path: Path, kind: str) -> None:
+    model, prompts = lively(config_of(kind, head="none")), Prompts({"query": "ask: "}, "query")
+    export(model, Tokenizer.load(ASSETS / "tiny-encoder" / "tokenizer.json"), tmp_path / "out", prompts)
+    again = read_directory(tmp_path / "out").load().transformer
+    assert again.config == model.config
+    assert again.pooling is not None
+    assert model.pooling is not None
+    assert torch.equal(again.pooling(again.hidden(IDS)), model.pooling(model.hidden(IDS)))
+    assert read_prompts(tmp_path / "out") == prompts
 
 
 def test_prompts_are_read_by_name(tmp_path: Path) -> None:

@@ -30,3 +30,6 @@ class Prompts:
     def first(self, names: tuple[str, ...]) -> str | None:
         """The first of some names that has a prompt; None where none of them has."""
         return next((name for name in names if name in self.named), None)
+
+
+NO_PROMPTS = Prompts()

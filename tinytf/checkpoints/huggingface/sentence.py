@@ -1,20 +1,24 @@
 """Folders of sentence-transformers: modules.json, which lists what follows the transformer, read and written."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.load import Checkpoint, Shapes, WeightFiles
 from tinytf.checkpoints.table import Skip, Stored
 from tinytf.checkpoints.weights import Mapped, Weights
+from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
-from tinytf.files import read_json, read_json_list
+from tinytf.files import read_json, read_json_list, to_json
+from tinytf.parts.part import leaves
+from tinytf.parts.pooling import Pooling
 from tinytf.text.prompts import Prompts
 
 _MODULES, _PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -190,3 +194,38 @@ def read_prompts(directory: Path) -> Prompts:
     if default is not None and config.text("default_prompt_name") not in prompts:
         raise config.fault(f"default_prompt_name {quoted(str(default))} is none of the prompts")
     return Prompts(prompts, default)
+
+
+def without_modules(config: ModelConfig) -> ModelConfig:
+    """The configuration of the transformer alone."""
+    return config.but(**{name: FIELDS[name].default for name in leaves(Pooling)})
+
+
+def written_modules(config: ModelConfig, state: Mapping[str, Tensor], prompts: Prompts) -> dict[str, bytes]:
+    """The files that say how a text becomes one vector, by their paths in the folder; empty without pooling."""
+    if config.pooling == "none":
+        return {}
+    kind = next(theirs for theirs, ours in _POOLING.items() if ours == config.pooling)
+    flags = {key: mode == kind for key, mode in _FLAGS.items()}
+    files = {"1_Pooling/config.json": to_json({"word_embedding_dimension": config.d_model, **flags})}
+    folders, width = ["", "1_Pooling"], config.d_model
+    activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.pooled_activation)
+    for module, out in zip(_DENSE, config.pooled_dense, strict=False):
+        folder = f"{len(folders)}_Dense"
+        place = "linear" if activation == "Identity" else "activation"
+        layer = {"in_features": width, "out_features": out, "bias": config.pooled_bias}
+        files[f"{folder}/config.json"] = to_json(
+            {**layer, "activation_function": f"torch.nn.modules.{place}.{activation}"}
+        )
+        own = {f"linear.{leaf}": state[f"{module}.{leaf}"] for leaf in ("weight", "bias")[: 1 + config.pooled_bias]}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in own.items()}
+        files[f"{folder}/model.safetensors"] = save_tensors(tensors, metadata={"format": "pt"})
+        folders, width = [*folders, folder], out
+    folders += [f"{len(folders)}_Normalize"] * config.unit_embedding
+    kinds = [folder.partition("_")[2] or "Transformer" for folder in folders]
+    modules = [
+        {"idx": number, "name": str(number), "path": folder, "type": f"sentence_transformers.models.{kind}"}
+        for number, (folder, kind) in enumerate(zip(folders, kinds, strict=True))
+    ]
+    said = {"prompts": dict(prompts.named), "default_prompt_name": prompts.default}
+    return {**files, _PROMPTS: to_json(said), _MODULES: to_json(modules)}

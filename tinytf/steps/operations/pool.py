@@ -49,8 +49,9 @@ class Pool(Operation):
         return self.shares(inputs[0]).sum(dim=-2).to(inputs[0].dtype)
 
     def code(self, site: Site) -> str:
-        back = f".to({site.names[0]}.dtype)" if wide(site.input()) is not site.input() else ""
-        return f"{site.variable} = ({_CODE[self.kind].format(x=in_float32(site.names[0], site.input()))}){back}"
+        x, name = site.input(), site.names[0]
+        pooled = _CODE[self.kind].format(x=in_float32(name, x))
+        return f"{site.variable} = " + (pooled if wide(x) is x else f"({pooled}).to({name}.dtype)")
 
     def arithmetic(self, cell: Cell) -> Working:
         (dimension,) = cell.index
