@@ -43,6 +43,10 @@ ARCHITECTURES = {
         qk_norm=True, qk_norm_last=True, experts=8, experts_per_token=1, d_expert=64, d_shared=64,
         router="sigmoid", routes_renormed=False, routes_first=True, chunk=16,
     ),
+    "embedding models": PRESETS["bert-base"].but(
+        head="none", pooler=False, pooling="mean", pooled_dense=(3072, 768), pooled_activation="tanh",
+        unit_embedding=True,
+    ),
     "talking heads": _LLAMA.but(talking_heads=True),
     "Qwen3.5": PRESETS["qwen3.5-tiny"],
     "LFM2": PRESETS["lfm2-tiny"],

@@ -49,6 +49,23 @@ KINDS: dict[str, dict[str, Any]] = {
     "gpt2": {"activation": "gelu_tanh"},
     "bert with a masked head": {**BERT, "head": "mlm", "head_bias": True},
     "bert with a pooler": {**BERT, "head": "none", "pooler": True},
+    "minilm, the mean of the tokens at length 1": {**BERT, "head": "mlm", "pooling": "mean", "unit_embedding": True},
+    "labse, the first token through a dense layer": {
+        **BERT,
+        "head": "mlm",
+        "pooling": "first",
+        "pooled_dense": (10,),
+        "pooled_activation": "tanh",
+    },
+    "e5, the last token of a decoder": {**LLAMA, "pooling": "last", "unit_embedding": True},
+    "the maximum, through two dense layers": {
+        "pooling": "max",
+        "pooled_dense": (9, 7),
+        "pooled_activation": "gelu",
+        "unit_embedding": True,
+    },
+    "sgpt, later tokens weighted more": {"pooling": "weighted", "pooled_dense": (9, 7), "pooled_bias": False},
+    "the sum over the root of the length": {**BERT, "head": "mlm", "pooling": "sqrt"},
     "the paper's encoder": {
         "causal": False,
         "norm_order": "post",

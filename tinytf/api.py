@@ -48,6 +48,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.parameters import parameters
     from tinytf.look.positions import positions
     from tinytf.look.rollout import rollout
+    from tinytf.look.similar import most_similar, similar
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
 
@@ -63,12 +64,14 @@ class Model(TextModel):
         """
         from tinytf.checkpoints.huggingface.export import export
 
-        return replace(export(self.transformer, self.tokenizer, Path(directory)), model=self.name)
+        return replace(export(self.transformer, self.tokenizer, Path(directory), self.prompts), model=self.name)
 
     tokens = tokens
     lens = lens
     attribute = attribute
     neighbours = neighbours
+    similar = similar
+    most_similar = most_similar
     neurons = neurons
     experts = experts
     expert_load = expert_load

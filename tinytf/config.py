@@ -20,6 +20,7 @@ from tinytf.parts.embedding import Embedding
 from tinytf.parts.head import CLASS_HEADS, Head
 from tinytf.parts.norm import NORMED
 from tinytf.parts.part import COUNT, LACKS, POSITIVE, SHARE, Leaf, Part, build, leaf, leaves, listed, value_at
+from tinytf.parts.pooling import Pooling
 
 __all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ModelConfig", "Rope"]
 
@@ -89,6 +90,7 @@ class ModelConfig(Part):
     embedding: Embedding
     blocks: tuple[BlockConfig, ...]
     head: Head
+    vector: Pooling
 
     if TYPE_CHECKING:
 
@@ -141,6 +143,7 @@ class ModelConfig(Part):
             embedding=build(Embedding, flat),
             blocks=tuple(kinds[values] for values in layers),
             head=build(Head, flat),
+            vector=build(Pooling, flat),
         )
 
     def setting(self, name: str) -> Any:
@@ -154,8 +157,10 @@ class ModelConfig(Part):
 
     def require(self) -> None:
         kinds = tuple(dict.fromkeys(self.blocks))
-        for part in (self.embedding, *kinds, self.head):
+        for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
+        if self.pooler and self.pooling != "none":
+            raise ConfigError(f"pooling {self.pooling!r} and a pooler exclude each other", "a text has one vector")
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
             raise ConfigError(f"position_offset {self.embedding.position_offset} needs learned positions")
         for name, values in self.by_layer:
@@ -307,6 +312,8 @@ class ModelConfig(Part):
             "q_rank": self.q_rank,
             "kv_rank": self.kv_rank,
             "vocab": self.vocab_size,
+            "d_dense": (*self.pooled_dense, self.d_model)[0],
+            "d_vector": (self.d_model, *self.pooled_dense)[-1],
             "label": len(self.labels),
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
@@ -380,7 +387,7 @@ class ModelConfig(Part):
         }
         embedding, head = self.embedding.words(self.causal), self.head.words(self.causal)
         positions = listed(layers["positions"], embedding["positions"])
-        rows = {**layers, **embedding, **head, **overview, "positions": positions}
+        rows = {**layers, **embedding, **self.vector.words(self.causal), **head, **overview, "positions": positions}
         return {row: rows[row] for row in _ROWS if rows.get(row)}
 
     def to_dict(self) -> dict[str, Any]:
@@ -401,7 +408,7 @@ DIFFERING = tuple(name for name, setting in _LEAVES.items() if setting.differs)
 """The settings that may differ from layer to layer."""
 _ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
-    "embeddings", "positions", "norm", "residual", "feed-forward", "biases", "head",
+    "embeddings", "positions", "norm", "residual", "feed-forward", "biases", "pooling", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
 _OF_MIXERS = ("n_heads", "n_kv_heads", "d_head", "d_value")

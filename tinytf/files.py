@@ -212,8 +212,23 @@ def read_json(path: Path, limit: int = CONFIGURATION) -> dict[str, Any]:
 
     Raises CheckpointError, with the file and the position, if it is missing, unreadable, or not a JSON object.
     """
+    data = _read_json(path, limit)
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} holds a {type(data).__name__}, not a JSON object")
+    return data
+
+
+def read_json_list(path: Path, limit: int = CONFIGURATION) -> list[dict[str, Any]]:
+    """A list of JSON objects. Raises like ``read_json``."""
+    data = _read_json(path, limit)
+    if not isinstance(data, list) or not all(isinstance(entry, dict) for entry in data):
+        raise CheckpointError(f"{path} is not a list of JSON objects")
+    return data
+
+
+def _read_json(path: Path, limit: int) -> Any:
     try:
-        data = json.loads(read_bytes(path, limit).decode("utf-8"))
+        return json.loads(read_bytes(path, limit).decode("utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"there is no {path.name} in {path.parent}") from None
     except UnicodeDecodeError as error:
@@ -225,6 +240,3 @@ def read_json(path: Path, limit: int = CONFIGURATION) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not JSON that can be read: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path} holds a {type(data).__name__}, not a JSON object")
-    return data

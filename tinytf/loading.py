@@ -114,6 +114,7 @@ def open_source(
         (*notes, *weighed.notes),
         source.corpus(),
         table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
+        prompts=source.prompts(),
     )
 
 

@@ -349,8 +349,8 @@ def filling(folder: Path) -> Iterator[None]:
                 yield
         except BaseException:
             with suppress(OSError):
-                for path in folder.iterdir():
-                    path.unlink()
+                for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder goes before it
+                    path.rmdir() if path.is_dir() else path.unlink()
             raise
     except BaseException:
         for parent in missing:

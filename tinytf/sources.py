@@ -17,6 +17,7 @@ from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.huggingface.memory import read_module
+from tinytf.checkpoints.huggingface.sentence import read_prompts
 from tinytf.checkpoints.load import Checkpoint, LoadedModel
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
@@ -31,6 +32,7 @@ from tinytf.presets import PRESETS, preset
 from tinytf.text.choice import NOTHING, Settings, TokenizerChoice, setting_words
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
 from tinytf.text.printable import printable
+from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.folder.remembered import files_of
 
@@ -90,6 +92,10 @@ class Source(ABC):
     def card(self) -> dict[str, Any] | None:
         """The model card, or None."""
         return None
+
+    def prompts(self) -> Prompts:
+        """What its files say to put before a text whose vector is asked for."""
+        return NO_PROMPTS
 
     def corpus(self) -> Path | None:
         """A text file of the kind that the model was trained on, or None."""
@@ -168,6 +174,9 @@ class DirectorySource(Source):
     def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
         return self.checkpoint.load(dtype)
 
+    def prompts(self) -> Prompts:
+        return read_prompts(self.path)
+
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
         return adapter.merge(transformer, self.checkpoint.table)
 
@@ -192,6 +201,9 @@ class MemorySource(DirectorySource):
     def vocabulary(self, given: Settings = NOTHING) -> Vocabulary:
         self._refuse(given)
         return tokenizer_in_memory(self.tokenizer, self.module)
+
+    def prompts(self) -> Prompts:
+        return NO_PROMPTS
 
 
 class GgufSource(DirectorySource):

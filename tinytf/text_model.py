@@ -17,6 +17,7 @@ from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, Written
 from tinytf.text.library import DEFAULT_LIMIT, Limit
 from tinytf.text.printable import printable
+from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
 from tinytf.trace.record import record, record_all
@@ -30,7 +31,7 @@ class TextModel(ShortRepr):
     ``source`` says where it comes from, ``tokenizer_note`` where the vocabulary does, ``file_notes`` what was ignored
     in its files. ``corpus`` is a text of the kind that it was trained on, if known; ``lacks`` are the parts of
     attention that were left out, ``numbers`` what was set, such as ``√d = 1``; ``table`` is the family table of its
-    files, if they are another program's.
+    files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for.
     """
 
     name: str
@@ -43,6 +44,7 @@ class TextModel(ShortRepr):
     lacks: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
+    prompts: Prompts = field(default=NO_PROMPTS, repr=False, compare=False)
 
     def __repr__(self) -> str:
         config = self.config

@@ -206,6 +206,7 @@ def refused(parts: Parts, tmp_path: Path) -> str:
         ("llama.feed_forward_length", 96, "blk.0.ffn_up.weight has shape (64, 32), the configuration needs (96, 32)"),
         ("llama.rope.freq_base", float("nan"), "rope.freq_base nan is not a finite number"),
         ("llama.rope.freq_base", -1.0, "rope_theta -1.0 is not above 0"),
+        ("llama.pooling_type", 9, "pooling_type 9 is not implemented"),
         ("llama.vocab_size", 299, "token_embd.weight has 300 rows, and llama.vocab_size 299"),
         ("general.type", "adapter", "holds a 'adapter', not a model"),
         ("general.architecture", "mamba", "the architecture 'mamba' is not one that tinytf opens"),
@@ -244,6 +245,18 @@ def test_metadata_that_changes_nothing_is_let_be(tmp_path, keys):
     other = read_gguf(parts.write(tmp_path / "other.gguf")).load(torch.float32)
     assert other.transformer.config == plain.transformer.config
     assert torch.equal(other.transformer(IDS), plain.transformer(IDS))
+
+
+@pytest.mark.parametrize(("number", "pooling"), [(0, "none"), (1, "mean"), (2, "first"), (3, "last"), (4, "none")])
+def test_the_pooling_of_a_file_is_a_step(tmp_path, number, pooling):
+    parts = small_parts()
+    parts.keys["llama.pooling_type"] = number
+    model = read_gguf(parts.write(tmp_path / "a.gguf")).load(torch.float32).transformer
+    assert model.config.pooling == pooling
+    if model.pooling is not None:
+        hidden = model.hidden(IDS)
+        expected = {"mean": hidden.mean(1), "first": hidden[:, 0], "last": hidden[:, -1]}[pooling]
+        assert torch.allclose(model.pooling(hidden), expected, atol=1e-6)
 
 
 def test_an_unknown_architecture_says_what_is_known(tmp_path):

@@ -35,6 +35,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "rollout": (("rollout", TEXT, *OPEN),),
     "runs": (("runs", "run"),),
     "score": (("score", "--chat", "messages.json", *OPEN),),
+    "similar": (("similar", TEXT, *OPEN, "--pooling", "mean", "--file", "book.txt"),),
     "sweep": (("sweep", "recipe.toml", "book.txt=2", "corpus", "--out", "sweeps", "--lr", "1e-3,2e-3"),),
     "tokens": (("tokens", TEXT, "-m", "m"),),
     "trace": (("trace", TEXT, *OPEN, "--adapter", "adapter"), ("trace", TEXT, "-m", "cached", "--device", "cpu")),

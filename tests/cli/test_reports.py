@@ -35,6 +35,7 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
     ("blame", SENTENCE, "--budget", "1MB"): lambda model: model.budget(SENTENCE, 10**6),
     ("neighbours", "cat", "dog"): lambda model: model.neighbours(["cat", "dog"]),
     ("neighbours", SENTENCE, "--at", "L1.out"): lambda model: model.neighbours(text=SENTENCE, at="L1.out"),
+    ("similar", SENTENCE, OTHER, "--pooling", "mean"): lambda model: model.similar(SENTENCE, OTHER, pooling="mean"),
     ("neurons", SENTENCE): lambda model: model.neurons(SENTENCE),
     ("explain", "L0H0.scores[1,0]", SENTENCE): lambda model: model.explain(SENTENCE, "L0H0.scores[1,0]"),
     ("grad", SENTENCE): lambda model: model.backward(SENTENCE),

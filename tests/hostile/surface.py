@@ -21,6 +21,7 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     "experts": _TRACED,
     "lens": _TRACED,
     "neighbours": ("cat", *MODEL),
+    "similar": ("the cat", "a dog", "--pooling", "mean", *MODEL),
     "explore": _TRACED,
     "repl": ("-f", "session.txt", *MODEL),
     "explain": ("L0H0.scores[1,0]", *_TRACED),

@@ -40,8 +40,10 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "PatchSweep": lambda model: model.patch_sweep(TEXT, OTHER, answer="the", versus="cat"),
     "Patched": lambda model: model.patch(TEXT, OTHER, "L0.ffn", answer="the", versus="cat"),
     "Positions": lambda model: model.positions(),
+    "Ranked": lambda model: model.most_similar(TEXT, [OTHER], pooling="mean"),
     "Rollout": lambda model: model.rollout(TEXT),
     "Score": lambda model: model.score(TEXT),
+    "Similar": lambda model: model.similar(TEXT, OTHER, pooling="mean"),
     "Tokenized": lambda model: model.tokens(TEXT),
     "Traced": lambda model: model.traced(TEXT),
 }

@@ -34,6 +34,7 @@ COMMANDS = {
     "Positions": ("info", "--positions"),
     "Rollout": ("rollout", TEXT),
     "Score": ("score", TEXT),
+    "Similar": ("similar", TEXT, OTHER, "--pooling", "mean"),
     "Tokenized": ("tokens", TEXT),
     "Traced": ("trace", TEXT),
 }

@@ -50,7 +50,21 @@ def test_hidden_states_after_every_layer(ours: Model, theirs: transformers.BertM
     for layer in range(ours.config.n_layers):
         assert (trace[f"L{layer}.in"] - expected.hidden_states[layer][0]).abs().max() < 1e-5
         assert (trace[f"L{layer}.out"] - expected.hidden_states[layer + 1][0]).abs().max() < 1e-5
-    assert (trace["pooled"] - expected.pooler_output[0]).abs().max() < 1e-5
+
+
+def test_vectors_and_cosines_are_those_of_sentence_transformers(ours: Model, folder: Path) -> None:
+    library = pytest.importorskip("sentence_transformers").SentenceTransformer(str(folder), device="cpu")
+    expected = torch.from_numpy(library.encode(SENTENCES))
+    found = torch.stack([trace["embedding"] for trace in ours.traces(SENTENCES)])
+    assert (found - expected).abs().max() < 1e-6
+    cosines = library.similarity(expected, expected)
+    for other in range(1, len(SENTENCES)):
+        alike = ours.similar(SENTENCES[0], SENTENCES[other])
+        assert alike.cosine == pytest.approx(float(cosines[0, other]), abs=1e-6)
+        assert alike.pairs is not None
+        assert float(alike.pairs.sum()) == pytest.approx(float(cosines[0, other]), abs=1e-6)
+    words = ours.similar(*SENTENCES[:2]).word_pairs[0]
+    assert (words.first, words.second) == (2, 2)  # cat and feline, of two pieces, after [CLS] and an article
 
 
 @torch.no_grad()

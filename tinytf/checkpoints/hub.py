@@ -8,7 +8,10 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.outputs import require_unfenced
 
 _SMALL_FILES = ("*.json", "merges.txt", "vocab.txt", "*.model")
-_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors"), ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
+_WEIGHTS = (
+    ("model.safetensors", "model-*-of-*.safetensors", "*_Dense/model.safetensors"),
+    ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "*_Dense/pytorch_model.bin"),
+)
 
 
 def _library() -> Any:

@@ -51,7 +51,8 @@ class Draw:
             for step, layer in trace.steps.rows
             if step.to_loss and step.is_tensor and (not step.is_map or self._queries(step, layer))
         ]
-        self._parameters = [name for name in trace.parameters if not name.startswith("pooler.")]
+        unused = {step.module for step in trace.steps.after if step.module and not step.to_loss}
+        self._parameters = [name for name in trace.parameters if name.rpartition(".")[0] not in unused]
 
     def step(self) -> ProbedEntry:
         """An entry of a step; every step of every layer is equally likely, whatever its size."""

@@ -63,6 +63,19 @@ class Block(Program):
         return self.run({STREAM: x}, Pass(start=start, padding_mask=padding_mask, cache=cache))
 
 
+class Pooling(Program):
+    """From the last hidden states of a text to its vector: pooling over the tokens, dense layers, length 1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        table = table_of(config)
+        super().__init__(config, table.vector_steps, "pooling.", outside=(table.final,))
+        self.takes = table.final
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, T, C), of one length and without padding -> (…, E)."""
+        return self.run({self.takes: x}, Pass())
+
+
 class Head(Program):
     """The head: from the last hidden states to logits of tokens or classes, by all steps of the table."""
 
@@ -101,6 +114,7 @@ class Transformer(nn.Module):
         }
         modules = {path: step.operation.make_module(config, step) for path, step in steps_by_module.items()}
         self.final_norm, self.pooler = modules.get("final_norm", nn.Identity()), modules.get("pooler")
+        self.pooling = Pooling(config) if config.pooling != "none" else None
         self.head = Head(config) if config.head.kind != "none" else None
         self.share_layers()
         # address and bytes of the buffers that weights were moved to, see tinytf.generate.layout

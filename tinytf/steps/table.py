@@ -13,7 +13,18 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
-from tinytf.parts import attention, block, embedding, feed_forward, gated_delta, head, norm, positions, short_conv
+from tinytf.parts import (
+    attention,
+    block,
+    embedding,
+    feed_forward,
+    gated_delta,
+    head,
+    norm,
+    pooling,
+    positions,
+    short_conv,
+)
 from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Step
 
 if TYPE_CHECKING:
@@ -51,9 +62,9 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """What an input in <…> stands for: the nearest row above with this role and these axes."""
 
-STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *head.ROWS)
+STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *pooling.ROWS, *head.ROWS)
 """Every row that any model can have, in order of computation."""
-_PARTS = (embedding, norm, attention, gated_delta, short_conv, positions, feed_forward, head)
+_PARTS = (embedding, norm, attention, gated_delta, short_conv, positions, feed_forward, pooling, head)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
@@ -223,6 +234,11 @@ class StepTable:
         """The name of the step that weights the chosen experts; empty in a model without experts."""
         names = (step.name for step in self.layer_steps if step.in_experts and step.axes == ROUTES and step.to_loss)
         return next(names, "")
+
+    @property
+    def vector_steps(self) -> tuple[Step, ...]:
+        """The steps from the last hidden states to the vector of the text; empty without pooling."""
+        return tuple(step for step in self.after if step.path.startswith("pooling."))
 
     @property
     def probabilities(self) -> Step | None:

@@ -59,6 +59,17 @@ def _by_tensors(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return values
 
 
+_POOLING = {0: "none", 1: "mean", 2: "first", 3: "last", 4: "none"}
+"""Our words for the numbers of llama.cpp; 4 is a rank by a task head, which is not read."""
+
+
+def _pooling(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    kind = keys.whole("pooling_type", 0)
+    if kind not in _POOLING:
+        raise keys.fault(f"pooling_type {kind:,} is not implemented")
+    return {"pooling": _POOLING[kind]}
+
+
 SIZES = (
     Key("embedding_length", "d_model"),
     Key("attention.head_count", "n_heads"),
@@ -70,6 +81,7 @@ SIZES = (
     Key("feed_forward_length", "d_ff"),
     Group(_vocab_size),
     Group(_by_tensors),
+    Group(_pooling),
 )
 LAYER_NORM = Key("attention.layer_norm_epsilon", "norm_eps")
 RMS_NORM = Key("attention.layer_norm_rms_epsilon", "norm_eps")
@@ -91,8 +103,8 @@ def except_keys(*names: str) -> dict[str, tuple[Any, ...]]:
     return {key: values for key, values in ONLY.items() if key not in names}
 
 
-HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "pooling_type")
-"""The context of training, and the pooling for sentence vectors."""
+HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length")
+"""The context of training."""
 
 
 def scores_of_gemma(layers_of_27b: int) -> Group:

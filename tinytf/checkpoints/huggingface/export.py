@@ -11,6 +11,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf.checkpoints.huggingface.sentence import without_modules, written_modules
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored, layer_of
 from tinytf.config import FIELDS, ModelConfig
@@ -18,9 +19,10 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json
 from tinytf.model.transformer import Transformer
-from tinytf.outputs import filling, write_state
+from tinytf.outputs import filling, make_folder, write_state
 from tinytf.report import Report
 from tinytf.text.huggingface import load_tokenizer_directory
+from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
 
 _ROLES = {
@@ -57,8 +59,10 @@ class Exported(Report):
         }
 
 
-def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exported:
+def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: Prompts = NO_PROMPTS) -> Exported:
     """Write ``model`` and its tokenizer as transformers would, each file atomically, the configuration last.
+
+    With pooling, the folder also has the modules of sentence-transformers, and the ``prompts``.
 
     An embedding scale that no family has is multiplied into the embeddings, and a tied head becomes a separate one with
     the unscaled weights. If transformers would rebuild the tokenizer because of the family, zero biases are added to
@@ -69,6 +73,8 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     """
     config = model.config.but(dropout=0.0)
     state: Mapping[str, Tensor] = dict((*model.named_parameters(), *model.named_buffers()))  # shared weights, once
+    modules = written_modules(config, state, prompts)
+    config, state = without_modules(config), {name: t for name, t in state.items() if not name.startswith("pooling.")}
     try:
         family, keys = family_for(config)
     except UsageError:
@@ -78,8 +84,9 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
         config, state = _with_output_biases(config, state)
         family, keys = family_for(config)
     with filling(directory):
-        contents = _contents(family, keys, config, state, tokenizer)
+        contents = {**modules, **_contents(family, keys, config, state, tokenizer)}
         for name, data in contents.items():
+            make_folder((directory / name).parent)
             write_state(directory / name, data)
     files = tuple((directory / name, len(data)) for name, data in contents.items())
     return Exported(family.name, keys["architectures"][0], directory, files)

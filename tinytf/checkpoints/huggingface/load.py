@@ -44,6 +44,7 @@ from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
+from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
@@ -86,7 +87,8 @@ def read_directory(directory: Path) -> Checkpoint:
     """
     path = directory / "config.json"
     data = read_json(path)
-    return checkpoint_of(data, lambda: _open_weights(directory, data.get("quantization_config")), directory, path)
+    weights = lambda: _open_weights(directory, data.get("quantization_config"))  # noqa: E731
+    return read_sentence_modules(checkpoint_of(data, weights, directory, path), directory)
 
 
 def checkpoint_of(

@@ -24,6 +24,7 @@ from tinytf.steps.operations.mix_heads import MixHeads
 from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
+from tinytf.steps.operations.pool import Pool
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
@@ -66,6 +67,7 @@ __all__ = [
     "Norm",
     "Operation",
     "Parameter",
+    "Pool",
     "Pooled",
     "Positions",
     "Prefer",

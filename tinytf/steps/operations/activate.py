@@ -144,7 +144,9 @@ class Activate(Operation):
         factors = [("x", x), (name, share), *((gated.step.name, gated.value) for gated in cells[1:])]
         label = " · ".join(factor for factor, _ in factors)
         return Working(
-            tuple((source, 2) for source in cells), single(label, factors, tuple(cells)), before=tuple(before)
+            tuple((source, len(source.index)) for source in cells),
+            single(label, factors, tuple(cells)),
+            before=tuple(before),
         )
 
     def summand(self, to: Consumer) -> Summand:

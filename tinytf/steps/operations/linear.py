@@ -93,19 +93,23 @@ class Linear(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         site, config = cell.site, cell.site.config
-        token, out = (cell.index[0], cell.index[-1]) if len(cell.index) > 1 else (0, cell.index[0])
+        *tokens, out = self._place(cell)
         if cell.head is not None:
             head = cell.head // config.heads_per_kv if "kv head" in site.step.axes else cell.head
             out += head * width_of(site)
-        first = cell.source(0, token, 0)
+        first = cell.source(0, *tokens, 0)
         series = product(
             (first.step.name, site.step.matrix),
             (first.row(), site.weight[out].cpu().double()),
             lambda i: dimension(first.step.axes[-1], i, config),
-            lambda i: (cell.source(0, token, i),),
+            lambda i: (cell.source(0, *tokens, i),),
         )
         bias = site.module.bias
-        return Working(((first, 1),), series, None if bias is None else Term("bias", (), float(bias[out])))
+        return Working(((first, len(tokens)),), series, None if bias is None else Term("bias", (), float(bias[out])))
+
+    def _place(self, cell: Cell) -> tuple[int, ...]:
+        """The row of the input, if it has several, and the number of the output."""
+        return cell.index
 
     def summand(self, to: Consumer) -> Summand:
         g = Quantity(to.symbol, self._flat(to.site, to.g)[to.row.place])
@@ -175,6 +179,9 @@ class Pooled(Linear):
 
     def code(self, site: Site) -> str:
         return f"{site.variable} = torch.tanh({self._product(site, f'{site.names[0]}[0]')})"
+
+    def _place(self, cell: Cell) -> tuple[int, ...]:
+        return (0, *cell.index)
 
     def arithmetic(self, cell: Cell) -> Working:
         working = super().arithmetic(cell)

@@ -51,7 +51,7 @@ class Unit(Operation):
             Value("length", length, "√(Σ x² + ε)"),
         )
         after = (Value("unit", source.value / length, "x / length"),)
-        return Working(((source, 1),), before=before, after=after, leads=(source,))
+        return Working(((source, len(source.index) - 1),), before=before, after=after, leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
         g, x = to.incoming, to.input_at_row(0)

@@ -1,0 +1,231 @@
+"""Folders of sentence-transformers: modules.json, which lists what follows the transformer, read and written."""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from tinytf.checkpoints.huggingface.table import Family
+from tinytf.checkpoints.load import Checkpoint, Shapes, WeightFiles
+from tinytf.checkpoints.table import Skip, Stored
+from tinytf.checkpoints.weights import Mapped, Weights
+from tinytf.config import FIELDS, ModelConfig
+from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, quoted
+from tinytf.files import read_json, read_json_list, to_json
+from tinytf.parts.part import leaves
+from tinytf.parts.pooling import Pooling
+from tinytf.text.prompts import Prompts
+
+_MODULES, _PROMPTS = "modules.json", "config_sentence_transformers.json"
+_POOLING = {
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "sqrt",
+    "weightedmean": "weighted",
+    "cls": "first",
+    "lasttoken": "last",
+    "max": "max",
+}
+"""Our words for the ways of pooling."""
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""The keys of older folders, which are true for the ways that are used."""
+_ACTIVATIONS = {
+    "Identity": "none",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+}
+"""Our words for the activations of dense layers, by their classes in torch."""
+_DENSE = ("pooling.dense", "pooling.dense2")
+"""Our modules of the dense layers, in order."""
+
+
+class _Unread(Exception):
+    """A module, or a setting of one, that is not implemented."""
+
+
+def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
+    """The checkpoint of a transformers directory with the modules that sentence-transformers puts after it.
+
+    A folder with modules that are not implemented is read without any of them, with a note that names the first.
+    """
+    if not (directory / _MODULES).exists():
+        return checkpoint
+    try:
+        fields, folders = _settings(directory)
+    except _Unread as reason:
+        return replace(checkpoint, notes=(*checkpoint.notes, f"no vector of a text: {reason}"))
+    family = checkpoint.table
+    assert isinstance(family, Family)
+    if checkpoint.config.pooler and "pooling" in fields:
+        fields["pooler"] = False
+        skip = Skip(r"pooler\..*", "the pooler, which sentence-transformers does not use", noted=True)
+        family = replace(family, skipped=(*family.skipped, skip))
+    stored = {module: Stored(f"{module}.linear") for module in _DENSE[: len(folders)]}
+    family = replace(family, stored={**family.stored, **stored}, outside=(*family.outside, "pooling."))
+    weights: WeightFiles = _WithDense(checkpoint.weights, folders) if folders else checkpoint.weights
+    return replace(checkpoint, table=family, config=checkpoint.config.but(**fields), weights=weights)
+
+
+def _settings(directory: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
+    """Our fields, and the folders of the dense layers."""
+    path = directory / _MODULES
+    modules = [Fields(entry, path) for entry in read_json_list(path)]
+    kinds = [module.text("type").rpartition(".")[2] for module in modules]
+    fields: dict[str, Any] = {}
+    dense: list[tuple[Path, Fields]] = []
+    for kind, module in zip(kinds, modules, strict=True):
+        folder = _inside(directory, module.text("path", ""), path)
+        if kind == "Pooling":
+            fields["pooling"] = _pooling(_config(folder))
+        elif kind == "Dense" and "pooling" in fields:
+            dense.append((folder, _config(folder)))
+        elif kind == "Normalize" and "pooling" in fields:
+            fields["unit_embedding"] = True
+        elif kind not in ("Transformer", "Dropout"):
+            raise _Unread(f"{_MODULES} has the module {quoted(kind)}, which is not implemented")
+    order = [kind for kind in kinds if kind != "Dropout"]
+    if order != ["Transformer", *["Pooling"] * ("pooling" in fields), *["Dense"] * len(dense),
+                 *["Normalize"] * ("unit_embedding" in fields)]:  # fmt: skip
+        raise _Unread(f"{_MODULES} has {', '.join(order)}, and that order is not implemented")
+    if _optional(directory / "sentence_bert_config.json").flag("do_lower_case", False):
+        raise _Unread("do_lower_case in sentence_bert_config.json is not implemented")
+    return {**fields, **_dense(dense)}, tuple(folder for folder, _ in dense)
+
+
+def _inside(directory: Path, name: str, source: Path) -> Path:
+    """A folder named in a file of the directory, which must lie inside it."""
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise CheckpointError(f"{source}: the path {quoted(name)} leads out of the folder")
+    return directory / parts
+
+
+def _config(folder: Path) -> Fields:
+    path = folder / "config.json"
+    return Fields(read_json(path), path)
+
+
+def _optional(path: Path) -> Fields:
+    return Fields(read_json(path) if path.exists() else {}, path)
+
+
+def _pooling(config: Fields) -> str:
+    """Our word for the pooling of a Pooling module."""
+    modes = config.data.get("pooling_mode") or [mode for key, mode in _FLAGS.items() if config.flag(key, False)]
+    modes = [modes] if isinstance(modes, str) else modes or ["mean"]
+    if len(modes) != 1:
+        raise _Unread(f"several kinds of pooling side by side ({', '.join(map(str, modes))}) are not implemented")
+    if modes[0] not in _POOLING:
+        raise _Unread(f"pooling by {quoted(str(modes[0]))} is not implemented")
+    if not config.flag("include_prompt", True):
+        raise _Unread("pooling without the tokens of the prompt (include_prompt false) is not implemented")
+    return _POOLING[modes[0]]
+
+
+def _dense(layers: list[tuple[Path, Fields]]) -> dict[str, Any]:
+    """Our fields of the dense layers."""
+    if not layers:
+        return {}
+    if len(layers) > len(_DENSE):
+        raise _Unread(f"{len(layers)} dense layers are not implemented, only {len(_DENSE)}")
+    for _, config in layers:
+        if config.flag("use_residual", False):
+            raise _Unread("a dense layer that its input is added to (use_residual) is not implemented")
+        if config.text("module_input_name", "sentence_embedding") != "sentence_embedding":
+            raise _Unread("a dense layer on something else than the vector of the text is not implemented")
+    names = {config.text("activation_function", "Tanh").rpartition(".")[2] for _, config in layers}
+    biases = {config.flag("bias", True) for _, config in layers}
+    if len(names) > 1 or len(biases) > 1:
+        raise _Unread("dense layers of which only one has a bias, or another activation, are not implemented")
+    if not names <= _ACTIVATIONS.keys():
+        raise _Unread(f"the activation {quoted(names.pop())} of a dense layer is not implemented")
+    return {
+        "pooled_dense": tuple(config.whole("out_features", least=1) for _, config in layers),
+        "pooled_bias": biases.pop(),
+        "pooled_activation": _ACTIVATIONS[names.pop()],
+    }
+
+
+class _WithDense:
+    """The weights of a transformer, and those of the dense layers after it, each in a folder of its own."""
+
+    def __init__(self, main: WeightFiles, folders: tuple[Path, ...]) -> None:
+        self.main = main
+        self.dense = dict(zip(_DENSE, map(Weights, folders), strict=False))
+        self.shapes: Shapes = dict(main.shapes)
+        for module, weights in self.dense.items():
+            self.shapes |= {f"{module}.{name}": shape for name, shape in weights.shapes.items()}
+
+    @property
+    def mapped(self) -> tuple[Mapped, ...]:
+        return tuple(file for weights in (self.main, *self.dense.values()) for file in getattr(weights, "mapped", ()))
+
+    def stored(self, name: str) -> Tensor:
+        for module, weights in self.dense.items():
+            if name.startswith(f"{module}."):
+                return weights.stored(name.removeprefix(f"{module}."))
+        return self.main.stored(name)
+
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
+        yield from self.main.tensors(dtype, pieces)
+        for module, weights in self.dense.items():
+            yield from ((f"{module}.{name}", tensor) for name, tensor in weights.tensors(dtype))
+
+
+def read_prompts(directory: Path) -> Prompts:
+    """What the folder says to put before a text; empty where it says nothing."""
+    config = _optional(directory / _PROMPTS)
+    stored = config.object("prompts")
+    prompts = {} if stored is None else {name: stored.text(name, "") for name in stored.data}
+    default = config.data.get("default_prompt_name")
+    if default is not None and config.text("default_prompt_name") not in prompts:
+        raise config.fault(f"default_prompt_name {quoted(str(default))} is none of the prompts")
+    return Prompts(prompts, default)
+
+
+def without_modules(config: ModelConfig) -> ModelConfig:
+    """The configuration of the transformer alone."""
+    return config.but(**{name: FIELDS[name].default for name in leaves(Pooling)})
+
+
+def written_modules(config: ModelConfig, state: Mapping[str, Tensor], prompts: Prompts) -> dict[str, bytes]:
+    """The files that say how a text becomes one vector, by their paths in the folder; empty without pooling."""
+    if config.pooling == "none":
+        return {}
+    kind = next(theirs for theirs, ours in _POOLING.items() if ours == config.pooling)
+    flags = {key: mode == kind for key, mode in _FLAGS.items()}
+    files = {"1_Pooling/config.json": to_json({"word_embedding_dimension": config.d_model, **flags})}
+    folders, width = ["", "1_Pooling"], config.d_model
+    activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.pooled_activation)
+    for module, out in zip(_DENSE, config.pooled_dense, strict=False):
+        folder = f"{len(folders)}_Dense"
+        place = "linear" if activation == "Identity" else "activation"
+        layer = {"in_features": width, "out_features": out, "bias": config.pooled_bias}
+        files[f"{folder}/config.json"] = to_json(
+            {**layer, "activation_function": f"torch.nn.modules.{place}.{activation}"}
+        )
+        own = {f"linear.{leaf}": state[f"{module}.{leaf}"] for leaf in ("weight", "bias")[: 1 + config.pooled_bias]}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in own.items()}
+        files[f"{folder}/model.safetensors"] = save_tensors(tensors, metadata={"format": "pt"})
+        folders, width = [*folders, folder], out
+    folders += [f"{len(folders)}_Normalize"] * config.unit_embedding
+    kinds = [folder.partition("_")[2] or "Transformer" for folder in folders]
+    modules = [
+        {"idx": number, "name": str(number), "path": folder, "type": f"sentence_transformers.models.{kind}"}
+        for number, (folder, kind) in enumerate(zip(folders, kinds, strict=True))
+    ]
+    said = {"prompts": dict(prompts.named), "default_prompt_name": prompts.default}
+    return {**files, _PROMPTS: to_json(said), _MODULES: to_json(modules)}

@@ -1,0 +1,124 @@
+"""Pooling: from the last hidden states of a text to one vector, as models of sentence embeddings do."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tinytf.errors import ConfigError
+from tinytf.parts.feed_forward import ACTIVATION_NAMES
+from tinytf.parts.part import POSITIVE, Part, choice, leaf, listed
+from tinytf.parts.row import Config, Step
+
+FORMULAS = {
+    "mean": "Σ x[i] / T",
+    "sqrt": "Σ x[i] / √T",
+    "weighted": "Σ (i + 1)·x[i] / Σ (i + 1)",
+    "first": "x[0]",
+    "last": "x[T−1]",
+    "max": "max x[i], in each dimension",
+}
+"""How the tokens i of a text of T become one vector, by the word of ``pooling``."""
+WORDS = {
+    "mean": "the mean of the tokens",
+    "sqrt": "the sum of the tokens over √T",
+    "weighted": "the mean of the tokens, later ones weighted more",
+    "first": "the first token",
+    "last": "the last token",
+    "max": "the maximum over the tokens in each dimension",
+}
+_MOST_DENSE = 2
+UNIT_EPS = 1e-24
+"""Added to the squared length: the vector 0 stays 0, and no other changes (sentence-transformers: length ≥ 1e-12)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pooling(Part):
+    """How a text becomes one vector: ``pooling`` over its tokens, dense layers of the widths ``pooled_dense``, each
+    followed by ``pooled_activation``, and with ``unit_embedding`` a division by the length.
+    """
+
+    kind: str = choice("none", *FORMULAS, flat="pooling")
+    pooled_dense: tuple[int, ...] = leaf((), POSITIVE)
+    pooled_bias: bool = leaf(True)
+    pooled_activation: str = choice("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")
+    unit_embedding: bool = leaf(False)
+
+    def require(self) -> None:
+        object.__setattr__(self, "pooled_dense", tuple(self.pooled_dense))
+        if self.kind == "none" and (self.pooled_dense or self.unit_embedding):
+            setting = "pooled_dense" if self.pooled_dense else "unit_embedding"
+            raise ConfigError(f"{setting} needs a vector of the text, but pooling is 'none'")
+        if len(self.pooled_dense) > _MOST_DENSE:
+            raise ConfigError(f"{len(self.pooled_dense)} dense layers follow pooling, and at most {_MOST_DENSE} can")
+
+    def words(self, causal: bool) -> dict[str, str]:
+        if self.kind == "none":
+            return {}
+        act = "" if self.pooled_activation == "none" else f" with {ACTIVATION_NAMES[self.pooled_activation]}"
+        dense = [f"a dense layer to {width:,}{act}" for width in self.pooled_dense]
+        return {"pooling": listed(WORDS[self.kind], *dense, self.unit_embedding and "scaled to length 1")}
+
+
+def _pools(c: Config) -> bool:
+    return c.pooling != "none"
+
+
+def _dense(count: int) -> Any:
+    return lambda c: len(c.pooled_dense) >= count
+
+
+def _acts(count: int) -> Any:
+    return lambda c: len(c.pooled_dense) >= count and c.pooled_activation != "none"
+
+
+_NO_DENSE = "so many dense layers do not follow pooling in this model"
+_NO_ACT = "no activation follows pooling in this model"
+
+ROWS: tuple[Step, ...] = (
+    Step("pooled", "tokens, pooled", "{pool}", ("d_model",), ("<final>",), "output", False, when=_pools,
+         absent="this model has no pooler and no pooling", make=lambda o, c: o.Pool(c.pooling), at="pooling.pooled",
+         to_loss=False),
+    Step("pooled.dense", "pooled vector, dense", "pooled·W{pooled_bias}", ("d_dense",), ("pooled",), "output", False,
+         when=_dense(1), absent=_NO_DENSE, make=lambda o, c: o.Linear(c.pooled_bias), module="pooling.dense",
+         to_loss=False),
+    Step("pooled.act", "pooled vector, activated", "{pooled_act}(dense)", ("d_dense",), ("pooled.dense",), "output",
+         False, when=_acts(1), absent=_NO_ACT, make=lambda o, c: o.Activate(c.pooled_activation), at="pooling.act",
+         to_loss=False),
+    Step("pooled.dense2", "pooled vector, second dense", "{dense_in}·W{pooled_bias}", ("d_vector",), ("<dense>",),
+         "output", False, when=_dense(2), absent=_NO_DENSE, make=lambda o, c: o.Linear(c.pooled_bias),
+         module="pooling.dense2", to_loss=False),
+    Step("pooled.act2", "pooled vector, activated again", "{pooled_act}(dense2)", ("d_vector",), ("pooled.dense2",),
+         "output", False, when=_acts(2), absent=_NO_ACT, make=lambda o, c: o.Activate(c.pooled_activation),
+         at="pooling.act2", to_loss=False),
+    Step("embedding", "embedding of the text", "{vector} / ‖{vector}‖", ("d_vector",), ("<vector>",), "output", False,
+         when=lambda c: c.unit_embedding, absent="{no_unit}", make=lambda o, _: o.Unit(UNIT_EPS),
+         at="pooling.embedding", to_loss=False),
+)  # fmt: skip
+"""From the last hidden states to the vector of the text; no prediction depends on them."""
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that fill each placeholder in the formulas of these rows."""
+    vector = _vector(c)
+    return {
+        "pool": FORMULAS.get(c.pooling, ""),
+        "pooled_bias": " + b" if c.pooled_bias else "",
+        "pooled_act": ACTIVATION_NAMES.get(c.pooled_activation, ""),
+        "dense_in": _vector(c, 1).removeprefix("pooled."),
+        "vector": vector.removeprefix("pooled."),
+        "no_unit": f"the vector of a text is {vector} in this model, of any length" if _pools(c) else _NO_VECTOR,
+    }
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that each placeholder among the inputs of these rows stands for."""
+    return {"<dense>": (_vector(c, 1),), "<vector>": (_vector(c),)}
+
+
+_NO_VECTOR = "this model pools no tokens into one vector"
+
+
+def _vector(c: Config, most: int = _MOST_DENSE) -> str:
+    """The name of the vector after at most so many dense layers."""
+    count = min(most, len(c.pooled_dense))
+    step = "dense" if c.pooled_activation == "none" else "act"
+    return f"pooled.{step}{'' if count == 1 else count}" if count else "pooled"
