@@ -64,6 +64,7 @@ _TURNED_IN_PART = {
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
 _V3 = {"distances": 4, "distance_keys": True, "attention_divisor": 12**0.5, "n_token_types": 0}
 _ROBERTA = "roberta, positions from the third row"
+_PYTHIA, _LAST_BIAS = "pythia, side by side and turned in part", (("o_bias", (False, True)),)
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
     "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
@@ -113,6 +114,10 @@ WRITTEN = {
         config_of("bert with classes of the text", **_V3, head_dense=True, head_activation="tanh", positions="none"),
     ),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
+    "bert-generation": (
+        "BERT-generation",
+        config_of("bert with a masked head", n_token_types=0, causal=True, head="lm", head_bias=True),
+    ),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),
     "llama, biases": ("Llama", config_of("llama, grouped", qkv_bias=True, o_bias=True, ffn_bias=True, tied_head=True)),
@@ -122,6 +127,11 @@ WRITTEN = {
     "qwen2 with a window": ("Qwen2", ModelConfig.of(**{**SIZES, **LIKE_TINY, "window": 3})),
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
     "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
+    "gpt-neox japanese": (
+        "GPT-NeoX-Japanese",
+        config_of(_PYTHIA, residual="sequential", qkv_bias=False, ffn_bias=False, d_ff=48, by_layer=_LAST_BIAS),
+    ),
+    "persimmon": ("Persimmon", config_of(_PYTHIA, residual="sequential", activation="relu2", qk_norm=True)),
     "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
     "command r": ("Cohere", ModelConfig.of(**{**SIZES, **_COMMAND_R})),
@@ -186,6 +196,10 @@ WRITTEN = {
         "ModernBERT",
         config_of("modernbert, windows to both sides"),
     ),
+    "modernbert decoder": (
+        "ModernBERT decoder",
+        config_of("modernbert, windows to both sides", causal=True, head="lm", head_dense=True, head_norm=True),
+    ),
     "eurobert": ("EuroBERT", config_of("llama, grouped", causal=False, norm_eps=1e-5)),
     "bert with classes": ("BERT", config_of("bert with classes of the text")),
     "roberta with several classes": (
@@ -229,6 +243,7 @@ WRITTEN = {
 OPENERS = {
     "ForCausalLM": transformers.AutoModelForCausalLM,
     "LMHeadModel": transformers.AutoModelForCausalLM,
+    "GenerationDecoder": transformers.AutoModelForCausalLM,
     "ForMaskedLM": transformers.AutoModelForMaskedLM,
     "ForPreTraining": transformers.AutoModelForPreTraining,
     "ForSequenceClassification": transformers.AutoModelForSequenceClassification,

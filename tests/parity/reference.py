@@ -74,6 +74,10 @@ def _classes(family: str, task: str, sizes: dict[str, Any], **settings: Any) -> 
     return getattr(transformers, f"{family}For{task}")(config)
 
 
+def _bert_generation(**settings: Any) -> nn.Module:
+    return transformers.BertGenerationDecoder(transformers.BertGenerationConfig(**_BERT, **settings))
+
+
 def _electra(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
 
@@ -293,6 +297,17 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         },
     ),
     "modernbert with classes": lambda: _modernbert("ForSequenceClassification", **_LABELS),
+    "decoder modernbert": lambda: _classes(
+        "ModernBertDecoder",
+        "CausalLM",
+        _BERT,
+        **_ENDS,
+        **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0),
+        local_attention=8,
+        norm_eps=1e-3,
+        classifier_activation="silu",
+    ),
+    "causal bert-generation": lambda: _bert_generation(is_decoder=True, tie_word_embeddings=False),
     "nomicbert": lambda: _classes("NomicBert", "MaskedLM", _BERT, hidden_act="gelu", layer_norm_eps=1e-3),
     "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", _BERT, **_LABELS),
     "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),
@@ -313,6 +328,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
     "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
+    "bert-generation": lambda: _bert_generation(is_decoder=False, hidden_act="relu"),
+    "roberta of whole numbers, before they are": lambda: transformers.IBertForMaskedLM(
+        transformers.IBertConfig(**_ROBERTA)
+    ),
     "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
     "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
@@ -369,6 +388,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
         attention_bias=False,
         tie_word_embeddings=True,
+    ),
+    "pythia, an odd share turned": lambda: _neox(
+        hidden_size=C, rope_parameters={**_PART, "partial_rotary_factor": 0.6}
+    ),
+    "gpt-neox japanese": lambda: _classes(
+        "GPTNeoXJapanese", "CausalLM", _BERT, intermediate_multiple_size=2, rope_parameters=_PART
+    ),
+    "persimmon": lambda: _classes("Persimmon", "CausalLM", _BERT, **_ENDS, rope_parameters=_PART, layer_norm_eps=1e-3),
+    "persimmon, not normed and tied": lambda: _classes(
+        "Persimmon", "CausalLM", _BERT, **_ENDS, hidden_size=32, qk_layernorm=False, tie_word_embeddings=True
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),

@@ -1,9 +1,9 @@
 """Tries every text architecture that transformers registers: right, refused, wrong or crashed.
 
 ``python tests/parity/registry.py [--only NAME ...] [--flags]``: a line an architecture, then the counts. Each that
-tinytf knows by name gets a tiny random model with odd sizes, saved by transformers and opened by tinytf, whose logits are
-compared. With ``--flags`` each boolean setting is also turned the other way once: a difference that is neither computed
-nor refused is wrong. Exits 1 where one is wrong or crashed.
+tinytf knows by name gets a tiny random model with odd sizes, saved by transformers and opened by tinytf, whose logits
+are compared. With ``--flags`` each boolean setting is also turned the other way once: a difference that is neither
+computed nor refused is wrong. Exits 1 where one is wrong or crashed.
 """
 
 import argparse

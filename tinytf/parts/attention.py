@@ -107,7 +107,7 @@ class Attention(Part):
     attention_gate: bool = leaf(False)
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
-    o_bias: bool = leaf(True)
+    o_bias: bool = leaf(True, differs=True)
     latent: Latent = field(default_factory=Latent)
     qk_norms: QKNorm = field(default_factory=QKNorm)
     positions: str = choice(

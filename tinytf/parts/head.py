@@ -29,7 +29,7 @@ class Head(Part):
 
     Logits are multiplied by ``logit_scale`` and softly capped at ``logit_cap``. A ``sequence``, ``token`` or
     ``question`` head has a logit for each of ``labels``, at the token that it reads (``head_reads``: the ``first``, the
-    ``last`` or ``every`` one), after an optional ``head_dense`` layer with its activation and an optional
+    ``last`` or ``every`` one). Before it, or an ``lm`` head, may come a ``head_dense`` layer with its activation, and a
     ``head_norm``. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``. A
     ``pooler`` maps the first token to one vector (BERT).
     """
@@ -58,7 +58,7 @@ class Head(Part):
     def _require_classes(self) -> None:
         object.__setattr__(self, "labels", tuple(self.labels))
         if self.kind not in CLASS_HEADS:
-            for name in ("labels", "head_dense", "head_norm"):
+            for name in ("labels",) if self.kind == "lm" else ("labels", "head_dense", "head_norm"):
                 if getattr(self, name):
                     raise ConfigError(f"{name} needs a head of classes, but head is {self.kind!r}")
             return

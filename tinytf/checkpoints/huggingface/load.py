@@ -20,9 +20,11 @@ from tinytf.checkpoints.huggingface.cousins import COUSINS
 from tinytf.checkpoints.huggingface.deberta import DEBERTA_V2
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.encoders import (
+    BERT_GENERATION,
     DATA2VEC,
     ERNIE,
     ESM,
+    IBERT,
     MEGATRON_BERT,
     ROBERTA_PRENORM,
     ROFORMER,
@@ -34,13 +36,13 @@ from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
+from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PERSIMMON, PHI, STABLELM
 from tinytf.checkpoints.huggingface.lfm2 import LFM2
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
-from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
+from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
-from tinytf.checkpoints.huggingface.neox import NEOX
+from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
@@ -59,15 +61,15 @@ FAMILIES: Mapping[str, Family] = {
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
-        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, DEBERTA_V2,
-        MODERNBERT, NOMIC_BERT, EUROBERT,
+        IBERT, BERT_GENERATION, ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, DEBERTA_V2,
+        MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
-        NEOX,
+        NEOX, NEOX_JAPANESE,
         MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
-        OLMO, COHERE, NEMOTRON, PHI, STABLELM,
+        OLMO, COHERE, NEMOTRON, PHI, PERSIMMON, STABLELM,
         PHI3, STARCODER2, JAIS2,
         GLM, GLM4, HELIUM, ERNIE4_5,
         COHERE2,

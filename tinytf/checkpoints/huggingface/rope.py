@@ -149,6 +149,18 @@ def rotary_width(fields: Fields, draft: Draft, share: float) -> int:
     return 0 if rotated == width else rotated
 
 
+def rotary_pairs(fields: Fields, draft: Draft, share: float, theta: float) -> dict[str, Any]:
+    """The base and the width of RoPE where an odd share of a head rotates one more dimension (GPT-NeoX).
+
+    The wavelengths are those of the odd width, θ^(−2i/w): a base of θ^((w + 1)/w) gives them at the width w + 1.
+    """
+    width = draft["d_model"] // draft["n_heads"]
+    rotated = int(width * share)
+    if rotated % 2 and rotated < width:
+        share, theta = (rotated + 1.5) / width, theta ** ((rotated + 1) / rotated)
+    return {"rope_theta": theta, "rope_width": rotary_width(fields, draft, share)}
+
+
 def written_share(config: ModelConfig) -> float:
     """The fraction of a head that RoPE rotates, such that transformers, which truncates, gets the same width."""
     share = config.rope.width / config.d_head
