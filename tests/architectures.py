@@ -158,6 +158,16 @@ KINDS: dict[str, dict[str, Any]] = {
         "attention_divisor": 18**0.5,
         "head": "mlm",
     },
+    "deberta, keys without biases": {
+        **BERT,
+        "k_bias": False,
+        "distances": 3,
+        "distance_keys": True,
+        "distance_matrices": True,
+        "attention_divisor": 12**0.5,
+        "head": "mlm",
+        "head_bias": True,
+    },
     "electra, narrow embeddings that are normed": {
         **BERT,
         "d_embed": 10,

@@ -64,6 +64,8 @@ _TURNED_IN_PART = {
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
 _V3 = {"distances": 4, "distance_keys": True, "attention_divisor": 12**0.5, "n_token_types": 0}
 _ROBERTA = "roberta, positions from the third row"
+_JINA = {"positions": "rotary", "position_offset": 0, "activation": "relu", "head_activation": "gelu"}
+_BERT_MLM = "bert with a masked head"
 _PYTHIA, _LAST_BIAS = "pythia, side by side and turned in part", (("o_bias", (False, True)),)
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
@@ -108,6 +110,7 @@ WRITTEN = {
     ),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "deberta v3": ("DeBERTa-v2", config_of("deberta v3, distances through the matrices of tokens")),
+    "deberta": ("DeBERTa", config_of("deberta, keys without biases", n_token_types=0)),
     "deberta v2": ("DeBERTa-v2", config_of("deberta v2, distances through their own", head_bias=True)),
     "deberta v3 with classes": (
         "DeBERTa-v2",
@@ -116,7 +119,7 @@ WRITTEN = {
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "bert-generation": (
         "BERT-generation",
-        config_of("bert with a masked head", n_token_types=0, causal=True, head="lm", head_bias=True),
+        config_of(_BERT_MLM, n_token_types=0, causal=True, head="lm", head_bias=True),
     ),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),
@@ -200,6 +203,8 @@ WRITTEN = {
         "ModernBERT decoder",
         config_of("modernbert, windows to both sides", causal=True, head="lm", head_dense=True, head_norm=True),
     ),
+    "jina": ("Jina embeddings v3", config_of(_ROBERTA, **_JINA)),
+    "xlm": ("XLM", config_of(_BERT_MLM, n_token_types=0, d_ff=96, head="lm", head_bias=True)),
     "eurobert": ("EuroBERT", config_of("llama, grouped", causal=False, norm_eps=1e-5)),
     "bert with classes": ("BERT", config_of("bert with classes of the text")),
     "roberta with several classes": (

@@ -78,6 +78,12 @@ def _bert_generation(**settings: Any) -> nn.Module:
     return transformers.BertGenerationDecoder(transformers.BertGenerationConfig(**_BERT, **settings))
 
 
+def _xlm(family: str, **settings: Any) -> nn.Module:
+    sizes = {"vocab_size": V, "emb_dim": C, "n_layers": N, "n_heads": H, "max_position_embeddings": T}
+    config = getattr(transformers, f"{family}Config")(**sizes, **settings, pad_token_id=0)
+    return getattr(transformers, f"{family}WithLMHeadModel")(config)
+
+
 def _electra(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
 
@@ -310,6 +316,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "causal bert-generation": lambda: _bert_generation(is_decoder=True, tie_word_embeddings=False),
     "nomicbert": lambda: _classes("NomicBert", "MaskedLM", _BERT, hidden_act="gelu", layer_norm_eps=1e-3),
     "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", _BERT, **_LABELS),
+    "roberta of jina": lambda: _classes("JinaEmbeddingsV3", "MaskedLM", _BERT, type_vocab_size=2, hidden_act="relu"),
+    "roberta of jina with classes": lambda: _classes("JinaEmbeddingsV3", "SequenceClassification", _BERT, **_LABELS),
+    "bert of xlm": lambda: _xlm("XLM", gelu_activation=False, layer_norm_eps=1e-3),
+    "bert of flaubert": lambda: _xlm("Flaubert", tie_word_embeddings=False),
     "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),
     "eurobert with classes": lambda: _classes(
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
@@ -361,6 +371,20 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         **{**_V3, "pos_att_type": "p2c", "share_att_key": False, "norm_rel_ebd": "none"},
         layer_norm_eps=1e-3,
         **_LABELS,
+    ),
+    "deberta, keys without biases": lambda: _classes(
+        "Deberta", "MaskedLM", _BERT, relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=7
+    ),
+    "deberta with classes, position to content alone": lambda: _classes(
+        "Deberta",
+        "SequenceClassification",
+        _BERT,
+        **_LABELS,
+        relative_attention=True,
+        pos_att_type="p2c",
+        position_biased_input=False,
+        max_relative_positions=7,
+        type_vocab_size=2,
     ),
     "deberta v2 without distances": lambda: _deberta("ForMaskedLM", pos_att_type=["c2p"], hidden_act="relu"),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),

@@ -258,7 +258,10 @@ class FamilyTable:
         if layer and config is not None:
             layer = str(config.group_of(int(layer)))
         layout = self.stored[name]
-        return layout.named(layer, kind), layout if kind == "weight" else replace(layout, offset=0.0, transposed=False)
+        if kind == "weight":
+            return layout.named(layer, kind), layout
+        whole = {"part": 0, "parts": (), "by_head": ""} if layout.bias else {}  # a bias of its own is no part of one
+        return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False, **whole)
 
     def locations(
         self, parameter: str, count: int, config: ModelConfig, stored: Container[str] = ()

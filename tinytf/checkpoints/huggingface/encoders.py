@@ -54,7 +54,9 @@ IBERT = replace(
 
 
 def _read_last_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    return {"head": "lm", "head_bias": True} if "lm_head.decoder.bias" in tensors else {"head": "none", "tied_head": True}
+    return (
+        {"head": "lm", "head_bias": True} if "lm_head.decoder.bias" in tensors else {"head": "none", "tied_head": True}
+    )
 
 
 BERT_GENERATION = replace(

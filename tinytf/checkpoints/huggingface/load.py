@@ -17,7 +17,7 @@ from tinytf.checkpoints.huggingface.bert import (
     XLM_ROBERTA,
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
-from tinytf.checkpoints.huggingface.deberta import DEBERTA_V2
+from tinytf.checkpoints.huggingface.deberta import DEBERTA, DEBERTA_V2
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
@@ -40,13 +40,14 @@ from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, 
 from tinytf.checkpoints.huggingface.lfm2 import LFM2
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
-from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
+from tinytf.checkpoints.huggingface.modernbert import EUROBERT, JINA_V3, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
+from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.table import Skip
@@ -61,8 +62,10 @@ FAMILIES: Mapping[str, Family] = {
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
-        IBERT, BERT_GENERATION, ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, DEBERTA_V2,
-        MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, EUROBERT,
+        XLM, FLAUBERT, IBERT, BERT_GENERATION,
+        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER,
+        DEBERTA, DEBERTA_V2,
+        MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
