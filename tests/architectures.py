@@ -168,6 +168,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "apertus, slopes that are learned": {**LLAMA, "gated": False, "activation": "xielu", "qk_norm": True},
     "electra, narrow embeddings that are normed": {
         **BERT,
         "d_embed": 10,

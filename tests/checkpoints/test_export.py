@@ -177,6 +177,7 @@ WRITTEN = {
     "hyperclova x": ("HyperCLOVA X", config_of("granite, what is added multiplied", norm_order="both")),
     "smollm 3": ("SmolLM3", config_of("smollm 3, layers without positions")),
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
+    "apertus": ("Apertus", config_of("apertus, slopes that are learned")),
     "arcee": ("Arcee", config_of("llama, grouped", gated=False, activation="relu2")),
     "seed-oss": ("Seed-OSS", config_of("llama, grouped", qkv_bias=True, ffn_bias=True)),
     "phi 3": ("Phi-3", config_of("phi 3, long texts turned by other factors", **_TURNED_IN_PART)),

@@ -508,6 +508,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Exaone4", sliding_window=None, head_dim=8, layer_types=["full_attention"] * N
     ),
     "cwm": lambda: _decoder("Cwm", num_hidden_layers=N, head_dim=8, sliding_window=4, rope_parameters=_LLAMA3),
+    "apertus": lambda: _decoder("Apertus", rope_parameters=_LLAMA3, attention_bias=True),
+    "apertus, relu2 and tied": lambda: _decoder("Apertus", hidden_act="relu2", tie_word_embeddings=True),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
     "qwen3.5": lambda: _decoder("Qwen3_5Text", **_DELTA),
     "qwen3-next": lambda: _decoder(

@@ -74,6 +74,7 @@ class Stored:
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
     name has no .weight suffix; ``bias`` then names its bias. ``gives`` is the step that the stored module outputs, if
     it is not the module's own but a later one. The weights of a depthwise ``convolution`` are (channels, 1, width).
+    ``beside`` are constants, by their names, that must be written with it.
     """
 
     module: str
@@ -90,6 +91,7 @@ class Stored:
     bias: str = ""
     gives: str = ""
     convolution: bool = False
+    beside: tuple[tuple[str, float], ...] = ()
     expert: int | None = None
     instead: "Stored | None" = None
 
@@ -260,7 +262,9 @@ class FamilyTable:
         layout = self.stored[name]
         if kind == "weight":
             return layout.named(layer, kind), layout
-        whole = {"part": 0, "parts": (), "by_head": ""} if layout.bias else {}  # a bias of its own is no part of one
+        whole: dict[str, Any] = (
+            {"part": 0, "parts": (), "by_head": ""} if layout.bias else {}
+        )  # a bias of its own is no part of one
         return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False, **whole)
 
     def locations(

@@ -87,7 +87,8 @@ class Attention(Part):
     (0: √d_head) and softly capped at ``attention_cap``; ``attention_sinks`` adds a learned logit per head that takes a
     share of every softmax. Without ``k_bias`` keys have no bias where queries and values do (DeBERTa). Queries, keys
     and values are clipped to ±``clip_qkv``. Each of ``relative_buckets`` of distances adds a learned bias to the
-    scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM). ``talking_heads`` mixes the maps of all heads before and after the softmax.
+    scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM).
+    ``talking_heads`` mixes the maps of all heads before and after the softmax.
     ``attention_gate`` multiplies the output of each head by a sigmoid, computed from the input of attention
     (Qiu et al. 2025).
     """
