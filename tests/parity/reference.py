@@ -38,6 +38,7 @@ _DISTILBERT: dict[str, Any] = {
 }
 _LLAMA: dict[str, Any] = {**_BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
 _PART = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67}
+_SECTIONS = {"rope_type": "default", "rope_theta": 400.0, "mrope_section": [1, 1, 1]}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 700.0,
@@ -406,6 +407,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen2": lambda: _decoder("Qwen2", rope_theta=500.0),
     "qwen2 with a window": lambda: _decoder("Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=0),
     "qwen3": lambda: _decoder("Qwen3", head_dim=10, tie_word_embeddings=True),
+    "qwen2-vl": lambda: _decoder("Qwen2VLText", "TextModel", rope_parameters=_SECTIONS),
+    "qwen2.5-vl with a window": lambda: _decoder(
+        "Qwen2_5_VLText", "TextModel", rope_parameters=_SECTIONS, use_sliding_window=True, sliding_window=3
+    ),
+    "qwen3-vl": lambda: _decoder("Qwen3VLText", "TextModel", head_dim=6, rope_parameters=_SECTIONS),
     "pythia": lambda: _neox(),
     "pythia, one after the other": lambda: _neox(use_parallel_residual=False, hidden_act="relu", layer_norm_eps=1e-3),
     "pythia, turned whole and tied": lambda: _neox(

@@ -262,10 +262,9 @@ class FamilyTable:
         layout = self.stored[name]
         if kind == "weight":
             return layout.named(layer, kind), layout
-        whole: dict[str, Any] = (
-            {"part": 0, "parts": (), "by_head": ""} if layout.bias else {}
-        )  # a bias of its own is no part of one
-        return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False, **whole)
+        if layout.bias:  # of its own, so not a part of a joint one
+            layout = replace(layout, part=0, parts=(), by_head="")
+        return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False)
 
     def locations(
         self, parameter: str, count: int, config: ModelConfig, stored: Container[str] = ()

@@ -1,5 +1,6 @@
 """The family and configuration of a transformers directory, before its weights are read."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,7 @@ from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
+from tinytf.checkpoints.huggingface.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
@@ -66,7 +68,7 @@ FAMILIES: Mapping[str, Family] = {
         ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER,
         DEBERTA, DEBERTA_V2,
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, EUROBERT,
-        LLAMA, MISTRAL, QWEN2, QWEN3,
+        LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL,
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
         NEOX, NEOX_JAPANESE,
@@ -105,6 +107,8 @@ def checkpoint_of(
         family = FAMILIES[model_type]
     elif isinstance(text, dict) and text.get("model_type") in FAMILIES:
         family, data = _text_part(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
+    elif f"{model_type}_text" in FAMILIES:  # an older file, whose keys of the text part lie outside
+        family = _text_part(FAMILIES[f"{model_type}_text"])
     else:
         raise CheckpointError(
             f"{path}: the architecture {model_type!r} is not one that tinytf opens: "
@@ -131,7 +135,7 @@ def _text_part(family: Family) -> Family:
     return replace(
         family,
         prefix=f"language_model.{family.prefix}",
-        spellings=((r"^(model\.)?language_model\.", ""), *family.spellings),
+        spellings=((r"^(model\.)?language_model\.", ""), (f"^{re.escape(family.prefix)}", ""), *family.spellings),
         skipped=(
             *family.skipped,
             Skip(r"(model\.)?(vision|visual|multi_modal|audio|embed_).*", "the parts for images or sound", noted=True),

@@ -9,7 +9,7 @@ from tinytf.checkpoints.table import Draft, Group, Key, Tensors
 from tinytf.config import DIFFERING, ModelConfig
 from tinytf.fields import Fields
 
-_SCALINGS = {"default": "none", **{word: word for word in ("linear", "llama3", "yarn", "longrope")}}
+SCALINGS: Mapping[str, str] = {"default": "none", **{word: word for word in ("linear", "llama3", "yarn", "longrope")}}
 _LLAMA3 = (
     Key("low_freq_factor", "rope_low_frequency"),
     Key("high_freq_factor", "rope_high_frequency"),
@@ -28,7 +28,7 @@ def rope(
     *,
     share: float | None = None,
     sections: bool = False,
-    scalings: Mapping[str, str] = _SCALINGS,
+    scalings: Mapping[str, str] = SCALINGS,
     original: int = 0,
     local: "Callable[[Fields], float] | None" = None,
     kinds: Kinds | None = None,
