@@ -169,6 +169,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "head_bias": True,
     },
     "apertus, slopes that are learned": {**LLAMA, "gated": False, "activation": "xielu", "qk_norm": True},
+    "rembert, another width to unembed": {
+        **BERT,
+        "d_embed": 10,
+        "projection_bias": True,
+        "head": "mlm",
+        "head_bias": True,
+        "tied_head": False,
+        "d_unembed": 14,
+    },
     "electra, narrow embeddings that are normed": {
         **BERT,
         "d_embed": 10,

@@ -326,6 +326,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
     ),
     "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
+    "bert of many languages, rembert": lambda: _classes(
+        "RemBert", "MaskedLM", _BERT, input_embedding_size=10, output_embedding_size=14, hidden_act="relu"
+    ),
+    "bert of many languages, rembert with classes": lambda: _classes(
+        "RemBert", "SequenceClassification", _BERT, **_LABELS, input_embedding_size=10
+    ),
     "electra with classes": lambda: _classes("Electra", "SequenceClassification", _BERT, **_LABELS, embedding_size=16),
     "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", _BERT, embedding_size=16),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),

@@ -137,6 +137,40 @@ def _read_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     return {"d_embed": width if projected else 0, "projection_bias": projected}
 
 
+def _read_unembedded(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The width that a masked-token head unembeds."""
+    if draft["head"] != "mlm":
+        return {}
+    width = fields.whole("output_embedding_size", 1664, least=1)
+    return {"d_unembed": 0 if width == draft["d_embed"] else width}
+
+
+REMBERT = replace(
+    BERT,
+    name="RemBERT",
+    model_type="rembert",
+    prefix="rembert.",
+    classes={"none": "RemBertModel", "mlm": "RemBertForMaskedLM"},
+    needs=("n_token_types", "d_embed"),
+    fixed={**BERT.fixed, "tied_head": False, "projection_bias": True},
+    settings=(
+        *(setting for setting in BERT.settings[:-1] if getattr(setting, "name", "") != "tie_word_embeddings"),
+        Key("input_embedding_size", "d_embed", 256),
+        mlm_head("cls.predictions.dense.weight"),
+        Group(_read_unembedded, lambda config: {"output_embedding_size": config.head_width}),
+    ),
+    harmless=("classifier_dropout_prob", "tie_word_embeddings"),
+    stored={
+        **BERT.stored,
+        "embed.projection": Stored("encoder.embedding_hidden_mapping_in"),
+        "head.dense": Stored("cls.predictions.dense"),
+        "head.norm": Stored("cls.predictions.LayerNorm"),
+    },
+    copies={},
+)
+"""Chung et al. 2021: narrow embeddings, and wide ones, of their own, to unembed."""
+
+
 def _rotary_waves(config: ModelConfig, shape: tuple[int, ...]) -> Tensor:
     """The sines of each position's angles, then their cosines: (positions, head width)."""
     angles = torch.arange(shape[0])[:, None] * rotary_frequencies(config.rope).double()
