@@ -102,7 +102,7 @@ class Xielu(Operation):
             before.append(Value("e^x − 1 − x", rest))
             factors = [("αₙ", alpha), ("e^x − 1 − x", rest)]
         series = single(" · ".join(name for name, _ in factors), factors, (source,))
-        linear = Term(f"{BETA:g} · x", (BETA, x), BETA * x)
+        linear = Term(f"{BETA:g} · x", (), BETA * x)
         return Working(((source, 2),), series, linear, before=tuple(before))
 
     def summand(self, to: Consumer) -> Summand:
