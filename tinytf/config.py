@@ -230,7 +230,7 @@ class ModelConfig(Part):
     @property
     def head_width(self) -> int:
         """The width of the hidden states that the head unembeds."""
-        return self.embed_width if self.predicts_tokens else self.d_model
+        return self.d_unembed or (self.embed_width if self.predicts_tokens else self.d_model)
 
     @property
     def n_outcomes(self) -> int:
@@ -297,6 +297,7 @@ class ModelConfig(Part):
         return {
             "d_model": self.d_model,
             "d_embed": self.embed_width,
+            "d_unembed": self.head_width,
             "d_ff": self.d_ff,
             "d_head": self.d_head,
             "head": self.n_heads,

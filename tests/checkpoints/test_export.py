@@ -64,6 +64,9 @@ _TURNED_IN_PART = {
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
 _V3 = {"distances": 4, "distance_keys": True, "attention_divisor": 12**0.5, "n_token_types": 0}
 _ROBERTA = "roberta, positions from the third row"
+_JINA = {"positions": "rotary", "position_offset": 0, "activation": "relu", "head_activation": "gelu"}
+_BERT_MLM = "bert with a masked head"
+_PYTHIA, _LAST_BIAS = "pythia, side by side and turned in part", (("o_bias", (False, True)),)
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
     "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
@@ -107,12 +110,17 @@ WRITTEN = {
     ),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "deberta v3": ("DeBERTa-v2", config_of("deberta v3, distances through the matrices of tokens")),
+    "deberta": ("DeBERTa", config_of("deberta, keys without biases", n_token_types=0)),
     "deberta v2": ("DeBERTa-v2", config_of("deberta v2, distances through their own", head_bias=True)),
     "deberta v3 with classes": (
         "DeBERTa-v2",
         config_of("bert with classes of the text", **_V3, head_dense=True, head_activation="tanh", positions="none"),
     ),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
+    "bert-generation": (
+        "BERT-generation",
+        config_of(_BERT_MLM, n_token_types=0, causal=True, head="lm", head_bias=True),
+    ),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),
     "llama, biases": ("Llama", config_of("llama, grouped", qkv_bias=True, o_bias=True, ffn_bias=True, tied_head=True)),
@@ -122,6 +130,11 @@ WRITTEN = {
     "qwen2 with a window": ("Qwen2", ModelConfig.of(**{**SIZES, **LIKE_TINY, "window": 3})),
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
     "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
+    "gpt-neox japanese": (
+        "GPT-NeoX-Japanese",
+        config_of(_PYTHIA, residual="sequential", qkv_bias=False, ffn_bias=False, d_ff=48, by_layer=_LAST_BIAS),
+    ),
+    "persimmon": ("Persimmon", config_of(_PYTHIA, residual="sequential", activation="relu2", qk_norm=True)),
     "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
     "command r": ("Cohere", ModelConfig.of(**{**SIZES, **_COMMAND_R})),
@@ -164,6 +177,7 @@ WRITTEN = {
     "hyperclova x": ("HyperCLOVA X", config_of("granite, what is added multiplied", norm_order="both")),
     "smollm 3": ("SmolLM3", config_of("smollm 3, layers without positions")),
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
+    "apertus": ("Apertus", config_of("apertus, slopes that are learned")),
     "arcee": ("Arcee", config_of("llama, grouped", gated=False, activation="relu2")),
     "seed-oss": ("Seed-OSS", config_of("llama, grouped", qkv_bias=True, ffn_bias=True)),
     "phi 3": ("Phi-3", config_of("phi 3, long texts turned by other factors", **_TURNED_IN_PART)),
@@ -186,6 +200,13 @@ WRITTEN = {
         "ModernBERT",
         config_of("modernbert, windows to both sides"),
     ),
+    "modernbert decoder": (
+        "ModernBERT decoder",
+        config_of("modernbert, windows to both sides", causal=True, head="lm", head_dense=True, head_norm=True),
+    ),
+    "jina": ("Jina embeddings v3", config_of(_ROBERTA, **_JINA)),
+    "rembert": ("RemBERT", config_of("rembert, another width to unembed", head_activation="gelu")),
+    "xlm": ("XLM", config_of(_BERT_MLM, n_token_types=0, d_ff=96, head="lm", head_bias=True)),
     "eurobert": ("EuroBERT", config_of("llama, grouped", causal=False, norm_eps=1e-5)),
     "bert with classes": ("BERT", config_of("bert with classes of the text")),
     "roberta with several classes": (
@@ -229,6 +250,7 @@ WRITTEN = {
 OPENERS = {
     "ForCausalLM": transformers.AutoModelForCausalLM,
     "LMHeadModel": transformers.AutoModelForCausalLM,
+    "GenerationDecoder": transformers.AutoModelForCausalLM,
     "ForMaskedLM": transformers.AutoModelForMaskedLM,
     "ForPreTraining": transformers.AutoModelForPreTraining,
     "ForSequenceClassification": transformers.AutoModelForSequenceClassification,

@@ -1,5 +1,6 @@
 """Of a model that takes images too, the part for text is opened, and what is left is said."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,44 @@ def llama4() -> Any:
     return transformers.Llama4ForConditionalGeneration(config)
 
 
+_QWEN_VISION: dict[str, Any] = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16}
+
+
+def qwen2_5_vl() -> Any:
+    text = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "mrope_section": [1, 1, 1]}}
+    config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config={**_QWEN_VISION, "out_hidden_size": 24})
+    return transformers.Qwen2_5_VLForConditionalGeneration(config)
+
+
+def qwen3_vl() -> Any:
+    text = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "mrope_section": [1, 1, 1]}}
+    vision = {**_QWEN_VISION, "out_hidden_size": 24, "deepstack_visual_indexes": [0]}
+    return transformers.Qwen3VLForConditionalGeneration(
+        transformers.Qwen3VLConfig(text_config=text, vision_config=vision)
+    )
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("make", [llava, gemma3, llama4])
+def test_an_older_file_has_the_keys_and_tensors_of_the_text_part_outside(tmp_path) -> None:
+    theirs = qwen2_5_vl().eval()
+    enliven(theirs, 7)
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    text = config.pop("text_config")
+    rotary = {"rope_theta": 300.0, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 1]}}
+    kept = {name: value for name, value in text.items() if name not in ("model_type", "rope_parameters")}
+    path.write_text(json.dumps({**config, **kept, **rotary}), "utf-8")
+    ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
+    assert furthest(read_directory(tmp_path).load().transformer(ids), theirs(ids).logits) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [llava, gemma3, llama4, qwen2_5_vl, qwen3_vl])
 def test_the_text_part_gives_their_logits(make, tmp_path) -> None:
     theirs = make().eval()
     enliven(theirs, 7)
-    tower = "vision_model" if make is llama4 else "vision_tower"
+    tower = {llama4: "vision_model", qwen2_5_vl: "visual", qwen3_vl: "visual"}.get(make, "vision_tower")
     theirs.save_pretrained(tmp_path)
     opened = read_directory(tmp_path).load()
     ids = torch.tensor([[3, 14, 15, 9, 2, 6]])

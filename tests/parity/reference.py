@@ -38,6 +38,7 @@ _DISTILBERT: dict[str, Any] = {
 }
 _LLAMA: dict[str, Any] = {**_BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
 _PART = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67}
+_SECTIONS = {"rope_type": "default", "rope_theta": 400.0, "mrope_section": [1, 1, 1]}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 700.0,
@@ -72,6 +73,16 @@ _EURO = {"pad_token_id": 0, "mask_token_id": 2}
 def _classes(family: str, task: str, sizes: dict[str, Any], **settings: Any) -> nn.Module:
     config = getattr(transformers, f"{family}Config")(**{**sizes, **settings})
     return getattr(transformers, f"{family}For{task}")(config)
+
+
+def _bert_generation(**settings: Any) -> nn.Module:
+    return transformers.BertGenerationDecoder(transformers.BertGenerationConfig(**_BERT, **settings))
+
+
+def _xlm(family: str, **settings: Any) -> nn.Module:
+    sizes = {"vocab_size": V, "emb_dim": C, "n_layers": N, "n_heads": H, "max_position_embeddings": T}
+    config = getattr(transformers, f"{family}Config")(**sizes, **settings, pad_token_id=0)
+    return getattr(transformers, f"{family}WithLMHeadModel")(config)
 
 
 def _electra(kind: str, **settings: Any) -> nn.Module:
@@ -293,13 +304,34 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         },
     ),
     "modernbert with classes": lambda: _modernbert("ForSequenceClassification", **_LABELS),
+    "decoder modernbert": lambda: _classes(
+        "ModernBertDecoder",
+        "CausalLM",
+        _BERT,
+        **_ENDS,
+        **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0),
+        local_attention=8,
+        norm_eps=1e-3,
+        classifier_activation="silu",
+    ),
+    "causal bert-generation": lambda: _bert_generation(is_decoder=True, tie_word_embeddings=False),
     "nomicbert": lambda: _classes("NomicBert", "MaskedLM", _BERT, hidden_act="gelu", layer_norm_eps=1e-3),
     "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", _BERT, **_LABELS),
+    "roberta of jina": lambda: _classes("JinaEmbeddingsV3", "MaskedLM", _BERT, type_vocab_size=2, hidden_act="relu"),
+    "roberta of jina with classes": lambda: _classes("JinaEmbeddingsV3", "SequenceClassification", _BERT, **_LABELS),
+    "bert of xlm": lambda: _xlm("XLM", gelu_activation=False, layer_norm_eps=1e-3),
+    "bert of flaubert": lambda: _xlm("Flaubert", tie_word_embeddings=False),
     "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),
     "eurobert with classes": lambda: _classes(
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
     ),
     "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
+    "bert of many languages, rembert": lambda: _classes(
+        "RemBert", "MaskedLM", _BERT, input_embedding_size=10, output_embedding_size=14, hidden_act="relu"
+    ),
+    "bert of many languages, rembert with classes": lambda: _classes(
+        "RemBert", "SequenceClassification", _BERT, **_LABELS, input_embedding_size=10
+    ),
     "electra with classes": lambda: _classes("Electra", "SequenceClassification", _BERT, **_LABELS, embedding_size=16),
     "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", _BERT, embedding_size=16),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
@@ -313,6 +345,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
     "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
+    "bert-generation": lambda: _bert_generation(is_decoder=False, hidden_act="relu"),
+    "roberta of whole numbers, before they are": lambda: transformers.IBertForMaskedLM(
+        transformers.IBertConfig(**_ROBERTA)
+    ),
     "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
     "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
@@ -343,6 +379,20 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         layer_norm_eps=1e-3,
         **_LABELS,
     ),
+    "deberta, keys without biases": lambda: _classes(
+        "Deberta", "MaskedLM", _BERT, relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=7
+    ),
+    "deberta with classes, position to content alone": lambda: _classes(
+        "Deberta",
+        "SequenceClassification",
+        _BERT,
+        **_LABELS,
+        relative_attention=True,
+        pos_att_type="p2c",
+        position_biased_input=False,
+        max_relative_positions=7,
+        type_vocab_size=2,
+    ),
     "deberta v2 without distances": lambda: _deberta("ForMaskedLM", pos_att_type=["c2p"], hidden_act="relu"),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
@@ -363,12 +413,27 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen2": lambda: _decoder("Qwen2", rope_theta=500.0),
     "qwen2 with a window": lambda: _decoder("Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=0),
     "qwen3": lambda: _decoder("Qwen3", head_dim=10, tie_word_embeddings=True),
+    "qwen2-vl": lambda: _decoder("Qwen2VLText", "TextModel", rope_parameters=_SECTIONS),
+    "qwen2.5-vl with a window": lambda: _decoder(
+        "Qwen2_5_VLText", "TextModel", rope_parameters=_SECTIONS, use_sliding_window=True, sliding_window=3
+    ),
+    "qwen3-vl": lambda: _decoder("Qwen3VLText", "TextModel", head_dim=6, rope_parameters=_SECTIONS),
     "pythia": lambda: _neox(),
     "pythia, one after the other": lambda: _neox(use_parallel_residual=False, hidden_act="relu", layer_norm_eps=1e-3),
     "pythia, turned whole and tied": lambda: _neox(
         rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
         attention_bias=False,
         tie_word_embeddings=True,
+    ),
+    "pythia, an odd share turned": lambda: _neox(
+        hidden_size=C, rope_parameters={**_PART, "partial_rotary_factor": 0.6}
+    ),
+    "gpt-neox japanese": lambda: _classes(
+        "GPTNeoXJapanese", "CausalLM", _BERT, intermediate_multiple_size=2, rope_parameters=_PART
+    ),
+    "persimmon": lambda: _classes("Persimmon", "CausalLM", _BERT, **_ENDS, rope_parameters=_PART, layer_norm_eps=1e-3),
+    "persimmon, not normed and tied": lambda: _classes(
+        "Persimmon", "CausalLM", _BERT, **_ENDS, hidden_size=32, qk_layernorm=False, tie_word_embeddings=True
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
@@ -455,6 +520,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Exaone4", sliding_window=None, head_dim=8, layer_types=["full_attention"] * N
     ),
     "cwm": lambda: _decoder("Cwm", num_hidden_layers=N, head_dim=8, sliding_window=4, rope_parameters=_LLAMA3),
+    "apertus": lambda: _decoder("Apertus", rope_parameters=_LLAMA3, attention_bias=True),
+    "apertus, relu2 and tied": lambda: _decoder("Apertus", hidden_act="relu2", tie_word_embeddings=True),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
     "qwen3.5": lambda: _decoder("Qwen3_5Text", **_DELTA),
     "qwen3-next": lambda: _decoder(

@@ -74,6 +74,7 @@ class Stored:
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
     name has no .weight suffix; ``bias`` then names its bias. ``gives`` is the step that the stored module outputs, if
     it is not the module's own but a later one. The weights of a depthwise ``convolution`` are (channels, 1, width).
+    ``beside`` are constants, by their names, that must be written with it.
     """
 
     module: str
@@ -90,6 +91,7 @@ class Stored:
     bias: str = ""
     gives: str = ""
     convolution: bool = False
+    beside: tuple[tuple[str, float], ...] = ()
     expert: int | None = None
     instead: "Stored | None" = None
 
@@ -265,7 +267,11 @@ class FamilyTable:
         if layer and config is not None:
             layer = str(config.group_of(int(layer)))
         layout = self.stored[name]
-        return layout.named(layer, kind), layout if kind == "weight" else replace(layout, offset=0.0, transposed=False)
+        if kind == "weight":
+            return layout.named(layer, kind), layout
+        if layout.bias:  # of its own, so not a part of a joint one
+            layout = replace(layout, part=0, parts=(), by_head="")
+        return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False)
 
     def locations(
         self, parameter: str, count: int, config: ModelConfig, stored: Container[str] = ()

@@ -14,7 +14,8 @@ from tinytf.sentences import percent
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
-from tinytf.trace.trace import Text
+from tinytf.trace.site import Site
+from tinytf.trace.trace import Text, Trace
 
 REACH = 5.0
 """The curves go from −REACH to REACH."""
@@ -96,6 +97,17 @@ class Activations(Report):
         ]
 
 
+def _curves(trace: Trace, layer: int, grid: Tensor) -> dict[str, Tensor]:
+    """The usual activations on the ``grid``, and the layer's own, which may have learned its slopes."""
+    curves = {ACTIVATION_NAMES[word]: ACTIVATIONS[word](grid) for word in _USUAL}
+    word = trace.config.activation
+    if word in ACTIVATIONS:
+        return curves | {ACTIVATION_NAMES[word]: ACTIVATIONS[word](grid)}
+    step = trace.steps.at(trace.steps.ffn_activation, layer)
+    parameters = [parameter.detach().float().cpu() for parameter in Site(trace, step, layer).module.parameters()]
+    return curves | {ACTIVATION_NAMES[word]: step.operation.forward(grid, *parameters)}
+
+
 def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
     """The activation of one layer's feed-forward, and the part of its curve that a text, or its trace, uses.
 
@@ -122,7 +134,7 @@ def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
         gated[0] if gated else None,
         outputs,
         grid,
-        {ACTIVATION_NAMES[word]: ACTIVATIONS[word](grid) for word in dict.fromkeys((*_USUAL, trace.config.activation))},
+        _curves(trace, layer, grid),
         tuple(places),
         tuple(quantiles.tolist()),
         about=About(model, trace.encoding),

@@ -16,6 +16,7 @@ from tinytf.parts.positions import (
     Distances,
     Growth,
     Rotary,
+    make_keys,
     make_projection,
 )
 from tinytf.parts.row import HEADS, KV, MAP, OF_HEADS, VALUES, WIDE, Config, Step
@@ -84,9 +85,10 @@ class Attention(Part):
     ``window`` a token sees only itself and the window − 1 tokens before it, in an encoder as many after it too; with
     ``chunk`` it sees only the earlier tokens of its own chunk of that many. Scores are divided by ``attention_divisor``
     (0: √d_head) and softly capped at ``attention_cap``; ``attention_sinks`` adds a learned logit per head that takes a
-    share of every softmax. Queries, keys and values are clipped to ±``clip_qkv``. Each of ``relative_buckets`` of
-    distances adds a learned bias to the scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines
-    before all cosines (XGLM). ``talking_heads`` mixes the maps of all heads before and after the softmax.
+    share of every softmax. Without ``k_bias`` keys have no bias where queries and values do (DeBERTa). Queries, keys
+    and values are clipped to ±``clip_qkv``. Each of ``relative_buckets`` of distances adds a learned bias to the
+    scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM).
+    ``talking_heads`` mixes the maps of all heads before and after the softmax.
     ``attention_gate`` multiplies the output of each head by a sigmoid, computed from the input of attention
     (Qiu et al. 2025).
     """
@@ -107,7 +109,8 @@ class Attention(Part):
     attention_gate: bool = leaf(False)
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
-    o_bias: bool = leaf(True)
+    k_bias: bool = leaf(True)
+    o_bias: bool = leaf(True, differs=True)
     latent: Latent = field(default_factory=Latent)
     qk_norms: QKNorm = field(default_factory=QKNorm)
     positions: str = choice(
@@ -127,6 +130,8 @@ class Attention(Part):
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         self.rotary.require_head(self.d_head, self.positions)
+        if not (self.k_bias or self.qkv_bias):
+            raise ConfigError("k_bias is false, but qkv_bias is too", "leave k_bias as it is")
         if self.latent.kv_rank:
             self._require_latent()
         if self.relative_buckets % 4:
@@ -187,7 +192,7 @@ class Attention(Part):
             "positions": listed(
                 self._positions_words(causal), bool(self.relative_buckets) and "distances in the scores"
             ),
-            "biases": listed(self.qkv_bias and "q/k/v", self.o_bias and "o"),
+            "biases": listed(self.qkv_bias and ("q/k/v" if self.k_bias else "q/v"), self.o_bias and "o"),
         }
         parts = (self.growth, self.by_distance, self.latent, self.qk_norms)
         return merged(rows, *(part.words(causal) for part in parts))
@@ -275,8 +280,8 @@ ROWS: tuple[Step, ...] = (
          when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k", matrix="W_K"),
     Step("k", "keys, both parts", "[k_shared | k_own]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
          make=lambda o, _: o.Join()),
-    Step("k", "keys", "{attn_in}·W_K{qkv_bias}", KV, ("<residual>",), "k", recorded=True,
-         when=lambda c: not _latent(c), make=make_projection, module="attention.k", matrix="W_K"),
+    Step("k", "keys", "{attn_in}·W_K{k_bias}", KV, ("<residual>",), "k", recorded=True,
+         when=lambda c: not _latent(c), make=make_keys, module="attention.k", matrix="W_K"),
     Step("v", "values", "{v_in}·W_V{qkv_bias}", VALUES, ("<into v>",), "v", recorded=True,
          make=make_projection, module="attention.v", matrix="W_V"),
     Step("gate", "output gate", "{attn_in}·W_G{qkv_bias}", OF_HEADS, ("<residual>",), "attention", recorded=True,
@@ -351,6 +356,7 @@ def formulas(c: Config) -> dict[str, str]:
         "q_in": "q_a_norm" if c.q_rank else read,
         "v_in": "kv_a_norm" if _latent(c) else read,
         "qkv_bias": " + b" if c.qkv_bias else "",
+        "k_bias": " + b" if c.qkv_bias and c.k_bias else "",
         "o_bias": " + b" if c.o_bias else "",
         "scale": scale if c.attention_divisor else f"{scale} = {scored} / {c.score_divisor:.4g}",
         "attention_cap": f"{c.attention_cap:g}",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 ACTIVATION_NAMES = {
     "relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU", "tanh": "tanh",
+    "xielu": "xIELU",
 }  # fmt: skip
 """The display name of each activation."""
 
@@ -64,11 +65,12 @@ class FeedForward(Part):
     """A feed-forward of ``d_ff`` units; ``gated`` makes it SwiGLU-like: act(gate) ⊙ up.
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
-    both sides at the limit (gpt-oss). ``mixture`` replaces it by experts.
+    both sides at the limit (gpt-oss). ``xielu`` learns two slopes in each layer. ``mixture`` replaces it
+    by experts.
     """
 
     d_ff: int = leaf(limits=POSITIVE)
-    activation: str = choice("relu", "relu2", "gelu", "gelu_tanh", "silu", default="gelu")
+    activation: str = choice("relu", "relu2", "gelu", "gelu_tanh", "silu", "xielu", default="gelu")
     gated: bool = leaf(False)
     glu_limit: float = leaf(0.0, NOT_NEGATIVE)
     glu_alpha: float = leaf(1.0, ABOVE_ZERO)
@@ -78,6 +80,8 @@ class FeedForward(Part):
     def require(self) -> None:
         if self.glu_limit and not (self.gated and self.activation == "silu"):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
+        if self.activation == "xielu" and (self.gated or self.mixture.experts):
+            raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
         if self.mixture.experts and not self.mixture.d_expert:
             raise ConfigError(f"{self.mixture.experts} experts have no units: d_expert is 0")
 
@@ -97,6 +101,10 @@ def _mixed(c: Config) -> bool:
 
 def _dense(c: Config) -> bool:
     return not _mixed(c)
+
+
+def _learned(c: Config) -> bool:
+    return c.activation == "xielu"
 
 
 def _shared(c: Config) -> bool:
@@ -135,7 +143,10 @@ ROWS: tuple[Step, ...] = (
          recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
          make=_ffn, module="ffn.gate", matrix="W_gate", late=True),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
-         when=_dense, absent=_NO_DENSE, make=_activate),
+         when=lambda c: _dense(c) and not _learned(c), absent=_NO_DENSE, make=_activate),
+    Step("ffn.act", "feed-forward, activated by learned slopes", "{act}", _HIDDEN, ("<activated>",), "ffn",
+         when=lambda c: _dense(c) and _learned(c), make=lambda o, _: o.Xielu(), module="ffn.act", matrix="",
+         late=True),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", WIDE, ("ffn.act",), "ffn", recorded=True,
          when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.down", matrix="{w_down}"),
     Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", ROUTES, ("<residual>",), "ffn", recorded=True,

@@ -7,7 +7,7 @@ from tinytf.errors import ConfigError
 from tinytf.parts.embedding import make_widening
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.parts.norm import make_norm
-from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, Part, choice, leaf, listed
+from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, Part, choice, leaf, listed
 from tinytf.parts.row import EMBEDDED, HEAD, Config, Step
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ _DECIDES = {"one": "", "several": "each by itself", "number": "a number"}
 class Head(Part):
     """``lm`` predicts the next token, ``mlm`` fills masks (BERT's transform with ``head_activation``, norm, decoder).
 
-    Logits are multiplied by ``logit_scale`` and softly capped at ``logit_cap``. A ``sequence``, ``token`` or
+    The transform of an ``mlm`` head is ``d_unembed`` wide (0: as token embeddings), if it is not tied to them. Logits
+    are multiplied by ``logit_scale`` and softly capped at ``logit_cap``. A ``sequence``, ``token`` or
     ``question`` head has a logit for each of ``labels``, at the token that it reads (``head_reads``: the ``first``, the
-    ``last`` or ``every`` one), after an optional ``head_dense`` layer with its activation and an optional
+    ``last`` or ``every`` one). Before it, or an ``lm`` head, may come a ``head_dense`` layer with its activation, and a
     ``head_norm``. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``. A
     ``pooler`` maps the first token to one vector (BERT).
     """
@@ -39,6 +40,7 @@ class Head(Part):
     head_bias: bool = leaf(False)
     head_activation: str = choice("relu", "gelu", "gelu_tanh", "silu", "tanh", default="gelu")
     head_dense_bias: bool = leaf(True)
+    d_unembed: int = leaf(0, COUNT)
     labels: tuple[str, ...] = leaf(())
     head_reads: str = choice("every", "first", "last")
     head_dense: bool = leaf(False)
@@ -53,12 +55,14 @@ class Head(Part):
             raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.kind == "none":
             raise ConfigError("head_bias is true, but head is 'none'")
+        if self.d_unembed and (self.kind != "mlm" or self.tied_head):
+            raise ConfigError(f"d_unembed {self.d_unembed} needs an untied head 'mlm'")
         self._require_classes()
 
     def _require_classes(self) -> None:
         object.__setattr__(self, "labels", tuple(self.labels))
         if self.kind not in CLASS_HEADS:
-            for name in ("labels", "head_dense", "head_norm"):
+            for name in ("labels",) if self.kind == "lm" else ("labels", "head_dense", "head_norm"):
                 if getattr(self, name):
                     raise ConfigError(f"{name} needs a head of classes, but head is {self.kind!r}")
             return
@@ -88,6 +92,7 @@ class Head(Part):
                 _DECIDES[self.decides],
                 bool(self.labels) and self.head_reads != "every" and f"read at the {self.head_reads} token",
                 (self.head_dense or self.kind == "mlm") and dense,
+                bool(self.d_unembed) and f"{self.d_unembed} wide",
                 self.head_norm and "a norm",
                 self.tied_head and self.kind != "none" and "tied to the token embeddings",
                 self.head_bias and "a bias",

@@ -165,6 +165,11 @@ def make_projection(o: "ModuleType", c: Config) -> Any:
     return o.Linear(c.qkv_bias)
 
 
+def make_keys(o: "ModuleType", c: Config) -> Any:
+    """The operation that projects to keys, which may lack the bias of queries and values."""
+    return o.Linear(c.qkv_bias and c.k_bias)
+
+
 def _rotary(c: Config) -> bool:
     return c.positions == "rotary"
 
@@ -202,11 +207,11 @@ OF_DISTANCES: tuple[Step, ...] = (
     Step("distances_norm", "embeddings of distances, normed", "n = {norm}(R)", _DISTANCES, ("distances",), "embed",
          when=lambda c: c.distance_norm, absent="{no_distance_norm}", make=make_norm,
          module="attention.distances_norm", matrix="gain", shared=True, late=True),
-    Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
-         when=_distant(False, keys=True), make=make_projection, module="attention.k", matrix="W_K",
+    Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{k_bias}", _OF_DISTANCES, ("<distances>",), "k",
+         when=_distant(False, keys=True), make=make_keys, module="attention.k", matrix="W_K",
          at="attention.pos_k", late=True),
-    Step("pos_k", "keys of distances", "{distances}·W_KD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "k",
-         when=_distant(True, keys=True), absent="{no_distance_keys}", make=make_projection, module="attention.pos_k",
+    Step("pos_k", "keys of distances", "{distances}·W_KD{k_bias}", _OF_DISTANCES, ("<distances>",), "k",
+         when=_distant(True, keys=True), absent="{no_distance_keys}", make=make_keys, module="attention.pos_k",
          matrix="W_KD", late=True),
     Step("pos_q", "queries of distances, as of tokens", "{distances}·W_Q{qkv_bias}", _OF_DISTANCES, ("<distances>",),
          "q", when=_distant(False, keys=False), make=make_projection, module="attention.q", matrix="W_Q",

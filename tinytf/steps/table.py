@@ -111,9 +111,8 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
 def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
     """Axes with the widths of embeddings and values under the names that this model uses."""
     widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width, "<head>": config.head_width}
-    renamed = (
-        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in axes
-    )
+    narrow = {axis: "d_unembed" if axis == "<head>" and config.d_unembed else "d_embed" for axis in widths}
+    renamed = ("d_model" if widths.get(axis) == config.d_model else narrow.get(axis, axis) for axis in axes)
     values_as_wide = config.value_width == config.d_head
     return tuple(axis.replace("d_value", "d_head") if values_as_wide else axis for axis in renamed)
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from tinytf.checkpoints.huggingface.llama import (
     BIASES,
     FIXED,
@@ -16,9 +18,10 @@ from tinytf.checkpoints.huggingface.llama import (
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, all_but_nth, layer_kinds, window_of, windows
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
+from tinytf.steps.operations.xielu import BETA, NEAR_0
 
 _FFN_BIAS = Key("mlp_bias", "ffn_bias", False)
 _TIED = Key("tie_word_embeddings", "tied_head", True)
@@ -301,7 +304,43 @@ MINISTRAL3 = replace(
 )
 """Ministral 3 (Mistral 2025): RoPE stretched by YaRN, and queries that grow with their position."""
 
+_XIELU = "layers.{n}.mlp.act_fn"
+APERTUS = replace(
+    LLAMA,
+    name="Apertus",
+    model_type="apertus",
+    classes={"none": "ApertusModel", "lm": "ApertusForCausalLM"},
+    fixed={**FIXED, "gated": False, "qk_norm": True},
+    settings=(
+        *UNTURNED,
+        _EPS_1E_5,
+        Group(_require_rope),
+        rope(12_000_000.0),
+        *HEAD_AND_ACTIVATION[1:],
+        Key("hidden_act", "activation", "xielu", {**ACTIVATIONS, "xielu": "xielu"}),
+        BIASES,
+    ),
+    stored={
+        **LLAMA.stored,
+        "blocks.{n}.norm1": Stored("layers.{n}.attention_layernorm"),
+        "blocks.{n}.norm2": Stored("layers.{n}.feedforward_layernorm"),
+        "blocks.{n}.ffn.act": Stored(
+            f"{_XIELU}.alpha_p",
+            bare=True,
+            bias=f"{_XIELU}.alpha_n",
+            beside=((f"{_XIELU}.beta", BETA), (f"{_XIELU}.eps", NEAR_0)),
+        ),
+    },
+    skipped=(
+        *LLAMA.skipped,
+        Skip(r"layers\.\d+\.mlp\.act_fn\.beta", "the slope at 0", computed=lambda _, shape: torch.full(shape, BETA)),
+        Skip(r"layers\.\d+\.mlp\.act_fn\.eps", "a constant", computed=lambda _, shape: torch.zeros(shape)),
+    ),
+)
+"""Swiss AI 2025: no gate, and an activation that learns its slopes in each layer."""
+
 COUSINS = (
+    APERTUS,
     OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, SEED_OSS, INTERNLM3, IQUESTCODER, CWM,
     MINISTRAL3,
 )  # fmt: skip

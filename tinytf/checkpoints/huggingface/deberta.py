@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and v3: encoders with disentangled attention, which scores tokens and their distances separately."""
+"""DeBERTa, v2 and v3: encoders with disentangled attention, which scores tokens and their distances separately."""
 
 import math
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT, mlm_head
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES
-from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields, quoted
 
@@ -53,6 +53,11 @@ def _write_distances(config: ModelConfig) -> dict[str, Any]:
         "norm_rel_ebd": "layer_norm" if config.distance_norm else "none",
         "share_att_key": not config.distance_matrices,
     }
+
+
+def _write_own(config: ModelConfig) -> dict[str, Any]:
+    kept = ("relative_attention", "pos_att_type", "max_relative_positions")
+    return {name: value for name, value in _write_distances(config).items() if name in kept}
 
 
 def _read_positions(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
@@ -116,3 +121,30 @@ DEBERTA_V2 = replace(
     heads={**BERT.heads, "sequence": replace(BERT.heads["sequence"], activation="")},
 )
 """He et al. 2021 and 2023."""
+
+
+def _read_own(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Distances of the first version: each for itself, with matrices of their own and without a norm."""
+    values = _read_distances(fields, draft, tensors)
+    return values | {"distance_matrices": True} if "distances" in values else values
+
+
+_DEBERTA_IN = fused(f"{_SELF}.in_proj", by_head="n_heads")
+DEBERTA = replace(
+    DEBERTA_V2,
+    name="DeBERTa",
+    model_type="deberta",
+    classes={"none": "DebertaModel", "mlm": "DebertaForMaskedLM"},
+    only={"talking_head": (False,), "position_buckets": (), "norm_rel_ebd": (), "share_att_key": ()},
+    fixed={**DEBERTA_V2.fixed, "k_bias": False},
+    settings=(*DEBERTA_V2.settings[:-2], Group(_read_own, _write_own), DEBERTA_V2.settings[-1]),
+    stored={
+        **DEBERTA_V2.stored,
+        **_DEBERTA_IN,
+        "blocks.{n}.attention.q": replace(_DEBERTA_IN["blocks.{n}.attention.q"], bias=f"{_SELF}.q_bias"),
+        "blocks.{n}.attention.v": replace(_DEBERTA_IN["blocks.{n}.attention.v"], bias=f"{_SELF}.v_bias"),
+        "blocks.{n}.attention.pos_k": Stored(f"{_SELF}.pos_proj"),
+        "blocks.{n}.attention.pos_q": Stored(f"{_SELF}.pos_q_proj"),
+    },
+)
+"""He et al. 2020: queries and values have biases, keys none."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
 from tinytf.checkpoints.huggingface.buffers import frequencies, rotary_waves
-from tinytf.checkpoints.huggingface.table import SIZES
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -31,6 +31,54 @@ DATA2VEC = replace(
     classes={"none": "Data2VecTextModel", "mlm": "Data2VecTextForMaskedLM"},
 )
 """Baevski et al. 2022, for text."""
+
+IBERT = replace(
+    ROBERTA,
+    name="I-BERT",
+    model_type="ibert",
+    prefix="ibert.",
+    classes={"none": "IBertModel", "mlm": "IBertForMaskedLM"},
+    only={"quant_mode": (False,)},
+    harmless=("force_dequant",),
+    skipped=(
+        *ROBERTA.skipped,
+        Skip(
+            r".*(_integer|_scaling_factor|\.x_min|\.x_max|\.shift)", "the scales of whole numbers, which are not used"
+        ),
+    ),
+)
+"""Kim et al. 2021, before its numbers become whole: RoBERTa."""
+
+
+def _read_last_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    return (
+        {"head": "lm", "head_bias": True} if "lm_head.decoder.bias" in tensors else {"head": "none", "tied_head": True}
+    )
+
+
+BERT_GENERATION = replace(
+    BERT,
+    name="BERT-generation",
+    model_type="bert-generation",
+    classes={"none": "BertGenerationEncoder", "lm": "BertGenerationDecoder"},
+    only={"add_cross_attention": (False,), "position_embedding_type": ("absolute",)},
+    needs=(),
+    fixed={"norm_order": "post", "embed_norm": True},
+    settings=(
+        *SIZES,
+        Key("max_position_embeddings", "context"),
+        Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+        Key("layer_norm_eps", "norm_eps", 1e-12),
+        Key("is_decoder", "causal", False),
+        Key("tie_word_embeddings", "tied_head", True),
+        Group(_read_last_head),
+    ),
+    stored={**BERT.stored, "head.decoder": Stored("lm_head.decoder")},
+    copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.bias": "lm_head.decoder.bias"},
+    outside=("lm_head.",),
+    heads={},
+)
+"""Rothe et al. 2020: a BERT of either direction that is unembedded at once."""
 
 ROBERTA_PRENORM = replace(
     ROBERTA,
@@ -84,6 +132,40 @@ def _read_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     width = fields.whole("embedding_size", draft["d_model"], least=1)
     projected = width != draft["d_model"]
     return {"d_embed": width if projected else 0, "projection_bias": projected}
+
+
+def _read_unembedded(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The width that a masked-token head unembeds."""
+    if draft["head"] != "mlm":
+        return {}
+    width = fields.whole("output_embedding_size", 1664, least=1)
+    return {"d_unembed": 0 if width == draft["d_embed"] else width}
+
+
+REMBERT = replace(
+    BERT,
+    name="RemBERT",
+    model_type="rembert",
+    prefix="rembert.",
+    classes={"none": "RemBertModel", "mlm": "RemBertForMaskedLM"},
+    needs=("n_token_types", "d_embed"),
+    fixed={**BERT.fixed, "tied_head": False, "projection_bias": True},
+    settings=(
+        *(setting for setting in BERT.settings[:-1] if getattr(setting, "name", "") != "tie_word_embeddings"),
+        Key("input_embedding_size", "d_embed", 256),
+        mlm_head("cls.predictions.dense.weight"),
+        Group(_read_unembedded, lambda config: {"output_embedding_size": config.head_width}),
+    ),
+    harmless=("classifier_dropout_prob", "tie_word_embeddings"),
+    stored={
+        **BERT.stored,
+        "embed.projection": Stored("encoder.embedding_hidden_mapping_in"),
+        "head.dense": Stored("cls.predictions.dense"),
+        "head.norm": Stored("cls.predictions.LayerNorm"),
+    },
+    copies={},
+)
+"""Chung et al. 2021: narrow embeddings, and wide ones, of their own, to unembed."""
 
 
 ROFORMER = replace(

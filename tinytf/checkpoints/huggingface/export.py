@@ -186,6 +186,11 @@ def _stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Ten
             piece = tensor if layout.expert is None else tensor[layout.expert]
             parts.setdefault(plain, []).append((layout, piece.detach().cpu()))
             layers[plain] = layer_of(name, config)
+            for constant, value in layout.beside:
+                yield (
+                    family.prefixed(constant.replace("{n}", name.split(".")[1])),
+                    torch.tensor(value, dtype=tensor.dtype),
+                )
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
         joined = pieces[0][0].write([layout.laid(tensor, layers[plain]) for layout, tensor in pieces], layers[plain])

@@ -1,4 +1,4 @@
-"""Decoders with Llama's parts and names, but with LayerNorm: Cohere, Nemotron, OLMo 1, Phi and StableLM."""
+"""Decoders with Llama's parts and names, but with LayerNorm: Cohere, Nemotron, OLMo 1, Phi, Persimmon and StableLM."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import ROPE, rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, lm_head
 from tinytf.checkpoints.huggingface.windows import SLIDING, all_but_nth, layer_kinds, window_of, windows
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, fused
 from tinytf.config import LEFT_OUT, ModelConfig
 from tinytf.fields import Fields
 
@@ -143,6 +143,31 @@ PHI = replace(
     },
 )
 """Phi-1, 1.5 and 2 (Gunasekar et al. 2023): GPT-J's block, with biases everywhere."""
+
+PERSIMMON = replace(
+    PHI,
+    name="Persimmon",
+    model_type="persimmon",
+    classes={"none": "PersimmonModel", "lm": "PersimmonForCausalLM"},
+    fixed={"positions": "rotary"},
+    settings=(
+        *SIZES,
+        Key("max_position_embeddings", "context"),
+        Key("tie_word_embeddings", "tied_head", False),
+        rope(share=0.5),
+        _EPS,
+        Key("hidden_act", "activation", "relu2", ACTIVATIONS),
+        Key("qk_layernorm", "qk_norm", True),
+        lm_head(),
+    ),
+    stored={
+        **PHI.stored,
+        **fused("layers.{n}.self_attn.query_key_value", by_head="n_kv_heads"),
+        "blocks.{n}.ffn.up": Stored("layers.{n}.mlp.dense_h_to_4h"),
+        "blocks.{n}.ffn.down": Stored("layers.{n}.mlp.dense_4h_to_h"),
+    },
+)
+"""Adept 2023: ReLU², and queries and keys normed in each head."""
 
 
 def _read_residual(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:

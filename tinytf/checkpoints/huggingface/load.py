@@ -1,5 +1,6 @@
 """The family and configuration of a transformers directory, before its weights are read."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,16 @@ from tinytf.checkpoints.huggingface.bert import (
     XLM_ROBERTA,
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
-from tinytf.checkpoints.huggingface.deberta import DEBERTA_V2
+from tinytf.checkpoints.huggingface.deberta import DEBERTA, DEBERTA_V2
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.encoders import (
+    BERT_GENERATION,
     DATA2VEC,
     ERNIE,
     ESM,
+    IBERT,
     MEGATRON_BERT,
+    REMBERT,
     ROBERTA_PRENORM,
     ROFORMER,
     XLM_ROBERTA_XL,
@@ -34,18 +38,20 @@ from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
+from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PERSIMMON, PHI, STABLELM
 from tinytf.checkpoints.huggingface.lfm2 import LFM2
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
-from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
+from tinytf.checkpoints.huggingface.modernbert import EUROBERT, JINA_V3, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
-from tinytf.checkpoints.huggingface.neox import NEOX
+from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
+from tinytf.checkpoints.huggingface.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
+from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.table import Skip
@@ -60,15 +66,17 @@ FAMILIES: Mapping[str, Family] = {
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
-        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, DEBERTA_V2,
-        MODERNBERT, NOMIC_BERT, EUROBERT,
-        LLAMA, MISTRAL, QWEN2, QWEN3,
+        XLM, FLAUBERT, IBERT, BERT_GENERATION,
+        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, REMBERT,
+        DEBERTA, DEBERTA_V2,
+        MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, EUROBERT,
+        LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL,
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
-        NEOX,
+        NEOX, NEOX_JAPANESE,
         MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
-        OLMO, COHERE, NEMOTRON, PHI, STABLELM,
+        OLMO, COHERE, NEMOTRON, PHI, PERSIMMON, STABLELM,
         PHI3, STARCODER2, JAIS2,
         GLM, GLM4, HELIUM, ERNIE4_5,
         COHERE2,
@@ -102,6 +110,8 @@ def checkpoint_of(
         family = FAMILIES[model_type]
     elif isinstance(text, dict) and text.get("model_type") in FAMILIES:
         family, data = _text_part(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
+    elif f"{model_type}_text" in FAMILIES:  # an older file, whose keys of the text part lie outside
+        family = _text_part(FAMILIES[f"{model_type}_text"])
     else:
         raise CheckpointError(
             f"{path}: the architecture {model_type!r} is not one that tinytf opens: "
@@ -128,7 +138,7 @@ def _text_part(family: Family) -> Family:
     return replace(
         family,
         prefix=f"language_model.{family.prefix}",
-        spellings=((r"^(model\.)?language_model\.", ""), *family.spellings),
+        spellings=((r"^(model\.)?language_model\.", ""), (f"^{re.escape(family.prefix)}", ""), *family.spellings),
         skipped=(
             *family.skipped,
             Skip(r"(model\.)?(vision|visual|multi_modal|audio|embed_).*", "the parts for images or sound", noted=True),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.bert import BERT
+from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
 from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
@@ -23,7 +23,7 @@ def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     kinds = fields.array("layer_types", str, default, count=count)
     half_window = fields.whole("local_attention", 128, least=2) // 2
     rope = fields.object("rope_parameters")
-    windows = {_GLOBAL: 0, _LOCAL: half_window + 1}
+    windows = {_GLOBAL: 0, _LOCAL: half_window + _beside(draft)}
     bases = {kind: _base(fields, rope, kind) for kind in windows}
     layer_kinds = [fields.meaning("layer_types", kind, {kind: kind for kind in windows}) for kind in kinds]
     return merge_fields(
@@ -31,6 +31,11 @@ def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
         by_layer("rope_theta", [bases[kind] for kind in layer_kinds]),
         by_layer("input_norm", [layer > 0 for layer in range(count)]),
     )
+
+
+def _beside(draft: Draft) -> int:
+    """1 where a window counts the tokens beside one, as in the encoder; a decoder counts the token too."""
+    return 0 if draft.get("causal", True) else 1
 
 
 def _base(fields: Fields, rope: Fields | None, kind: str) -> float:
@@ -50,7 +55,7 @@ def _write_layers(config: ModelConfig) -> dict[str, Any]:
     windows = [layer.window for layer in layers if layer.window]
     return {
         "layer_types": kinds,
-        "local_attention": 2 * (windows[0] - 1) if windows else 128,
+        "local_attention": 2 * (windows[0] - (not config.causal)) if windows else 128,
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
     }
 
@@ -114,6 +119,35 @@ MODERNBERT = Family(
 )
 """Warner et al. 2024: pre-norm; most layers have a window to both sides and their own RoPE base."""
 
+
+def _read_decoder_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    if "lm_head.dense.weight" not in tensors:
+        return {"head": "none", "tied_head": True}
+    return {"head": "lm", "head_dense": True, "head_norm": True, "head_bias": fields.flag("decoder_bias", True)}
+
+
+MODERNBERT_DECODER = replace(
+    MODERNBERT,
+    name="ModernBERT decoder",
+    model_type="modernbert-decoder",
+    classes={"none": "ModernBertDecoderModel", "lm": "ModernBertDecoderForCausalLM"},
+    fixed={"embed_norm": True, "positions": "rotary", "gated": True},
+    settings=(
+        *MODERNBERT.settings[:-1],
+        Group(_read_decoder_head, lambda config: {"decoder_bias": config.head_bias}),
+    ),
+    written=dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0),
+    stored={
+        **MODERNBERT.stored,
+        **{f"blocks.{{n}}.attention.{name}": Stored(f"layers.{{n}}.attn.{name}_proj") for name in "qkv"},
+        "head.dense": Stored("lm_head.dense"),
+        "head.norm": Stored("lm_head.norm"),
+    },
+    outside=("lm_head.", "decoder.", "head.", "classifier."),
+    heads={},
+)
+"""Weller et al. 2025 (Ettin): ModernBERT that looks back alone, with the transform of its head."""
+
 NOMIC_BERT = replace(
     BERT,
     name="NomicBERT",
@@ -156,6 +190,44 @@ NOMIC_BERT = replace(
     ),
 )
 """Nussbaum et al. 2024: post-norm, as BERT."""
+
+_JINA = "encoder.layers.{n}.mixer"
+JINA_V3 = replace(
+    NOMIC_BERT,
+    name="Jina embeddings v3",
+    model_type="jina_embeddings_v3",
+    prefix="roberta.",
+    classes={"none": "JinaEmbeddingsV3Model", "mlm": "JinaEmbeddingsV3ForMaskedLM"},
+    only={"use_qk_norm": (False,)},
+    fixed={**BERT.fixed, "positions": "rotary"},
+    settings=(
+        rope(20_000.0),
+        Key("head_dim", "d_head", 0),
+        *BERT.settings[:-1],
+        mlm_head("lm_head.dense.weight", "gelu"),
+    ),
+    stored={
+        **{name: layout for name, layout in NOMIC_BERT.stored.items() if name != "blocks.{n}.ffn.gate"},
+        **{
+            name: replace(layout, instead=Stored(f"encoder.layers.{{n}}.self_attn.{name[-1]}_proj"))
+            for name, layout in fused(f"{_JINA}.Wqkv").items()
+        },
+        "blocks.{n}.attention.o": Stored(f"{_JINA}.out_proj"),
+        "blocks.{n}.ffn.up": Stored("encoder.layers.{n}.mlp.fc1"),
+        "blocks.{n}.ffn.down": Stored("encoder.layers.{n}.mlp.fc2"),
+        "head.dense": Stored("lm_head.dense"),
+        "head.norm": Stored("lm_head.layer_norm"),
+        "head.decoder": Stored("lm_head.decoder"),
+    },
+    spellings=(  # names of a model in memory
+        *(pair for pair in NOMIC_BERT.spellings if ".mlp." not in pair[1]),
+        (r"\.attn\.out_proj\.", ".mixer.out_proj."),
+    ),
+    copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.bias": "lm_head.decoder.bias"},
+    outside=("lm_head.", "classifier.", "qa_outputs."),
+    heads=ROBERTA.heads,
+)
+"""Sturua et al. 2024, without its adapters: XLM-RoBERTa with rotary positions."""
 
 
 def _read_lm_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:

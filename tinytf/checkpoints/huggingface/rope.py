@@ -9,7 +9,7 @@ from tinytf.checkpoints.table import Draft, Group, Key, Tensors
 from tinytf.config import DIFFERING, ModelConfig
 from tinytf.fields import Fields
 
-_SCALINGS = {"default": "none", **{word: word for word in ("linear", "llama3", "yarn", "longrope")}}
+SCALINGS: Mapping[str, str] = {"default": "none", **{word: word for word in ("linear", "llama3", "yarn", "longrope")}}
 _LLAMA3 = (
     Key("low_freq_factor", "rope_low_frequency"),
     Key("high_freq_factor", "rope_high_frequency"),
@@ -28,7 +28,7 @@ def rope(
     *,
     share: float | None = None,
     sections: bool = False,
-    scalings: Mapping[str, str] = _SCALINGS,
+    scalings: Mapping[str, str] = SCALINGS,
     original: int = 0,
     local: "Callable[[Fields], float] | None" = None,
     kinds: Kinds | None = None,
@@ -147,6 +147,18 @@ def rotary_width(fields: Fields, draft: Draft, share: float) -> int:
             f"a rotary share of {share:g} rotates {rotated:,} of {width:,} dimensions, which is not a number of pairs"
         )
     return 0 if rotated == width else rotated
+
+
+def rotary_pairs(fields: Fields, draft: Draft, share: float, theta: float) -> dict[str, Any]:
+    """The base and the width of RoPE where an odd share of a head rotates one more dimension (GPT-NeoX).
+
+    The wavelengths are those of the odd width, θ^(−2i/w): a base of θ^((w + 1)/w) gives them at the width w + 1.
+    """
+    width = draft["d_model"] // draft["n_heads"]
+    rotated = int(width * share)
+    if rotated % 2 and rotated < width:
+        share, theta = (rotated + 1.5) / width, theta ** ((rotated + 1) / rotated)
+    return {"rope_theta": theta, "rope_width": rotary_width(fields, draft, share)}
 
 
 def written_share(config: ModelConfig) -> float:

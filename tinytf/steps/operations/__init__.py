@@ -40,6 +40,7 @@ from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySof
 from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.unit import Unit
 from tinytf.steps.operations.weigh import SumExperts, Weigh
+from tinytf.steps.operations.xielu import Xielu
 
 __all__ = [
     "Activate",
@@ -92,4 +93,5 @@ __all__ = [
     "VocabularySoftmax",
     "Weigh",
     "Write",
+    "Xielu",
 ]

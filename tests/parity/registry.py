@@ -1,0 +1,242 @@
+"""Tries every text architecture that transformers registers: right, refused, wrong or crashed.
+
+``python tests/parity/registry.py [--only NAME ...] [--flags]``: a line an architecture, then the counts. Each that
+tinytf knows by name gets a tiny random model with odd sizes, saved by transformers and opened by tinytf, whose logits
+are compared. With ``--flags`` each boolean setting is also turned the other way once: a difference that is neither
+computed nor refused is wrong. Exits 1 where one is wrong or crashed.
+"""
+
+import argparse
+import inspect
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+import torch
+import transformers
+from architectures import enliven, furthest
+from reference import Pair, last_of
+from torch import nn
+from transformers.models.auto import modeling_auto as auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
+from tinytf.checkpoints.unsupported import explain_unsupported
+from tinytf.errors import TinytfError
+
+TOLERANCE = 2e-5
+SECONDS = 120
+V, C, N, H, T = 41, 24, 3, 4, 32
+_SIZES: tuple[tuple[str, int], ...] = (
+    ("vocab_size", V),
+    ("hidden_size d_model n_embd dim emb_dim", C),
+    ("num_hidden_layers num_layers n_layers n_layer decoder_layers encoder_layers", N),
+    ("num_attention_heads n_head n_heads encoder_attention_heads decoder_attention_heads attention_heads num_heads", H),
+    ("num_key_value_heads n_kv_heads num_experts_per_tok moe_topk top_k num_experts_per_token", 2),
+    ("intermediate_size n_inner hidden_dim ffn_dim decoder_ffn_dim encoder_ffn_dim dff ffn_hidden_size d_ff", 40),
+    ("max_position_embeddings n_positions max_seq_len n_ctx", T),
+    ("num_experts n_routed_experts num_local_experts moe_num_experts", 6),
+    ("moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size expert_ffn_hidden_size", 16),
+    ("sliding_window window_size", 4),
+    ("embedding_size head_dim", 10),
+    ("kv_lora_rank", 7),
+    ("q_lora_rank", 9),
+    ("qk_rope_head_dim", 6),
+    ("qk_nope_head_dim v_head_dim", 8),
+    ("bos_token_id eos_token_id pad_token_id cls_token_id sep_token_id", 0),
+)
+"""What the keys of a configuration with these names get."""
+_OWN: dict[str, dict[str, Any]] = {
+    "codegen": {"rotary_dim": 4},
+    "gptj": {"rotary_dim": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1], [["global"], 1]]},
+    "helium": {"head_dim": C // H},
+    "phi": {"hidden_size": 32},
+    "stablelm": {"hidden_size": 32},
+    "deepseek_v2": {
+        "head_dim": 6,
+        "qk_rope_head_dim": 6,
+        "qk_nope_head_dim": 4,
+        "v_head_dim": 7,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_key_value_heads": H,
+    },
+    "deepseek_v3": {"head_dim": 6, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": H},
+    "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+}
+"""Settings of single architectures, where those sizes do not fit."""
+_NOT_FLAGS = {
+    "use_cache", "return_dict", "output_hidden_states", "output_attentions", "is_encoder_decoder", "torchscript",
+    "gradient_checkpointing", "reorder_and_upcast_attn", "is_decoder", "add_cross_attention", "output_router_logits",
+}  # fmt: skip
+"""Booleans that choose what is returned, or another kind of model."""
+
+
+def registered(only: list[str]) -> Iterator[tuple[str, str]]:
+    """Each model_type, of those in ``only`` if any, whose model reads token ids alone in one stack, and its class."""
+    masked, causal, base = (
+        getattr(auto, f"MODEL{name}_MAPPING_NAMES") for name in ("_FOR_MASKED_LM", "_FOR_CAUSAL_LM", "")
+    )
+    every = {*masked, *causal, *base}
+    for kind in sorted(every & {*only} if only else every):
+        name = masked.get(kind) or causal.get(kind) or base[kind]
+        name = name if isinstance(name, str) else name[0]
+        try:
+            config, model = CONFIG_MAPPING[kind], getattr(transformers, name)
+            parameters = inspect.signature(model.forward).parameters
+        except Exception:  # its class cannot be imported here: it needs a library for images or sound
+            continue
+        if "input_ids" in parameters and not _other_inputs(config, parameters):
+            yield kind, name
+
+
+def _other_inputs(config: Any, parameters: Any) -> bool:
+    """Whether a model also takes images, sound, boxes, or a second text."""
+    both = getattr(config, "is_encoder_decoder", False) is True
+    others = ("pixel_values", "input_features", "input_values", "bbox", "decoder_input_ids", "audio_codes")
+    sub = any(part in name for name in config.sub_configs for part in ("vision", "audio", "speech", "codec", "text"))
+    return both or sub or any(name in parameters for name in others)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    word: str
+    why: str = ""
+
+
+def _model_type(kind: str) -> str:
+    """What the config.json of an architecture calls it: gpt-sw3 is a gpt2."""
+    return str(CONFIG_MAPPING[kind].model_type)
+
+
+def config_of(kind: str, **settings: Any) -> Any:
+    """The configuration of an architecture, tiny and with odd sizes."""
+    known = {**CONFIG_MAPPING[kind]().to_dict(), **dict.fromkeys(CONFIG_MAPPING[kind].attribute_map)}
+    sizes = {name: number for names, number in _SIZES for name in names.split() if name in known}
+    return CONFIG_MAPPING[kind](**{**sizes, **_OWN.get(kind, {}), **settings})
+
+
+def flags_of(kind: str) -> dict[str, bool]:
+    """The boolean settings of an architecture, each the other way."""
+    keys = config_of(kind).to_dict()
+    return {name: not value for name, value in keys.items() if isinstance(value, bool) and name not in _NOT_FLAGS}
+
+
+def model_of(kind: str, name: str, **settings: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(config_of(kind, **settings))
+    fixed = [(parameter, parameter.clone()) for parameter in model.parameters() if not parameter.requires_grad]
+    with torch.no_grad():
+        enliven(model, 7)
+        for parameter, computed in fixed:  # sines and cosines
+            parameter.copy_(computed)
+        for buffer in model.buffers():
+            if not bool(buffer.isfinite().all()):  # left as it was allocated
+                buffer.zero_()
+    return model.eval()
+
+
+@torch.no_grad()
+def outcome(kind: str, name: str, **settings: Any) -> Outcome:
+    """What tinytf does with an architecture; one that it refuses by its name is not built."""
+    if _model_type(kind) not in FAMILIES:
+        return Outcome("refused", explain_unsupported(kind, CONFIG_MAPPING[kind]().to_dict()))
+    try:
+        theirs = model_of(kind, name, **settings)
+        theirs.set_attn_implementation("eager")
+        ids = torch.randint(3, V, (2, 13), generator=torch.Generator().manual_seed(9))
+        expected = theirs(ids)
+    except Exception as error:
+        return Outcome("not built", _line(error))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            theirs.save_pretrained(folder)
+        except Exception as error:
+            return Outcome("not built", _line(error))
+        try:
+            ours = read_directory(Path(folder)).load().transformer
+            last, found = last_of(Pair(theirs, ours), expected, ours(ids))
+        except TinytfError as error:
+            return Outcome("refused", _line(error).replace(f"{folder}/", "").replace(folder, "it"))
+        except Exception as error:
+            return Outcome("crashed", _line(error))
+    difference = furthest(found, last)
+    return Outcome("right" if difference <= TOLERANCE else "wrong", f"{difference:.1e}")
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".removeprefix("CheckpointError: ").split("\n")[0][:150]
+
+
+def of_all(kind: str, name: str, flags: bool) -> Outcome:
+    """The outcome as it is; where it is right and ``flags``, the worst with each flag turned, and which it was."""
+    plain = outcome(kind, name)
+    if not flags or plain.word != "right":
+        return plain
+    turned = {flag: outcome(kind, name, **{flag: value}) for flag, value in flags_of(kind).items()}
+    bad = [f"{flag}: {found.word} {found.why}" for flag, found in turned.items() if found.word in ("wrong", "crashed")]
+    refused = [flag for flag, found in turned.items() if found.word == "refused"]
+    if bad:
+        return Outcome("wrong", "; ".join(bad))
+    return Outcome("right", plain.why + (f"; refuses the other {', '.join(refused)}" if refused else ""))
+
+
+def _send(pipe: Any, *given: Any) -> None:
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+        pipe.send(of_all(*given))
+
+
+def in_a_process(*given: Any) -> Outcome:
+    """The outcome from a process of its own: one that crashes or hangs does not end the others."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, *given))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv() if receiver.poll(SECONDS) else Outcome("crashed", f"no answer in {SECONDS} s")
+    except EOFError:
+        process.join()
+        return Outcome("crashed", f"exit status {process.exitcode}")
+    finally:
+        process.kill()
+        process.join()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", metavar="NAME", default=[], nargs="+", help="only these model_types")
+    parser.add_argument("--flags", action="store_true", help="turn each boolean setting the other way, too")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = dict(registered(options.only))
+    if strays := {*options.only} - {*found}:
+        parser.error(f"not registered as a model of text in one stack: {', '.join(sorted(strays))}")
+    counts: Counter[str] = Counter()
+    for kind in found:
+        result = (in_a_process if _model_type(kind) in FAMILIES else of_all)(kind, found[kind], options.flags)
+        counts[result.word] += 1
+        sys.stdout.write(f"{result.word:9} {kind:24} {result.why}\n")
+        sys.stdout.flush()
+    told = ", ".join(f"{number} {word}" for word, number in counts.most_common())
+    sys.stdout.write(f"{len(found)} architectures: {told}\n")
+    return int(counts["wrong"] + counts["crashed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
