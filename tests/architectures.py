@@ -211,11 +211,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "shared_gate": True,
         "by_layer": (("experts", (0, 4)),),
     },
-    "experts by sigmoids, without a gate": {
+    "experts by sigmoids, in the best groups, without a gate": {
         "norm": "rmsnorm",
         "ffn_bias": False,
-        "experts": 3,
-        "experts_per_token": 2,
+        "experts": 6,
+        "experts_per_token": 3,
+        "expert_groups": 3,
+        "groups_per_token": 2,
+        "group_best": 2,
         "router": "sigmoid",
         "choice_bias": True,
         "routed_scale": 2.5,

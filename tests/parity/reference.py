@@ -547,6 +547,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         topk_group=1,
         norm_topk_prob=False,
     ),
+    "deepseek v2, experts in the best groups": lambda: _deepseek(
+        2,
+        kv_lora_rank=8,
+        first_k_dense_replace=1,
+        n_routed_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        topk_method="group_limited_greedy",
+        n_group=3,
+        topk_group=2,
+    ),
+    "deepseek v3, experts in the best groups": lambda: _deepseek(
+        3,
+        first_k_dense_replace=0,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        n_group=4,
+        topk_group=2,
+    ),
 }
 
 

@@ -76,18 +76,27 @@ def _write_experts(config: ModelConfig) -> dict[str, Any]:
         "moe_intermediate_size": config.d_expert,
         "n_shared_experts": config.d_shared // config.d_expert,
         "routed_scaling_factor": config.routed_scale,
-        "n_group": 1,
-        "topk_group": 1,
+        "n_group": config.expert_groups or 1,
+        "topk_group": config.groups_per_token or 1,
         "norm_topk_prob": config.routes_renormed,
     }
 
 
-def _require_greedy(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """Refuse routing that chooses experts only within the best groups."""
-    method = fields.word("topk_method", {"greedy": "greedy", "group_limited_greedy": "groups"}, "greedy")
-    if method == "groups" and fields.whole("topk_group", 1) < fields.whole("n_group", 1):
-        raise fields.fault("experts that are chosen in groups (topk_method 'group_limited_greedy') are not implemented")
-    return {"routes_renormed": False}
+def read_groups(fields: Fields, groups: int, kept: int, best: int) -> dict[str, int]:
+    """The groups that experts are chosen from, where not all are open; ``groups`` and ``kept`` are the defaults."""
+    found = {"expert_groups": fields.whole("n_group", groups), "groups_per_token": fields.whole("topk_group", kept)}
+    return {**found, "group_best": best} if found["groups_per_token"] < found["expert_groups"] else {}
+
+
+def _read_method(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Experts chosen by the router's softmax among all of them, or in the groups with the largest."""
+    grouped = fields.word("topk_method", {"greedy": False, "group_limited_greedy": True}, "greedy")
+    groups = read_groups(fields, 1, 1, best=1) if grouped and draft.get("experts") else {}
+    return {"routes_renormed": False, **groups}
+
+
+def _write_method(config: ModelConfig) -> dict[str, Any]:
+    return {"topk_method": "group_limited_greedy" if config.expert_groups else "greedy"}
 
 
 _KV_A, _KV_B = "layers.{n}.self_attn.kv_a_proj_with_mqa", "layers.{n}.self_attn.kv_b_proj"
@@ -95,13 +104,11 @@ _RANKS, _WIDTHS = ("kv_rank", "rope_width"), ("d_own", "value_width")
 
 
 def _read_sigmoid(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """Experts chosen among all of them by a sigmoid plus a bias, and weighted by the sigmoid alone."""
-    if fields.whole("topk_group", 4) < fields.whole("n_group", 8) and draft.get("experts"):
-        raise fields.fault("experts that are chosen in groups (n_group, topk_group) are not implemented")
+    """Experts chosen by a sigmoid plus a bias, in the groups whose best two are largest; weighted by the sigmoid."""
     if not draft.get("experts"):
         return {}
     renormed = fields.flag("norm_topk_prob", True)
-    return {"router": "sigmoid", "choice_bias": True, "routes_renormed": renormed}
+    return {"router": "sigmoid", "choice_bias": True, "routes_renormed": renormed, **read_groups(fields, 8, 4, best=2)}
 
 
 _LINEARS = ("gate", "up", "down")
@@ -152,7 +159,7 @@ DEEPSEEK_V2 = replace(
         *_DENSE.settings,
         Key("mlp_bias", "ffn_bias", False),
         Group(_read_experts, _write_experts),
-        Group(_require_greedy),
+        Group(_read_method, _write_method),
     ),
     stored={**LLAMA.stored, **_LATENT, **_MIXED},
 )
