@@ -18,7 +18,7 @@ from tinytf.checkpoints.huggingface.bert import (
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
 from tinytf.checkpoints.huggingface.deberta import DEBERTA_V2
-from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, MINICPM3, YOUTU
 from tinytf.checkpoints.huggingface.encoders import (
     DATA2VEC,
     ERNIE,
@@ -44,6 +44,23 @@ from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
+from tinytf.checkpoints.huggingface.sigmoid_experts import (
+    AFMOE,
+    DOTS1,
+    EXAONE_MOE,
+    GLM4_MOE,
+    MINIMAX_M2,
+    SOLAR_OPEN,
+)
+from tinytf.checkpoints.huggingface.softmax_experts import (
+    ARIA,
+    DBRX,
+    ERNIE4_5_MOE,
+    FLEX_OLMO,
+    GRANITE_MOE_SHARED,
+    HUNYUAN_MOE,
+    MELLUM,
+)
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
@@ -73,7 +90,9 @@ FAMILIES: Mapping[str, Family] = {
         COHERE2,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM,
-        DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
+        DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, GPT_OSS,
+        GLM4_MOE, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, MINIMAX_M2,
+        ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_NEXT, LFM2,
     )
 }  # fmt: skip
