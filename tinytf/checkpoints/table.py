@@ -68,8 +68,9 @@ class Stored:
     (head, part, rows). With ``paired``, the rows of a head that RoPE rotates are stored as adjacent pairs (0, W/2),
     (1, W/2 + 1) …; with ``rotary_last`` they follow the other rows of their head. These three name the field that
     counts the heads, or are that number. ``transposed`` matrices are (in, out). With ``by_row``, our vector is stored
-    as a matrix with that many rows; with ``stacked``, the matrices of all experts as one, (E·rows, columns). ``offset``
-    is added to a stored weight to get ours.
+    as a matrix with that many rows; with ``stacked``, the matrices of all experts as one, (E·rows, columns); with
+    ``apart``, our matrix as one for each of that many heads, (H, rows, columns). ``offset`` is added to a stored weight
+    to get ours.
 
     {e} in the name stands for the expert where each is stored separately; ``expert`` is its number. ``instead`` is
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
@@ -86,6 +87,7 @@ class Stored:
     rotary_last: str = ""
     by_row: str = ""
     stacked: bool = False
+    apart: str = ""
     offset: float = 0.0
     axis: int = 0
     bare: bool = False
@@ -103,6 +105,9 @@ class Stored:
             return (_count(config, self.by_row), stored[0] // _count(config, self.by_row))
         if self.convolution:
             return (stored[0], 1, stored[1])
+        if self.apart:
+            heads = _count(config, self.apart)
+            stored = (heads, stored[0] // heads, *stored[1:])
         stored = (*stored[:-2], *stored[-2:][::-1]) if self.transposed else stored
         return (stored[0] * stored[1], stored[2]) if self.stacked else stored
 
@@ -117,6 +122,8 @@ class Stored:
         """Our tensor from the stored one: a view of it where possible."""
         tensor = stored.unflatten(0, (config.experts, -1)) if self.stacked else stored
         tensor = tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor
+        if self.apart:  # (H, rows, C) -> (H·rows, C)
+            tensor = tensor.flatten(0, 1)
         if self.by_row:  # (H, D) -> (H·D,)
             tensor = tensor.flatten()
         if self.convolution:  # (C, 1, W) -> (C, W)
@@ -158,6 +165,8 @@ class Stored:
             tensor = tensor.unflatten(0, (_count(config, self.by_row), -1))
         if self.convolution:
             tensor = tensor[:, None]
+        if self.apart:
+            tensor = tensor.unflatten(0, (_count(config, self.apart), -1))
         tensor = (tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor).contiguous()
         return tensor.flatten(0, 1) if self.stacked else tensor
 
