@@ -211,6 +211,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "shared_gate": True,
         "by_layer": (("experts", (0, 4)),),
     },
+    "phimoe, experts weighed against near ones": {
+        "gated": True,
+        "ffn_bias": False,
+        "experts": 5,
+        "experts_per_token": 2,
+        "route_margin": 0.6,
+    },
     "experts by sigmoids, in the best groups, without a gate": {
         "norm": "rmsnorm",
         "ffn_bias": False,

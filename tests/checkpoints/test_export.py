@@ -275,6 +275,12 @@ WRITTEN = {
             _GROUPED, norm="layernorm", norm_bias=False, norm_eps=1e-5, clip_qkv=0.7, experts=4, experts_per_token=2
         ),
     ),
+    "phimoe": (
+        "PhiMoE",
+        config_of(
+            _GROUPED, norm="layernorm", norm_eps=1e-5, head_bias=True, experts=4, experts_per_token=2, route_margin=0.5
+        ),
+    ),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {

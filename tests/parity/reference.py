@@ -659,6 +659,21 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         rope_parameters={**_OLMO3, "full_attention": {**_YARN, "attention_factor": 1.2}},
     ),
     "dbrx": lambda: _dbrx(clip_qkv=0.7),
+    "phimoe": lambda: _decoder(
+        "Phimoe", num_local_experts=6, router_jitter_noise=0.3, lm_head_bias=True, attention_bias=True
+    ),
+    "phimoe, rotated by other factors": lambda: _decoder(
+        "Phimoe",
+        num_local_experts=6,
+        router_jitter_noise=0.05,
+        sliding_window=4,
+        rope_parameters={
+            **{key: value for key, value in _LONGROPE.items() if key != "partial_rotary_factor"},
+            "short_mscale": 1.2,
+            "long_mscale": 1.2,
+            "original_max_position_embeddings": T,  # beyond it, transformers 5 keeps the short factors
+        },
+    ),
 }
 
 

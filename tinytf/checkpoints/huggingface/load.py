@@ -28,7 +28,7 @@ from tinytf.checkpoints.huggingface.encoders import (
     ROFORMER,
     XLM_ROBERTA_XL,
 )
-from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, PHIMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
@@ -82,7 +82,7 @@ FAMILIES: Mapping[str, Family] = {
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
         NEOX,
-        MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
+        MIXTRAL, PHIMOE, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, STABLELM,
         PHI3, STARCODER2, JAIS2,
