@@ -70,7 +70,10 @@ def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
     own = {f"{name}.{key}": value for key, value in (_sizes(config) | conversion.keys(config)).items()}
     parts = Parts({"general.architecture": name, **own, **byte_level_keys(V)})
     names = gguf.get_tensor_name_map(conversion.architecture, config.num_hidden_layers)
-    for theirs, parameter in model.named_parameters():
+    balance = {name: one for name, one in model.named_buffers() if name.endswith("e_score_correction_bias")}
+    for one in balance.values():
+        one.copy_(torch.linspace(-0.5, 0.5, len(one)))
+    for theirs, parameter in {**dict(model.named_parameters()), **balance}.items():
         for changed, numbers in conversion.change(theirs, parameter.numpy(), config):
             stored = names.get_name(changed, try_suffixes=(".weight", ".bias"))
             assert stored is not None, f"the library has no name for {changed}"
@@ -153,6 +156,75 @@ def _with_experts(change: Callable[[str, Array, Any], Tensors] = _as_it_is) -> C
             yield f"model.layers.{layer}.mlp.experts.{one}.weight", part
 
     return changed
+
+
+def _balanced(name: str, numbers: Array, config: Any) -> Tensors:
+    yield name.replace("e_score_correction_bias", "e_score_correction.bias"), numbers
+
+
+def _latent(name: str, numbers: Array, config: Any) -> Tensors:
+    """Keys and values of each head by themselves; of the keys the transposed matrix."""
+    if not name.endswith("kv_b_proj.weight"):
+        yield from _balanced(name, numbers, config)
+        return
+    heads = numbers.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+    own = config.qk_nope_head_dim
+    yield name.replace("kv_b", "k_b"), heads[:, :own].swapaxes(1, 2)
+    yield name.replace("kv_b", "v_b"), heads[:, own:]
+
+
+def _of_routed(config: Any) -> dict[str, Any]:
+    """The keys of DeepSeek-V3's router, from a configuration that has them."""
+    return {
+        "leading_dense_block_count": config.first_k_dense_replace,
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_weights_norm": config.norm_topk_prob,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+        "expert_gating_func": 1 if config.model_type == "deepseek_v2" else 2,
+    }
+
+
+def _of_latent(config: Any) -> dict[str, Any]:
+    yarn = config.rope_parameters["rope_type"] == "yarn"
+    scaling = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 16,
+        "rope.scaling.yarn_log_multiplier": 0.07,
+    }
+    return {
+        **_of_routed(config),
+        **({"attention.q_lora_rank": config.q_lora_rank} if config.q_lora_rank else {}),
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.head_count_kv": 1,
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length_mla": config.v_head_dim,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "rope.freq_base": 700.0,
+        **(scaling if yarn else {}),
+    }
+
+
+_ROUTED: dict[str, Any] = {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+    "n_group": 3,
+    "topk_group": 2,
+    "num_key_value_heads": 4,
+    "rope_theta": 700.0,
+}
+_MLA = {"kv_lora_rank": 12, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
 
 
 def _as_gpt_oss(name: str, numbers: Array, config: Any) -> Tensors:
@@ -598,6 +670,57 @@ CONVERSIONS: dict[str, Conversion] = {
             "rope.scaling.original_context_length": 16,
         },
         _as_gpt_oss,
+    ),
+    "deepseek2": Conversion(
+        ARCH.DEEPSEEK2,
+        _decoder("DeepseekV3", **_ROUTED, **_MLA, q_lora_rank=9, norm_topk_prob=True),
+        _of_latent,
+        _with_experts(_latent),
+    ),
+    "deepseek2, V2 with queries as they are": Conversion(
+        ARCH.DEEPSEEK2,
+        _decoder(
+            "DeepseekV2",
+            **_ROUTED,
+            **_MLA,
+            q_lora_rank=None,
+            topk_method="group_limited_greedy",
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 700.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "mscale": 0.7,
+                "mscale_all_dim": 0.7,
+            },
+        ),
+        lambda config: {**_of_latent(config), "expert_weights_norm": False},
+        _with_experts(_balanced),  # as in older files, keys and values together
+    ),
+    "glm4moe": Conversion(
+        ARCH.GLM4_MOE,
+        _decoder(
+            "Glm4Moe",
+            **{**_ROUTED, "rope_theta": None},
+            rope_parameters=_HALF,
+            attention_bias=True,
+            use_qk_norm=True,
+        ),
+        lambda config: {**_of_routed(config), "rope.dimension_count": C // H // 2},
+        _with_experts(_balanced),
+    ),
+    "dots1": Conversion(ARCH.DOTS1, _decoder("Dots1", **_ROUTED), _of_routed, _with_experts(_balanced)),
+    "minimax-m2": Conversion(
+        ARCH.MINIMAXM2,
+        _decoder("MiniMaxM2", num_local_experts=4, num_experts_per_tok=2, head_dim=8, rope_parameters=_HALF),
+        lambda config: {
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": F,
+            "expert_gating_func": 2,
+            "rope.dimension_count": 4,
+        },
+        _with_experts(_balanced),
     ),
     "gpt2": Conversion(ARCH.GPT2, _gpt2, change=_transposed),
     "gptneox": Conversion(ARCH.GPTNEOX, _neox(), _of_neox, _by_parts),

@@ -63,6 +63,15 @@ _TURNED_IN_PART = {
 }
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
 _V3 = {"distances": 4, "distance_keys": True, "attention_divisor": 12**0.5, "n_token_types": 0}
+_GROUPED, _LATENT = "llama, grouped", "deepseek, latent keys and values"
+_BY_SIGMOID = {
+    "experts": 4,
+    "experts_per_token": 2,
+    "d_expert": 16,
+    "d_shared": 32,
+    "router": "sigmoid",
+    "choice_bias": True,
+}
 _ROBERTA = "roberta, positions from the third row"
 _JINA = {"positions": "rotary", "position_offset": 0, "activation": "relu", "head_activation": "gelu"}
 _BERT_MLM = "bert with a masked head"
@@ -243,6 +252,54 @@ WRITTEN = {
             router="sigmoid",
             choice_bias=True,
             by_layer=(("experts", (0, 4)),),
+        ),
+    ),
+    "glm 4.7 flash": ("GLM-4.7-Flash", config_of(_LATENT, **_BY_SIGMOID, by_layer=(("experts", (4, 0)),))),
+    "minicpm 3": ("MiniCPM3", config_of(_LATENT, embed_scale=3.0, residual_scale=0.5, logit_scale=0.5)),
+    "glm 4.5": ("GLM-4.5", config_of(_GROUPED, **_BY_SIGMOID, rope_width=4)),
+    "dots.llm1": ("dots.llm1", config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, by_layer=_WINDOWS)),
+    "k-exaone": (
+        "K-EXAONE",
+        config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, by_layer=(*_HYBRID, ("experts", (4, 0)))),
+    ),
+    "trinity": (
+        "Trinity",
+        config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, attention_gate=True, norm_order="both", by_layer=_HYBRID),
+    ),
+    "minimax m2": (
+        "MiniMax M2",
+        config_of(_GROUPED, **{**_BY_SIGMOID, **_OLMO2, "norm_order": "pre", "d_shared": 0, "d_expert": 40}),
+    ),
+    "ernie 4.5 moe": (
+        "ERNIE 4.5 MoE",
+        config_of(_GROUPED, **{**_BY_SIGMOID, "router": "softmax"}, by_layer=(("experts", (0, 4)),)),
+    ),
+    "hunyuan moe": (
+        "HunYuan MoE",
+        config_of("hunyuan, normed after the rotation", experts=4, experts_per_token=2, d_shared=40),
+    ),
+    "flex olmo": ("FlexOlmo", config_of(_GROUPED, **_OLMO2, experts=4, experts_per_token=2, routes_renormed=False)),
+    "granite moe, shared": (
+        "Granite-MoE, shared",
+        config_of(
+            "granite, what is added multiplied", attention_divisor=4.0, experts=4, experts_per_token=2, d_shared=16
+        ),
+    ),
+    "aria": ("Aria", config_of(_GROUPED, experts=4, experts_per_token=2, d_shared=80)),
+    "mellum 2": (
+        "Mellum 2",
+        config_of(_GROUPED, qk_norm=True, experts=4, experts_per_token=2, d_expert=16, by_layer=_LOCAL_BASES),
+    ),
+    "dbrx": (
+        "DBRX",
+        config_of(
+            _GROUPED, norm="layernorm", norm_bias=False, norm_eps=1e-5, clip_qkv=0.7, experts=4, experts_per_token=2
+        ),
+    ),
+    "phimoe": (
+        "PhiMoE",
+        config_of(
+            _GROUPED, norm="layernorm", norm_eps=1e-5, head_bias=True, experts=4, experts_per_token=2, route_margin=0.5
         ),
     ),
     "no head": ("Llama", config_of("llama, grouped", head="none")),

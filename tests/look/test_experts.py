@@ -14,7 +14,8 @@ TEXT = "The cat sat on the mat, and the dog looked at it."
 def biased() -> TextModel:
     """A model of three experts, of which the bias keeps the second from every token."""
     tiny = tinytf.load("tiny")
-    config = config_of("experts by sigmoids, without a gate", vocab_size=tiny.config.vocab_size)
+    settings = {"experts": 3, "experts_per_token": 2, "expert_groups": 0, "vocab_size": tiny.config.vocab_size}
+    config = config_of("experts by sigmoids, in the best groups, without a gate", **settings)
     transformer = lively(config)
     with torch.no_grad():
         for block in transformer.blocks:

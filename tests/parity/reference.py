@@ -129,8 +129,15 @@ def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
 
 
 def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
+    """A Llama-like model; biases of the choice of experts, which begin at 0, are drawn."""
     config = getattr(transformers, f"{family}Config")(**{**_LLAMA, **settings})
-    return getattr(transformers, f"{family.removesuffix('Text')}{kind}")(config)
+    name = family if family == "AriaText" else family.removesuffix("Text")
+    model = getattr(transformers, f"{name}{kind}")(config)
+    generator = torch.Generator().manual_seed(2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+    return model
 
 
 _DELTA: dict[str, Any] = {
@@ -192,15 +199,39 @@ def _gemma2(**settings: Any) -> nn.Module:
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
 
 
+_WIDTHS = {"q_lora_rank": 9, "kv_lora_rank": 8, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
+_OF_LATENT: dict[str, Any] = {**_WIDTHS, "num_key_value_heads": H, "rope_theta": 300.0}
+
+
 def _deepseek(version: int, **settings: Any) -> nn.Module:
-    widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
-    dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
-    model = _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
-    generator = torch.Generator().manual_seed(2)
-    for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
-            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
-    return model
+    return _decoder(f"DeepseekV{version}", **{**_OF_LATENT, "kv_lora_rank": 7, "first_k_dense_replace": N, **settings})
+
+
+class KimiK2Config(transformers.DeepseekV3Config):
+    model_type = "kimi_k2"
+
+
+def _kimi(**settings: Any) -> nn.Module:
+    return transformers.DeepseekV3ForCausalLM(KimiK2Config(**{**_LLAMA, **_OF_LATENT, **_GROUPS, **settings}))
+
+
+_ROUTED: dict[str, Any] = {
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.5,
+}
+_GROUPS = {**_ROUTED, "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2}
+
+
+def _dbrx(**attention: Any) -> nn.Module:
+    ffn = {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 2}
+    sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T, **_ENDS}
+    attention = {"kv_n_heads": 2, "rope_theta": 300.0, **attention}
+    return transformers.DbrxForCausalLM(
+        transformers.DbrxConfig(**sizes, rope_theta=300.0, attn_config=attention, ffn_config=ffn)
+    )
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_position_embeddings": 8}
@@ -613,6 +644,102 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         n_group=1,
         topk_group=1,
         norm_topk_prob=False,
+    ),
+    "deepseek v2, experts in the best groups": lambda: _deepseek(
+        2,
+        kv_lora_rank=8,
+        first_k_dense_replace=1,
+        n_routed_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        topk_method="group_limited_greedy",
+        n_group=3,
+        topk_group=2,
+    ),
+    "deepseek v3, experts in the best groups": lambda: _deepseek(
+        3,
+        first_k_dense_replace=0,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        n_group=4,
+        topk_group=2,
+    ),
+    "kimi k2": lambda: _kimi(first_k_dense_replace=1),
+    "glm 4.7 flash": lambda: _decoder(
+        "Glm4MoeLite", **{**_OF_LATENT, **_ROUTED}, mlp_layer_types=["sparse", "dense", "sparse"]
+    ),
+    "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
+    "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
+    "glm 4.5": lambda: _decoder("Glm4Moe", **_ROUTED, head_dim=8, use_qk_norm=True, attention_bias=True),
+    "glm 4.5, experts in the best groups": lambda: _decoder("Glm4Moe", **_GROUPS, rope_parameters=_PART),
+    "solar open": lambda: _decoder("SolarOpen", **_GROUPS, head_dim=8, norm_topk_prob=False, attention_bias=True),
+    "dots.llm1": lambda: _decoder("Dots1", **_ROUTED, sliding_window=4, max_window_layers=1, attention_bias=True),
+    "k-exaone": lambda: _decoder(
+        "ExaoneMoe",
+        **{**_EXPERTS, "num_shared_experts": 2, "sliding_window_pattern": 2, "rope_theta": 300.0},
+        mlp_layer_types=["sparse", "dense", "sparse"],
+    ),
+    "trinity": lambda: _decoder(
+        "Afmoe",
+        **_EXPERTS,
+        num_shared_experts=1,
+        route_scale=1.7,
+        head_dim=8,
+        mup_enabled=True,
+        global_attn_every_n_layers=2,
+    ),
+    "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
+    "ernie 4.5 moe": lambda: _decoder(
+        "Ernie4_5_Moe",
+        moe_num_experts=5,
+        moe_k=3,
+        moe_intermediate_size=16,
+        moe_layer_interval=2,
+        moe_layer_end_index=1,
+        pad_token_id=0,
+    ),
+    "hunyuan moe": lambda: _decoder(
+        "HunYuanMoEV1",
+        num_experts=5,
+        moe_topk=[2] * N,
+        head_dim=8,
+        pad_token_id=0,
+        attention_bias=True,
+        rope_parameters={"rope_type": "dynamic", "alpha": 30.0, "rope_theta": 300.0, "factor": 1.0},
+    ),
+    "flex olmo": lambda: _decoder("FlexOlmo", num_experts=5, num_experts_per_tok=3, pad_token_id=0),
+    "granite moe, shared": lambda: _decoder(
+        "GraniteMoeShared",
+        num_local_experts=3,
+        shared_intermediate_size=20,
+        residual_multiplier=0.4,
+        logits_scaling=2.5,
+    ),
+    "aria": lambda: _decoder("AriaText", moe_num_experts=5, moe_topk=2, moe_num_shared_experts=3, attention_bias=True),
+    "mellum 2": lambda: _decoder(
+        "Mellum",
+        **_EXPERTS,
+        head_dim=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        rope_parameters={**_OLMO3, "full_attention": {**_YARN, "attention_factor": 1.2}},
+    ),
+    "dbrx": lambda: _dbrx(clip_qkv=0.7),
+    "phimoe": lambda: _decoder(
+        "Phimoe", num_local_experts=6, router_jitter_noise=0.3, lm_head_bias=True, attention_bias=True
+    ),
+    "phimoe, rotated by other factors": lambda: _decoder(
+        "Phimoe",
+        num_local_experts=6,
+        router_jitter_noise=0.05,
+        sliding_window=4,
+        rope_parameters={
+            **{key: value for key, value in _LONGROPE.items() if key != "partial_rotary_factor"},
+            "short_mscale": 1.2,
+            "long_mscale": 1.2,
+            "original_max_position_embeddings": T,  # beyond it, transformers 5 keeps the short factors
+        },
     ),
 }
 

@@ -60,3 +60,18 @@ def test_more_experts_a_token_than_there_are_is_one_clear_error(directory):
     (directory / "config.json").write_text(json.dumps({**settings, "num_experts_per_tok": 9}), "utf-8")
     with pytest.raises(CheckpointError, match="experts_per_token 9 is not between 1 and experts 5"):
         read_directory(directory)
+
+
+def test_layers_that_predict_further_tokens_are_left_out_and_said(tmp_path):
+    """The files of GLM-4.5 hold one layer more than its configuration."""
+    tensors = load_file(saved("glm 4.5") / "model.safetensors")
+    (tmp_path / "config.json").write_text((saved("glm 4.5") / "config.json").read_text("utf-8"), "utf-8")
+    last = {name: tensor for name, tensor in tensors.items() if "layers.2." in name}
+    further = {name.replace("layers.2.", "layers.3."): tensor.clone() for name, tensor in last.items()}
+    save_file(tensors | further, tmp_path / "model.safetensors")
+    loaded = read_directory(tmp_path).load()
+    assert loaded.transformer.config.n_layers == 3
+    assert loaded.notes == ("not opened: layers that predict further tokens (layers)",)
+    save_file(tensors | {"model.layers.2.extra.weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"which a GLM-4\.5 model has no place for"):
+        read_directory(tmp_path).load()

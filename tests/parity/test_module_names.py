@@ -68,4 +68,5 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
         expected = beside(trace.steps.at(name, layer), layer, None)
         torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4, msg=f"{name} {layer} {meanings}")
         named[name] = layer
-    assert {trace.steps.output, "attn", trace.steps.added[-1].name, "v"} <= set(named)
+    added = "ffn.mixed" if kind == "granitemoeshared" else trace.steps.added[-1].name  # which adds outside of a module
+    assert {trace.steps.output, "attn", added, "v"} <= set(named)

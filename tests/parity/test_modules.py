@@ -84,15 +84,19 @@ def test_every_module_gives_what_theirs_gives(models):
         one, other = given[path][0], expected[path]
         if isinstance(other, tuple):  # a router also gives what it chose, that of Llama 4 before its own numbers
             other = other[1 if ours.config.routes_first else 0]
-        other = other.reshape(other.shape[-one.dim() - stored[path].by_row :])  # of one text: OPT's feed-forward is
+        other = other.reshape(
+            other.shape[-one.dim() - bool(stored[path].by_row) :]
+        )  # of one text: OPT's feed-forward is
         if stored[path].by_row:  # (T, H, D) there
             other = other.flatten(1)
         if one.dim() == 3:  # normed in each head: (H, T, D), and (T, H, D) in most of theirs
             one = one if one.shape == other.shape else one.transpose(0, 1)
         elif len(other) < len(one):  # a head of theirs that is given the first token alone
             one = one[:1]
-        elif other.shape[-1] != one.shape[-1] or stored[path].paired or stored[path].by_head:
-            how = replace(stored[path], transposed=False, by_row=False, offset=0.0)
+        elif (
+            other.shape[-1] != one.shape[-1] or stored[path].paired or stored[path].by_head or stored[path].rotary_last
+        ):
+            how = replace(stored[path], transposed=False, by_row="", offset=0.0)
             other = how.read(
                 other.T, ours.config.at(int(path.split(".")[1]))
             ).T  # (T, out), a part of it as it is stored

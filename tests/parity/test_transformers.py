@@ -146,7 +146,9 @@ def test_token_types_left_out_are_type_0():
 
 @torch.no_grad()
 def test_parameters_are_as_many(models):
-    theirs = {name: parameter.numel() for name, parameter in models.theirs.named_parameters()}
+    theirs = {
+        name: parameter.numel() for name, parameter in models.theirs.named_parameters() if parameter.requires_grad
+    }
     theirs = {name: count for name, count in theirs.items() if "contact_head" not in name}  # ESM's, which is left
     if not models.ours.config.tied_head:  # transformers keeps one beside the untied decoder's, and never reads it
         unread = "lm_head" if models.theirs.config.model_type == "bert-generation" else "cls.predictions"

@@ -108,7 +108,7 @@ class Checkpoint:
         for plain, name in stored.items():
             if name in targets:
                 continue
-            skip = table.why_skipped(plain)
+            skip = table.why_skipped(plain, self.config.n_layers)
             if plain in table.copies:  # for an untied head, transformers reads the tensor matched above
                 copy_of |= {name: stored[table.copies[plain]]} if self.config.tied_head else {}
             elif skip is None:

@@ -66,9 +66,11 @@ class Stored:
     Our tensor is part number ``part`` of a stored tensor whose ``axis`` is divided among ``parts``, in proportion to
     these fields of the configuration. The parts follow one another, or, with ``by_head``, repeat within every head:
     (head, part, rows). With ``paired``, the rows of a head that RoPE rotates are stored as adjacent pairs (0, W/2),
-    (1, W/2 + 1) …, after its other rows if ``turned_last``. ``by_head`` and ``paired`` name the field that counts the
-    heads, or are that number. ``transposed`` matrices are (in, out). With ``by_row``, our vector is stored as a matrix
-    with one row for each head. ``offset`` is added to a stored weight to get ours.
+    (1, W/2 + 1) …; with ``rotary_last`` they follow the other rows of their head. These three name the field that
+    counts the heads, or are that number. ``transposed`` matrices are (in, out). With ``by_row``, our vector is stored
+    as a matrix with that many rows; with ``stacked``, the matrices of all experts as one, (E·rows, columns); with
+    ``apart``, our matrix as one for each of that many heads, (H, rows, columns). ``offset`` is added to a stored weight
+    to get ours.
 
     {e} in the name stands for the expert where each is stored separately; ``expert`` is its number. ``instead`` is
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
@@ -83,8 +85,10 @@ class Stored:
     parts: tuple[str, ...] = ()
     by_head: str = ""
     paired: str = ""
-    rotary_last: bool = False
-    by_row: bool = False
+    rotary_last: str = ""
+    by_row: str = ""
+    stacked: bool = False
+    apart: str = ""
     offset: float = 0.0
     axis: int = 0
     bare: bool = False
@@ -100,10 +104,14 @@ class Stored:
         shares, axis = self._shares(config), self.axis
         stored = (*shape[:axis], shape[axis] * sum(shares) // shares[self.part], *shape[axis + 1 :])
         if self.by_row:
-            return (stored[0] // config.d_head, config.d_head)
+            return (_count(config, self.by_row), stored[0] // _count(config, self.by_row))
         if self.convolution:
             return (stored[0], 1, stored[1])
-        return (*stored[:-2], *stored[-2:][::-1]) if self.transposed else stored
+        if self.apart:
+            heads = _count(config, self.apart)
+            stored = (heads, stored[0] // heads, *stored[1:])
+        stored = (*stored[:-2], *stored[-2:][::-1]) if self.transposed else stored
+        return (stored[0] * stored[1], stored[2]) if self.stacked else stored
 
     def _shares(self, config: ModelConfig) -> list[int]:
         sizes = config.sizes
@@ -114,7 +122,10 @@ class Stored:
 
     def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
         """Our tensor from the stored one: a view of it where possible."""
-        tensor = stored.transpose(-2, -1) if self.transposed and stored.dim() > 1 else stored
+        tensor = stored.unflatten(0, (config.experts, -1)) if self.stacked else stored
+        tensor = tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor
+        if self.apart:  # (H, rows, C) -> (H·rows, C)
+            tensor = tensor.flatten(0, 1)
         if self.by_row:  # (H, D) -> (H·D,)
             tensor = tensor.flatten()
         if self.convolution:  # (C, 1, W) -> (C, W)
@@ -138,7 +149,7 @@ class Stored:
 
     def _roll_heads(self, piece: Tensor, config: ModelConfig, shift: int) -> Tensor:
         """Roll the rows of each head by ``shift``: its last ``shift`` rows come first."""
-        return piece.unflatten(0, (getattr(config, self.paired), -1)).roll(shift, 1).flatten(0, 1)
+        return piece.unflatten(0, (_count(config, self.rotary_last), -1)).roll(shift, 1).flatten(0, 1)
 
     def laid(self, piece: Tensor, config: ModelConfig) -> Tensor:
         """Our tensor with offset and row order as stored, before it is joined with the other parts."""
@@ -153,10 +164,13 @@ class Stored:
         by_head = [piece.unflatten(axis, (heads, -1)) for piece in pieces]
         tensor = torch.cat(by_head, dim=axis + 1).flatten(axis, axis + 1)
         if self.by_row:
-            tensor = tensor.unflatten(0, (-1, config.d_head))
+            tensor = tensor.unflatten(0, (_count(config, self.by_row), -1))
         if self.convolution:
             tensor = tensor[:, None]
-        return (tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor).contiguous()
+        if self.apart:
+            tensor = tensor.unflatten(0, (_count(config, self.apart), -1))
+        tensor = (tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor).contiguous()
+        return tensor.flatten(0, 1) if self.stacked else tensor
 
     def named(self, layer: str, kind: str) -> str:
         """The stored name of the module's ``weight`` or ``bias`` in one layer."""
@@ -212,6 +226,7 @@ class Computed(NamedTuple):
 class Skip(NamedTuple):
     """Stored tensors that are skipped, and why; ``noted`` ones are reported, since a user could miss them.
 
+    A group ``layer`` of the ``pattern`` matches only numbers beyond the last layer of the model.
     ``computed`` gives what such a tensor must hold, from the configuration of its layer and the tensor itself.
     """
 
@@ -300,9 +315,13 @@ class FamilyTable:
         """The stored name: with the prefix, except for heads, which are ``outside``."""
         return plain if plain.startswith(self.outside) else self.prefix + plain
 
-    def why_skipped(self, plain: str) -> Skip | None:
-        """The reason to skip a stored tensor; None for a tensor that is needed."""
-        return next((skip for skip in self.skipped if re.fullmatch(skip.pattern, plain)), None)
+    def why_skipped(self, plain: str, n_layers: int) -> Skip | None:
+        """The reason to skip a stored tensor of a model of ``n_layers``; None for a tensor that is needed."""
+        for skip in self.skipped:
+            match = re.fullmatch(skip.pattern, plain)
+            if match and int(match.groupdict().get("layer", n_layers)) >= n_layers:
+                return skip
+        return None
 
 
 def layer_of(parameter: str, config: ModelConfig) -> ModelConfig:

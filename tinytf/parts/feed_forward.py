@@ -24,16 +24,23 @@ class Experts(Part):
     The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that counts in the choice alone;
     ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them. The
     weights multiply the outputs of the experts, or with ``routes_first`` their inputs. Every token also goes through
-    the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own.
+    the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With
+    ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the ``group_best``
+    largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a softmax over itself
+    and the experts below it whose numbers are within that fraction (PhiMoE).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0)
     experts_per_token: int = leaf(0, COUNT)
+    expert_groups: int = leaf(0, COUNT)
+    groups_per_token: int = leaf(0, COUNT)
+    group_best: int = leaf(1, POSITIVE)
     d_expert: int = leaf(0, COUNT)
     router: str = choice("softmax", "sigmoid")
     router_bias: bool = leaf(False)
     choice_bias: bool = leaf(False)
     routes_renormed: bool = leaf(True)
+    route_margin: float = leaf(0.0, NOT_NEGATIVE)
     routed_scale: float = leaf(1.0, ABOVE_ZERO)
     routes_first: bool = leaf(False)
     d_shared: int = leaf(0, COUNT)
@@ -42,6 +49,18 @@ class Experts(Part):
     def require(self) -> None:
         if self.experts and not 0 < self.experts_per_token <= self.experts:
             raise ConfigError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
+        if self.experts and self.expert_groups:
+            if self.experts % self.expert_groups:
+                raise ConfigError(f"experts {self.experts} is not a multiple of expert_groups {self.expert_groups}")
+            size = self.experts // self.expert_groups
+            if not 0 < self.groups_per_token <= self.expert_groups:
+                raise ConfigError(
+                    f"groups_per_token {self.groups_per_token} is not between 1 and expert_groups {self.expert_groups}"
+                )
+            if self.group_best > size or self.experts_per_token > self.groups_per_token * size:
+                raise ConfigError(f"groups of {size} experts are too small for experts_per_token and group_best")
+        if self.route_margin and self.router != "softmax":
+            raise ConfigError(f"route_margin {self.route_margin:g} needs the router 'softmax', not {self.router!r}")
         if self.shared_gate and not self.d_shared:
             raise ConfigError("shared_gate is true, but there is no shared expert: d_shared is 0")
 
@@ -51,13 +70,20 @@ class Experts(Part):
         weights = listed(
             f"a {self.router} router" + " with biases" * self.router_bias,
             self.choice_bias and "a bias in the choice only",
-            "the weights of the chosen experts sum to 1" if self.routes_renormed else "weights not normalised",
+            self.expert_groups > 1 and f"from the best {self.groups_per_token} of {self.expert_groups} groups",
+            self._sum_words(),
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
             self.routes_first and "multiplied before the experts",
         )
         shared = f"; a shared expert of {self.d_shared:,} units" + " behind a gate" * self.shared_gate
         chosen = f"{self.experts} experts of {self.d_expert:,} units, {self.experts_per_token} for each token"
         return {"feed-forward": f"{chosen}; {weights}" + (shared if self.d_shared else "")}
+
+    def _sum_words(self) -> str:
+        """What the weights of the chosen experts add up to."""
+        if self.route_margin:
+            return f"each weight a share among experts at most {self.route_margin:.0%} below"
+        return "the weights of the chosen experts sum to 1" if self.routes_renormed else "weights not normalised"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +149,16 @@ def _expert(o: "ModuleType", c: Config) -> Any:
     return o.ExpertLinear(c.ffn_bias)
 
 
+def _choose(o: "ModuleType", c: Config) -> Any:
+    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best)
+
+
+def _route(o: "ModuleType", c: Config) -> Any:
+    if c.route_margin:
+        return o.RouteNear(c.route_margin, c.routed_scale)
+    return o.Route(c.router, c.routes_renormed, c.routed_scale)
+
+
 def _activate(o: "ModuleType", c: Config) -> Any:
     limit = c.glu_limit
     return o.ClampedGlu(c.glu_alpha, limit) if limit else o.Activate(c.activation)
@@ -155,12 +191,10 @@ ROWS: tuple[Step, ...] = (
     Step("ffn.preference", "preference among experts", "{score}(router) + b", ROUTES, ("ffn.router",), "ffn",
          when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
          make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}, else 0", ROUTES, ("<decides>",),
-         "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
-         to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}{in_groups}, else 0", ROUTES,
+         ("<decides>",), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_choose, in_experts=True, to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
-         when=_mixed, absent=_NO_EXPERTS, in_experts=True,
-         make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale)),
+         when=_mixed, absent=_NO_EXPERTS, in_experts=True, make=_route),
     Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *WIDE), ("<residual>", "ffn.routes"),
          "ffn", when=_weighed_first, absent="{no_expert_in}", make=lambda o, _: o.Weigh(), in_experts=True),
     Step("expert.hidden", "expert, expanded", "{expert_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
@@ -220,6 +254,7 @@ def formulas(c: Config) -> dict[str, str]:
         "no_gate": _NO_DENSE if _mixed(c) else "the feed-forward of this model has no gate",
         "per_token": str(c.experts_per_token),
         "decides": "preference" if c.choice_bias else "router",
+        "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
         "score": "softmax" if c.router == "softmax" else "σ",
         "router_bias": " + b" if c.router_bias else "",
         "routes": _routes_words(c),
@@ -238,6 +273,8 @@ def _routes_words(c: Config) -> str:
     """The formula of the chosen experts' weights: for instance a softmax over them, times a scale."""
     times = "" if c.routed_scale == 1.0 else f"{c.routed_scale:g}·"
     score = "softmax" if c.router == "softmax" else "σ"
+    if c.route_margin:
+        return f"{times}1 / Σ e^(router − its own) of those at most {c.route_margin:.0%} below, else 0"
     if not c.routes_renormed:
         return f"{times}{score}(router) of the chosen, else 0"
     if c.router == "softmax":

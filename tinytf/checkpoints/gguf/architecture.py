@@ -36,6 +36,7 @@ from tinytf.checkpoints.gguf.llamas import (
     SEED_OSS,
     SMOLLM3,
 )
+from tinytf.checkpoints.gguf.routed import DEEPSEEK2, DOTS1, GLM4_MOE, MINIMAX_M2
 from tinytf.checkpoints.table import FamilyTable, Tensors, fused
 
 ARCHITECTURES = {
@@ -43,7 +44,7 @@ ARCHITECTURES = {
     for table in (
         MIXTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO2, PHI3, SMOLLM3,
         GRANITE, ARCEE, SEED_OSS, EXAONE4,
-        QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS,
+        QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS, DEEPSEEK2, GLM4_MOE, DOTS1, MINIMAX_M2,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
         STABLELM, NEMOTRON, BERT, NOMIC_BERT, MODERN_BERT,
     )

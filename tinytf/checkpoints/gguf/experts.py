@@ -8,14 +8,14 @@ from tinytf.checkpoints.gguf.llamas import GRANITE, LLAMA, QK_NORMS, QWEN2, QWEN
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
-_COUNTS = ("expert_count", "expert_used_count")
-_EXPERTS = {
+COUNTS = ("expert_count", "expert_used_count")
+STACKED = {
     "blocks.{n}.ffn.router": Stored("blk.{n}.ffn_gate_inp"),
     "blocks.{n}.ffn.experts.gate": Stored("blk.{n}.ffn_gate_exps"),
     "blocks.{n}.ffn.experts.up": Stored("blk.{n}.ffn_up_exps"),
     "blocks.{n}.ffn.experts.down": Stored("blk.{n}.ffn_down_exps"),
 }
-_SHARED = {
+SHARED = {
     "blocks.{n}.ffn.shared.gate": Stored("blk.{n}.ffn_gate_shexp"),
     "blocks.{n}.ffn.shared.up": Stored("blk.{n}.ffn_up_shexp"),
     "blocks.{n}.ffn.shared.down": Stored("blk.{n}.ffn_down_shexp"),
@@ -44,38 +44,38 @@ _WIDTHS = (
 MIXTRAL = replace(
     LLAMA,
     settings=(*LLAMA.settings, EXPERTS),
-    stored={**LLAMA.stored, **_EXPERTS},
-    only=except_keys(*_COUNTS),
+    stored={**LLAMA.stored, **STACKED},
+    only=except_keys(*COUNTS),
 )
 QWEN3_MOE = replace(
     QWEN3,
     name="qwen3moe",
     settings=(*QWEN3.settings, EXPERTS, _WIDTHS[0]),
-    stored={**QWEN3.stored, **_EXPERTS},
-    only=except_keys(*_COUNTS),
+    stored={**QWEN3.stored, **STACKED},
+    only=except_keys(*COUNTS),
 )
 QWEN2_MOE = replace(
     QWEN2,
     name="qwen2moe",
     settings=(*QWEN2.settings, EXPERTS, *_WIDTHS),
     fixed={**QWEN2.fixed, "routes_renormed": False, "shared_gate": True},
-    stored={**QWEN2.stored, **_EXPERTS, **_SHARED, "blocks.{n}.ffn.shared_score": Stored("blk.{n}.ffn_gate_inp_shexp")},
-    only=except_keys(*_COUNTS),
+    stored={**QWEN2.stored, **STACKED, **SHARED, "blocks.{n}.ffn.shared_score": Stored("blk.{n}.ffn_gate_inp_shexp")},
+    only=except_keys(*COUNTS),
 )
 OLMOE = replace(
     QWEN2,
     name="olmoe",
     settings=(*QWEN2.settings, Key("attention.clamp_kqv", "clip_qkv", 0.0), EXPERTS),
     fixed={**QWEN2.fixed, "qk_norm": True, "qk_norm_across": "all", "routes_renormed": False},
-    stored={**QWEN2.stored, **QK_NORMS, **_EXPERTS},
-    only=except_keys(*_COUNTS, "attention.clamp_kqv"),
+    stored={**QWEN2.stored, **QK_NORMS, **STACKED},
+    only=except_keys(*COUNTS, "attention.clamp_kqv"),
 )
 GRANITE_MOE = replace(
     GRANITE,
     name="granitemoe",
     settings=(*GRANITE.settings, EXPERTS, _WIDTHS[1]),
-    stored={**GRANITE.stored, **_EXPERTS, **_SHARED},
-    only=except_keys(*_COUNTS),
+    stored={**GRANITE.stored, **STACKED, **SHARED},
+    only=except_keys(*COUNTS),
 )
 _windows_of_gpt_oss = windows(2)
 GPT_OSS = replace(
@@ -97,10 +97,10 @@ GPT_OSS = replace(
     },
     stored={
         **QWEN2.stored,
-        **_EXPERTS,
+        **STACKED,
         "blocks.{n}.attention.sink": Stored("blk.{n}.attn_sinks"),
         "blocks.{n}.norm2": Stored("blk.{n}.post_attention_norm"),
     },
-    only=except_keys(*_COUNTS),
+    only=except_keys(*COUNTS),
 )
 """No key stores the limit of its gate; the softmax of router scores is over the chosen experts."""

@@ -59,6 +59,9 @@ def _by_tensors(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return values
 
 
+VALUE_WIDTH = Group(_value_width)
+
+
 _POOLING = {0: "none", 1: "mean", 2: "first", 3: "last", 4: "none"}
 """Our words for the numbers of llama.cpp; 4 is a rank by a task head, which is not read."""
 
@@ -75,7 +78,7 @@ SIZES = (
     Key("attention.head_count", "n_heads"),
     Key("attention.head_count_kv", "n_kv_heads", lambda draft: draft["n_heads"]),
     Key("attention.key_length", "d_head", lambda draft: draft["d_model"] // max(1, draft["n_heads"])),
-    Group(_value_width),
+    VALUE_WIDTH,
     Key("context_length", "context"),
     Key("block_count", "n_layers"),
     Key("feed_forward_length", "d_ff"),

@@ -129,8 +129,8 @@ COMMAND_R = replace(
     stored={
         **STORED,
         **PAIRED,
-        "blocks.{n}.attention.q_norm": Stored("blk.{n}.attn_q_norm", paired="n_heads", by_row=True),
-        "blocks.{n}.attention.k_norm": Stored("blk.{n}.attn_k_norm", paired="n_kv_heads", by_row=True),
+        "blocks.{n}.attention.q_norm": Stored("blk.{n}.attn_q_norm", paired="n_heads", by_row="n_heads"),
+        "blocks.{n}.attention.k_norm": Stored("blk.{n}.attn_k_norm", paired="n_kv_heads", by_row="n_kv_heads"),
     },
 )
 _windows_of_cohere2 = windows(4)

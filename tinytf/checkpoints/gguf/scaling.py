@@ -18,16 +18,18 @@ _CONTEXTS = tuple(2**power for power in range(4, 21))
 _TOLERANCE = 1e-4
 
 
-def scaling_from_keys(keys: Fields) -> dict[str, Any]:
+def scaling_from_keys(keys: Fields, log_multiplier: bool = False) -> dict[str, Any]:
     """The scaling that the keys of an architecture give. Raises CheckpointError for one that is not implemented.
 
-    As in llama.cpp, a factor without a type is linear, and type none overrides a factor.
+    As in llama.cpp, a factor without a type is linear, and type none overrides a factor. With ``log_multiplier`` the
+    caller reads the key of that name.
     """
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in _TYPES:
         raise keys.fault(f"rope.scaling.type {kind!r} is not implemented", f"implemented: {', '.join(_TYPES)}")
     factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 0.0)
-    keys.require("rope.scaling.yarn_log_multiplier", (0.0,))
+    if not log_multiplier:
+        keys.require("rope.scaling.yarn_log_multiplier", (0.0,))
     if kind == "yarn" and factor > 1:
         return _yarn(keys, factor)
     keys.require("rope.scaling.attn_factor", (1.0,))

@@ -1,29 +1,46 @@
-"""DeepSeek-V2 and V3: latent attention, and experts in all but the first layers (DeepSeek-AI 2024)."""
+"""Latent attention: DeepSeek-V2 and V3 (DeepSeek-AI 2024), Kimi K2, GLM-4.7-Flash, Youtu-LLM and MiniCPM3."""
 
 import math
 from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.experts import TRAINING
-from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
+from tinytf.checkpoints.huggingface.llama import HEAD_AND_ACTIVATION, LLAMA, SHARED
+from tinytf.checkpoints.huggingface.routing import (
+    FURTHER_LAYERS,
+    MIXED,
+    groups_of,
+    routed,
+    sigmoid_router,
+    written_groups,
+)
+from tinytf.checkpoints.huggingface.table import lm_head
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
-def _read_widths(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The widths of a head: its rotary dimensions, its other dimensions, and its values."""
-    if draft["n_kv_heads"] != draft["n_heads"]:
-        raise fields.fault(f"num_key_value_heads {draft['n_kv_heads']} is not num_attention_heads {draft['n_heads']}")
-    rotated, unrotated, values = (
-        fields.whole(name, default)
-        for name, default in (("qk_rope_head_dim", 64), ("qk_nope_head_dim", 128), ("v_head_dim", 128))
-    )
-    width = rotated + unrotated
-    widths = {"rope_width": rotated, "d_head": width, "d_value": 0 if values == width else values}
-    rank = fields.whole("q_lora_rank", 0) if "q_lora_rank" in fields.data else 1536  # null means no compression
-    return {**widths, "q_rank": rank, "attention_divisor": _divisor(fields, width)}
+def _widths(rotated: int = 64, unrotated: int = 128, values: int = 128, rank: int = 1536) -> Group:
+    """The widths of a head's rotary dimensions, its other dimensions and its values, and the ``rank`` of queries.
+
+    These are the defaults; ``values`` 0 is d_model / n_heads. A rank of null means that queries are not compressed.
+    """
+
+    def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+        heads = draft["n_heads"]
+        if draft["n_kv_heads"] != heads:
+            raise fields.fault(f"num_key_value_heads {draft['n_kv_heads']} is not num_attention_heads {heads}")
+        turned, own = fields.whole("qk_rope_head_dim", rotated), fields.whole("qk_nope_head_dim", unrotated)
+        width, d_value = turned + own, fields.whole("v_head_dim", values or draft["d_model"] // heads)
+        return {
+            "rope_width": turned,
+            "d_head": width,
+            "d_value": 0 if d_value == width else d_value,
+            "q_rank": fields.whole("q_lora_rank", 0 if "q_lora_rank" in fields.data else rank),
+            "attention_divisor": _divisor(fields, width),
+        }
+
+    return Group(read, _write_widths)
 
 
 def _divisor(fields: Fields, width: int) -> float:
@@ -46,69 +63,25 @@ def _write_widths(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _read_experts(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The experts of all but the first layers; n_shared_experts shared ones are read as one wide expert."""
-    dense, layers = fields.whole("first_k_dense_replace", 0, least=0), draft["n_layers"]
-    if dense >= layers:
-        return {}
-    count = fields.whole("n_routed_experts")
-    if draft.get("ffn_bias"):
-        raise fields.fault("mlp_bias is true, and experts have no biases")
-    width = fields.whole("moe_intermediate_size", 1407)
-    expert_counts = tuple(0 if layer < dense else count for layer in range(layers))
-    return {
-        "experts": count,
-        "experts_per_token": fields.whole("num_experts_per_tok"),
-        "d_expert": width,
-        "d_shared": width * fields.whole("n_shared_experts", 2),
-        "routed_scale": fields.number("routed_scaling_factor", 1.0),
-        **({"by_layer": (*draft.get("by_layer", ()), ("experts", expert_counts))} if dense else {}),
-    }
+def _read_method(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Experts chosen by the router's softmax among all of them, or in the groups with the largest."""
+    grouped = fields.word("topk_method", {"greedy": False, "group_limited_greedy": True}, "greedy")
+    groups = groups_of(fields, 1, 1, best=1) if grouped and draft.get("experts") else {}
+    return {"routes_renormed": False, **groups}
 
 
-def _write_experts(config: ModelConfig) -> dict[str, Any]:
-    if not config.experts:
-        return {"first_k_dense_replace": config.n_layers, "n_routed_experts": 1}
-    return {
-        "first_k_dense_replace": sum(not config.at(layer).experts for layer in range(config.n_layers)),
-        "n_routed_experts": config.experts,
-        "num_experts_per_tok": config.experts_per_token,
-        "moe_intermediate_size": config.d_expert,
-        "n_shared_experts": config.d_shared // config.d_expert,
-        "routed_scaling_factor": config.routed_scale,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": config.routes_renormed,
-    }
-
-
-def _require_greedy(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """Refuse routing that chooses experts only within the best groups."""
-    method = fields.word("topk_method", {"greedy": "greedy", "group_limited_greedy": "groups"}, "greedy")
-    if method == "groups" and fields.whole("topk_group", 1) < fields.whole("n_group", 1):
-        raise fields.fault("experts that are chosen in groups (topk_method 'group_limited_greedy') are not implemented")
-    return {"routes_renormed": False}
+def _write_method(config: ModelConfig) -> dict[str, Any]:
+    return {"topk_method": "group_limited_greedy" if config.expert_groups else "greedy", **written_groups(config)}
 
 
 _KV_A, _KV_B = "layers.{n}.self_attn.kv_a_proj_with_mqa", "layers.{n}.self_attn.kv_b_proj"
 _RANKS, _WIDTHS = ("kv_rank", "rope_width"), ("d_own", "value_width")
 
 
-def _read_sigmoid(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """Experts chosen among all of them by a sigmoid plus a bias, and weighted by the sigmoid alone."""
-    if fields.whole("topk_group", 4) < fields.whole("n_group", 8) and draft.get("experts"):
-        raise fields.fault("experts that are chosen in groups (n_group, topk_group) are not implemented")
-    if not draft.get("experts"):
-        return {}
-    renormed = fields.flag("norm_topk_prob", True)
-    return {"router": "sigmoid", "choice_bias": True, "routes_renormed": renormed}
-
-
-_LINEARS = ("gate", "up", "down")
 _LATENT = {
     "blocks.{n}.attention.q_a": Stored("layers.{n}.self_attn.q_a_proj"),
     "blocks.{n}.attention.q_a_norm": Stored("layers.{n}.self_attn.q_a_layernorm"),
-    "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_b_proj", paired="n_heads", rotary_last=True),
+    "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_b_proj", paired="n_heads", rotary_last="n_heads"),
     "blocks.{n}.attention.kv_a": Stored(_KV_A, parts=_RANKS),
     "blocks.{n}.attention.k_shared": Stored(_KV_A, part=1, parts=_RANKS, paired="1"),
     "blocks.{n}.attention.kv_a_norm": Stored("layers.{n}.self_attn.kv_a_layernorm"),
@@ -116,54 +89,112 @@ _LATENT = {
     "blocks.{n}.attention.v": Stored(_KV_B, part=1, parts=_WIDTHS, by_head="n_heads"),
 }
 
-_MIXED = {
-    "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate"),
-    **experts("layers.{n}.mlp.experts"),
-    **{f"blocks.{{n}}.ffn.shared.{name}": Stored(f"layers.{{n}}.mlp.shared_experts.{name}_proj") for name in _LINEARS},
-}
+_SKIPPED = (*LLAMA.skipped, FURTHER_LAYERS)
+_UNCOMPRESSED = ((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),)
+_HARMLESS = (
+    "aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "head_dim", "qk_head_dim", "n_routed_experts",
+    "num_nextn_predict_layers", "scoring_func",
+)  # fmt: skip
 
-_DENSE = replace(
-    LLAMA,
-    name="DeepSeek-V3",
-    model_type="deepseek_v3",
-    classes={"none": "DeepseekV3Model", "lm": "DeepseekV3ForCausalLM"},
-    only={"attention_bias": (False,), "rope_interleave": (True,)},
-    harmless=("aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "head_dim", "qk_head_dim", "n_routed_experts"),
-    settings=(
-        *SHARED,
-        Key("kv_lora_rank", "kv_rank", 512),
-        Group(_read_widths, _write_widths),
-        Key("hidden_act", "activation", "silu", ACTIVATIONS),
-        Key("tie_word_embeddings", "tied_head", False),
-        lm_head(),
-    ),
-    needs=("kv_rank", "q_rank"),
-    stored={**LLAMA.stored, **_LATENT},
-    spellings=((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),),  # for queries that are not compressed
-)
+
+def _settings(rank: int, *widths: int) -> tuple[Key | Group, ...]:
+    """The settings of a decoder with latent attention; ``rank`` is the default of keys and values."""
+    return (*SHARED, Key("kv_lora_rank", "kv_rank", rank), _widths(*widths), *HEAD_AND_ACTIVATION)
+
+
 DEEPSEEK_V2 = replace(
-    _DENSE,
+    LLAMA,
     name="DeepSeek-V2",
     model_type="deepseek_v2",
     classes={"none": "DeepseekV2Model", "lm": "DeepseekV2ForCausalLM"},
     only={"attention_bias": (False,)},
-    harmless=(*_DENSE.harmless, *TRAINING, "norm_topk_prob", "scoring_func", "n_group", "topk_group"),
+    harmless=(*_HARMLESS, *TRAINING, "norm_topk_prob", "n_group", "topk_group"),
     settings=(
-        *_DENSE.settings,
+        *_settings(512),
         Key("mlp_bias", "ffn_bias", False),
-        Group(_read_experts, _write_experts),
-        Group(_require_greedy),
+        routed(),
+        Group(_read_method, _write_method),
     ),
-    stored={**LLAMA.stored, **_LATENT, **_MIXED},
+    needs=("kv_rank", "q_rank"),
+    stored={**LLAMA.stored, **_LATENT, **MIXED},
+    spellings=_UNCOMPRESSED,
 )
 DEEPSEEK_V3 = replace(
-    _DENSE,
-    harmless=(*_DENSE.harmless, *TRAINING, "topk_method", "scoring_func", "num_nextn_predict_layers"),
-    settings=(*_DENSE.settings, Group(_read_experts, _write_experts), Group(_read_sigmoid)),
+    DEEPSEEK_V2,
+    name="DeepSeek-V3",
+    model_type="deepseek_v3",
+    classes={"none": "DeepseekV3Model", "lm": "DeepseekV3ForCausalLM"},
+    only={"attention_bias": (False,), "rope_interleave": (True,)},
+    harmless=(*_HARMLESS, *TRAINING, "topk_method"),
+    settings=(*_settings(512), routed(), sigmoid_router(8, 4)),
+    skipped=_SKIPPED,
+)
+KIMI_K2 = replace(DEEPSEEK_V3, name="Kimi K2", model_type="kimi_k2")
+"""Kimi K2 (Moonshot AI 2025): a DeepSeek-V3 with more experts and fewer heads."""
+
+GLM4_MOE_LITE = replace(
+    DEEPSEEK_V3,
+    name="GLM-4.7-Flash",
+    model_type="glm4_moe_lite",
+    classes={"none": "Glm4MoeLiteModel", "lm": "Glm4MoeLiteForCausalLM"},
+    settings=(
+        *_settings(512, 64, 192, 256, 768),
+        Key("rms_norm_eps", "norm_eps", 1e-5),
+        routed(first=1, kinds=True),
+        sigmoid_router(),
+    ),
+)
+"""GLM-4.7-Flash (Zhipu 2026): latent attention and the experts of GLM-4.5."""
+
+YOUTU = replace(
+    DEEPSEEK_V3,
+    name="Youtu-LLM",
+    model_type="youtu",
+    classes={"none": "YoutuModel", "lm": "YoutuForCausalLM"},
+    settings=(*_settings(512), Key("tie_word_embeddings", "tied_head", True), lm_head()),
+    harmless=(*_HARMLESS, "embedding_initializer_range"),
+    stored={**LLAMA.stored, **_LATENT},
+    skipped=LLAMA.skipped,
+)
+"""Youtu-LLM (Tencent 2025): latent attention and no experts."""
+
+
+def _read_depth(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Multipliers of residual branches and logits; null leaves both as they are."""
+    root, width = math.sqrt(draft["n_layers"]), draft["d_model"]
+    depth = fields.number("scale_depth", root if "scale_depth" in fields.data else 1.4)
+    base = fields.whole("dim_model_base", width if "dim_model_base" in fields.data else 256)
+    return {"residual_scale": depth / root, "logit_scale": base / width}
+
+
+def _write_depth(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "scale_depth": config.residual_scale * math.sqrt(config.n_layers),
+        "dim_model_base": round(config.logit_scale * config.d_model),
+    }
+
+
+MINICPM3 = replace(
+    DEEPSEEK_V2,
+    name="MiniCPM3",
+    model_type="minicpm3",
+    classes={"none": "MiniCPM3Model", "lm": "MiniCPM3ForCausalLM"},
+    settings=(
+        *_settings(256, 32, 64, 0, 768),
+        Key("rms_norm_eps", "norm_eps", 1e-5),
+        Key("tie_word_embeddings", "tied_head", True),
+        lm_head(),
+        Key("mlp_bias", "ffn_bias", False),
+        Key("scale_emb", "embed_scale", 12.0),
+        Group(_read_depth, _write_depth),
+    ),
+    harmless=("head_dim", "qk_head_dim"),
     stored={
         **LLAMA.stored,
         **_LATENT,
-        **_MIXED,
-        "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.gate.e_score_correction_bias", bare=True),
+        "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_b_proj", rotary_last="n_heads"),
+        "blocks.{n}.attention.k_shared": Stored(_KV_A, part=1, parts=_RANKS),
+        "head.decoder": Stored("lm_head", gives="logits"),  # hidden states are multiplied, here the logits
     },
 )
+"""MiniCPM3 (OpenBMB 2024): latent attention whose RoPE rotates halves, and multipliers throughout."""

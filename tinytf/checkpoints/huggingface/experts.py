@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, SHARED
+from tinytf.checkpoints.huggingface.llama import BIASES, HEAD_AND_ACTIVATION, LLAMA, MISTRAL, SHARED, UNTURNED, WINDOW
+from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
@@ -59,6 +60,53 @@ MIXTRAL = replace(
     },
     spellings=((r"\.mlp\.", ".block_sparse_moe."),),
 )
+_PHI_ROPE = rope(1_000_000.0)
+
+
+def _read_phi_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The usual rotary settings, with the multiplier of queries and keys in keys of its own."""
+    values = _PHI_ROPE.read(fields, draft, tensors)
+    rotary = fields.object("rope_parameters") or fields.object("rope_scaling")
+    if values["rope_scaling"] == "none" or rotary is None:
+        return values
+    short, long = rotary.number("short_mscale"), rotary.number("long_mscale")
+    if short != long:
+        raise fields.fault(f"short_mscale {short:g} that is not long_mscale {long:g} is not implemented")
+    return {**values, "rope_attention_factor": short}
+
+
+def _write_phi_rope(config: ModelConfig) -> dict[str, Any]:
+    keys, scale = _PHI_ROPE.write(config), config.rope_attention_factor
+    scales = {"short_mscale": scale, "long_mscale": scale} if config.rope_scaling != "none" else {}
+    return keys and {**keys, "rope_parameters": {**keys["rope_parameters"], **scales}}
+
+
+PHIMOE = replace(
+    MIXTRAL,
+    name="PhiMoE",
+    model_type="phimoe",
+    classes={"none": "PhimoeModel", "lm": "PhimoeForCausalLM"},
+    only={"num_experts_per_tok": (2,)},
+    fixed={**LLAMA.fixed, "norm": "layernorm", "experts_per_token": 2},
+    needs=("experts", "route_margin"),
+    settings=(
+        *UNTURNED,
+        Key("rms_norm_eps", "norm_eps", 1e-5),
+        Group(_read_phi_rope, _write_phi_rope),
+        *HEAD_AND_ACTIVATION,
+        Key("lm_head_bias", "head_bias", False),
+        BIASES,
+        WINDOW,
+        Key("num_local_experts", "experts", 16),
+        Group(
+            lambda fields, draft, tensors: {"route_margin": 2 * fields.number("router_jitter_noise", 0.01)},
+            lambda config: {"router_jitter_noise": config.route_margin / 2},
+        ),
+    ),
+    harmless=(*MIXTRAL.harmless, "input_jitter_noise", "original_max_position_embeddings"),
+    spellings=((r"\.mlp\.router\.", ".block_sparse_moe.gate."), *MIXTRAL.spellings),
+)
+"""Phi-3.5-MoE (Microsoft 2024): LayerNorm, and weights that are shares among near experts."""
 QWEN3_MOE = replace(
     LLAMA,
     name="Qwen3-MoE",

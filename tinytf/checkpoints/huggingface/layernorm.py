@@ -72,8 +72,8 @@ COHERE = replace(
         **LLAMA.stored,
         "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_proj", paired="n_heads"),
         "blocks.{n}.attention.k": Stored("layers.{n}.self_attn.k_proj", paired="n_kv_heads"),
-        "blocks.{n}.attention.q_norm": Stored("layers.{n}.self_attn.q_norm", paired="n_heads", by_row=True),
-        "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.k_norm", paired="n_kv_heads", by_row=True),
+        "blocks.{n}.attention.q_norm": Stored("layers.{n}.self_attn.q_norm", paired="n_heads", by_row="n_heads"),
+        "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.k_norm", paired="n_kv_heads", by_row="n_kv_heads"),
     },
 )
 """Command R, 2024: attention and feed-forward share a norm without bias; logits are scaled."""

@@ -114,13 +114,32 @@ LLAMA4 = replace(
 )
 """Llama 4: layers with chunked attention, layers without positions; experts whose inputs are weighted."""
 
+
+def _read_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The usual rotary settings; "dynamic" with an alpha multiplies the base by alpha^(D / (D − 2)), at any length."""
+    rotary = fields.object("rope_parameters") or fields.object("rope_scaling") or Fields({}, fields.source)
+    alpha, width = rotary.number("alpha", 0.0), draft["d_head"] or draft["d_model"] // draft["n_heads"]
+    if rotary.data.get("rope_type", rotary.data.get("type")) != "dynamic" or not alpha:
+        return ROPE.read(fields, draft, tensors)
+    base = rotary.number("rope_theta", fields.number("rope_theta", 10_000.0))
+    return {"rope_theta": base * alpha ** (width / (width - 2))}
+
+
 HUNYUAN = replace(
     LLAMA,
     name="HunYuan",
     model_type="hunyuan_v1_dense",
     classes={"none": "HunYuanDenseV1Model", "lm": "HunYuanDenseV1ForCausalLM"},
     fixed={**FIXED, "qk_norm": True, "qk_norm_last": True},
-    settings=(*UNTURNED, _EPS, ROPE, Key("head_dim", "d_head", 0), *HEAD_AND_ACTIVATION, BIASES),
+    only={"use_qk_norm": (True,)},
+    settings=(
+        *UNTURNED,
+        _EPS,
+        Key("head_dim", "d_head", 0),
+        Group(_read_rope, ROPE.write),
+        *HEAD_AND_ACTIVATION,
+        BIASES,
+    ),
     harmless=("eod_token_id",),
     stored={
         **LLAMA.stored,

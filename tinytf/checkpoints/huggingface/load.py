@@ -19,7 +19,7 @@ from tinytf.checkpoints.huggingface.bert import (
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
 from tinytf.checkpoints.huggingface.deberta import DEBERTA, DEBERTA_V2
-from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, MINICPM3, YOUTU
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
@@ -32,7 +32,7 @@ from tinytf.checkpoints.huggingface.encoders import (
     ROFORMER,
     XLM_ROBERTA_XL,
 )
-from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, PHIMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
@@ -50,6 +50,23 @@ from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
+from tinytf.checkpoints.huggingface.sigmoid_experts import (
+    AFMOE,
+    DOTS1,
+    EXAONE_MOE,
+    GLM4_MOE,
+    MINIMAX_M2,
+    SOLAR_OPEN,
+)
+from tinytf.checkpoints.huggingface.softmax_experts import (
+    ARIA,
+    DBRX,
+    ERNIE4_5_MOE,
+    FLEX_OLMO,
+    GRANITE_MOE_SHARED,
+    HUNYUAN_MOE,
+    MELLUM,
+)
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
@@ -74,7 +91,7 @@ FAMILIES: Mapping[str, Family] = {
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
         NEOX, NEOX_JAPANESE,
-        MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
+        MIXTRAL, PHIMOE, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, PERSIMMON, STABLELM,
         PHI3, STARCODER2, JAIS2,
@@ -82,7 +99,9 @@ FAMILIES: Mapping[str, Family] = {
         COHERE2,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM,
-        DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
+        DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, GPT_OSS,
+        GLM4_MOE, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, MINIMAX_M2,
+        ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_NEXT, LFM2,
     )
 }  # fmt: skip

@@ -95,7 +95,7 @@ def _part(tensor: Tensor, how: Stored | None, config: ModelConfig) -> Iterator[F
     """Our part of a module's output, by the table of its weight, whose rows are the last axis here."""
     if how is not None and (how.parts or how.paired or how.rotary_last) and tensor.dim() > 1:
         flat = tensor if tensor.dim() == 2 else tensor.flatten(1)  # (T, H, D) -> (T, R)
-        rows = replace(how, transposed=False, offset=0.0, axis=0, by_row=False)
+        rows = replace(how, transposed=False, offset=0.0, axis=0, by_row="")
         with suppress(RuntimeError):  # of other sizes
             part = rows.read(flat.transpose(0, 1), config).transpose(0, 1)
             module = how.module.rpartition(".")[2]

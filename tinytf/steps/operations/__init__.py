@@ -31,6 +31,7 @@ from tinytf.steps.operations.product import Product
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
+from tinytf.steps.operations.route_near import RouteNear
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.short_conv import ShortConv
@@ -76,6 +77,7 @@ __all__ = [
     "RelativeBias",
     "Rotate",
     "Route",
+    "RouteNear",
     "Scale",
     "Scores",
     "ShortConv",
