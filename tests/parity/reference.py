@@ -181,15 +181,25 @@ def _gemma2(**settings: Any) -> nn.Module:
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
 
 
+def _biased_choice(model: nn.Module) -> nn.Module:
+    """The model with biases of its experts that are not 0: they are buffers, which the tests do not fill."""
+    generator = torch.Generator().manual_seed(2)
+    for name, buffer in model.named_buffers():
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
+            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+    return model
+
+
 def _deepseek(version: int, **settings: Any) -> nn.Module:
     widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
     dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
-    model = _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
-    generator = torch.Generator().manual_seed(2)
-    for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
-            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
-    return model
+    return _biased_choice(_decoder(f"DeepseekV{version}", **{**widths, **dense, **settings}))
+
+
+def _lfm2_moe(**settings: Any) -> nn.Module:
+    given = {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4, "norm_eps": 1e-3}
+    mixed = {**_EXPERTS, "num_dense_layers": 1}
+    return _biased_choice(_decoder("Lfm2Moe", **{**given, **mixed, **settings}))
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_position_embeddings": 8}
@@ -457,6 +467,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "cwm": lambda: _decoder("Cwm", num_hidden_layers=N, head_dim=8, sliding_window=4, rope_parameters=_LLAMA3),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
     "qwen3.5": lambda: _decoder("Qwen3_5Text", **_DELTA),
+    "qwen3.5 moe": lambda: _decoder(
+        "Qwen3_5MoeText", **_DELTA, **{**_EXPERTS, "num_experts": 6}, shared_expert_intermediate_size=16
+    ),
     "qwen3-next": lambda: _decoder(
         "Qwen3Next",
         **_DELTA,
@@ -468,6 +481,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "lfm2": lambda: _decoder(
         "Lfm2", layer_types=["conv", "full_attention", "conv"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-3
+    ),
+    "lfm2 moe": lambda: _lfm2_moe(),
+    "lfm2 moe, chosen by the router alone": lambda: _lfm2_moe(
+        use_expert_bias=False, norm_topk_prob=False, routed_scaling_factor=1.5, num_dense_layers=0
     ),
     "nanochat": lambda: _decoder("NanoChat", pad_token_id=0),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),

@@ -33,7 +33,6 @@ _KINDS = {
     "the difference of two softmaxes": "diffllama",
     "disentangled attention, of content and of positions": "deberta",
     "queries and keys that are normalised after RoPE": "hunyuan_v1_moe",
-    "experts in models with short convolutions": "lfm2_moe",
     "an activation with learned parameters": "apertus",
 }
 

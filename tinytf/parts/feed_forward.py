@@ -21,7 +21,8 @@ class Experts(Part):
     """Each token goes to ``experts_per_token`` of the ``experts``, each a feed-forward of ``d_expert`` units.
 
     The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that counts in the choice alone;
-    ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them. The
+    ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them;
+    ``routes_epsilon`` is added to a sum of sigmoids before it divides. The
     weights multiply the outputs of the experts, or with ``routes_first`` their inputs. Every token also goes through
     the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own.
     """
@@ -33,6 +34,7 @@ class Experts(Part):
     router_bias: bool = leaf(False)
     choice_bias: bool = leaf(False)
     routes_renormed: bool = leaf(True)
+    routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE)
     routed_scale: float = leaf(1.0, ABOVE_ZERO)
     routes_first: bool = leaf(False)
     d_shared: int = leaf(0, COUNT)
@@ -149,7 +151,7 @@ ROWS: tuple[Step, ...] = (
          to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
          when=_mixed, absent=_NO_EXPERTS, in_experts=True,
-         make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale)),
+         make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale, c.routes_epsilon)),
     Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *WIDE), ("<residual>", "ffn.routes"),
          "ffn", when=_weighed_first, absent="{no_expert_in}", make=lambda o, _: o.Weigh(), in_experts=True),
     Step("expert.hidden", "expert, expanded", "{expert_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,

@@ -35,7 +35,7 @@ from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPEN
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
-from tinytf.checkpoints.huggingface.lfm2 import LFM2
+from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
@@ -43,7 +43,7 @@ from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
-from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
+from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
@@ -74,7 +74,7 @@ FAMILIES: Mapping[str, Family] = {
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
-        LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_NEXT, LFM2,
+        LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
     )
 }  # fmt: skip
 

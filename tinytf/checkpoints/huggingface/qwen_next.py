@@ -93,6 +93,25 @@ QWEN3_5 = replace(
         "blocks.{n}.delta.decay_in": Stored(f"{_IN}.in_proj_a"),
     },
 )
+_EXPERTS = {name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name}
+QWEN3_5_MOE = replace(
+    QWEN3_5,
+    name="Qwen3.5-MoE",
+    model_type="qwen3_5_moe_text",
+    classes={"none": "Qwen3_5MoeTextModel", "lm": "Qwen3_5MoeForCausalLM"},
+    fixed={**_FIXED, "shared_gate": True},
+    needs=("attention_gate", "experts", "shared_gate", "routes_renormed"),
+    settings=(
+        Key("moe_intermediate_size", "d_expert d_ff", 512),  # no layer is dense
+        *(setting for setting in _SETTINGS if getattr(setting, "name", "") != "intermediate_size"),
+        Key("num_experts", "experts", 256),
+        Key("num_experts_per_tok", "experts_per_token", 8),
+        Key("shared_expert_intermediate_size", "d_shared", 512),
+        _MIXER,
+    ),
+    harmless=(*QWEN3_5.harmless, *TRAINING),
+    stored={**QWEN3_5.stored, **_EXPERTS},
+)
 QWEN3_NEXT = replace(
     QWEN3_5,
     name="Qwen3-Next",
@@ -111,7 +130,7 @@ QWEN3_NEXT = replace(
     ),
     harmless=TRAINING,
     stored={
-        **{name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name},
+        **_EXPERTS,
         **_ATTENTION,
         **{
             f"blocks.{{n}}.delta.{name}": Stored(
