@@ -339,6 +339,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "n_kv_heads": 2,
         "by_layer": (("mixer", ("short_convolution", "attention")),),
     },
+    "mamba 2, a state space before a layer of attention": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "conv_width": 3,
+        "conv_bias": True,
+        "by_layer": (
+            ("mixer", ("mamba2", "attention")),
+            ("n_heads", (6, 4)),
+            ("n_kv_heads", (2, 2)),
+            ("d_head", (5, 6)),
+            ("d_value", (8, 6)),
+        ),
+    },
     "gated heads": {**LLAMA, "n_kv_heads": 2, "d_value": 5, "attention_gate": True},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
@@ -362,7 +375,7 @@ def config_of(kind: str, **changes: Any) -> ModelConfig:
 def way(step: Step) -> tuple[Any, ...]:
     """How a row is computed, whatever the model's sizes and constants: two with one way are the same code."""
     settings = vars(step.operation or step).items()
-    chosen = sorted((name, value) for name, value in settings if isinstance(value, bool | str))
+    chosen = sorted((name, value) for name, value in settings if isinstance(value, bool | str) or name == "groups")
     return step.name, step.title, step.axes, step.inputs, type(step.operation), str(chosen), step.to_loss, step.runs
 
 
@@ -395,7 +408,7 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
 def mixer_of(block: Any) -> Any:
     """The attention of a block, or the mixer that it has instead."""
     children = dict(block.named_children())
-    return next(children[name] for name in ("attention", "delta", "conv") if name in children)
+    return next(children[name] for name in ("attention", "delta", "conv", "mamba") if name in children)
 
 
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:

@@ -374,7 +374,7 @@ class ModelConfig(Part):
                 f"{self.n_layers} layers" + f" × {layers['attention']}" * bool(layers["attention"]),
                 bool(self.layer_groups) and (groups if self.layer_groups > 1 else "all layers with the same weights"),
             ),
-            "widths": f"d_model {self.d_model}, {layers['widths']}",
+            "widths": listed(f"d_model {self.d_model}", layers["widths"]),
             "vocabulary": f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
             "biases": layers["biases"] or "none",
         }

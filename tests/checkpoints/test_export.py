@@ -64,6 +64,12 @@ _TURNED_IN_PART = {
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
 _V3 = {"distances": 4, "distance_keys": True, "attention_divisor": 12**0.5, "n_token_types": 0}
 _ROBERTA = "roberta, positions from the third row"
+_MAMBA = "mamba 2, a state space before a layer of attention"
+_MAMBA2 = {
+    "by_layer": (), "mixer": "mamba2", "n_heads": 6, "n_kv_heads": 2, "d_head": 5, "d_value": 8, "d_ff": 0,
+    "positions": "none", "context": 2**20, "norm_eps": 1e-5,
+}  # fmt: skip
+_HEADS = (("n_heads", (6, 6)), ("n_kv_heads", (2, 2)), ("d_head", (5, 4)), ("d_value", (8, 4)))
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
     "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
@@ -168,6 +174,25 @@ WRITTEN = {
             by_layer=(("mixer", ("short_convolution", "attention")), ("experts", (0, 4))),
         ),
     ),
+    "bamba": (
+        "Bamba",
+        config_of(_MAMBA, rope_width=2, d_head=0, by_layer=(("mixer", ("mamba2", "attention")), *_HEADS)),
+    ),
+    "granite 4": (
+        "Granite 4",
+        config_of(
+            _MAMBA,
+            positions="none",
+            logit_scale=0.5,
+            attention_divisor=4.0,
+            experts=4,
+            experts_per_token=2,
+            d_expert=40,
+            d_shared=16,
+        ),
+    ),
+    "mamba 2": ("Mamba-2", config_of(_MAMBA, **_MAMBA2)),
+    "granite 4, dense": ("Granite 4", config_of(_MAMBA, logit_scale=0.5, attention_divisor=4.0, residual_scale=0.5)),
     "nanochat": ("nanochat", config_of("nanochat, turned the other way")),
     "hunyuan": ("HunYuan", config_of("hunyuan, normed after the rotation")),
     "gemma": ("Gemma", config_of("llama, grouped", **_GEMMA)),

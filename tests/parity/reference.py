@@ -134,6 +134,33 @@ _DELTA: dict[str, Any] = {
 """Gated delta rules around a layer of attention."""
 
 
+_MAMBA2: dict[str, Any] = {
+    "mamba_n_heads": 12,
+    "mamba_d_head": 4,
+    "mamba_n_groups": 3,
+    "mamba_d_state": 5,
+    "mamba_d_conv": 3,
+    "mamba_chunk_size": 4,
+}
+
+
+def _mamba2(**settings: Any) -> nn.Module:
+    sizes = {"vocab_size": V, "hidden_size": C, "num_hidden_layers": 2, "num_heads": 12, "head_dim": 4, "n_groups": 3}
+    given = {**sizes, **_ENDS, "state_size": 5, "conv_kernel": 3, "chunk_size": 4, "residual_in_fp32": False}
+    return transformers.Mamba2ForCausalLM(transformers.Mamba2Config(**{**given, **settings}))
+
+
+def _bamba(**settings: Any) -> nn.Module:
+    return _decoder("Bamba", **{**_MAMBA2, "num_attention_heads": 3, "num_key_value_heads": 1, **settings})
+
+
+def _granite4(**settings: Any) -> nn.Module:
+    scales = {"embedding_multiplier": 3.0, "logits_scaling": 2.5, "residual_multiplier": 0.4}
+    kinds = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+    given = {**_MAMBA2, **kinds, **scales, "attention_multiplier": 0.2, "shared_intermediate_size": 16}
+    return _decoder("GraniteMoeHybrid", **{**given, **settings})
+
+
 def _opt(**settings: Any) -> nn.Module:
     return transformers.OPTForCausalLM(transformers.OPTConfig(**{**_BERT, "ffn_dim": F, **settings}))
 
@@ -486,6 +513,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "lfm2 moe, chosen by the router alone": lambda: _lfm2_moe(
         use_expert_bias=False, norm_topk_prob=False, routed_scaling_factor=1.5, num_dense_layers=0
     ),
+    "bamba": lambda: _bamba(attn_layer_indices=[1], attention_bias=True, mlp_bias=True),
+    "bamba, convolutions without biases": lambda: _bamba(
+        mamba_conv_bias=False, mamba_n_groups=1, attn_layer_indices=[1]
+    ),
+    "granite 4": lambda: _granite4(num_local_experts=3, position_embedding_type="rope"),
+    "granite 4, dense": lambda: _granite4(num_local_experts=0, tie_word_embeddings=True),
+    "mamba 2": lambda: _mamba2(),
+    "mamba 2, tied, one group and convolutions without biases": lambda: _mamba2(
+        tie_word_embeddings=True, n_groups=1, use_conv_bias=False
+    ),
     "nanochat": lambda: _decoder("NanoChat", pad_token_id=0),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
     "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),
@@ -608,6 +645,14 @@ def pair(family: str) -> Pair:
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
     return Pair(theirs.eval(), read_directory(saved(family)).load().transformer)
+
+
+def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:
+    """Theirs before the first layer and after every one, normed after the last."""
+    if "mamba" not in models.theirs.config.model_type:
+        return given.hidden_states
+    *after, _, normed = given.hidden_states  # without the embeddings, and with the last layer twice
+    return models.theirs.get_input_embeddings()(ids), *after, normed
 
 
 def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None = None) -> tuple[Tensor, Tensor]:

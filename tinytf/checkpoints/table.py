@@ -72,7 +72,7 @@ class Stored:
 
     {e} in the name stands for the expert where each is stored separately; ``expert`` is its number. ``instead`` is
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
-    name has no .weight suffix; ``bias`` then names its bias. ``gives`` is the step that the stored module outputs, if
+    name has no .weight suffix, and _bias as that of its bias. ``gives`` is the step that the stored module outputs, if
     it is not the module's own but a later one. The weights of a depthwise ``convolution`` are (channels, 1, width).
     """
 
@@ -87,7 +87,6 @@ class Stored:
     offset: float = 0.0
     axis: int = 0
     bare: bool = False
-    bias: str = ""
     gives: str = ""
     convolution: bool = False
     expert: int | None = None
@@ -99,7 +98,7 @@ class Stored:
         stored = (*shape[:axis], shape[axis] * sum(shares) // shares[self.part], *shape[axis + 1 :])
         if self.by_row:
             return (stored[0] // config.d_head, config.d_head)
-        if self.convolution:
+        if self.convolution and len(stored) > 1:
             return (stored[0], 1, stored[1])
         return (*stored[:-2], *stored[-2:][::-1]) if self.transposed else stored
 
@@ -115,7 +114,7 @@ class Stored:
         tensor = stored.transpose(-2, -1) if self.transposed and stored.dim() > 1 else stored
         if self.by_row:  # (H, D) -> (H·D,)
             tensor = tensor.flatten()
-        if self.convolution:  # (C, 1, W) -> (C, W)
+        if self.convolution and tensor.dim() > 1:  # (C, 1, W) -> (C, W)
             tensor = tensor.flatten(1)
         heads, shares, axis = self._heads(config), self._shares(config), self.axis
         rows = [tensor.shape[axis] * share // sum(shares) // heads for share in shares]
@@ -152,15 +151,13 @@ class Stored:
         tensor = torch.cat(by_head, dim=axis + 1).flatten(axis, axis + 1)
         if self.by_row:
             tensor = tensor.unflatten(0, (-1, config.d_head))
-        if self.convolution:
+        if self.convolution and tensor.dim() > 1:
             tensor = tensor[:, None]
         return (tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor).contiguous()
 
     def named(self, layer: str, kind: str) -> str:
         """The stored name of the module's ``weight`` or ``bias`` in one layer."""
         module = self.module.replace("{n}", layer)
-        if kind == "bias" and self.bias:
-            return self.bias.replace("{n}", layer)
         return f"{module}.{kind}" if not self.bare else module if kind == "weight" else f"{module}_{kind}"
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
-from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
+from tinytf.parts.norm import NO_FEED_FORWARD, has_ffn
+from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, Part, choice, leaf, listed, merged
 from tinytf.parts.row import ROUTES, WIDE, Config, Step
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ class FeedForward(Part):
     """A feed-forward of ``d_ff`` units; ``gated`` makes it SwiGLU-like: act(gate) ⊙ up.
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
-    both sides at the limit (gpt-oss). ``mixture`` replaces it by experts.
+    both sides at the limit (gpt-oss). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
-    d_ff: int = leaf(limits=POSITIVE)
+    d_ff: int = leaf(limits=COUNT)
     activation: str = choice("relu", "relu2", "gelu", "gelu_tanh", "silu", default="gelu")
     gated: bool = leaf(False)
     glu_limit: float = leaf(0.0, NOT_NEGATIVE)
@@ -80,10 +81,14 @@ class FeedForward(Part):
     def require(self) -> None:
         if self.glu_limit and not (self.gated and self.activation == "silu"):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
+        if self.mixture.experts and not self.d_ff:
+            raise ConfigError(f"a layer without a feed-forward, d_ff 0, cannot have {self.mixture.experts} experts")
         if self.mixture.experts and not self.mixture.d_expert:
             raise ConfigError(f"{self.mixture.experts} experts have no units: d_expert is 0")
 
     def words(self, causal: bool) -> dict[str, str]:
+        if not self.d_ff:
+            return {"feed-forward": "none"}
         limited = f"limited to {self.glu_limit:g}, α {self.glu_alpha:g}"
         rows = {
             "widths": f"d_ff {self.d_ff}",
@@ -98,7 +103,7 @@ def _mixed(c: Config) -> bool:
 
 
 def _dense(c: Config) -> bool:
-    return not _mixed(c)
+    return has_ffn(c) and not _mixed(c)
 
 
 def _shared(c: Config) -> bool:
@@ -127,7 +132,7 @@ _OF_EXPERTS = ("expert", "token", "d_expert")
 _SHARED = ("token", "d_shared")
 _NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
 _NO_SHARED = "this model has no shared expert, which takes every token"
-_NO_DENSE = "this layer has experts instead of one feed-forward; see expert.hidden"
+_NO_DENSE = "{no_dense}"
 
 ROWS: tuple[Step, ...] = (
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
@@ -194,6 +199,7 @@ ROWS: tuple[Step, ...] = (
 
 def formulas(c: Config) -> dict[str, str]:
     """The words that fill each placeholder in the formulas of these rows."""
+    no_dense = "this layer has experts instead of one feed-forward; see expert.hidden" if _mixed(c) else NO_FEED_FORWARD
     bias, read = c.ffn_bias, "mid" if c.norm_order == "output" else "n"
     of_router = "experts take what the router reads in this model; see ffn.router"
     of_experts = "the weights multiply the inputs of experts in this model; see expert.in"
@@ -208,7 +214,8 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_g": " + b" if bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
         "act": _act_words(c),
-        "no_gate": _NO_DENSE if _mixed(c) else "the feed-forward of this model has no gate",
+        "no_dense": no_dense,
+        "no_gate": "the feed-forward of this model has no gate" if _dense(c) else no_dense,
         "per_token": str(c.experts_per_token),
         "decides": "preference" if c.choice_bias else "router",
         "score": "softmax" if c.router == "softmax" else "σ",

@@ -13,7 +13,18 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
-from tinytf.parts import attention, block, embedding, feed_forward, gated_delta, head, norm, positions, short_conv
+from tinytf.parts import (
+    attention,
+    block,
+    embedding,
+    feed_forward,
+    gated_delta,
+    head,
+    mamba2,
+    norm,
+    positions,
+    short_conv,
+)
 from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Step
 
 if TYPE_CHECKING:
@@ -53,7 +64,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *head.ROWS)
 """Every row that any model can have, in order of computation."""
-_PARTS = (embedding, norm, attention, gated_delta, short_conv, positions, feed_forward, head)
+_PARTS = (embedding, norm, attention, gated_delta, short_conv, mamba2, positions, feed_forward, head)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
@@ -176,7 +187,7 @@ class StepTable:
         self.weights = "weights" if "weights" in self.by_name else mixing.inputs[0]  # not so where heads are mixed
         # The outputs of attention and feed-forward that are added to the residual stream, before any norm.
         self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
-        self.ffn_activation = self.added[-1].inputs[0]
+        self.ffn_activation = self.added[-1].inputs[0] if config.d_ff else ""
 
     def __reduce__(self) -> "tuple[Callable[[ModelConfig], StepTable], tuple[ModelConfig]]":
         return table_of, (self.config,)

@@ -6,6 +6,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.experts import QWEN2_MOE, SOME_LAYERS, TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.table import mixers
 from tinytf.checkpoints.huggingface.windows import FULL
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -26,13 +27,10 @@ def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     interval, layers = fields.whole("full_attention_interval", 4, least=1), range(draft["n_layers"])
     default = [LINEAR if (layer + 1) % interval else FULL for layer in layers]
     layer_types = fields.array("layer_types", str, default, count=len(layers))
-    mixers = tuple(fields.meaning("layer_types", kind, _MIXERS) for kind in layer_types)
+    kinds = [fields.meaning("layer_types", kind, _MIXERS) for kind in layer_types]
     delta = {ours: fields.whole(key, default, least=1) for ours, (key, default) in _OF_DELTA.items()}
-    sizes = {"gated_delta": delta, "attention": {ours: draft.get(ours, 0) for ours in delta}}
-    fields_by_layer = [("mixer", mixers), *((ours, tuple(sizes[mixer][ours] for mixer in mixers)) for ours in delta)]
-    shared = {name: values[0] for name, values in fields_by_layer if len(set(values)) == 1}
-    varying = tuple((name, values) for name, values in fields_by_layer if len(set(values)) > 1)
-    return {**shared, "by_layer": varying, "conv_width": fields.whole("linear_conv_kernel_dim", 4, least=1)}
+    width = fields.whole("linear_conv_kernel_dim", 4, least=1)
+    return {**mixers(draft, kinds, {"gated_delta": delta}), "conv_width": width}
 
 
 def _write_mixers(config: ModelConfig) -> dict[str, Any]:
@@ -58,7 +56,8 @@ _ATTENTION = {
         f"blocks.{{n}}.delta.{name}_conv": Stored(f"{_IN}.conv1d", part=part, parts=_PARTS, convolution=True)
         for part, name in enumerate("qkv")
     },
-    "blocks.{n}.delta.decay": Stored(f"{_IN}.A_log", bare=True, bias=f"{_IN}.dt_bias"),
+    "blocks.{n}.delta.dt": Stored(f"{_IN}.dt", bare=True),
+    "blocks.{n}.delta.decay": Stored(f"{_IN}.A_log", bare=True),
     "blocks.{n}.delta.norm": Stored(f"{_IN}.norm", gives="head_gated"),
     "blocks.{n}.delta.o": Stored(f"{_IN}.out_proj"),
 }
