@@ -331,6 +331,21 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (7, 6)),
         ),
     },
+    "olmo hybrid, strong writing, and norms elsewhere in each kind of layer": {
+        **LLAMA,
+        "qk_norm": True,
+        "qk_norm_across": "all",
+        "beta_scale": 2.0,
+        "head_norm_eps": 1e-5,
+        "by_layer": (
+            ("mixer", ("gated_delta", "attention")),
+            ("norm_order", ("pre", "output")),
+            ("n_heads", (6, 4)),
+            ("n_kv_heads", (3, 4)),
+            ("d_head", (5, 6)),
+            ("d_value", (7, 6)),
+        ),
+    },
     "lfm2, short convolutions around grouped attention": {
         **LLAMA,
         "qk_norm": True,

@@ -191,6 +191,10 @@ WRITTEN = {
             d_shared=16,
         ),
     ),
+    "olmo hybrid": (
+        "OLMo Hybrid",
+        config_of("olmo hybrid, strong writing, and norms elsewhere in each kind of layer"),
+    ),
     "mamba 2": ("Mamba-2", config_of(_MAMBA, **_MAMBA2)),
     "granite 4, dense": ("Granite 4", config_of(_MAMBA, logit_scale=0.5, attention_divisor=4.0, residual_scale=0.5)),
     "nanochat": ("nanochat", config_of("nanochat, turned the other way")),

@@ -134,6 +134,8 @@ _DELTA: dict[str, Any] = {
 """Gated delta rules around a layer of attention."""
 
 
+_OLMO_HYBRID = {name: value for name, value in _DELTA.items() if name != "head_dim"} | {"pad_token_id": 0}
+_OLMO_HYBRID |= {"linear_key_head_dim": 10, "linear_value_head_dim": 5}  # it writes the convolutions in equal thirds
 _MAMBA2: dict[str, Any] = {
     "mamba_n_heads": 12,
     "mamba_d_head": 4,
@@ -519,6 +521,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "granite 4": lambda: _granite4(num_local_experts=3, position_embedding_type="rope"),
     "granite 4, dense": lambda: _granite4(num_local_experts=0, tie_word_embeddings=True),
+    "olmo hybrid": lambda: _decoder("OlmoHybrid", **_OLMO_HYBRID),
+    "olmo hybrid, turned, and writing less": lambda: _decoder(
+        "OlmoHybrid", **_OLMO_HYBRID, linear_allow_neg_eigval=False, rope_parameters=_YARN, attention_bias=True
+    ),
     "mamba 2": lambda: _mamba2(),
     "mamba 2, tied, one group and convolutions without biases": lambda: _mamba2(
         tie_word_embeddings=True, n_groups=1, use_conv_bias=False

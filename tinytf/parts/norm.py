@@ -36,7 +36,7 @@ class Norms(Part):
     norm_eps: float = leaf(1e-5, ABOVE_ZERO)
     norm_gain: bool = leaf(True)
     norm_bias: bool = leaf(True)
-    norm_order: str = choice(*NORMED)
+    norm_order: str = choice(*NORMED, differs=True)
     input_norm: bool = leaf(True, differs=True)
     shared_norm: bool = leaf(False)
 

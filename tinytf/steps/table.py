@@ -257,7 +257,8 @@ class StepTable:
         from tinytf.steps.operations import Add, Norm
 
         def streams(step: Step) -> bool:
-            added = any(isinstance(later.operation, Add) for later, _, _ in self.consumers((step.name, 0)))
+            first = next(layer for layer in range(self.config.n_layers) if self.has(step.name, layer))
+            added = any(isinstance(later.operation, Add) for later, _, _ in self.consumers((step.name, first)))
             return isinstance(step.operation, Norm) and (added or step.name == self.output)
 
         return tuple(step for step in self.layer_steps if streams(step))
@@ -285,13 +286,13 @@ class StepTable:
     def _shared_modules(self) -> frozenset[str]:
         return frozenset(step.module for step in self.layer_steps if step.shared)
 
-    def to_stream(self, added: Step) -> tuple[Step, ...]:
-        """The steps from an output of attention or feed-forward into the residual stream: norm or scale, then sum."""
+    def to_stream(self, added: Step, layer: int) -> tuple[Step, ...]:
+        """The steps of a layer from an output of attention or feed-forward to the stream: norm or scale, then sum."""
         from tinytf.steps.operations import Add
 
         path = [added]
         while path[-1] is added or not isinstance(path[-1].operation, Add):  # experts + shared expert is an Add too
-            path.append(next(step for step in self.layer_steps if path[-1].name in step.inputs))
+            path.append(next(step for step in self.in_layer(layer) if path[-1].name in step.inputs))
         return tuple(path[1:])
 
     def at(self, name: str, layer: int | None) -> Step:

@@ -43,6 +43,7 @@ from tinytf.checkpoints.huggingface.mamba2 import MAMBA2
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.neox import NEOX
+from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
@@ -77,7 +78,7 @@ FAMILIES: Mapping[str, Family] = {
         OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
         LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
-        BAMBA, GRANITE_HYBRID, MAMBA2,
+        BAMBA, GRANITE_HYBRID, MAMBA2, OLMO_HYBRID,
     )
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 LINEAR = "linear_attention"
-_MIXERS = {FULL: "attention", LINEAR: "gated_delta"}
+DELTA_KINDS = {FULL: "attention", LINEAR: "gated_delta"}
 _OF_DELTA = {
     "n_heads": ("linear_num_value_heads", 32),
     "n_kv_heads": ("linear_num_key_heads", 16),
@@ -27,15 +27,15 @@ def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     interval, layers = fields.whole("full_attention_interval", 4, least=1), range(draft["n_layers"])
     default = [LINEAR if (layer + 1) % interval else FULL for layer in layers]
     layer_types = fields.array("layer_types", str, default, count=len(layers))
-    kinds = [fields.meaning("layer_types", kind, _MIXERS) for kind in layer_types]
+    kinds = [fields.meaning("layer_types", kind, DELTA_KINDS) for kind in layer_types]
     delta = {ours: fields.whole(key, default, least=1) for ours, (key, default) in _OF_DELTA.items()}
     width = fields.whole("linear_conv_kernel_dim", 4, least=1)
     return {**mixers(draft, kinds, {"gated_delta": delta}), "conv_width": width}
 
 
-def _write_mixers(config: ModelConfig) -> dict[str, Any]:
+def write_mixers(config: ModelConfig) -> dict[str, Any]:
     layers = [config.at(layer) for layer in range(config.n_layers)]
-    words = {ours: kind for kind, ours in _MIXERS.items()}
+    words = {ours: kind for kind, ours in DELTA_KINDS.items()}
     delta = next((layer for layer in layers if layer.mixer == "gated_delta"), None)
     sizes = {} if delta is None else {key: getattr(delta, ours) for ours, (key, _) in _OF_DELTA.items()}
     width = {} if delta is None else {"linear_conv_kernel_dim": delta.conv_width}
@@ -44,6 +44,15 @@ def _write_mixers(config: ModelConfig) -> dict[str, Any]:
 
 _PARTS = ("n_kv_heads·d_head", "n_kv_heads·d_head", "n_heads·d_value")
 _IN = "layers.{n}.linear_attn"
+CONVOLUTIONS = {
+    **{
+        f"blocks.{{n}}.delta.{name}_conv": Stored(f"{_IN}.conv1d", part=part, parts=_PARTS, convolution=True)
+        for part, name in enumerate("qkv")
+    },
+    "blocks.{n}.delta.dt": Stored(f"{_IN}.dt", bare=True),
+    "blocks.{n}.delta.decay": Stored(f"{_IN}.A_log", bare=True),
+}
+"""The parts of a gated delta rule that are stored in the same way in every family."""
 _ATTENTION = {
     **{name: replace(layout, offset=1.0) if "norm" in name else layout for name, layout in LLAMA.stored.items()},
     **{
@@ -52,12 +61,7 @@ _ATTENTION = {
         )
         for part, name in enumerate(("q", "gate"))
     },
-    **{
-        f"blocks.{{n}}.delta.{name}_conv": Stored(f"{_IN}.conv1d", part=part, parts=_PARTS, convolution=True)
-        for part, name in enumerate("qkv")
-    },
-    "blocks.{n}.delta.dt": Stored(f"{_IN}.dt", bare=True),
-    "blocks.{n}.delta.decay": Stored(f"{_IN}.A_log", bare=True),
+    **CONVOLUTIONS,
     "blocks.{n}.delta.norm": Stored(f"{_IN}.norm", gives="head_gated"),
     "blocks.{n}.delta.o": Stored(f"{_IN}.out_proj"),
 }
@@ -68,7 +72,7 @@ _SETTINGS = (
     *HEAD_AND_ACTIVATION,
     BIASES,
 )
-_MIXER = Group(_read_mixers, _write_mixers)
+_MIXER = Group(_read_mixers, write_mixers)
 _FIXED = {**FIXED, "qk_norm": True, "attention_gate": True}
 
 QWEN3_5 = replace(
