@@ -378,6 +378,21 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (7, 6)),
         ),
     },
+    "olmo hybrid, strong writing, and norms elsewhere in each kind of layer": {
+        **LLAMA,
+        "qk_norm": True,
+        "qk_norm_across": "all",
+        "beta_scale": 2.0,
+        "head_norm_eps": 1e-5,
+        "by_layer": (
+            ("mixer", ("gated_delta", "attention")),
+            ("norm_order", ("pre", "output")),
+            ("n_heads", (6, 4)),
+            ("n_kv_heads", (3, 4)),
+            ("d_head", (5, 6)),
+            ("d_value", (7, 6)),
+        ),
+    },
     "lfm2, short convolutions around grouped attention": {
         **LLAMA,
         "qk_norm": True,
@@ -385,6 +400,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "tied_head": True,
         "n_kv_heads": 2,
         "by_layer": (("mixer", ("short_convolution", "attention")),),
+    },
+    "mamba 2, a state space before a layer of attention": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "conv_width": 3,
+        "conv_bias": True,
+        "by_layer": (
+            ("mixer", ("mamba2", "attention")),
+            ("n_heads", (6, 4)),
+            ("n_kv_heads", (2, 2)),
+            ("d_head", (5, 6)),
+            ("d_value", (8, 6)),
+        ),
     },
     "gated heads": {**LLAMA, "n_kv_heads": 2, "d_value": 5, "attention_gate": True},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
@@ -409,7 +437,7 @@ def config_of(kind: str, **changes: Any) -> ModelConfig:
 def way(step: Step) -> tuple[Any, ...]:
     """How a row is computed, whatever the model's sizes and constants: two with one way are the same code."""
     settings = vars(step.operation or step).items()
-    chosen = sorted((name, value) for name, value in settings if isinstance(value, bool | str))
+    chosen = sorted((name, value) for name, value in settings if isinstance(value, bool | str) or name == "groups")
     return step.name, step.title, step.axes, step.inputs, type(step.operation), str(chosen), step.to_loss, step.runs
 
 
@@ -442,7 +470,7 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
 def mixer_of(block: Any) -> Any:
     """The attention of a block, or the mixer that it has instead."""
     children = dict(block.named_children())
-    return next(children[name] for name in ("attention", "delta", "conv") if name in children)
+    return next(children[name] for name in ("attention", "delta", "conv", "mamba") if name in children)
 
 
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:

@@ -170,6 +170,8 @@ class ModelConfig(Part):
                 raise ConfigError(f"{name} differs between layers with the same mixer: by_layer says {values}")
             if name == "experts" and len({*values} - {0}) > 1:
                 raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
+            if name == "norm_order" and "post" in values:
+                raise ConfigError("norms that differ by layer cannot come after the residual sums in some of them")
             if name == "positions" and not {*values} <= {"rotary", "none"}:
                 raise ConfigError("positions that differ by layer must be rotary in some and none in the others")
         if self.layer_groups and (self.layer_groups > self.n_layers or len(kinds) > 1):
@@ -382,7 +384,7 @@ class ModelConfig(Part):
                 f"{self.n_layers} layers" + f" × {layers['attention']}" * bool(layers["attention"]),
                 bool(self.layer_groups) and (groups if self.layer_groups > 1 else "all layers with the same weights"),
             ),
-            "widths": f"d_model {self.d_model}, {layers['widths']}",
+            "widths": listed(f"d_model {self.d_model}", layers["widths"]),
             "vocabulary": f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
             "biases": layers["biases"] or "none",
         }

@@ -89,6 +89,16 @@ PRESETS["lfm2-tiny"] = PRESETS["llama-tiny"].but(
     n_heads=4, d_head=32, by_layer=(("mixer", _CONVOLUTIONS),),
 )  # fmt: skip
 
+# IBM 2025, Granite 4's part list (Mamba-2, and attention without positions in every third layer), small.
+_STATE_SPACES = ("mamba2", "mamba2", "attention")
+PRESETS["granite4-tiny"] = PRESETS["llama-tiny"].but(
+    d_model=128, n_layers=3, d_ff=256, positions="none", tied_head=True, conv_width=4, conv_bias=True,
+    by_layer=(
+        ("mixer", _STATE_SPACES), ("n_heads", (8, 8, 4)), ("n_kv_heads", (1, 1, 2)), ("d_head", (16, 16, 32)),
+        ("d_value", (32, 32, 32)),
+    ),
+)  # fmt: skip
+
 
 def preset(name: str) -> ModelConfig:
     """The configuration of a preset. Raises UsageError, with the nearest name, where there is none."""

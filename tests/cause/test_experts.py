@@ -1,6 +1,7 @@
 """One expert ablated, patched and attributed, against models whose weights are changed instead."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -94,6 +95,12 @@ def test_an_expert_that_is_not_there_is_one_clear_error(model: Model) -> None:
         asked(lively(config_of("gpt2"))).ablate(TEXT, "L1E0")
 
 
+def test_sigmoids_that_are_nearly_0_are_divided_by_their_sum_and_an_epsilon() -> None:
+    """LFM2-MoE adds 1e-6: with scores of 1e-6 each, two experts have weights of 1/3."""
+    router = torch.full((1, 2), math.log(1e-6), dtype=torch.float64)
+    assert Route("sigmoid", True, 1.0, 1e-6).forward(router, torch.ones(1, 2))[0].tolist() == pytest.approx([1 / 3] * 2)
+
+
 @pytest.mark.parametrize("scale", [1.0, 2.5])
 @pytest.mark.parametrize("renormed", [True, False])
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
@@ -103,7 +110,7 @@ def test_the_gradient_of_the_weights_is_autograds_and_none_goes_through_the_choi
     generator = torch.Generator().manual_seed(1)
     router = torch.randn(6, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     g = torch.randn(6, 5, generator=generator, dtype=torch.float64)
-    route, chosen = Route(score, renormed, scale), Choose(2).forward(router)
+    route, chosen = Route(score, renormed, scale, 1e-20), Choose(2).forward(router)
     routes = route.forward(router, chosen)
     assert not chosen.requires_grad
     assert bool(((routes > 0) == (chosen > 0)).all())

@@ -76,6 +76,12 @@ _ROBERTA = "roberta, positions from the third row"
 _JINA = {"positions": "rotary", "position_offset": 0, "activation": "relu", "head_activation": "gelu"}
 _BERT_MLM = "bert with a masked head"
 _PYTHIA, _LAST_BIAS = "pythia, side by side and turned in part", (("o_bias", (False, True)),)
+_MAMBA = "mamba 2, a state space before a layer of attention"
+_MAMBA2 = {
+    "by_layer": (), "mixer": "mamba2", "n_heads": 6, "n_kv_heads": 2, "d_head": 5, "d_value": 8, "d_ff": 0,
+    "positions": "none", "context": 2**20, "norm_eps": 1e-5,
+}  # fmt: skip
+_HEADS = (("n_heads", (6, 6)), ("n_kv_heads", (2, 2)), ("d_head", (5, 4)), ("d_value", (8, 4)))
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
     "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
@@ -167,6 +173,52 @@ WRITTEN = {
     ),
     "qwen3.5": ("Qwen3.5", config_of("gated delta, and gated heads in one layer", norm_eps=1e-5)),
     "lfm2": ("LFM2", config_of("lfm2, short convolutions around grouped attention", norm_eps=1e-5)),
+    "qwen3.5 moe": (
+        "Qwen3.5-MoE",
+        config_of(
+            "gated delta, and gated heads in one layer",
+            experts=4,
+            experts_per_token=2,
+            d_expert=40,
+            d_shared=10,
+            shared_gate=True,
+        ),
+    ),
+    "lfm2 moe": (
+        "LFM2-MoE",
+        config_of(
+            "lfm2, short convolutions around grouped attention",
+            experts_per_token=2,
+            d_expert=8,
+            router="sigmoid",
+            choice_bias=True,
+            routes_epsilon=1e-6,
+            by_layer=(("mixer", ("short_convolution", "attention")), ("experts", (0, 4))),
+        ),
+    ),
+    "bamba": (
+        "Bamba",
+        config_of(_MAMBA, rope_width=2, d_head=0, by_layer=(("mixer", ("mamba2", "attention")), *_HEADS)),
+    ),
+    "granite 4": (
+        "Granite 4",
+        config_of(
+            _MAMBA,
+            positions="none",
+            logit_scale=0.5,
+            attention_divisor=4.0,
+            experts=4,
+            experts_per_token=2,
+            d_expert=40,
+            d_shared=16,
+        ),
+    ),
+    "olmo hybrid": (
+        "OLMo Hybrid",
+        config_of("olmo hybrid, strong writing, and norms elsewhere in each kind of layer"),
+    ),
+    "mamba 2": ("Mamba-2", config_of(_MAMBA, **_MAMBA2)),
+    "granite 4, dense": ("Granite 4", config_of(_MAMBA, logit_scale=0.5, attention_divisor=4.0, residual_scale=0.5)),
     "nanochat": ("nanochat", config_of("nanochat, turned the other way")),
     "hunyuan": ("HunYuan", config_of("hunyuan, normed after the rotation")),
     "gemma": ("Gemma", config_of("llama, grouped", **_GEMMA)),

@@ -134,12 +134,12 @@ def test_a_fault_in_what_is_asked_ten_times_beyond_what_is_allowed_is_found(
     assert not asked(model, trace(), off(FAULT * allowed))[0]
 
 
-def _another_eps(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Any = (-1,)) -> Tensor:
-    return RIGHT_NORM(g, x, gain, 1e-3 if g.dtype is torch.float32 else 0.5, axes)
+def _another_eps(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    return RIGHT_NORM(g, x, gain, 1e-3 if g.dtype is torch.float32 else 0.5)
 
 
-def _without_projection(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Any = (-1,)) -> Tensor:
-    return (norm.wide(g) * gain / norm.rms_normed(x, eps, axes)[1]).to(g.dtype)
+def _without_projection(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    return (norm.wide(g) * gain / norm.rms_normed(x, eps)[1]).to(g.dtype)
 
 
 def _half_of_keys(g: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

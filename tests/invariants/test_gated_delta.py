@@ -44,7 +44,7 @@ def test_what_is_written_and_read_is_that_of_the_recurrence() -> None:
             made = sum(padded[i : i + len(x)] * own[:, i] for i in range(own.shape[1]))
             made = made / (1 + np.exp(-made))
             inputs.append(made if name == "v" else made / np.sqrt((made**2).sum(-1, keepdims=True) + 1e-6))
-        rate, bias = (float(trace[f"L0H{head}.decay.{name}"]) for name in "Ab")
+        rate, bias = (float(trace[f"L0H{head}.{name}"]) for name in ("decay.A", "dt.b"))
         beta = 1 / (1 + np.exp(-given["beta_in"][head, :, 0]))
         decay = -np.exp(rate) * np.log1p(np.exp(given["decay_in"][head, :, 0] + bias))
         written, read, _ = recurrence(*inputs, beta, decay)

@@ -77,12 +77,9 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
         hooks.append(model.get_submodule(path).register_forward_hook(hook))
 
     hooks: list = []
-    inside = PASSES_BY_ORDER[trace.config.norm_order]
-    if trace.config.residual == "parallel":
-        inside = {step: where for step, where in inside.items() if step != "mid"}
     for layer in range(trace.config.n_layers):
-        for step, (path, of_input) in inside.items():
-            if trace.steps.has(step, layer):
+        for step, (path, of_input) in PASSES_BY_ORDER[trace.config.at(layer).norm_order].items():
+            if trace.steps.has(step, layer) and not (step == "mid" and trace.config.residual == "parallel"):
                 mixer = trace.steps.at("attn", layer).module.partition(".")[0]
                 watch(f"L{layer}.{step}", f"blocks.{layer}.{path}".replace("attention", mixer).rstrip("."), of_input)
     for step, (path, of_input) in PASSES_HEAD.items():

@@ -14,7 +14,7 @@ sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import torch
 from architectures import BERT, LLAMA, SIZES, furthest
-from reference import FAMILIES, Pair, last_of, last_states, pair
+from reference import FAMILIES, Pair, last_of, last_states, pair, states_of
 
 from tinytf.checkpoints.huggingface import load
 from tinytf.config import FIELDS, ModelConfig
@@ -67,7 +67,7 @@ def difference(models: Pair) -> float:
         block.register_forward_hook(lambda module, given, result: states.append(result))
     found = models.ours(ids)
     states[-1] = last_states(models.ours, states[-1])
-    pairs = [*zip(states, expected.hidden_states[1:], strict=True), last_of(models, expected, found)]
+    pairs = [*zip(states, states_of(models, expected, ids)[1:], strict=True), last_of(models, expected, found)]
     return max(furthest(ours, theirs) for ours, theirs in pairs)
 
 

@@ -135,7 +135,7 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     model = getattr(transformers, f"{name}{kind}")(config)
     generator = torch.Generator().manual_seed(2)
     for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
     return model
 
@@ -150,6 +150,35 @@ _DELTA: dict[str, Any] = {
     "linear_conv_kernel_dim": 3,
 }
 """Gated delta rules around a layer of attention."""
+
+
+_OLMO_HYBRID = {name: value for name, value in _DELTA.items() if name != "head_dim"} | {"pad_token_id": 0}
+_OLMO_HYBRID |= {"linear_key_head_dim": 10, "linear_value_head_dim": 5}  # it writes the convolutions in equal thirds
+_MAMBA2: dict[str, Any] = {
+    "mamba_n_heads": 12,
+    "mamba_d_head": 4,
+    "mamba_n_groups": 3,
+    "mamba_d_state": 5,
+    "mamba_d_conv": 3,
+    "mamba_chunk_size": 4,
+}
+
+
+def _mamba2(**settings: Any) -> nn.Module:
+    sizes = {"vocab_size": V, "hidden_size": C, "num_hidden_layers": 2, "num_heads": 12, "head_dim": 4, "n_groups": 3}
+    given = {**sizes, **_ENDS, "state_size": 5, "conv_kernel": 3, "chunk_size": 4, "residual_in_fp32": False}
+    return transformers.Mamba2ForCausalLM(transformers.Mamba2Config(**{**given, **settings}))
+
+
+def _bamba(**settings: Any) -> nn.Module:
+    return _decoder("Bamba", **{**_MAMBA2, "num_attention_heads": 3, "num_key_value_heads": 1, **settings})
+
+
+def _granite4(**settings: Any) -> nn.Module:
+    scales = {"embedding_multiplier": 3.0, "logits_scaling": 2.5, "residual_multiplier": 0.4}
+    kinds = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+    given = {**_MAMBA2, **kinds, **scales, "attention_multiplier": 0.2, "shared_intermediate_size": 16}
+    return _decoder("GraniteMoeHybrid", **{**given, **settings})
 
 
 def _opt(**settings: Any) -> nn.Module:
@@ -232,6 +261,12 @@ def _dbrx(**attention: Any) -> nn.Module:
     return transformers.DbrxForCausalLM(
         transformers.DbrxConfig(**sizes, rope_theta=300.0, attn_config=attention, ffn_config=ffn)
     )
+
+
+def _lfm2_moe(**settings: Any) -> nn.Module:
+    given = {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4, "norm_eps": 1e-3}
+    mixed = {**_EXPERTS, "num_dense_layers": 1}
+    return _decoder("Lfm2Moe", **{**given, **mixed, **settings})
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_position_embeddings": 8}
@@ -555,6 +590,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "apertus, relu2 and tied": lambda: _decoder("Apertus", hidden_act="relu2", tie_word_embeddings=True),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
     "qwen3.5": lambda: _decoder("Qwen3_5Text", **_DELTA),
+    "qwen3.5 moe": lambda: _decoder(
+        "Qwen3_5MoeText", **_DELTA, **{**_EXPERTS, "num_experts": 6}, shared_expert_intermediate_size=16
+    ),
     "qwen3-next": lambda: _decoder(
         "Qwen3Next",
         **_DELTA,
@@ -566,6 +604,24 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "lfm2": lambda: _decoder(
         "Lfm2", layer_types=["conv", "full_attention", "conv"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-3
+    ),
+    "lfm2 moe": lambda: _lfm2_moe(),
+    "lfm2 moe, chosen by the router alone": lambda: _lfm2_moe(
+        use_expert_bias=False, norm_topk_prob=False, routed_scaling_factor=1.5, num_dense_layers=0
+    ),
+    "bamba": lambda: _bamba(attn_layer_indices=[1], attention_bias=True, mlp_bias=True),
+    "bamba, convolutions without biases": lambda: _bamba(
+        mamba_conv_bias=False, mamba_n_groups=1, attn_layer_indices=[1]
+    ),
+    "granite 4": lambda: _granite4(num_local_experts=3, position_embedding_type="rope"),
+    "granite 4, dense": lambda: _granite4(num_local_experts=0, tie_word_embeddings=True),
+    "olmo hybrid": lambda: _decoder("OlmoHybrid", **_OLMO_HYBRID),
+    "olmo hybrid, turned, and writing less": lambda: _decoder(
+        "OlmoHybrid", **_OLMO_HYBRID, linear_allow_neg_eigval=False, rope_parameters=_YARN, attention_bias=True
+    ),
+    "mamba 2": lambda: _mamba2(),
+    "mamba 2, tied, one group and convolutions without biases": lambda: _mamba2(
+        tie_word_embeddings=True, n_groups=1, use_conv_bias=False
     ),
     "nanochat": lambda: _decoder("NanoChat", pad_token_id=0),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
@@ -785,6 +841,14 @@ def pair(family: str) -> Pair:
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
     return Pair(theirs.eval(), read_directory(saved(family)).load().transformer)
+
+
+def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:
+    """Theirs before the first layer and after every one, normed after the last."""
+    if "mamba" not in models.theirs.config.model_type:
+        return given.hidden_states
+    *after, _, normed = given.hidden_states  # without the embeddings, and with the last layer twice
+    return models.theirs.get_input_embeddings()(ids), *after, normed
 
 
 def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None = None) -> tuple[Tensor, Tensor]:

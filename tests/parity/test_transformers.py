@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from architectures import encoding_of, furthest, padding
-from reference import FAMILIES, Pair, last_of, last_states, pair
+from reference import FAMILIES, Pair, last_of, last_states, pair, states_of
 from torch import Tensor
 
 import tinytf
@@ -60,8 +60,9 @@ def test_every_layer_and_the_logits_are_theirs(models, side):
     expected = models.theirs(**given, attention_mask=mask, output_hidden_states=True)
     result, states = run_ours(models.ours, given, real)
     looked_at = mask.bool()
-    assert len(states) == len(expected.hidden_states) == models.ours.config.n_layers + 1
-    for ours, theirs in zip(states, expected.hidden_states, strict=True):
+    their_states = states_of(models, expected, given["input_ids"])
+    assert len(states) == len(their_states) == models.ours.config.n_layers + 1
+    for ours, theirs in zip(states, their_states, strict=True):
         assert furthest(ours[looked_at], theirs[looked_at]) < 1e-5
     last, found = last_of(models, expected, result, looked_at)
     assert furthest(found, last) < 1e-5
@@ -163,17 +164,18 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
     expected = models.theirs(ids, output_hidden_states=True, output_attentions=not doubled)
     trace = record(models.ours, encoding_of(ids[0].tolist()))
     layers = models.ours.config.n_layers
-    attentions = dict(zip(trace.steps.attention_layers, expected.attentions or (), strict=not doubled))
+    states, their_attentions = states_of(models, expected, ids), getattr(expected, "attentions", None) or ()
+    attentions = dict(zip(trace.steps.attention_layers, their_attentions, strict=not doubled))
     for layer in range(layers):
-        assert furthest(trace[f"L{layer}.in"], expected.hidden_states[layer][0]) < 1e-5
+        assert furthest(trace[f"L{layer}.in"], states[layer][0]) < 1e-5
         if layer in attentions:
             assert furthest(trace[f"L{layer}.weights"], attentions[layer][0]) < 1e-5
         if layer + 1 < layers:
-            assert furthest(trace[f"L{layer}.out"], expected.hidden_states[layer + 1][0]) < 1e-5
-    if not doubled:
-        every = torch.cat(expected.attentions)
+            assert furthest(trace[f"L{layer}.out"], states[layer + 1][0]) < 1e-5
+    if their_attentions:
+        every = torch.cat(their_attentions)
         assert furthest(trace["L*.weights"].view_as(every), every) < 1e-5
-    assert furthest(last_states(models.ours, trace.last_output), expected.hidden_states[-1][0]) < 1e-5
+    assert furthest(last_states(models.ours, trace.last_output), states[-1][0]) < 1e-5
     if models.ours.head is not None:
         last, found = last_of(models, expected, trace["logits"][None])
         assert furthest(found, last) < 1e-5

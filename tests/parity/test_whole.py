@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import asked, furthest
+from architectures import asked, furthest, mixer_of
 from reference import FAMILIES, Pair, pair
 from torch import nn
 
@@ -113,12 +113,11 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, m
     found = model.ablate(trace, "L1H2")
     assert found.check.holds
     without = copy.deepcopy(models.ours).double()
-    width = without.blocks[1].attention.o.weight.shape[1] // config.n_heads
+    last = mixer_of(without.blocks[1]).o
+    width = last.weight.shape[1] // config.at(1).n_heads
     with torch.no_grad():
-        without.blocks[1].attention.o.weight = nn.Parameter(
-            without.blocks[1].attention.o.weight.clone()
-        )  # of this layer
-        without.blocks[1].attention.o.weight[:, 2 * width : 3 * width] = 0.0
+        last.weight = nn.Parameter(last.weight.clone())  # of this layer
+        last.weight[:, 2 * width : 3 * width] = 0.0
         before, after = (
             one(torch.tensor([IDS]))[0, found.position].log_softmax(-1) for one in (model.transformer, without)
         )

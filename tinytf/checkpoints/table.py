@@ -74,9 +74,9 @@ class Stored:
 
     {e} in the name stands for the expert where each is stored separately; ``expert`` is its number. ``instead`` is
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
-    name has no .weight suffix; ``bias`` then names its bias. ``gives`` is the step that the stored module outputs, if
-    it is not the module's own but a later one. The weights of a depthwise ``convolution`` are (channels, 1, width).
-    ``beside`` are constants, by their names, that must be written with it.
+    name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
+    that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
+    ``convolution`` are (channels, 1, width). ``beside`` are constants, by their names, that must be written with it.
     """
 
     module: str
@@ -105,7 +105,7 @@ class Stored:
         stored = (*shape[:axis], shape[axis] * sum(shares) // shares[self.part], *shape[axis + 1 :])
         if self.by_row:
             return (_count(config, self.by_row), stored[0] // _count(config, self.by_row))
-        if self.convolution:
+        if self.convolution and len(stored) > 1:
             return (stored[0], 1, stored[1])
         if self.apart:
             heads = _count(config, self.apart)
@@ -128,7 +128,7 @@ class Stored:
             tensor = tensor.flatten(0, 1)
         if self.by_row:  # (H, D) -> (H·D,)
             tensor = tensor.flatten()
-        if self.convolution:  # (C, 1, W) -> (C, W)
+        if self.convolution and tensor.dim() > 1:  # (C, 1, W) -> (C, W)
             tensor = tensor.flatten(1)
         heads, shares, axis = self._heads(config), self._shares(config), self.axis
         rows = [tensor.shape[axis] * share // sum(shares) // heads for share in shares]
@@ -165,7 +165,7 @@ class Stored:
         tensor = torch.cat(by_head, dim=axis + 1).flatten(axis, axis + 1)
         if self.by_row:
             tensor = tensor.unflatten(0, (_count(config, self.by_row), -1))
-        if self.convolution:
+        if self.convolution and tensor.dim() > 1:
             tensor = tensor[:, None]
         if self.apart:
             tensor = tensor.unflatten(0, (_count(config, self.apart), -1))

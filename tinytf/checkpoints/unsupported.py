@@ -31,7 +31,6 @@ _KINDS = {
     "tokens that are pooled, or bytes that are grouped, between its layers": "funnel perceiver blt",
     "positions on a page or in a table besides those in the text": "layoutlm tapas",
     "the difference of two softmaxes": "diffllama",
-    "experts in models with short convolutions": "lfm2_moe",
 }
 
 

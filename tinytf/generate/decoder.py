@@ -27,7 +27,7 @@ from tinytf.steps import operations
 from tinytf.steps.fused import FusedAttention
 from tinytf.steps.linear import Linear
 from tinytf.steps.operations import Choose, Operation, Rotate, Sight, Unembed
-from tinytf.steps.operations.head_norm import HeadwiseNorm
+from tinytf.steps.operations.head_norm import GroupedNorm
 from tinytf.steps.operations.linear import Unembedding
 from tinytf.steps.operations.operation import Pass, StepModule, repeat_groups
 from tinytf.steps.operations.rotate import rotary_table
@@ -304,7 +304,7 @@ def _number(items: list[Any], item: Any) -> int:
 
 
 _KNOWN = {
-    Block, StepModule, Linear, nn.Module, nn.LayerNorm, nn.RMSNorm, HeadwiseNorm, nn.Identity, nn.Dropout, Head,
+    Block, StepModule, Linear, nn.Module, nn.LayerNorm, nn.RMSNorm, GroupedNorm, nn.Identity, nn.Dropout, Head,
     Unembedding,
 }  # fmt: skip
 """The modules whose arithmetic the kernels repeat; a model with any other module does not ``fit``."""

@@ -316,7 +316,7 @@ def _send_through_block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, S
     norms = {step.inputs[0]: step for step in table.stream_norms}
     for step in table.added:
         parts_added = parts_of(parts, step, layer)
-        *steps_on_way, total = table.to_stream(step)
+        *steps_on_way, total = table.to_stream(step, layer)
         for step_on_way in steps_on_way:
             parts_added.send_through(step_on_way, layer)
         parts.extend(parts_added)

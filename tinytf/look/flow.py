@@ -112,4 +112,5 @@ def _weight(step: Step, name: str, parameter: Tensor) -> Weight:
     if parameter.dim() >= 2 and name != "bias":
         *experts, out, into = parameter.shape  # (experts, out, in) for experts
         return Weight(step.matrix, (*experts, into, out) if _multiplies(step) else tuple(parameter.shape))
-    return Weight("gain" if name == "weight" else name, tuple(parameter.shape))
+    addresses = {own.attribute: own.name.rpartition(".")[2] for own in step.operation.parameters(step)}
+    return Weight(addresses[name] if name == "weight" else name, tuple(parameter.shape))

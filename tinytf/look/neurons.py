@@ -214,7 +214,9 @@ class Neurons(Report):
 
 
 def require_units(config: ModelConfig) -> None:
-    """Raise UsageError for a mixture of experts, whose layers have no units that every token uses."""
+    """Raise UsageError for a model without a feed-forward, or with experts: no units that every token uses."""
+    if not config.d_ff:
+        raise UsageError("this model has no feed-forward, so it has no units", "its layers have a mixer alone")
     if config.experts:
         raise UsageError(
             "the feed-forwards of this model are experts, and each has units of its own",

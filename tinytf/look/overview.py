@@ -202,7 +202,7 @@ def _norm(trace: Trace, place: StepKey, rows: list[int]) -> float:
 def _added(trace: Trace, step: Step, layer: int, rows: list[int]) -> Added:
     """The size of what a step adds, after any norm and scale, and of the stream to which it is added."""
     table = trace.steps
-    *_, last, total = step, *table.to_stream(step)
+    *_, last, total = step, *table.to_stream(step, layer)
     stream = next(place for place in table.sources(total, layer) if table.at(*place).role == "residual")
     return Added(step.name, _norm(trace, (last.name, layer), rows), _norm(trace, stream, rows))
 

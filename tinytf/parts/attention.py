@@ -230,8 +230,7 @@ def _head_norm(o: "ModuleType", c: Config) -> Any:
     if c.qk_norm_across == "head":
         learned = c.norm_parameters if c.qk_norm_gain else ()
         return o.Norm(c.norm == "layernorm", c.norm_eps, learned)
-    joint = c.qk_norm_across == "all"
-    return o.HeadNorm(c.norm == "layernorm", c.norm_eps, c.norm_parameters, joint)
+    return o.HeadNorm(c.norm == "layernorm", c.norm_eps, c.norm_parameters, int(c.qk_norm_across == "all"))
 
 
 def _latent_norm(o: "ModuleType", c: Config) -> Any:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts.norm import NO_FEED_FORWARD, has_ffn
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
 from tinytf.parts.row import ROUTES, WIDE, Config, Step
 
@@ -22,7 +23,8 @@ class Experts(Part):
     """Each token goes to ``experts_per_token`` of the ``experts``, each a feed-forward of ``d_expert`` units.
 
     The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that counts in the choice alone;
-    ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them. The
+    ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them;
+    ``routes_epsilon`` is added to a sum of sigmoids before it divides. The
     weights multiply the outputs of the experts, or with ``routes_first`` their inputs. Every token also goes through
     the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With
     ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the ``group_best``
@@ -41,6 +43,7 @@ class Experts(Part):
     choice_bias: bool = leaf(False)
     routes_renormed: bool = leaf(True)
     route_margin: float = leaf(0.0, NOT_NEGATIVE)
+    routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE)
     routed_scale: float = leaf(1.0, ABOVE_ZERO)
     routes_first: bool = leaf(False)
     d_shared: int = leaf(0, COUNT)
@@ -92,10 +95,10 @@ class FeedForward(Part):
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
     both sides at the limit (gpt-oss). ``xielu`` learns two slopes in each layer. ``mixture`` replaces it
-    by experts.
+    by experts. With ``d_ff`` 0 there is none.
     """
 
-    d_ff: int = leaf(limits=POSITIVE)
+    d_ff: int = leaf(limits=COUNT)
     activation: str = choice("relu", "relu2", "gelu", "gelu_tanh", "silu", "xielu", default="gelu")
     gated: bool = leaf(False)
     glu_limit: float = leaf(0.0, NOT_NEGATIVE)
@@ -108,10 +111,14 @@ class FeedForward(Part):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
         if self.activation == "xielu" and (self.gated or self.mixture.experts):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
+        if self.mixture.experts and not self.d_ff:
+            raise ConfigError(f"a layer without a feed-forward, d_ff 0, cannot have {self.mixture.experts} experts")
         if self.mixture.experts and not self.mixture.d_expert:
             raise ConfigError(f"{self.mixture.experts} experts have no units: d_expert is 0")
 
     def words(self, causal: bool) -> dict[str, str]:
+        if not self.d_ff:
+            return {"feed-forward": "none"}
         limited = f"limited to {self.glu_limit:g}, α {self.glu_alpha:g}"
         rows = {
             "widths": f"d_ff {self.d_ff}",
@@ -126,7 +133,7 @@ def _mixed(c: Config) -> bool:
 
 
 def _dense(c: Config) -> bool:
-    return not _mixed(c)
+    return has_ffn(c) and not _mixed(c)
 
 
 def _learned(c: Config) -> bool:
@@ -156,7 +163,7 @@ def _choose(o: "ModuleType", c: Config) -> Any:
 def _route(o: "ModuleType", c: Config) -> Any:
     if c.route_margin:
         return o.RouteNear(c.route_margin, c.routed_scale)
-    return o.Route(c.router, c.routes_renormed, c.routed_scale)
+    return o.Route(c.router, c.routes_renormed, c.routed_scale, c.routes_epsilon)
 
 
 def _activate(o: "ModuleType", c: Config) -> Any:
@@ -169,7 +176,7 @@ _OF_EXPERTS = ("expert", "token", "d_expert")
 _SHARED = ("token", "d_shared")
 _NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
 _NO_SHARED = "this model has no shared expert, which takes every token"
-_NO_DENSE = "this layer has experts instead of one feed-forward; see expert.hidden"
+_NO_DENSE = "{no_dense}"
 
 ROWS: tuple[Step, ...] = (
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
@@ -237,6 +244,7 @@ ROWS: tuple[Step, ...] = (
 
 def formulas(c: Config) -> dict[str, str]:
     """The words that fill each placeholder in the formulas of these rows."""
+    no_dense = "this layer has experts instead of one feed-forward; see expert.hidden" if _mixed(c) else NO_FEED_FORWARD
     bias, read = c.ffn_bias, "mid" if c.norm_order == "output" else "n"
     of_router = "experts take what the router reads in this model; see ffn.router"
     of_experts = "the weights multiply the inputs of experts in this model; see expert.in"
@@ -251,7 +259,8 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_g": " + b" if bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
         "act": _act_words(c),
-        "no_gate": _NO_DENSE if _mixed(c) else "the feed-forward of this model has no gate",
+        "no_dense": no_dense,
+        "no_gate": "the feed-forward of this model has no gate" if _dense(c) else no_dense,
         "per_token": str(c.experts_per_token),
         "decides": "preference" if c.choice_bias else "router",
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import COUNT, POSITIVE, Part, leaf
+from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, leaf
 from tinytf.parts.row import KV, MAP, OF_HEADS, WIDE, Config, Step
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ class GatedDelta(Part):
     """``n_heads`` value heads, ``d_value`` wide, and ``n_kv_heads`` query and key heads, ``d_head`` wide.
 
     Each passes through a convolution over ``conv_width`` tokens. A head's state is a matrix S (K, D): each token scales
-    it by its decay, writes β·(v − k·S) at its key, and reads q·S / √d_head.
+    it by its decay, writes β·(v − k·S) at its key, and reads q·S / √d_head. β lies between 0 and ``beta_scale``. The
+    norm of what is read has ε ``head_norm_eps``, or that of the other norms if it is 0.
     """
 
     called = "gated_delta"
@@ -32,6 +33,8 @@ class GatedDelta(Part):
     d_head: int = leaf(0, COUNT, differs=True)
     d_value: int = leaf(0, COUNT, differs=True)
     conv_width: int = leaf(4, POSITIVE)
+    beta_scale: float = leaf(1.0, ABOVE_ZERO)
+    head_norm_eps: float = leaf(0.0, NOT_NEGATIVE)
 
     def require(self) -> None:
         for name, default in (("n_kv_heads", self.n_heads), ("d_value", self.d_head)):
@@ -97,12 +100,17 @@ ROWS: tuple[Step, ...] = (
     Step("beta_in", "writing strength before its sigmoid", "{delta_in}·W_B", _ONE, ("<residual>",), "k", make=_project,
          module="delta.beta_in", matrix="W_B"),
     Step("beta", "writing strength", "σ(beta_in)", _ONE, ("beta_in",), "k", make=lambda o, _: o.Sigmoid()),
+    Step("beta_scaled", "writing strength, scaled", "beta · {beta_scale}", _ONE, ("beta",), "k",
+         when=lambda c: c.beta_scale != 1, absent="writing strengths are not scaled in this model",
+         make=lambda o, c: o.Multiply(c.beta_scale)),
     Step("decay_in", "decay before its softplus", "{delta_in}·W_A", _ONE, ("<residual>",), "attention", make=_project,
          module="delta.decay_in", matrix="W_A"),
-    Step("decay", "logarithm of the decay", "−e^A·softplus(decay_in + b)", _ONE, ("decay_in",), "attention",
-         make=lambda o, _: o.Decay(), module="delta.decay", matrix=""),
-    Step("written", "what a token writes", "β·(v_act − k_unit·S)", OF_HEADS, ("k_unit", "v_act", "beta", "decay"), "v",
-         make=lambda o, _: o.Write()),
+    Step("dt", "step size", "Δ = softplus(decay_in + b)", _ONE, ("decay_in",), "attention",
+         make=lambda o, _: o.Softplus(), module="delta.dt", matrix=""),
+    Step("decay", "logarithm of the decay", "−e^A·Δ", _ONE, ("dt",), "attention", make=lambda o, _: o.Decay(),
+         module="delta.decay", matrix=""),
+    Step("written", "what a token writes", "β·(v_act − k_unit·S)", OF_HEADS, ("k_unit", "v_act", "<beta>", "decay"),
+         "v", make=lambda o, _: o.Write()),
     Step("scores", "fit of queries and keys", "q_unit·k_unitᵀ", _FITS, ("q_unit", "k_unit"), "attention", core=True,
          make=lambda o, _: o.Scores()),
     Step("scaled", "fit of queries and keys, scaled", "{fit}", _FITS, ("scores",), "attention", core=True,
@@ -112,7 +120,7 @@ ROWS: tuple[Step, ...] = (
     Step("head_out", "what is read", "read·written", OF_HEADS, ("read", "written"), "v", recorded=True, core=True,
          make=lambda o, _: o.Mix()),
     Step("head_norm", "what is read, normed", "RMSNorm(head_out) in each head", OF_HEADS, ("head_out",), "v",
-         make=lambda o, c: o.Norm(False, c.norm_eps, ("gain",)), module="delta.norm", matrix="gain"),
+         make=lambda o, c: o.Norm(False, c.head_norm_eps or c.norm_eps, ("gain",)), module="delta.norm", matrix="gain"),
     Step("gate", "gate of what is read", "{delta_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
          make=_project, module="delta.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_norm", OF_HEADS, ("gate", "head_norm"), "v",
@@ -130,10 +138,11 @@ def formulas(c: Config) -> dict[str, str]:
     return {
         "delta_in": "n" if normed_input(c) else "x",
         "taps": str(c.conv_width),
+        "beta_scale": f"{c.beta_scale:g}",
         "fit": f"scores / √{c.d_head} = scores / {c.d_head**0.5:.4g}",
     }
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that each placeholder among the inputs of these rows stands for; none here."""
-    return {}
+    """The steps that each placeholder among the inputs of these rows stands for."""
+    return {"<beta>": ("beta_scaled",) if c.beta_scale != 1 else ("beta",)}

@@ -17,6 +17,7 @@ NORMED = {
     "output": "after each part",
 }
 """Where a block applies its norms, in words, by ``norm_order``."""
+NO_FEED_FORWARD = "the layers of this model have no feed-forward"
 CALLED = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 """The display name of each norm."""
 
@@ -35,7 +36,7 @@ class Norms(Part):
     norm_eps: float = leaf(1e-5, ABOVE_ZERO)
     norm_gain: bool = leaf(True)
     norm_bias: bool = leaf(True)
-    norm_order: str = choice(*NORMED)
+    norm_order: str = choice(*NORMED, differs=True)
     input_norm: bool = leaf(True, differs=True)
     shared_norm: bool = leaf(False)
 
@@ -103,6 +104,11 @@ def _scaled_residual(c: Config) -> bool:
     return c.residual_scale != 1
 
 
+def has_ffn(c: Config) -> bool:
+    """Whether a layer has a feed-forward, or experts."""
+    return bool(c.d_ff > 0)
+
+
 def _scale_added(o: "ModuleType", c: Config) -> Any:
     return o.Multiply(c.residual_scale)
 
@@ -123,13 +129,13 @@ BETWEEN: tuple[Step, ...] = (
     Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, ("<attn>",), "attention",
          when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added),
     Step("mid", "residual after attention", "{inputs}", WIDE, ("in", "<attn>"),
-         when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
+         when=lambda c: _sequential(c) and has_ffn(c), absent="{no_mid}",
          make=lambda o, _: o.Add()),
     Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
          absent="the inputs of attention and feed-forward are not normed in this model",
          make=make_norm, module="norm1", matrix="gain"),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", WIDE, ("<read>",),
-         when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
+         when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm and has_ffn(c), absent="{no_norm2}",
          make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
 """From the output of attention to the input of the feed-forward."""
@@ -138,7 +144,7 @@ AFTER: tuple[Step, ...] = (
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="ffn_norm", matrix="gain"),
     Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", WIDE, ("<ffn>",), "ffn",
-         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added),
+         when=lambda c: _scaled_residual(c) and has_ffn(c), absent=_NOT_SCALED, make=_scale_added),
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
          make=lambda o, _: o.Add()),
     Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
@@ -163,7 +169,10 @@ def formulas(c: Config) -> dict[str, str]:
     return {
         "norm": CALLED[c.norm],
         "residual_scale": f"{c.residual_scale:g}",
-        "no_norm2": shared if c.shared_norm else unnormed,
+        "no_norm2": shared if c.shared_norm else unnormed if has_ffn(c) else NO_FEED_FORWARD,
+        "no_mid": "attention and feed-forward read the same stream in this model, side by side"
+        if has_ffn(c)
+        else NO_FEED_FORWARD,
         "ffn_stream": "mid" if _sequential(c) else "x",
     }
 
@@ -172,6 +181,6 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     return {
         "<read>": ("mid",) if _sequential(c) else ("in",),
-        "<added>": ("mid", "<ffn>") if _sequential(c) else ("in", "<attn>", "<ffn>"),
+        "<added>": ("mid", "<ffn>") if _sequential(c) and has_ffn(c) else ("in", "<attn>", *["<ffn>"] * has_ffn(c)),
         "<final>": ("final.norm",) if c.final_norm else ("norm2",),
     }

@@ -3,7 +3,8 @@
 Shapes: B batch, T tokens, H query heads, G key-value heads, D head width, E experts, F units, C d_model, N tokens sent.
 """
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,10 @@ from tinytf.steps.operations.delta import Write, delta_rule
 from tinytf.steps.operations.expert_linear import used_experts
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.mix import Mix
-from tinytf.steps.operations.operation import Pass
+from tinytf.steps.operations.operation import Operation, Pass, wide
 from tinytf.steps.operations.scale import Scale
+from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.unroll import Unroll, state_space
 from tinytf.steps.operations.weigh import SumExperts
 from tinytf.steps.program import Fused, Instruction
 
@@ -71,39 +74,69 @@ class FusedExperts:
         return total.view(x.shape)
 
 
-class FusedDelta:
-    """A gated delta rule from writing to reading, by its state, some tokens at a time."""
+class FusedState(ABC):
+    """A recurrence, computed by its state, some tokens at a time."""
 
-    def __init__(self, divisor: float) -> None:
-        self.divisor = divisor
+    @abstractmethod
+    def scan(self, state: Tensor | None, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs (B, H, T, D) of the tokens of ``inputs``, and the state after them."""
 
-    def __call__(self, now: Pass, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor, q: Tensor) -> Tensor:
-        """k and q (B, G, T, K), v (B, H, T, D), beta and decay (B, H, T, 1) -> (B, H, T, D)."""
+    def __call__(self, now: Pass, *inputs: Tensor) -> Tensor:
+        """Inputs (B, G or H, T, …) -> (B, H, T, D)."""
+        dtype = inputs[0].dtype
         if now.cache is None:
-            outputs, _ = delta_rule(q, k, v, beta, decay, None, self.divisor)
-            return outputs.to(v.dtype)
-        last = v.shape[-2] - 1
-        parts = ((q[:, :, at], k[:, :, at], v[:, :, at], beta[:, :, at], decay[:, :, at])
-                 for at in (slice(0, last), slice(last, None)))  # fmt: skip
-        earlier_outputs, state_before = delta_rule(*next(parts), now.cache.recall(self), self.divisor)
-        last_output, state = delta_rule(*next(parts), state_before, self.divisor)
+            return self.scan(None, *inputs)[0].to(dtype)
+        last = inputs[0].shape[-2] - 1
+        before, after = ([x[:, :, at] for x in inputs] for at in (slice(0, last), slice(last, None)))
+        earlier_outputs, state_before = self.scan(now.cache.recall(self), *before)
+        last_output, state = self.scan(state_before, *after)
         now.cache.remember(self, last + 1, state_before, state)
-        return torch.cat((earlier_outputs, last_output), dim=2).to(v.dtype)
+        return torch.cat((earlier_outputs, last_output), dim=2).to(dtype)
 
 
-def delta(rows: Sequence[Instruction]) -> Iterator[Fused]:
-    """Find the rows from writing to reading in a layer with a gated delta rule."""
-    first = next((number for number, row in enumerate(rows) if isinstance(row.operation, Write)), None)
-    if first is not None:
+class FusedDelta(FusedState):
+    """A gated delta rule from writing to reading."""
+
+    def __init__(self, rows: Sequence[Instruction]) -> None:
+        (self.divisor,) = (row.operation.divisor for row in rows if isinstance(row.operation, Scale))
+
+    def scan(self, state: Tensor | None, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        k, v, beta, decay, q = inputs
+        return delta_rule(q, k, v, beta, decay, state, self.divisor)
+
+
+class FusedUnroll(FusedState):
+    """A state space from the fits of queries and keys to what is read."""
+
+    def __init__(self, rows: Sequence[Instruction]) -> None:
+        (self.row,) = (row for row in rows if isinstance(row.operation, Unroll))
+
+    def scan(self, state: Tensor | None, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, decay, dt, v = inputs
+        read, state = state_space(q, k, v, dt, decay, state)
+        return read + wide(self.row.module.get_parameter("weight"))[:, None, None] * wide(v), state
+
+
+_STATES: dict[type[Operation], Callable[[Sequence[Instruction]], FusedState]] = {
+    Write: FusedDelta,
+    Unroll: FusedUnroll,
+}
+"""The kernels of recurrences, by an operation among the rows that each replaces."""
+
+
+def states(rows: Sequence[Instruction]) -> Iterator[Fused]:
+    """Find the rows of a layer whose recurrence can be computed by its state."""
+    kernel = next((_STATES[type(row.operation)] for row in rows if type(row.operation) in _STATES), None)
+    if kernel is not None:
+        first = next(number for number, row in enumerate(rows) if isinstance(row.operation, Write | Scores))
         last = next(number for number, row in enumerate(rows) if isinstance(row.operation, Mix))
-        (divisor,) = (row.operation.divisor for row in rows[first:last] if isinstance(row.operation, Scale))
-        yield Fused(rows[first : last + 1], FusedDelta(divisor), remembers=False)
+        yield Fused(rows[first : last + 1], kernel(rows[first : last + 1]), remembers=False)
 
 
 def kernels(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]:
     """Find all rows of a layer that kernels can replace; ``config`` is the layer's configuration."""
     yield from attention(config, rows)
-    yield from delta(rows)
+    yield from states(rows)
     yield from experts(rows)
 
 

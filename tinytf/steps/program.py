@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
 from tinytf.parts.row import Step
 from tinytf.steps.operations.mask import mask_scores, real_keys
 from tinytf.steps.operations.operation import Kernel, Pass, StepModule
@@ -80,13 +81,13 @@ class Fused:
     ``remembers`` the cache stores what the operations of the rows remember; without, the kernel keeps its own state.
     """
 
-    __slots__ = ("drops", "frees", "inputs", "kernel", "name", "remembers", "rows")
+    __slots__ = ("drops", "frees", "has_state", "inputs", "kernel", "name", "remembers", "rows")
 
     def __init__(self, rows: Sequence[Instruction], kernel: Kernel, *, remembers: bool = True) -> None:
         names, last = {row.name for row in rows}, rows[-1]
         self.rows, self.kernel, self.name = tuple(rows), kernel, last.name
         self.inputs = tuple(dict.fromkeys(name for row in rows for name in row.inputs if name not in names))
-        remembering = rows if remembers else ()
+        remembering, self.has_state = rows if remembers else (), not remembers
         self.remembers = {row.inputs[i]: cache_name for row in remembering for i, cache_name in row.operation.remembers}
         self.drops, self.frees = last.drops, tuple(name for row in rows for name in row.frees if name not in names)
 
@@ -113,7 +114,7 @@ def _hooked_beside(module: nn.Module) -> bool:
     return bool(module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
-_BLOCK = ("norm1", "attention", "delta", "conv", "attn_norm", "norm2", "ffn", "ffn_norm")
+_BLOCK = ("norm1", "attention", "delta", "conv", "mamba", "attn_norm", "norm2", "ffn", "ffn_norm")
 
 
 def _registered(step: Step) -> tuple[int, bool]:
@@ -190,6 +191,11 @@ class Program(nn.Module):
         output = torch.empty(0)
         for item in self.program:
             runs_as_one = not isinstance(item, Fused) or (self.fused and item.fits)
+            if not runs_as_one and item.has_state and now.cache is not None:  # type: ignore[union-attr]
+                raise UsageError(
+                    "a step inside a recurrence is only computed for whole texts, but this continues from a cache",
+                    "generate with --no-cache, or watch head_out",
+                )
             for row in (item,) if runs_as_one else item.rows:  # type: ignore[union-attr]
                 output = row(values, now)
                 if row.drops:

@@ -20,6 +20,7 @@ from tinytf.parts import (
     feed_forward,
     gated_delta,
     head,
+    mamba2,
     norm,
     pooling,
     positions,
@@ -64,7 +65,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *pooling.ROWS, *head.ROWS)
 """Every row that any model can have, in order of computation."""
-_PARTS = (embedding, norm, attention, gated_delta, short_conv, positions, feed_forward, pooling, head)
+_PARTS = (embedding, norm, attention, gated_delta, short_conv, mamba2, positions, feed_forward, pooling, head)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
@@ -186,7 +187,7 @@ class StepTable:
         self.weights = "weights" if "weights" in self.by_name else mixing.inputs[0]  # not so where heads are mixed
         # The outputs of attention and feed-forward that are added to the residual stream, before any norm.
         self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
-        self.ffn_activation = self.added[-1].inputs[0]
+        self.ffn_activation = self.added[-1].inputs[0] if config.d_ff else ""
 
     def __reduce__(self) -> "tuple[Callable[[ModelConfig], StepTable], tuple[ModelConfig]]":
         return table_of, (self.config,)
@@ -261,7 +262,8 @@ class StepTable:
         from tinytf.steps.operations import Add, Norm
 
         def streams(step: Step) -> bool:
-            added = any(isinstance(later.operation, Add) for later, _, _ in self.consumers((step.name, 0)))
+            first = next(layer for layer in range(self.config.n_layers) if self.has(step.name, layer))
+            added = any(isinstance(later.operation, Add) for later, _, _ in self.consumers((step.name, first)))
             return isinstance(step.operation, Norm) and (added or step.name == self.output)
 
         return tuple(step for step in self.layer_steps if streams(step))
@@ -289,13 +291,13 @@ class StepTable:
     def _shared_modules(self) -> frozenset[str]:
         return frozenset(step.module for step in self.layer_steps if step.shared)
 
-    def to_stream(self, added: Step) -> tuple[Step, ...]:
-        """The steps from an output of attention or feed-forward into the residual stream: norm or scale, then sum."""
+    def to_stream(self, added: Step, layer: int) -> tuple[Step, ...]:
+        """The steps of a layer from an output of attention or feed-forward to the stream: norm or scale, then sum."""
         from tinytf.steps.operations import Add
 
         path = [added]
         while path[-1] is added or not isinstance(path[-1].operation, Add):  # experts + shared expert is an Add too
-            path.append(next(step for step in self.layer_steps if path[-1].name in step.inputs))
+            path.append(next(step for step in self.in_layer(layer) if path[-1].name in step.inputs))
         return tuple(path[1:])
 
     def at(self, name: str, layer: int | None) -> Step:

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
+from tinytf.steps.operations.operation import into_heads, side_by_side
 from tinytf.steps.table import StepTable, table_of
 from tinytf.trace.address import parse_address
 from tinytf.trace.hooks import module_of
@@ -148,8 +149,14 @@ def changed(model: Transformer, changes: Sequence[tuple[HookPoint, Change]]) -> 
 
 
 def _hooked(model: Transformer, point: HookPoint, change: Change) -> RemovableHandle:
-    """Hook a change on the module that computes the step."""
-    module = module_of(model, table_of(model.config).at(point.step, point.layer), point.layer)
+    """Hook a change of the step (B, …, T, width) on the module that computes it."""
+    step = table_of(model.config).at(point.step, point.layer)
+    module = module_of(model, step, point.layer)
+    if step.has_heads and step.operation.side_by_side:
+        width = model.config.at(point.layer).sizes[step.axes[-1]]
+        return module.register_forward_hook(
+            lambda module, args, result: side_by_side(change(into_heads(result, width)))
+        )
     return module.register_forward_hook(lambda module, args, result: change(result))
 
 

@@ -226,6 +226,7 @@ def _write_multipliers(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+MULTIPLIERS = Group(_read_multipliers, _write_multipliers)
 _BOTH = "layers.{n}.block_sparse_moe.input_linear"
 GRANITE_MOE = replace(
     MIXTRAL,
@@ -238,7 +239,7 @@ GRANITE_MOE = replace(
         Key("tie_word_embeddings", "tied_head", False),
         lm_head(),
         Key("attention_bias", "qkv_bias o_bias", False),
-        Group(_read_multipliers, _write_multipliers),
+        MULTIPLIERS,
         Key("num_local_experts", "experts", 8),
         Key("num_experts_per_tok", "experts_per_token", 2),
     ),

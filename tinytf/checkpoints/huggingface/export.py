@@ -170,10 +170,11 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         descriptions = [f"{name} {config.setting(name)!r}, not {reread.setting(name)!r}" for name in differences]
         if nearest is None or len(descriptions) < len(nearest[1]):
             nearest = family, descriptions
-    assert nearest is not None
     raise UsageError(
         f"this architecture is none of the {len(FAMILIES)} that can be written",
-        f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}",
+        f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}"
+        if nearest
+        else "no family is near it",
     )
 
 

@@ -1,13 +1,14 @@
-"""LFM2 (Liquid AI 2025): gated short convolutions, and grouped attention in some layers."""
+"""LFM2 and LFM2-MoE (Liquid AI 2025): gated short convolutions, and grouped attention in some layers."""
 
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import FIXED, LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import SIZES, by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -101,3 +102,46 @@ LFM2 = replace(
     },
     heads={},
 )  # fmt: skip
+
+
+def _read_experts(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Experts in all but the first layers, weighed by sigmoids, and chosen with a bias where there is one."""
+    layers, dense = draft["n_layers"], fields.whole("num_dense_layers", 2, least=0)
+    if dense >= layers:
+        raise fields.fault(f"num_dense_layers {dense} leaves none of the {layers} layers with experts")
+    count = fields.whole("num_experts", 32, least=1)
+    choice_bias = fields.flag("use_expert_bias", True)
+    return {"choice_bias": choice_bias, **by_layer("experts", [count * (n >= dense) for n in range(layers)])}
+
+
+def _write_experts(config: ModelConfig) -> dict[str, Any]:
+    counts = [config.at(layer).experts for layer in range(config.n_layers)]
+    dense = counts.count(0)
+    keys = {"num_experts": config.experts, "num_dense_layers": dense, "use_expert_bias": config.choice_bias}
+    return keys if not any(counts[:dense]) else {}
+
+
+LFM2_MOE = replace(
+    LFM2,
+    name="LFM2-MoE",
+    model_type="lfm2_moe",
+    classes={"none": "Lfm2MoeModel", "lm": "Lfm2MoeForCausalLM"},
+    fixed={**LFM2.fixed, "router": "sigmoid", "routes_epsilon": 1e-6},
+    needs=("qk_norm", "experts"),
+    settings=(
+        *SIZES,
+        *LFM2.settings[len(SIZES) :],
+        Group(_read_experts, _write_experts),
+        Key("num_experts_per_tok", "experts_per_token", 4),
+        Key("moe_intermediate_size", "d_expert", 1792),
+        Key("norm_topk_prob", "routes_renormed", True),
+        Key("routed_scaling_factor", "routed_scale", 1.0),
+    ),
+    harmless=TRAINING,
+    stored={
+        **LFM2.stored,
+        "blocks.{n}.ffn.router": Stored("layers.{n}.feed_forward.gate"),
+        "blocks.{n}.ffn.preference": Stored("layers.{n}.feed_forward.expert_bias", bare=True),
+        **experts("layers.{n}.feed_forward.experts", ("w1", "w3", "w2")),
+    },
+)

@@ -39,15 +39,18 @@ from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPEN
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PERSIMMON, PHI, STABLELM
-from tinytf.checkpoints.huggingface.lfm2 import LFM2
+from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
+from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
+from tinytf.checkpoints.huggingface.mamba2 import MAMBA2
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, JINA_V3, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
+from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
-from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_NEXT
+from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
 from tinytf.checkpoints.huggingface.sigmoid_experts import (
@@ -102,7 +105,8 @@ FAMILIES: Mapping[str, Family] = {
         DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, GPT_OSS,
         GLM4_MOE, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, MINIMAX_M2,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
-        LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_NEXT, LFM2,
+        LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
+        BAMBA, GRANITE_HYBRID, MAMBA2, OLMO_HYBRID,
     )
 }  # fmt: skip
 

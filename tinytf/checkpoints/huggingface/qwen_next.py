@@ -6,13 +6,14 @@ from typing import Any
 from tinytf.checkpoints.huggingface.experts import QWEN2_MOE, SOME_LAYERS, TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.table import mixers
 from tinytf.checkpoints.huggingface.windows import FULL
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 LINEAR = "linear_attention"
-_MIXERS = {FULL: "attention", LINEAR: "gated_delta"}
+DELTA_KINDS = {FULL: "attention", LINEAR: "gated_delta"}
 _OF_DELTA = {
     "n_heads": ("linear_num_value_heads", 32),
     "n_kv_heads": ("linear_num_key_heads", 16),
@@ -26,18 +27,15 @@ def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     interval, layers = fields.whole("full_attention_interval", 4, least=1), range(draft["n_layers"])
     default = [LINEAR if (layer + 1) % interval else FULL for layer in layers]
     layer_types = fields.array("layer_types", str, default, count=len(layers))
-    mixers = tuple(fields.meaning("layer_types", kind, _MIXERS) for kind in layer_types)
+    kinds = [fields.meaning("layer_types", kind, DELTA_KINDS) for kind in layer_types]
     delta = {ours: fields.whole(key, default, least=1) for ours, (key, default) in _OF_DELTA.items()}
-    sizes = {"gated_delta": delta, "attention": {ours: draft.get(ours, 0) for ours in delta}}
-    fields_by_layer = [("mixer", mixers), *((ours, tuple(sizes[mixer][ours] for mixer in mixers)) for ours in delta)]
-    shared = {name: values[0] for name, values in fields_by_layer if len(set(values)) == 1}
-    varying = tuple((name, values) for name, values in fields_by_layer if len(set(values)) > 1)
-    return {**shared, "by_layer": varying, "conv_width": fields.whole("linear_conv_kernel_dim", 4, least=1)}
+    width = fields.whole("linear_conv_kernel_dim", 4, least=1)
+    return {**mixers(draft, kinds, {"gated_delta": delta}), "conv_width": width}
 
 
-def _write_mixers(config: ModelConfig) -> dict[str, Any]:
+def write_mixers(config: ModelConfig) -> dict[str, Any]:
     layers = [config.at(layer) for layer in range(config.n_layers)]
-    words = {ours: kind for kind, ours in _MIXERS.items()}
+    words = {ours: kind for kind, ours in DELTA_KINDS.items()}
     delta = next((layer for layer in layers if layer.mixer == "gated_delta"), None)
     sizes = {} if delta is None else {key: getattr(delta, ours) for ours, (key, _) in _OF_DELTA.items()}
     width = {} if delta is None else {"linear_conv_kernel_dim": delta.conv_width}
@@ -46,6 +44,15 @@ def _write_mixers(config: ModelConfig) -> dict[str, Any]:
 
 _PARTS = ("n_kv_heads·d_head", "n_kv_heads·d_head", "n_heads·d_value")
 _IN = "layers.{n}.linear_attn"
+CONVOLUTIONS = {
+    **{
+        f"blocks.{{n}}.delta.{name}_conv": Stored(f"{_IN}.conv1d", part=part, parts=_PARTS, convolution=True)
+        for part, name in enumerate("qkv")
+    },
+    "blocks.{n}.delta.dt": Stored(f"{_IN}.dt", bare=True),
+    "blocks.{n}.delta.decay": Stored(f"{_IN}.A_log", bare=True),
+}
+"""The parts of a gated delta rule that are stored in the same way in every family."""
 _ATTENTION = {
     **{name: replace(layout, offset=1.0) if "norm" in name else layout for name, layout in LLAMA.stored.items()},
     **{
@@ -54,11 +61,7 @@ _ATTENTION = {
         )
         for part, name in enumerate(("q", "gate"))
     },
-    **{
-        f"blocks.{{n}}.delta.{name}_conv": Stored(f"{_IN}.conv1d", part=part, parts=_PARTS, convolution=True)
-        for part, name in enumerate("qkv")
-    },
-    "blocks.{n}.delta.decay": Stored(f"{_IN}.A_log", bare=True, bias=f"{_IN}.dt_bias"),
+    **CONVOLUTIONS,
     "blocks.{n}.delta.norm": Stored(f"{_IN}.norm", gives="head_gated"),
     "blocks.{n}.delta.o": Stored(f"{_IN}.out_proj"),
 }
@@ -69,7 +72,7 @@ _SETTINGS = (
     *HEAD_AND_ACTIVATION,
     BIASES,
 )
-_MIXER = Group(_read_mixers, _write_mixers)
+_MIXER = Group(_read_mixers, write_mixers)
 _FIXED = {**FIXED, "qk_norm": True, "attention_gate": True}
 
 QWEN3_5 = replace(
@@ -93,6 +96,25 @@ QWEN3_5 = replace(
         "blocks.{n}.delta.decay_in": Stored(f"{_IN}.in_proj_a"),
     },
 )
+_EXPERTS = {name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name}
+QWEN3_5_MOE = replace(
+    QWEN3_5,
+    name="Qwen3.5-MoE",
+    model_type="qwen3_5_moe_text",
+    classes={"none": "Qwen3_5MoeTextModel", "lm": "Qwen3_5MoeForCausalLM"},
+    fixed={**_FIXED, "shared_gate": True},
+    needs=("attention_gate", "experts", "shared_gate", "routes_renormed"),
+    settings=(
+        Key("moe_intermediate_size", "d_expert d_ff", 512),  # no layer is dense
+        *(setting for setting in _SETTINGS if getattr(setting, "name", "") != "intermediate_size"),
+        Key("num_experts", "experts", 256),
+        Key("num_experts_per_tok", "experts_per_token", 8),
+        Key("shared_expert_intermediate_size", "d_shared", 512),
+        _MIXER,
+    ),
+    harmless=(*QWEN3_5.harmless, *TRAINING),
+    stored={**QWEN3_5.stored, **_EXPERTS},
+)
 QWEN3_NEXT = replace(
     QWEN3_5,
     name="Qwen3-Next",
@@ -111,7 +133,7 @@ QWEN3_NEXT = replace(
     ),
     harmless=TRAINING,
     stored={
-        **{name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name},
+        **_EXPERTS,
         **_ATTENTION,
         **{
             f"blocks.{{n}}.delta.{name}": Stored(

@@ -52,7 +52,8 @@ class Family(FamilyTable):
     def write(self, config: ModelConfig) -> dict[str, Any] | None:
         """The keys of config.json for our ``config``; None where the family cannot express it."""
         head = self._head_of(config)
-        if not all(getattr(config, name) for name in self.needs) or (config.labels and head is None):
+        needed = (*self.needs, *["d_ff"] * ("d_ff" not in self.fixed))
+        if not all(getattr(config, name) for name in needed) or (config.labels and head is None):
             return None
         default_class = next(iter(self.classes.values()))
         keys: dict[str, Any] = {"architectures": [self.classes.get(config.head.kind, default_class)]}
@@ -106,6 +107,14 @@ def merge_fields(*groups: dict[str, Any]) -> dict[str, Any]:
     """Our fields from several groups in one, joining those that differ by layer."""
     merged = {name: value for group in groups for name, value in group.items()}
     return merged | {"by_layer": tuple(pair for group in groups for pair in group.get("by_layer", ()))}
+
+
+def mixers(draft: Draft, kinds: Sequence[str], sizes: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """The mixer of each layer, and the ``sizes`` of its heads by kind of mixer; the draft has those of attention."""
+    names = next(iter(sizes.values()))
+    every = {**sizes, "attention": {name: draft.get(name, 0) for name in names}}
+    by_size = (by_layer(name, [every[kind][name] for kind in kinds]) for name in names)
+    return merge_fields(by_layer("mixer", kinds), *by_size)
 
 
 HARMLESS = frozenset(

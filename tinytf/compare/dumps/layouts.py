@@ -231,7 +231,9 @@ class Layout:
         if step.of_experts:  # one module weights and sums them
             sums = (row for row in self.steps.in_layer(last[1] or 0) if isinstance(row.operation, SumExperts))
             return [(row.name, last[1]) for row in sums]
-        return [*([(self.steps.to_stream(step)[-1].name, last[1])] if step in self.steps.added else []), last]
+        if last[1] is None or step not in self.steps.added:
+            return [last]
+        return [(self.steps.to_stream(step, last[1])[-1].name, last[1]), last]
 
     def _parameterless(self, name: str) -> tuple[Meaning, ...]:
         config, steps = self.steps.config, self.steps

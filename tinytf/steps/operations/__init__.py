@@ -38,8 +38,10 @@ from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
+from tinytf.steps.operations.softplus import Softplus
 from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.unit import Unit
+from tinytf.steps.operations.unroll import Unroll
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 from tinytf.steps.operations.xielu import Xielu
 
@@ -85,6 +87,7 @@ __all__ = [
     "Sigmoid",
     "Sink",
     "Softmax",
+    "Softplus",
     "SumExperts",
     "SunkSoftmax",
     "Switch",
@@ -92,6 +95,7 @@ __all__ = [
     "TokenSoftmax",
     "Unembed",
     "Unit",
+    "Unroll",
     "VocabularySoftmax",
     "Weigh",
     "Write",

@@ -7,18 +7,16 @@ and key heads, K and D their widths.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.errors import UsageError
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
-    Pass,
     Quantity,
     Summand,
     by_group,
@@ -40,6 +38,31 @@ def remaining(decay: Tensor) -> Tensor:
     return (total - total.mT).masked_fill(ahead, -math.inf).exp()
 
 
+def recurrence(
+    q: Tensor, k: Tensor, decay: Tensor, state: Tensor, written: Callable[[slice, Tensor, Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The outputs of all tokens (…, H, T, D), and the ``state`` (…, H, K, D) after them, computed in chunks.
+
+    ``written`` gives what the tokens of a chunk write (…, D), from their slice, the remaining shares among them, the
+    share of the earlier state that remains at each, and that state.
+    """
+    k, q = (repeat_groups(wide(x), decay.shape[-3]) for x in (k, q))
+    read = []
+    for start in range(0, q.shape[-2], _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        chunk_q, chunk_k, decays = q[..., chunk, :], k[..., chunk, :], remaining(decay[..., chunk, :])
+        since = decay[..., chunk, :].cumsum(dim=-2).exp()
+        new = written(chunk, decays, since, state)
+        read.append((chunk_q @ chunk_k.mT * decays) @ new + since * (chunk_q @ state))
+        state = since[..., -1:, :] * state + (chunk_k * decays[..., -1:, :].mT).mT @ new
+    return torch.cat(read, dim=-2) if read else state[..., :0, :], state
+
+
+def empty_state(k: Tensor, v: Tensor) -> Tensor:
+    """The state (…, H, K, D) before a text."""
+    return wide(v).new_zeros(*v.shape[:-2], k.shape[-1], v.shape[-1])
+
+
 def solve_written(k: Tensor, v: Tensor, beta: Tensor, decays: Tensor) -> Tensor:
     """u (…, T, D), from (I + A)·u = β·v with A[t, s] = β_t·(k_t·k_s)·``decays``[t, s] for s < t."""
     system = (beta * (k @ k.mT) * decays).tril(-1)
@@ -49,21 +72,14 @@ def solve_written(k: Tensor, v: Tensor, beta: Tensor, decays: Tensor) -> Tensor:
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor, state: Tensor | None, divisor: float
 ) -> tuple[Tensor, Tensor]:
-    """The outputs of all tokens (…, H, T, D), and the state (…, H, K, D) after them, computed in chunks."""
-    k, q = (repeat_groups(wide(x), v.shape[-3]) for x in (k, q / divisor))
-    v, beta = wide(v), wide(beta)
-    read = [v[..., :0, :]]
-    if state is None:
-        state = v.new_zeros(*v.shape[:-2], k.shape[-1], v.shape[-1])
-    for start in range(0, v.shape[-2], _CHUNK):
-        chunk = slice(start, start + _CHUNK)
-        chunk_k, decays = k[..., chunk, :], remaining(decay[..., chunk, :])
-        since = decay[..., chunk, :].cumsum(dim=-2).exp()  # the share of the earlier state that remains
-        written = solve_written(chunk_k, v[..., chunk, :] - since * (chunk_k @ state), beta[..., chunk, :], decays)
-        chunk_q = q[..., chunk, :]
-        read.append((chunk_q @ chunk_k.mT * decays) @ written + since * (chunk_q @ state))
-        state = since[..., -1:, :] * state + (chunk_k * decays[..., -1:, :].mT).mT @ written
-    return torch.cat(read, dim=-2), state
+    """The outputs of all tokens (…, H, T, D), and the state (…, H, K, D) after them."""
+    k, v, beta = repeat_groups(wide(k), v.shape[-3]), wide(v), wide(beta)
+
+    def written(chunk: slice, decays: Tensor, since: Tensor, state: Tensor) -> Tensor:
+        keys = k[..., chunk, :]
+        return solve_written(keys, v[..., chunk, :] - since * (keys @ state), beta[..., chunk, :], decays)
+
+    return recurrence(q / divisor, k, decay, empty_state(k, v) if state is None else state, written)
 
 
 class Write(Operation):
@@ -75,14 +91,6 @@ class Write(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:
         k, v, beta, decay = inputs
         return solve_written(repeat_groups(wide(k), v.shape[-3]), wide(v), wide(beta), remaining(decay)).to(v.dtype)
-
-    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
-        if now.cache is not None:
-            raise UsageError(
-                "a step inside a gated delta rule is only computed for whole texts, but this continues from a cache",
-                "generate with --no-cache, or watch head_out",
-            )
-        return self.forward(*inputs)
 
     def _solved(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """Keys of every value head, values, β, remaining shares, u, and x = (I + A)⁻ᵀ·g."""

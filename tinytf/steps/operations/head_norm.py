@@ -1,4 +1,4 @@
-"""Norms of queries and keys with a gain for every head: each head by itself, or all heads of a token at once."""
+"""Norms of heads with a gain for every head: each head by itself, or groups of the heads of a token at once."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,16 +10,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.norm import (
-    ROW,
-    Axes,
-    Norm,
-    gain_of,
-    layer_norm_gradient,
-    layer_normed,
-    rms_norm_gradient,
-    rms_normed,
-)
+from tinytf.steps.operations.norm import Norm, gain_of, layer_norm_gradient, rms_norm_gradient
 from tinytf.steps.operations.operation import (
     Consumer,
     Pass,
@@ -28,48 +19,47 @@ from tinytf.steps.operations.operation import (
     of_query_heads,
     side_by_side,
     summed,
+    width_of,
 )
 from tinytf.steps.operations.protocols import Cell, Kernels, Site
 
-_HEADS_OF_A_TOKEN: Axes = (-3, -1)  # of (H, T, D)
 
+class GroupedNorm(nn.Module):
+    """A norm of each ``width`` numbers of a row by themselves, with their own gains: (…, N·W) -> (…, N·W)."""
 
-class HeadwiseNorm(nn.Module):
-    """A norm of each head by itself, with its own gain: (…, H·D) -> (…, H·D)."""
-
-    def __init__(self, d_head: int, width: int, operation: "HeadNorm") -> None:
+    def __init__(self, width: int, total: int, operation: "HeadNorm") -> None:
         super().__init__()
-        self.d_head, self.eps = d_head, operation.eps
+        self.width, self.eps = width, operation.eps
         self.norm = F.layer_norm if operation.centred else F.rms_norm
-        self.weight = nn.Parameter(torch.empty(width)) if "gain" in operation.learned else None
-        self.bias = nn.Parameter(torch.empty(width)) if "bias" in operation.learned else None
+        self.weight = nn.Parameter(torch.empty(total)) if "gain" in operation.learned else None
+        self.bias = nn.Parameter(torch.empty(total)) if "bias" in operation.learned else None
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
-        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2)
+        groups = x.unflatten(-1, (-1, self.width))  # (…, N·W) -> (…, N, W)
+        normed = self.norm(groups, (self.width,), eps=self.eps).flatten(-2)
         gained = normed if self.weight is None else normed * self.weight
         return gained if self.bias is None else gained + self.bias
 
 
 @dataclass(frozen=True)
 class HeadNorm(Norm):
-    """A norm with a gain (H·D,): of each head by itself (Dehghani et al. 2023), or over all heads (``joint``)."""
+    """A norm with a gain (H·D,): of each head by itself (Dehghani et al. 2023), or of N ``groups`` of heads.
 
-    joint: bool
+    One group is a norm over all heads; 0 makes each head a group. A group has W = H·D / N numbers.
+    """
+
+    groups: int
 
     side_by_side = True
-
-    @property
-    def _axes(self) -> Axes:
-        return _HEADS_OF_A_TOKEN if self.joint else ROW
 
     def _axis(self, step: Step) -> str:
         return f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{step.axes[-1]}"
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
-        if self.joint:
+        if self.groups == 1:
             return super().make_module(config, step)
-        return HeadwiseNorm(config.d_head, config.sizes[self._axis(step)], self)
+        total, width = config.sizes[self._axis(step)], config.sizes[step.axes[-1]]
+        return GroupedNorm(total // self.groups if self.groups else width, total, self)
 
     def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
         return (side_by_side(inputs[0]),)
@@ -78,44 +68,58 @@ class HeadNorm(Norm):
         return kernels.pointwise(lambda x: module(x.flatten(-2)).view(x.shape))
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        output = into_heads(site.module(side_by_side(site.input())), site.config.d_head)
+        output = into_heads(site.module(side_by_side(site.input())), width_of(site))
         return of_query_heads(output, site, heads)
+
+    def _grouped(self, x: Tensor) -> Tensor:
+        """The numbers that are normed together: (H, T, D) -> (N, T, W)."""
+        return x.unflatten(0, (self.groups or len(x), -1)).transpose(1, 2).flatten(2)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         gradient = layer_norm_gradient if self.centred else rms_norm_gradient
-        gain = gain_of(site.module)
-        by_head = gain.view(len(g), 1, -1) if gain.dim() else gain  # (H·D,) -> (H, 1, D)
-        return (gradient(g, site.input(), by_head, self.eps, self._axes),)
+        gain, x = gain_of(site.module), self._grouped(site.input())
+        by_group = gain.view(len(x), 1, -1) if gain.dim() else gain  # (H·D,) -> (N, 1, W)
+        found = gradient(self._grouped(g), x, by_group, self.eps)
+        return (found.unflatten(2, (-1, g.shape[-1])).transpose(1, 2).flatten(0, 1),)  # (N, T, W) -> (H, T, D)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
-        normed, _ = (layer_normed if self.centred else rms_normed)(site.input(), self.eps, self._axes)
         if "gain" in self.learned:
-            yield f"{site.path}.weight", summed(side_by_side(g * normed)).to(g.dtype)
+            normed, _ = self.normed(self._grouped(site.input()))
+            yield f"{site.path}.weight", summed(side_by_side(self._grouped(g) * normed)).to(g.dtype)
         if "bias" in self.learned:
             yield f"{site.path}.bias", summed(side_by_side(g))
 
     def code(self, site: Site) -> str:
-        norm, x, d_head = "layer_norm" if self.centred else "rms_norm", site.names[0], site.config.d_head
-        if self.joint:
-            arguments = ", ".join([f"({len(site.value) * d_head},)", *self.operands(site)])
-            normed = f"F.{norm}({x}.transpose(0, 1).flatten(1), {arguments}, eps={self.eps})"
-            return f"{site.variable} = {normed}.unflatten(-1, (-1, {d_head})).transpose(0, 1)"
-        parameters = (f"{name}.view(-1, 1, {d_head})" for name in self.operands(site))
+        norm, x, d_head = "layer_norm" if self.centred else "rms_norm", site.names[0], width_of(site)
+        groups = self.groups or len(site.value)
+        width = len(site.value) * d_head // groups
+        parameters = (f"{name}.view(-1, 1, {width})" for name in self.operands(site))
         learned = "".join(f" {sign} {name}" for sign, name in zip("*+", parameters, strict=False))
-        return f"{site.variable} = F.{norm}({x}, ({d_head},), eps={self.eps}){learned}"
+        if width == d_head:
+            return f"{site.variable} = F.{norm}({x}, ({d_head},), eps={self.eps}){learned}"
+        together = f"{x}.unflatten(0, ({groups}, -1)).transpose(1, 2).flatten(2)"
+        normed = f"normed = F.{norm}({together}, ({width},), eps={self.eps}){learned}"
+        return f"{normed}\n{site.variable} = normed.unflatten(2, (-1, {d_head})).transpose(1, 2).flatten(0, 1)"
 
     def _row(self, source: Cell) -> tuple[Tensor, int]:
         config, (token, width) = source.site.config, source.index
-        shared = config.heads_per_kv if "kv head" in source.step.axes else 1
-        column = (source.head or 0) // shared * config.d_head + width
-        row = source.site.value[:, token].flatten().cpu().double() if self.joint else source.row()  # (H·D,) or (D,)
-        return row, column
+        head = (source.head or 0) // (config.heads_per_kv if "kv head" in source.step.axes else 1)
+        grouped = self._grouped(source.site.value)
+        column = head * width_of(source.site) + width
+        return grouped[column // grouped.shape[-1], token].cpu().double(), column
 
     def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
         g, x, gain, _ = super()._vectors(to)
-        head = to.head_of(to.site.step)
-        columns = slice(head * len(g.values), (head + 1) * len(g.values))
-        if not self.joint:
-            return g, x, gain[columns] if gain.dim() else gain, slice(None)
-        rows = (tensor[:, to.row.place].flatten() for tensor in (to.g, to.site.input()))  # (H, T, D) -> (H·D,)
-        return Quantity(g.name, next(rows)), Quantity(x.name, next(rows)), gain, columns
+        start = to.head_of(to.site.step) * len(g.values)
+        grouped_g, grouped_x = (self._grouped(tensor) for tensor in (to.g, to.site.input()))
+        width = grouped_g.shape[-1]
+        group, first = divmod(start, width)
+        rows = (
+            Quantity(name, tensor[group, to.row.place]) for name, tensor in ((g.name, grouped_g), (x.name, grouped_x))
+        )
+        return (
+            next(rows),
+            next(rows),
+            gain.unflatten(0, (-1, width))[group] if gain.dim() else gain,
+            slice(first, first + len(g.values)),
+        )

@@ -20,38 +20,35 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
 }
 """The torch module of each norm, from a width, ε, and whether it learns a gain and a bias."""
 
-Axes = tuple[int, ...]
-ROW: Axes = (-1,)
 
-
-def layer_normed(x: Tensor, eps: float, axes: Axes = ROW) -> tuple[Tensor, Tensor]:
-    """x̂ = (x − mean) / σ and σ = √(variance + eps) over ``axes``, which keep size 1; both ``wide``."""
+def layer_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x̂ = (x − mean) / σ and σ = √(variance + eps) of each row; both ``wide``."""
     x = wide(x)
-    centred = x - x.mean(dim=axes, keepdim=True)
-    sigma = (centred.square().mean(dim=axes, keepdim=True) + eps).sqrt()
+    centred = x - x.mean(dim=-1, keepdim=True)
+    sigma = (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
     return centred / sigma, sigma
 
 
-def rms_normed(x: Tensor, eps: float, axes: Axes = ROW) -> tuple[Tensor, Tensor]:
-    """x̂ = x / σ and σ = √(mean of squares + eps) over ``axes``, which keep size 1; both ``wide``."""
+def rms_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x̂ = x / σ and σ = √(mean of squares + eps) of each row; both ``wide``."""
     x = wide(x)
-    sigma = (x.square().mean(dim=axes, keepdim=True) + eps).sqrt()
+    sigma = (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
     return x / sigma, sigma
 
 
-def layer_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Axes = ROW) -> Tensor:
+def layer_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """(ĝ − mean ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain."""
-    normed, sigma = layer_normed(x, eps, axes)
+    normed, sigma = layer_normed(x, eps)
     of_normed = wide(g) * gain
-    along = normed * (of_normed * normed).mean(dim=axes, keepdim=True)
-    return ((of_normed - of_normed.mean(dim=axes, keepdim=True) - along) / sigma).to(g.dtype)
+    along = normed * (of_normed * normed).mean(dim=-1, keepdim=True)
+    return ((of_normed - of_normed.mean(dim=-1, keepdim=True) - along) / sigma).to(g.dtype)
 
 
-def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Axes = ROW) -> Tensor:
+def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """(ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain; nothing was centred, so no mean is subtracted."""
-    normed, sigma = rms_normed(x, eps, axes)
+    normed, sigma = rms_normed(x, eps)
     of_normed = wide(g) * gain
-    return ((of_normed - normed * (of_normed * normed).mean(dim=axes, keepdim=True)) / sigma).to(g.dtype)
+    return ((of_normed - normed * (of_normed * normed).mean(dim=-1, keepdim=True)) / sigma).to(g.dtype)
 
 
 def gain_of(norm: Any) -> Tensor:

@@ -9,17 +9,18 @@ from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Sum
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Series, Value, Working
 
-_EPSILON = 1e-20
-"""Added to the sum of sigmoids that divides the weights (DeepSeek-V3)."""
-
 
 @dataclass(frozen=True)
 class Route(Operation):
-    """The ``score`` of every chosen expert, softmax or sigmoid, ``renormed`` to a sum of 1, times ``scale``."""
+    """The ``score`` of every chosen expert, softmax or sigmoid, ``renormed`` to a sum of 1, times ``scale``.
+
+    ``epsilon`` is added to the sum of sigmoids that divides them.
+    """
 
     score: str
     renormed: bool
     scale: float
+    epsilon: float
 
     words = "a share"
     deciding = (1,)
@@ -33,7 +34,7 @@ class Route(Operation):
             candidates = router.masked_fill(~chosen, -torch.inf) if self.renormed else router
             return candidates.softmax(dim=-1).masked_fill(~chosen, 0.0) * self.scale
         scores = router.sigmoid().masked_fill(~chosen, 0.0)
-        return (scores / (scores.sum(dim=-1, keepdim=True) + _EPSILON) if self.renormed else scores) * self.scale
+        return (scores / (scores.sum(dim=-1, keepdim=True) + self.epsilon) if self.renormed else scores) * self.scale
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         router, chosen = site.inputs()
@@ -49,7 +50,7 @@ class Route(Operation):
         slope = s * (1 - s)  # the order of autograd's rounding, or the two would differ by more than rounding
         if not self.renormed:
             return g * slope
-        total = (s * chosen).sum(dim=-1, keepdim=True) + _EPSILON
+        total = (s * chosen).sum(dim=-1, keepdim=True) + self.epsilon
         return chosen * slope * (g - (g * s).sum(dim=-1, keepdim=True) / total) / total
 
     def code(self, site: Site) -> str:
@@ -62,7 +63,7 @@ class Route(Operation):
         if not self.renormed:
             return f"{site.variable} = {score}.masked_fill({hidden}, 0.0){times}"
         first = f"scores = {score}.masked_fill({hidden}, 0.0)"
-        return f"{first}\n{site.variable} = scores / (scores.sum(-1, keepdim=True) + {_EPSILON!r}){times}"
+        return f"{first}\n{site.variable} = scores / (scores.sum(-1, keepdim=True) + {self.epsilon!r}){times}"
 
     def arithmetic(self, cell: Cell) -> Working:
         source, choice = cell.source(0, *cell.index), cell.source(1, *cell.index)
@@ -83,7 +84,7 @@ class Route(Operation):
         score = float(values[index])
         after = [Value(name, score, f"of expert {cell.index[1]}")]
         if self.renormed or self.score == "softmax":
-            score /= total
+            score /= total if self.score == "softmax" else total + self.epsilon
             after.append(Value("share", score, f"{name} / sum"))
         if self.scale != 1.0:
             after.append(Value("weight", score * self.scale, f"· {self.scale:g}"))
