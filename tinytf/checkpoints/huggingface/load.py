@@ -79,6 +79,10 @@ FAMILIES: Mapping[str, Family] = {
 }  # fmt: skip
 
 
+class UnknownArchitecture(CheckpointError):
+    """A model of transformers whose architecture has no table here."""
+
+
 def read_directory(directory: Path) -> Checkpoint:
     """The checkpoint of a directory, from config.json and the headers of the weight files.
 
@@ -101,7 +105,7 @@ def checkpoint_of(
     elif isinstance(text, dict) and text.get("model_type") in FAMILIES:
         family, data = _text_part(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
     else:
-        raise CheckpointError(
+        raise UnknownArchitecture(
             f"{path}: the architecture {model_type!r} is not one that tinytf opens: "
             f"{explain_unsupported(model_type, data)}",
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
