@@ -23,7 +23,7 @@ from tinytf.version import __version__
 _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "gguf", "jinja2", "click", "rich", "prompt_toolkit")
 _EXTRAS = (
     ("huggingface_hub", "hub:ORG/NAME, models of the hub", 'pip install "tinytf[hub]"'),
-    ("transformers", "certify, and models in memory", 'pip install "tinytf[certify]"'),
+    ("transformers", "architectures without a table, certify, models in memory", 'pip install "tinytf[hf]"'),
     ("tensorboard", "train --tensorboard", 'pip install "tinytf[tensorboard]"'),
 )
 _COMPILERS = ("c++", "g++", "clang++")

@@ -3,7 +3,7 @@
 Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and with ``--format ndjson`` its ``events``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from importlib import import_module
@@ -15,7 +15,6 @@ from tinytf.tables import Array, ColumnStyle, Sheet, of_arrays, of_records, reco
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tinytf.config import ModelConfig
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
@@ -83,6 +82,17 @@ class Verified(Data):
         return self.difference <= self.allowed  # false for a NaN
 
 
+class Predicting(Protocol):
+    """What reports ask of a configuration: classes, whether it reads earlier tokens alone, and its depth."""
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def n_layers(self) -> int: ...
+
+
 class Described(Protocol):
     """The part of a model that reports use."""
 
@@ -91,7 +101,7 @@ class Described(Protocol):
     @property
     def tokenizer(self) -> "Tokenizer": ...
     @property
-    def config(self) -> "ModelConfig": ...
+    def config(self) -> Predicting: ...
     def shown(self, outcome: int) -> str: ...
 
     def to_dict(self) -> dict[str, Any]: ...

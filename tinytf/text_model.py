@@ -102,9 +102,13 @@ class TextModel(ShortRepr):
     def _context(self) -> Limit:
         return Limit(self.config.context, self.name, "shorten it, or add --truncate")
 
-    def _fitting(self, encoding: Encoding, truncate: bool, limit: Limit) -> Encoding:
+    def require_unchanged(self) -> None:
+        """Raise CheckpointError if a weight file has changed since it was opened."""
         for file in self.transformer.mapped:
             file.require_unchanged()
+
+    def _fitting(self, encoding: Encoding, truncate: bool, limit: Limit) -> Encoding:
+        self.require_unchanged()
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
         if beyond:
             raise TokenizerError(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tinytf.loading import Model
     from tinytf.report import Report
     from tinytf.text.chat import Written
+    from tinytf.through.model import ThroughModel
     from tinytf.trace.trace import Trace
     from tinytf_cli.views.draw import Display
 
@@ -32,6 +33,8 @@ SMALL = 10_000_000
 _QUOTED = 50
 """Longest text, in characters, that a suggested command line repeats."""
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
+WITH_THROUGH = "trace"
+"""The commands that work on a model that runs through transformers."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -101,8 +104,40 @@ class ModelOptions:
     )
     tokenizer: str | None = tokenizer_option()
 
+    through: str | None = option(
+        type=click.Choice(["transformers"]),
+        help="Run a directory through transformers, with hooks on its modules; by default where tinytf has no table.",
+    )  # fmt: skip
+    trust_remote_code: bool = option(is_flag=True, help="With --through: run the Python code in the directory.")
+
+    def through_model(self, output: Output) -> "ThroughModel | None":
+        """The model through transformers, if --through asks for it or tinytf has no table for it; else None."""
+        if host() is not None:
+            return None
+        if self.through is None:
+            from tinytf.through.opening import has_no_table
+
+            if not has_no_table(self.model):
+                return None
+            output.note("there is no table for this architecture, so it runs through transformers")
+        from tinytf.through.model import open_through
+
+        if self.adapter is not None:
+            raise UsageError("--adapter goes with a model that tinytf computes itself", "leave it out")
+        return open_through(
+            self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code
+        )  # fmt: skip
+
     def open(self) -> "Model":
-        """Open the model. In a session, use the session's model unless an option names another."""
+        """Open the model. In a session, use the session's model unless an option names another.
+
+        Raises UsageError for --through, which only some commands take; those ask ``through_model`` first.
+        """
+        if self.through is not None or self.trust_remote_code:
+            raise UsageError(
+                "this needs a model that tinytf computes itself, not one that runs through transformers",
+                f"{WITH_THROUGH} takes --through transformers, outside a session",
+            )
         session = host()
         if session is not None and not is_typed("model", "device", "dtype", "adapter", "tokenizer"):
             return session.model
@@ -375,6 +410,16 @@ class AddressOptions(TraceOptions):
         """Note that TEXT is ignored when every address is a parameter."""
         if self.texts.words:
             self.output.note("a parameter is the same for every text, so TEXT is not read")
+
+
+def require_only(names: tuple[str, ...], groups: tuple[type, ...]) -> None:
+    """Raise UsageError for a typed option of ``groups`` that a model through transformers does not take."""
+    for setting in (setting for group in groups for setting in parameters_of(group)):
+        if setting.name and setting.name not in names and is_typed(setting.name):
+            raise UsageError(
+                f"{setting.opts[0]} needs a model that tinytf computes itself, and this one runs through transformers",
+                "leave it out",
+            )
 
 
 def shared_options() -> Command:

@@ -241,8 +241,8 @@ def test_without_transformers_the_command_says_how_to_get_it(llama, monkeypatch,
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.splitlines() == [
-        "tinytf: error: certify compares with transformers, which is not installed",
-        'hint: pip install "tinytf[certify]"',
+        "tinytf: error: this goes through transformers, which is not installed",
+        'hint: pip install "tinytf[hf]"',
     ]
 
 

@@ -1,7 +1,6 @@
 """The reference: a directory opened by transformers, with eager attention, and its outputs. Runs no remote code."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,10 @@ import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError, UsageError
-from tinytf.text.printable import printable
+from tinytf.through.opening import LOCAL, open_module, open_transformers
 
 Outputs = tuple[list[Tensor], Tensor | None]
 """The input of the first block and the output of every block, (B, T, C) each, and the logits (B, T, V) if any."""
-_LOCAL = {"trust_remote_code": False, "local_files_only": True}
 
 
 class Reference:
@@ -26,15 +23,7 @@ class Reference:
 
     def __init__(self, directory: Path, dtype: torch.dtype, device: torch.device) -> None:
         self.device = device
-        with _open_transformers(directory) as transformers:
-            config = transformers.AutoConfig.from_pretrained(directory, **_LOCAL)
-            kind = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
-            options = {"dtype": dtype, "attn_implementation": "eager", "output_loading_info": True, **_LOCAL}
-            model, loaded = kind.from_pretrained(directory, config=config, **options)
-        if loaded["missing_keys"]:
-            missing = sorted(loaded["missing_keys"])
-            raise CheckpointError(f"transformers finds no {missing[0]} in {directory}, and would make it up")
-        self.model = model.eval().to(device)
+        self.model: Any = open_module(directory, device=device, dtype=str(dtype).removeprefix("torch."))
 
     @property
     def n_tokens(self) -> int:
@@ -83,33 +72,8 @@ def open_tokenizer(directory: Path) -> tuple[Callable[[str], list[int]], str]:
 
     Raises UsageError if transformers is not installed, CheckpointError if it cannot open the directory.
     """
-    with _open_transformers(directory) as transformers:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **_LOCAL)
+    with open_transformers(directory) as transformers:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **LOCAL)
     return lambda text: [
         int(number) for number in tokenizer(text, verbose=False)["input_ids"]
     ], transformers.__version__
-
-
-@contextmanager
-def _open_transformers(directory: Path) -> Iterator[Any]:
-    """Yield transformers, without progress bars and warnings; turns its errors into CheckpointError."""
-    try:
-        import transformers
-    except ImportError:
-        message = "certify compares with transformers, which is not installed"
-        raise UsageError(message, 'pip install "tinytf[certify]"') from None
-    logging: Any = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield transformers
-    except Exception as error:  # the library may raise anything
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise CheckpointError(
-            f"transformers cannot open {directory}: {printable(reason, spaces=False)[:300].rstrip(': ')}"
-        ) from None
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

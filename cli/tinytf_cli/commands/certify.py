@@ -41,7 +41,7 @@ class Options:
 def certify(options: Options, fold: FoldOptions, output: Output) -> int:
     """Opens MODEL with tinytf and with transformers (eager attention), and compares token ids, the output of every
     layer and the logits: text by text, in a padded batch, token by token with a cache, and in chunks. Exits with 1 if a
-    difference exceeds the tolerance. Needs transformers: pip install "tinytf[certify]". Runs no code from the model.
+    difference exceeds the tolerance. Needs transformers: pip install "tinytf[hf]". Runs no code from the model.
     """
     from tinytf.certification.certify import certify as certify_model
     from tinytf.certification.texts import HARD_TEXTS, HardText

@@ -9,11 +9,19 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import AddressOptions, BlockOptions, FaultOptions, SectionOptions, complete_address
+from tinytf_cli.options import (
+    AddressOptions,
+    BlockOptions,
+    FaultOptions,
+    SectionOptions,
+    complete_address,
+    require_only,
+)
 
 if TYPE_CHECKING:
     from tinytf.look.traced import Traced
     from tinytf.steps.table import StepTable
+    from tinytf.through.model import ThroughModel
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
 
@@ -67,6 +75,9 @@ def trace(
 
     if not options.addresses:
         tracing.texts.items  # noqa: B018 - report a missing text before opening a model
+    through = tracing.model_options.through_model(tracing.output)
+    if through is not None:
+        return _through(through, options, block_options, sections, tracing)
     fail_on, model = faults.kinds, tracing.model
     table = StepTable(model.config)
     layers, head = block_options.layers(model), block_options.head_of(model)
@@ -125,3 +136,23 @@ def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTab
     if step is None or not step.in_layer:
         return iter([parse_tensor(name, table)])
     return (parse_tensor(f"L{layer}{f'H{head}' if step.has_heads else ''}.{name}", table) for layer in layers)
+
+
+def _through(
+    model: "ThroughModel",
+    options: Options,
+    block_options: BlockOptions,
+    sections: SectionOptions,
+    tracing: AddressOptions,
+) -> int:
+    """The trace of a model that runs through transformers."""
+    from tinytf.through.traced import trace_through
+    from tinytf_cli.views.through import ThroughDisplay
+
+    require_only(("addresses", "top", "every", "dims", "rows"), (Options, SectionOptions, BlockOptions, FaultOptions))
+    display = ThroughDisplay(sections.every, options.top or 5, block_options.dims, block_options.rows)
+    reports = (
+        trace_through(model, text, at=options.addresses, top=options.top or 10, truncate=tracing.texts.truncate)
+        for text in tracing.texts
+    )
+    return tracing.output.draw_all(reports, "traces", tracing.texts.lines, display)

@@ -10,6 +10,7 @@ from tinytf.loading import Model
 from tinytf.look.size import Info
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.through.model import ThroughModel
 from tinytf_cli.numbers import count, plural
 from tinytf_cli.views.blocks import Block, Line, Span
 from tinytf_cli.views.parts import first_of, titled
@@ -30,17 +31,19 @@ def heads_in_words(config: ModelConfig) -> str:
     return f"{plural(config.n_layers, 'layer')}: {', '.join(by_kind)}"
 
 
-def number_words(model: Model) -> str:
+def number_words(model: Model | ThroughModel) -> str:
     """``float32 on cpu``."""
     parameter = next(model.transformer.parameters())
     return f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device.type}"
 
 
-def model_words(model: Model, computed: bool = True) -> list[Span]:
+def model_words(model: Model | ThroughModel, computed: bool = True) -> list[Span]:
     """One line about a model; ``computed`` adds its number format and device."""
     config = model.config
     rest = [
-        f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
+        model.in_words
+        if isinstance(model, ThroughModel)
+        else f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
         f"{count(model.n_parameters)} parameters",
         *([number_words(model)] if computed else []),
         printable(model.source, spaces=False),
@@ -54,7 +57,7 @@ def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None =
     return [Span(summary, "dim"), Span(f" · {encoding.added}" if encoding else "", "dim")]
 
 
-def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
+def banner(model: Model | ThroughModel, encoding: Encoding | None = None) -> Iterator[Block]:
     """The model, its tokenizer, and the notes of its files, a line each."""
     yield Line(model_words(model, computed=False), lead=True)
     tokenizer = tokenizer_words(model.tokenizer, model.tokenizer_note, encoding)
@@ -62,7 +65,7 @@ def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
     yield from (replace(note, lead=True) for note in notes(model))
 
 
-def notes(source: Model | Info | Tokenizer) -> Iterator[Line]:
+def notes(source: Model | ThroughModel | Info | Tokenizer) -> Iterator[Line]:
     """The notes of a model or a tokenizer, a line each."""
     for note in source.notes:
         yield titled("note", f": {printable(note, spaces=False)}")

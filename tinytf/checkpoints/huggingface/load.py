@@ -111,6 +111,10 @@ FAMILIES: Mapping[str, Family] = {
 }  # fmt: skip
 
 
+class UnknownArchitecture(CheckpointError):
+    """A model of transformers whose architecture has no table here."""
+
+
 def read_directory(directory: Path) -> Checkpoint:
     """The checkpoint of a directory, from config.json and the headers of the weight files.
 
@@ -136,7 +140,7 @@ def checkpoint_of(
     elif f"{model_type}_text" in FAMILIES:  # an older file, whose keys of the text part lie outside
         family = _text_part(FAMILIES[f"{model_type}_text"])
     else:
-        raise CheckpointError(
+        raise UnknownArchitecture(
             f"{path}: the architecture {model_type!r} is not one that tinytf opens: "
             f"{explain_unsupported(model_type, data)}",
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",

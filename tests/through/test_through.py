@@ -1,0 +1,268 @@
+"""A model without a table runs through transformers: its modules are recorded, recomputed and named."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+
+import tinytf
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.through import model as through_model
+from tinytf.through.model import ThroughModel, open_through
+from tinytf.through.traced import trace_through
+from tinytf_cli.main import run
+
+TEXT = "the cat sat on a mat"
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "pad_token_id": 3,
+         "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+HEADS = {**SIZES, "num_attention_heads": 2, "max_position_embeddings": 32}
+MADE = {
+    "mamba": lambda: transformers.MambaForCausalLM(transformers.MambaConfig(**SIZES, state_size=4)),
+    "t5": lambda: transformers.T5ForConditionalGeneration(
+        transformers.T5Config(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2,
+                              decoder_start_token_id=3)),
+    "xlnet": lambda: transformers.XLNetLMHeadModel(
+        transformers.XLNetConfig(vocab_size=40, d_model=16, n_layer=2, n_head=2, d_inner=24)),
+    "longformer": lambda: transformers.LongformerForMaskedLM(
+        transformers.LongformerConfig(**HEADS, attention_window=4)),
+    "reformer": lambda: transformers.ReformerModelWithLMHead(
+        transformers.ReformerConfig(
+            vocab_size=40, hidden_size=16, attn_layers=["local", "lsh"], num_attention_heads=2, attention_head_size=8,
+            feed_forward_size=24, axial_pos_embds=False, max_position_embeddings=32, is_decoder=True, num_buckets=2,
+            lsh_attn_chunk_length=4, local_attn_chunk_length=4)),
+    "jamba": lambda: transformers.JambaForCausalLM(
+        transformers.JambaConfig(**HEADS, num_key_value_heads=1, attn_layer_period=2, attn_layer_offset=1,
+                                 expert_layer_period=2, expert_layer_offset=1, num_experts=4, mamba_d_state=4,
+                                 mamba_dt_rank=4)),
+    "convbert": lambda: transformers.ConvBertForSequenceClassification(
+        transformers.ConvBertConfig(**HEADS, embedding_size=16)),
+    "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**HEADS, num_key_value_heads=1)),
+}  # fmt: skip
+WITHOUT = tuple(name for name in MADE if name != "llama")
+"""Those that tinytf has no table for."""
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    """A function that makes the directory of a kind of model once."""
+    root = tmp_path_factory.mktemp("through")
+
+    def directory(kind):
+        path = root / kind
+        if not path.exists():
+            torch.manual_seed(1)
+            model = MADE[kind]()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.2)  # large enough for a mistake to show
+            model.save_pretrained(path)
+            words = ["<unk>", "<s>", "</s>", "<pad>", "[MASK]", *["the", "cat", "sat", "on", "a", "mat", "dog", "ran"]]
+            library = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+            library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+            library.save(str(path / "tokenizer.json"))
+            (path / "tokenizer_config.json").write_text('{"mask_token": "[MASK]", "unk_token": "<unk>"}', "utf-8")
+        return path
+
+    return directory
+
+
+def recorded(model: ThroughModel, text: str = TEXT):
+    """The outputs of modules by path, by hooks of this file, and the result of the model."""
+    outputs: dict[str, torch.Tensor] = {}
+
+    def keep(path):
+        def hook(module, args, result):
+            tensor = (
+                result if isinstance(result, torch.Tensor) else next(iter(getattr(result, "values", lambda: result)()))
+            )
+            if isinstance(tensor, torch.Tensor):
+                outputs.setdefault(path, tensor.detach().clone())
+
+        return hook
+
+    handles = [module.register_forward_hook(keep(path)) for path, module in model.transformer.named_modules()]
+    torch.manual_seed(0)
+    with torch.no_grad():
+        result = model.transformer(**model.inputs(model.encode(text).ids))
+    for handle in handles:
+        handle.remove()
+    return outputs, result
+
+
+@pytest.mark.parametrize("kind", WITHOUT)
+def test_any_architecture_is_recorded_and_mostly_computed_again(kind, directories):
+    model = open_through(directories(kind))
+    report = trace_through(model, f"{TEXT} [MASK]" if kind == "longformer" else TEXT)
+    outputs, result = recorded(model, report.encoding.text)
+    assert report.check.holds
+    assert report.check.proved >= 0.85 * report.check.made
+    for call in report.recording.calls:
+        if "#" not in call.path and call.path in outputs:
+            assert torch.equal(call.output, outputs[call.path]), call.path
+    if report.prediction is not None and kind not in ("convbert", "t5"):
+        shares = result.logits[0].double().softmax(-1)[report.prediction.position]
+        assert report.prediction.top[0].id == int(shares.argmax())
+        assert report.prediction.top[0].probability == pytest.approx(float(shares.max()), rel=1e-5)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.transformer.modules())
+
+
+def test_what_a_module_is_follows_from_what_it_does(directories):
+    def roles(kind):
+        report = trace_through(open_through(directories(kind)), TEXT)
+        return {group.modules: group.role for group in report.groups if group.role}, report
+
+    jamba, report = roles("jamba")
+    assert jamba["model.layers.*.mamba"] == "mixer"
+    assert jamba["model.layers.*.self_attn"] == "attention"
+    assert jamba["model.layers.*.feed_forward"] == "feed-forward"
+    assert (jamba["model.embed_tokens"], jamba["model.final_layernorm"]) == ("embedding", "final norm")
+    assert (jamba["lm_head"], report.stacks) == ("head", (("model.layers", 2),))
+    assert roles("t5")[1].stacks == (("encoder.block", 2), ("decoder.block", 2))
+    assert roles("xlnet")[0]["transformer.layer.*.ff"] == "feed-forward"
+    convbert, report = roles("convbert")
+    assert convbert["convbert.encoder.layer.*.attention"] == "mixer"
+    assert report.prediction.what == "class"
+
+
+def test_causal_is_what_does_not_see_later_tokens(directories):
+    causal = {kind: open_through(directories(kind)).config.causal for kind in ("mamba", "jamba", "xlnet", "longformer")}
+    assert causal == {"mamba": True, "jamba": True, "xlnet": False, "longformer": False}
+
+
+def test_the_layers_of_a_model_with_a_table_are_those_of_tinytf(directories):
+    ours = tinytf.load(directories("llama")).trace(TEXT)
+    outputs = dict(trace_through(open_through(directories("llama")), TEXT, at=["model.layers.*"]).at)
+    for layer in range(2):
+        torch.testing.assert_close(outputs[f"model.layers.{layer}"], ours.step("out", layer), rtol=1e-5, atol=1e-5)
+        weights = outputs[f"model.layers.{layer}.self_attn.weights"]
+        torch.testing.assert_close(weights, ours.step("weights", layer), rtol=1e-5, atol=1e-6)
+        assert torch.equal(ours.step("ffn", layer).sign(), outputs[f"model.layers.{layer}.mlp"].sign())
+
+
+BREAKS = {
+    "model.layers.1.mlp.up_proj": "x·Wᵀ + b",
+    "model.layers.0.input_layernorm": "RMS norm",
+    "model.layers.1.mlp.act_fn": "silu",
+    "model.embed_tokens": "rows of the ids",
+}
+
+
+@pytest.mark.parametrize("path", BREAKS)
+def test_a_module_that_returns_something_else_is_named(path, directories, monkeypatch, capsys):
+    opened = through_model.open_module
+
+    def broken(*args, **settings):
+        module = opened(*args, **settings)
+        part = module.get_submodule(path)
+        forward = part.forward
+        part.forward = lambda x: forward(x) + 1e-2
+        return module
+
+    monkeypatch.setattr(through_model, "open_module", broken)
+    line = ["trace", TEXT, "-m", str(directories("llama")), "--through", "transformers"]
+    assert run([*line, "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert [failure["module"] for failure in data["check"]["failures"]] == [path]
+    assert data["check"]["failures"][0]["formula"] == BREAKS[path]
+    assert data["check"]["failures"][0]["difference"] == pytest.approx(1e-2, rel=1e-3)
+    assert "sentence" not in data
+    assert run(line) == 1
+    assert f"check failed: {path} is not {BREAKS[path]}: off by 1.0e-02" in capsys.readouterr().out
+
+
+def test_code_between_modules_is_counted_and_not_called_proved(directories):
+    """o_proj reads weights · v, which is found; Mamba's scan, and the softmax of q·k, are not."""
+    llama = trace_through(open_through(directories("llama")), TEXT).check
+    assert (llama.unseen, llama.maps) == (0, 2)
+    assert trace_through(open_through(directories("mamba")), TEXT).check.unseen == 4  # x_proj and out_proj, twice
+
+
+def test_a_layer_with_another_sum_is_not_proved(directories):
+    model = open_through(directories("llama"))
+    layer = model.transformer.model.layers[1]
+    before = trace_through(model, TEXT)
+    proof = {call.path: call.proof for call in before.recording.calls}["model.layers.1"]
+    assert proof is not None
+    assert proof.formula == "its input + self_attn.o_proj + mlp.down_proj"
+    handle = layer.register_forward_hook(lambda module, args, result: result + 1e-2)
+    after = trace_through(model, TEXT)
+    handle.remove()
+    assert {call.path: call.proof for call in after.recording.calls}["model.layers.1"] is None
+    assert after.check.proved == before.check.proved - 1
+
+
+def test_an_architecture_without_a_table_goes_through_by_itself(directories, capsys):
+    assert run(["trace", TEXT, "-m", str(directories("mamba")), "--at", "*.mixer", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "tinytf: there is no table for this architecture, so it runs through transformers\n"
+    values = json.loads(shown.out)["values"]
+    assert list(values) == ["backbone.layers.0.mixer", "backbone.layers.1.mixer"]
+    assert run(["trace", TEXT, "-m", str(directories("mamba"))]) == 0
+    assert len(capsys.readouterr().out.splitlines()) < 45
+
+
+REFUSED = {
+    "a module that did not run": (["--at", "model.nothing"], 2, "no module that ran is called 'model.nothing'"),
+    "a step of tinytf": (["--layer", "1"], 2, "--layer needs a model that tinytf computes itself"),
+    "an adapter": (["--adapter", "x"], 2, "--adapter goes with a model that tinytf computes itself"),
+}
+
+
+@pytest.mark.parametrize(("options", "status", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_go_through_says_so(options, status, message, directories, capsys):
+    line = ["trace", TEXT, "-m", str(directories("llama")), "--through", "transformers", *options]
+    assert run(line) == status
+    said, hint = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"tinytf: error: {message}")
+    assert hint.startswith("hint: ")
+
+
+def test_other_models_and_other_commands_are_refused(directories, tmp_path, capsys):
+    for line in (["trace", TEXT, "-m", "tiny"], ["attention", TEXT, "-m", str(directories("llama"))]):
+        assert run([*line, "--through", "transformers"]) == 2
+        assert capsys.readouterr().err.count("\n") == 2
+    vision = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
+    )
+    transformers.ViTModel(vision).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="takes pixel_values and no text"):
+        trace_through(open_through(tmp_path), "1 2")
+
+
+def test_code_in_the_directory_runs_only_by_that_word(directories, tmp_path):
+    mark = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(
+        f"open({str(mark)!r}, 'w')\nfrom transformers import LlamaConfig\nclass EvilConfig(LlamaConfig):\n"
+        "    model_type = 'evil'\n", "utf-8",
+    )  # fmt: skip
+    config = {
+        "model_type": "evil",
+        "auto_map": {"AutoConfig": "evil.EvilConfig"},
+        "architectures": ["LlamaForCausalLM"],
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(CheckpointError, match="transformers cannot open"):
+        open_through(tmp_path)
+    assert not mark.exists()
+
+
+def test_each_formula_is_that_of_torch():
+    """Of strided, grouped and dilated convolutions too, which no small text model here has."""
+    from tinytf.through.formulas import recompute
+
+    torch.manual_seed(0)
+    for module, x in (
+        (nn.Conv1d(6, 4, 3, stride=2, padding=2, groups=2), torch.randn(1, 6, 11)),
+        (nn.Conv2d(3, 5, (3, 2), padding=(1, 0), dilation=(2, 1), bias=False), torch.randn(2, 3, 9, 8)),
+        (nn.LayerNorm(8, eps=1e-3), torch.randn(2, 8)),
+        (nn.GELU("tanh"), torch.randn(5)),
+    ):
+        with torch.no_grad():
+            y = module(x)
+        for output, holds in ((y, True), (y + 1e-2, False)):
+            proof = recompute(module, x, output)
+            assert proof is not None
+            assert proof.holds is holds

@@ -1,0 +1,126 @@
+"""Open a directory through transformers: with eager attention, from local files, without code of the directory."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tinytf.checkpoints.huggingface.load import UnknownArchitecture
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.files import TOKENIZER, model_files, read_json
+from tinytf.loading import DTYPES, pick_device
+from tinytf.sources import DirectorySource, GgufSource, Source, find_source
+from tinytf.text.hazards import is_hazardous
+from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
+from tinytf.text.printable import printable
+
+LOCAL = {"trust_remote_code": False, "local_files_only": True}
+
+
+def has_no_table(model: str) -> bool:
+    """Whether a model is a directory of transformers with an architecture that tinytf does not implement."""
+    source = find_source(model)
+    if not isinstance(source, DirectorySource) or isinstance(source, GgufSource):
+        return False
+    try:
+        source.config()
+    except UnknownArchitecture:
+        return True
+    except CheckpointError:
+        return False
+    return False
+
+
+def directory_of(name: str | os.PathLike[str]) -> Source:
+    """The source of a directory of transformers. Raises UsageError for any other kind of model."""
+    source = find_source(os.fspath(name))
+    if not isinstance(source, DirectorySource) or isinstance(source, GgufSource):
+        raise UsageError(
+            f"{source.name} is not a directory of transformers", "tinytf export MODEL DIRECTORY writes one"
+        )
+    return source
+
+
+@model_files()
+def open_module(
+    directory: Path, *, device: str | torch.device = "auto", dtype: str = "float32", trust_remote_code: bool = False
+) -> nn.Module:
+    """The model that transformers makes of a directory, in eval mode.
+
+    Raises UsageError if transformers is not installed, CheckpointError if it cannot open the directory or would make up
+    weights that are not in the files. Code in the directory runs only with ``trust_remote_code``.
+    """
+    local = {**LOCAL, "trust_remote_code": trust_remote_code}
+    with open_transformers(directory) as transformers:
+        config = transformers.AutoConfig.from_pretrained(directory, **local)
+        name = (config.architectures or [""])[0]
+        kind = getattr(transformers, name, None)
+        if kind is None:
+            remote = getattr(config, "auto_map", None) or {}
+            kinds = ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModel")
+            kind = getattr(transformers, next((auto for auto in kinds if auto in remote), "AutoModel"))
+        options = {"dtype": DTYPES[dtype], "attn_implementation": "eager", "weights_only": True, **local}
+        model, loaded = kind.from_pretrained(directory, config=config, output_loading_info=True, **options)
+    if loaded["missing_keys"]:
+        missing = sorted(loaded["missing_keys"])
+        raise CheckpointError(f"transformers finds no {missing[0]} in {directory}, and would make it up")
+    module: nn.Module = model.eval().to(pick_device(device))
+    return module
+
+
+def vocabulary_of(directory: Path, module: Any) -> Vocabulary:
+    """The tokenizer of a directory: as tinytf reads it, else transformers' own if it is harmless, else one of ids."""
+    try:
+        return load_tokenizer_directory(directory)
+    except CheckpointError as error:
+        reason = error.message
+    stored = directory / "tokenizer.json"
+    if stored.exists() and not is_hazardous(read_json(stored, TOKENIZER), stored):
+        with open_transformers(directory) as transformers:
+            theirs = transformers.AutoTokenizer.from_pretrained(directory, **LOCAL)
+        vocabulary = tokenizer_in_memory(theirs, module)
+        return Vocabulary(vocabulary.tokenizer, "as transformers reads it")
+    ids = tokenizer_in_memory(None, module)
+    return Vocabulary(ids.tokenizer, f"{ids.note}; {reason}")
+
+
+@contextmanager
+def open_transformers(directory: Path) -> Iterator[Any]:
+    """Yield transformers, quiet; turns its errors into CheckpointError."""
+    try:
+        with quiet_transformers() as transformers:
+            yield transformers
+    except UsageError:
+        raise
+    except Exception as error:  # the library may raise anything
+        raise CheckpointError(f"transformers cannot open {directory}: {reason_of(error)}") from None
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[Any]:
+    """Yield transformers, without progress bars and warnings. Raises UsageError if it is not installed."""
+    try:
+        import transformers
+    except ImportError:
+        message = "this goes through transformers, which is not installed"
+        raise UsageError(message, 'pip install "tinytf[hf]"') from None
+    logging: Any = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield transformers
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of an error of another library."""
+    reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return printable(reason, spaces=False)[:300].rstrip(": ")
