@@ -3,6 +3,7 @@
 Each function takes the configuration of the buffer's layer and the stored tensor, for its shape and precision.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -66,6 +67,10 @@ def positions(config: ModelConfig, stored: Tensor) -> Computed:
     return Computed(torch.ones(stored.shape).cumsum(-1) - 1)
 
 
-def zeros(config: ModelConfig, stored: Tensor) -> Computed:
-    """The types of the tokens of a single text."""
-    return Computed(torch.zeros(stored.shape))
+def constant(value: float) -> Callable[[ModelConfig, Tensor], Computed]:
+    """One number in every place."""
+    return lambda config, stored: Computed(torch.full(stored.shape, value))
+
+
+zeros = constant(0.0)
+"""The types of the tokens of a single text."""

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-import torch
-
+from tinytf.checkpoints.huggingface.buffers import constant
 from tinytf.checkpoints.huggingface.llama import (
     BIASES,
     FIXED,
@@ -333,8 +332,8 @@ APERTUS = replace(
     },
     skipped=(
         *LLAMA.skipped,
-        Skip(r"layers\.\d+\.mlp\.act_fn\.beta", "the slope at 0", computed=lambda _, shape: torch.full(shape, BETA)),
-        Skip(r"layers\.\d+\.mlp\.act_fn\.eps", "a constant", computed=lambda _, shape: torch.zeros(shape)),
+        Skip(r"layers\.\d+\.mlp\.act_fn\.beta", "the slope at 0", computed=constant(BETA)),
+        Skip(r"layers\.\d+\.mlp\.act_fn\.eps", "a constant", computed=constant(NEAR_0)),
     ),
 )
 """Swiss AI 2025: no gate, and an activation that learns its slopes in each layer."""
