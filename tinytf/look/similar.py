@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.model.without import with_config
+from tinytf.parts.pooling import UNREAD
 from tinytf.report import About, Data, Report, Verified, derived, text_data
 from tinytf.sentences import listed
 from tinytf.steps.operations import Activate, Linear, Pool
@@ -283,6 +284,8 @@ def _pooled(model: TextModel, pooling: str | None) -> tuple[TextModel, str]:
         config = model.config.but(pooling=pooling, pooler=False)
         model = replace(model, transformer=with_config(model.transformer, config))
     elif own == "none":
+        if unread := next((note for note in model.file_notes if note.startswith(UNREAD)), ""):
+            raise UsageError(unread, "--pooling mean takes the mean of the last hidden states instead")
         raise UsageError(
             "this model does not say how the tokens of a text become one vector",
             "folders of sentence-transformers do; --pooling mean takes the mean of the last hidden states",
