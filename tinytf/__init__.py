@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from tinytf.look.neurons import Neurons as Neurons
     from tinytf.look.parameters import Parameters as Parameters
     from tinytf.look.positions import Positions as Positions
+    from tinytf.look.ranked import Ranked as Ranked
     from tinytf.look.rollout import Rollout as Rollout
-    from tinytf.look.similar import Ranked as Ranked
     from tinytf.look.similar import Similar as Similar
     from tinytf.look.size import Info as Info
     from tinytf.look.tokens import Tokenized as Tokenized
@@ -125,7 +125,7 @@ _LAZY = {
     "Positions": "tinytf.look.positions",
     "RangeTest": "tinytf.training.find_lr",
     "Report": "tinytf.report",
-    "Ranked": "tinytf.look.similar",
+    "Ranked": "tinytf.look.ranked",
     "Rollout": "tinytf.look.rollout",
     "Similar": "tinytf.look.similar",
     "RunReport": "tinytf.training.folder.run_report",

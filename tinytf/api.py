@@ -47,8 +47,9 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.neurons import neurons
     from tinytf.look.parameters import parameters
     from tinytf.look.positions import positions
+    from tinytf.look.ranked import most_similar
     from tinytf.look.rollout import rollout
-    from tinytf.look.similar import most_similar, similar
+    from tinytf.look.similar import similar
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
 

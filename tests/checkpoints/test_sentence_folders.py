@@ -125,6 +125,13 @@ def test_what_is_not_implemented_is_named_and_the_transformer_opens_alone(
     assert any(said in note for note in loaded.notes)
 
 
+@pytest.mark.parametrize("mode", [7, [["mean"]], {"mean": True}])
+def test_a_mode_that_is_no_word_is_refused(tmp_path: Path, bert: tuple[Path, Tensor], mode: Any) -> None:
+    folder = write(tmp_path, bert[0], ("Pooling", {"pooling_mode": mode}))
+    with pytest.raises(CheckpointError, match="pooling_mode is"):
+        read_directory(folder)
+
+
 def test_a_module_outside_the_folder_is_refused(tmp_path: Path, bert: tuple[Path, Tensor]) -> None:
     folder = write(tmp_path, bert[0], ("Pooling", {"pooling_mode": "mean"}))
     text = (folder / "modules.json").read_text().replace("1_Pooling", "../1_Pooling")

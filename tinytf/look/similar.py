@@ -14,21 +14,17 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.model.without import with_config
+from tinytf.parts.pooling import UNREAD
 from tinytf.report import About, Data, Report, Verified, derived, text_data
 from tinytf.sentences import listed
 from tinytf.steps.operations import Activate, Linear, Pool
-from tinytf.tables import Array, ColumnStyle
+from tinytf.tables import Array
 from tinytf.text.printable import printable
-from tinytf.text.prompts import DOCUMENT, QUERY
 from tinytf.text.tokenizer import Encoding
-from tinytf.text_model import TextModel, require_text_list
+from tinytf.text_model import TextModel
 from tinytf.tolerance import MARGIN
 from tinytf.trace.trace import Trace
 
-_TEXTS = 64
-"""The number of texts that are recorded at a time."""
-_QUOTED = 60
-"""The most characters of a text that a sentence quotes."""
 _BY_CHANCE = 2
 """Cosines of at most so many standard deviations of two random directions say that texts have nothing in common."""
 
@@ -151,50 +147,6 @@ class Similar(Report):
         return [] if pairs is None else [Array("pairs", ["first", "second"], lambda: pairs)]
 
 
-@dataclass(frozen=True)
-class Near(Data):
-    """One of the texts that were compared with a query: its ``number`` among them, from 1, and its cosine."""
-
-    COLUMNS: ClassVar = {
-        "cosine": ColumnStyle("cosine", "%.3f"),
-        "number": ColumnStyle("", "{:,}".format, drop=1, spoken="number"),
-        "text": ColumnStyle("text", lambda text: printable(text, spaces=False), shrink=20),
-    }
-
-    cosine: float
-    number: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Ranked(Report):
-    """Texts by the cosine of their vectors with that of a query, the ``nearest`` first; ``of`` were compared."""
-
-    KIND = "ranked"
-    EVENTS: ClassVar = {"tokens": "token", "nearest": "near"}
-    ROWS = "nearest"
-
-    nearest: tuple[Near, ...]
-    of: int
-    note: str
-
-    def in_a_sentence(self) -> str:
-        """The nearest text and the one after it."""
-        best, *others = self.nearest
-        words = (
-            f"Nearest of {self.of:,} texts is {_quoted(best.text)}, with a cosine of {best.cosine:.2f}, of at most 1"
-        )
-        return f"{words}; then {_quoted(others[0].text)} ({others[0].cosine:.2f})." if others else f"{words}."
-
-    def fields(self) -> dict[str, Any]:
-        return self.members("of", "note", "nearest")
-
-
-def _quoted(text: str) -> str:
-    shown = printable(text, spaces=False)
-    return f"“{shown if len(shown) <= _QUOTED else shown[: _QUOTED - 1].rstrip() + '…'}”"
-
-
 @torch.no_grad()
 def similar(
     model: TextModel,
@@ -212,11 +164,11 @@ def similar(
 
     Raises UsageError for a model without pooling, unless one is given, for an unknown prompt, and like ``trace``.
     """
-    model, note = _pooled(model, pooling)
+    model, note = pooled_model(model, pooling)
     texts = [model.prompts.of(name) + text for name, text in zip(prompts, (first, second), strict=True)]
     traces = model.traces(texts, truncate=truncate)
-    vectors = [_vector(trace) for trace in traces]
-    cosine = _cosine(*vectors)
+    vectors = [vector_of(trace) for trace in traces]
+    cosine = cosine_of(*vectors)
     unsplit = _unsplit(traces[0])
     groups = [_words(trace.encoding) for trace in traces]
     pairs, check = None, None
@@ -242,47 +194,15 @@ def similar(
     )  # fmt: skip
 
 
-@torch.no_grad()
-def most_similar(
-    model: TextModel,
-    query: str,
-    texts: Sequence[str],
-    *,
-    top: int | None = None,
-    pooling: str | None = None,
-    prompts: Sequence[str | None] | None = None,
-    truncate: bool = False,
-) -> Ranked:
-    """``texts`` by the cosine of their vectors with that of the ``query``, the nearest first; only the ``top`` nearest.
-
-    ``prompts`` are the names of those to put before the query and before each text: by default the model's own for a
-    query and for a document, where it has them. Raises UsageError like ``similar``, and for no texts.
-    """
-    if not require_text_list(texts):
-        raise UsageError("there is no text to compare with", "give one or more")
-    model, note = _pooled(model, pooling)
-    if prompts is None:
-        prompts = (model.prompts.first(QUERY), model.prompts.first(DOCUMENT))
-    before = model.prompts.of(prompts[1])
-    trace = model.trace(model.prompts.of(prompts[0]) + query, layers=(), truncate=truncate)
-    own = _vector(trace)
-    cosines: list[float] = []
-    for start in range(0, len(texts), _TEXTS):
-        some = [before + text for text in texts[start : start + _TEXTS]]
-        recorded = model.traces(some, layers=(), truncate=truncate)
-        cosines += [_cosine(own, _vector(other)) for other in recorded]
-    nearest = sorted((Near(cosine, number, texts[number - 1]) for number, cosine in enumerate(cosines, 1)),
-                     key=lambda near: (-near.cosine, near.number))  # fmt: skip
-    return Ranked(tuple(nearest[:top]), len(texts), note, about=About(model, trace.encoding))
-
-
-def _pooled(model: TextModel, pooling: str | None) -> tuple[TextModel, str]:
+def pooled_model(model: TextModel, pooling: str | None) -> tuple[TextModel, str]:
     """The model with a way of pooling, its own or another one, and a note on it."""
     own = model.config.pooling
     if pooling not in (None, own):
         config = model.config.but(pooling=pooling, pooler=False)
         model = replace(model, transformer=with_config(model.transformer, config))
     elif own == "none":
+        if unread := next((note for note in model.file_notes if note.startswith(UNREAD)), ""):
+            raise UsageError(unread, "--pooling mean takes the mean of the last hidden states instead")
         raise UsageError(
             "this model does not say how the tokens of a text become one vector",
             "folders of sentence-transformers do; --pooling mean takes the mean of the last hidden states",
@@ -291,12 +211,12 @@ def _pooled(model: TextModel, pooling: str | None) -> tuple[TextModel, str]:
     return model, f"vector: {told}" + ("" if pooling in (None, own) else "; that is your choice, not the model's own")
 
 
-def _vector(trace: Trace) -> Tensor:
+def vector_of(trace: Trace) -> Tensor:
     """The vector of the text (E,), in float64."""
     return trace.step(trace.steps.vector_steps[-1].name).double()
 
 
-def _cosine(a: Tensor, b: Tensor) -> float:
+def cosine_of(a: Tensor, b: Tensor) -> float:
     """The cosine of two vectors; 0 where one of them is 0."""
     return float(torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=0, eps=1e-300))
 
@@ -330,7 +250,7 @@ def _by_layer(first: Trace, second: Trace) -> tuple[float, ...]:
         [trace.model_input, *(trace.step(output, n) for n in trace.recording.layers)] for trace in (first, second)
     ]
     return tuple(
-        _cosine(*(model.pooling(model.final_norm(stream[None]))[0] for stream in pair))
+        cosine_of(*(model.pooling(model.final_norm(stream[None]))[0] for stream in pair))
         for pair in zip(*streams, strict=True)
     )
 

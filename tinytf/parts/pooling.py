@@ -25,6 +25,8 @@ WORDS = {
     "last": "the last token",
     "max": "the maximum over the tokens in each dimension",
 }
+UNREAD = "no vector of a text"
+"""The first words of the note on a folder whose way to a vector is not implemented."""
 _MOST_DENSE = 2
 UNIT_EPS = 1e-24
 """Added to the squared length: the vector 0 stays 0, and no other changes (sentence-transformers: length ≥ 1e-12)."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tinytf.look.similar import Ranked
+from tinytf.look.ranked import Ranked
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block

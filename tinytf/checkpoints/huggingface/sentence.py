@@ -18,7 +18,7 @@ from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 from tinytf.files import read_json, read_json_list, to_json
 from tinytf.parts.part import leaves
-from tinytf.parts.pooling import Pooling
+from tinytf.parts.pooling import UNREAD, Pooling
 from tinytf.text.prompts import Prompts
 
 _MODULES, _PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -66,7 +66,7 @@ def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint
     try:
         fields, folders = _settings(directory)
     except _Unread as reason:
-        return replace(checkpoint, notes=(*checkpoint.notes, f"no vector of a text: {reason}"))
+        return replace(checkpoint, notes=(*checkpoint.notes, f"{UNREAD}: {reason}"))
     family = checkpoint.table
     assert isinstance(family, Family)
     if checkpoint.config.pooler and "pooling" in fields:
@@ -99,7 +99,7 @@ def _settings(directory: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
     order = [kind for kind in kinds if kind != "Dropout"]
     if order != ["Transformer", *["Pooling"] * ("pooling" in fields), *["Dense"] * len(dense),
                  *["Normalize"] * ("unit_embedding" in fields)]:  # fmt: skip
-        raise _Unread(f"{_MODULES} has {', '.join(order)}, and that order is not implemented")
+        raise _Unread(f"{_MODULES} has {', '.join(order) or 'no module'}, and that order is not implemented")
     if _optional(directory / "sentence_bert_config.json").flag("do_lower_case", False):
         raise _Unread("do_lower_case in sentence_bert_config.json is not implemented")
     return {**fields, **_dense(dense)}, tuple(folder for folder, _ in dense)
@@ -124,12 +124,14 @@ def _optional(path: Path) -> Fields:
 
 def _pooling(config: Fields) -> str:
     """Our word for the pooling of a Pooling module."""
-    modes = config.data.get("pooling_mode") or [mode for key, mode in _FLAGS.items() if config.flag(key, False)]
-    modes = [modes] if isinstance(modes, str) else modes or ["mean"]
+    several = isinstance(config.data.get("pooling_mode"), list)
+    modes = config.array("pooling_mode", str) if several else [config.text("pooling_mode", "")]
+    if modes == [""]:
+        modes = [mode for key, mode in _FLAGS.items() if config.flag(key, False)] or ["mean"]
     if len(modes) != 1:
-        raise _Unread(f"several kinds of pooling side by side ({', '.join(map(str, modes))}) are not implemented")
+        raise _Unread(f"several kinds of pooling side by side ({', '.join(modes)}) are not implemented")
     if modes[0] not in _POOLING:
-        raise _Unread(f"pooling by {quoted(str(modes[0]))} is not implemented")
+        raise _Unread(f"pooling by {quoted(modes[0])} is not implemented")
     if not config.flag("include_prompt", True):
         raise _Unread("pooling without the tokens of the prompt (include_prompt false) is not implemented")
     return _POOLING[modes[0]]
