@@ -267,6 +267,7 @@ WRITTEN = {
     ),
     "jina": ("Jina embeddings v3", config_of(_ROBERTA, **_JINA)),
     "rembert": ("RemBERT", config_of("rembert, another width to unembed", head_activation="gelu")),
+    "gte": ("GTE", config_of("gte, a bias on the last matrix of the feed-forward", head_activation="gelu")),
     "xlm": ("XLM", config_of(_BERT_MLM, n_token_types=0, d_ff=96, head="lm", head_bias=True)),
     "eurobert": ("EuroBERT", config_of("llama, grouped", causal=False, norm_eps=1e-5)),
     "bert with classes": ("BERT", config_of("bert with classes of the text")),

@@ -151,7 +151,7 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "expert": c.experts, "d_expert": c.d_expert, "d_shared": c.d_shared, "switch": 1,
         "token": len(IDS), "query": len(IDS), "key": len(IDS), "head": c.n_heads, "kv head": c.n_kv_heads,
         "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
-        "n_heads·d_head": c.n_heads * c.d_head, "sink": 1,
+        "n_heads·d_head": c.n_heads * c.d_head, "sink": 1, "d_unembed": c.d_unembed,
         "q_rank": c.q_rank, "kv_rank": c.kv_rank, "d_shared_key": c.rope_width, "d_own": c.d_head - c.rope_width,
         "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value, "distance": 2 * c.distances,
     } for c in of_layers]  # fmt: skip
@@ -514,7 +514,8 @@ def test_tokens_score_distances_by_their_rows_of_the_table(kind: str) -> None:
         assert furthest(trace.step("p2c", layer) - trace.step("c2p", layer), to_content) < 1e-5
         read = trace.step("distances_norm" if config.distance_norm else "distances", layer)
         names = ("W_KD", "b_KD") if config.distance_matrices else ("W_K", "b_K")
-        matrix, bias = (trace[f"L{layer}.{name}"] for name in names)
+        matrix = trace[f"L{layer}.{names[0]}"]
+        bias = trace[f"L{layer}.{names[1]}"] if config.k_bias else 0.0
         assert furthest(pos_k.transpose(0, 1).flatten(1), read @ matrix + bias) < 1e-5
 
 

@@ -385,6 +385,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", _BERT, **_LABELS),
     "roberta of jina": lambda: _classes("JinaEmbeddingsV3", "MaskedLM", _BERT, type_vocab_size=2, hidden_act="relu"),
     "roberta of jina with classes": lambda: _classes("JinaEmbeddingsV3", "SequenceClassification", _BERT, **_LABELS),
+    "bert of gte": lambda: _classes("Gte", "MaskedLM", _BERT, type_vocab_size=0, hidden_act="silu"),
+    "bert of gte with classes": lambda: _classes("Gte", "SequenceClassification", _BERT, **_LABELS),
     "bert of xlm": lambda: _xlm("XLM", gelu_activation=False, layer_norm_eps=1e-3),
     "bert of flaubert": lambda: _xlm("Flaubert", tie_word_embeddings=False),
     "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),

@@ -55,12 +55,16 @@ _SIZES: tuple[tuple[str, int], ...] = (
     ("bos_token_id eos_token_id pad_token_id cls_token_id sep_token_id", 0),
 )
 """What the keys of a configuration with these names get."""
+_SECTIONS = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 1, 1]}
 _OWN: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 4},
     "gptj": {"rotary_dim": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1], [["global"], 1]]},
     "helium": {"head_dim": C // H},
     "phi": {"hidden_size": 32},
+    "persimmon": {"hidden_size": 32},
+    "qwen2_vl_text": {"rope_parameters": _SECTIONS},
+    "qwen2_5_vl_text": {"rope_parameters": _SECTIONS},
     "stablelm": {"hidden_size": 32},
     "deepseek_v2": {
         "head_dim": 6,

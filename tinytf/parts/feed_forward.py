@@ -94,8 +94,8 @@ class FeedForward(Part):
     """A feed-forward of ``d_ff`` units; ``gated`` makes it SwiGLU-like: act(gate) ⊙ up.
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
-    both sides at the limit (gpt-oss). ``xielu`` learns two slopes in each layer. ``mixture`` replaces it
-    by experts. With ``d_ff`` 0 there is none.
+    both sides at the limit (gpt-oss). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two slopes
+    in each layer. ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
     d_ff: int = leaf(limits=COUNT)
@@ -104,6 +104,7 @@ class FeedForward(Part):
     glu_limit: float = leaf(0.0, NOT_NEGATIVE)
     glu_alpha: float = leaf(1.0, ABOVE_ZERO)
     ffn_bias: bool = leaf(True)
+    up_bias: bool = leaf(True)
     mixture: Experts = field(default_factory=Experts)
 
     def require(self) -> None:
@@ -113,6 +114,8 @@ class FeedForward(Part):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
         if self.mixture.experts and not self.d_ff:
             raise ConfigError(f"a layer without a feed-forward, d_ff 0, cannot have {self.mixture.experts} experts")
+        if not self.up_bias and (not self.ffn_bias or self.mixture.experts):
+            raise ConfigError("up_bias is false, but that needs ffn_bias, and a feed-forward without experts")
         if self.mixture.experts and not self.mixture.d_expert:
             raise ConfigError(f"{self.mixture.experts} experts have no units: d_expert is 0")
 
@@ -123,7 +126,7 @@ class FeedForward(Part):
         rows = {
             "widths": f"d_ff {self.d_ff}",
             "feed-forward": listed(self.activation, self.gated and "gated", bool(self.glu_limit) and limited),
-            "biases": "feed-forward" if self.ffn_bias else "",
+            "biases": ("feed-forward" if self.up_bias else "the feed-forward's last matrix") if self.ffn_bias else "",
         }
         return merged(rows, self.mixture.words(causal))
 
@@ -150,6 +153,10 @@ def _weighed_first(c: Config) -> bool:
 
 def _ffn(o: "ModuleType", c: Config) -> Any:
     return o.Linear(c.ffn_bias)
+
+
+def _up(o: "ModuleType", c: Config) -> Any:
+    return o.Linear(c.ffn_bias and c.up_bias)
 
 
 def _expert(o: "ModuleType", c: Config) -> Any:
@@ -180,11 +187,11 @@ _NO_DENSE = "{no_dense}"
 
 ROWS: tuple[Step, ...] = (
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.up",
+         recorded=True, when=_dense, absent=_NO_DENSE, make=_up, module="ffn.up",
          matrix="{w_up}"),
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
-         make=_ffn, module="ffn.gate", matrix="W_gate", late=True),
+         make=_up, module="ffn.gate", matrix="W_gate", late=True),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
          when=lambda c: _dense(c) and not _learned(c), absent=_NO_DENSE, make=_activate),
     Step("ffn.act", "feed-forward, activated by learned slopes", "{act}", _HIDDEN, ("<activated>",), "ffn",
@@ -255,8 +262,8 @@ def formulas(c: Config) -> dict[str, str]:
         "no_expert_added": of_experts if _mixed(c) else _NO_EXPERTS,
         "w_up": "W_up" if c.gated else "W₁",
         "w_down": "W_down" if c.gated else "W₂",
-        "ffn_bias_1": " + b₁" if bias else "",
-        "ffn_bias_g": " + b" if bias else "",
+        "ffn_bias_1": " + b₁" if bias and c.up_bias else "",
+        "ffn_bias_g": " + b" if bias and c.up_bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
         "act": _act_words(c),
         "no_dense": no_dense,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
+from tinytf.checkpoints.huggingface.bert import BERT
 from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
@@ -22,6 +22,8 @@ def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     default = [_LOCAL if layer % interval else _GLOBAL for layer in range(count)]
     kinds = fields.array("layer_types", str, default, count=count)
     half_window = fields.whole("local_attention", 128, least=2) // 2
+    if not _beside(draft):  # a decoder's file says both
+        half_window = fields.whole("sliding_window", half_window, least=1)
     rope = fields.object("rope_parameters")
     windows = {_GLOBAL: 0, _LOCAL: half_window + _beside(draft)}
     bases = {kind: _base(fields, rope, kind) for kind in windows}
@@ -54,6 +56,7 @@ def _write_layers(config: ModelConfig) -> dict[str, Any]:
     bases = {kind: layer.rope_theta for kind, layer in zip(kinds, layers, strict=True)}
     windows = [layer.window for layer in layers if layer.window]
     return {
+        **({"sliding_window": windows[0]} if windows and config.causal else {}),
         "layer_types": kinds,
         "local_attention": 2 * (windows[0] - (not config.causal)) if windows else 128,
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
@@ -190,44 +193,6 @@ NOMIC_BERT = replace(
     ),
 )
 """Nussbaum et al. 2024: post-norm, as BERT."""
-
-_JINA = "encoder.layers.{n}.mixer"
-JINA_V3 = replace(
-    NOMIC_BERT,
-    name="Jina embeddings v3",
-    model_type="jina_embeddings_v3",
-    prefix="roberta.",
-    classes={"none": "JinaEmbeddingsV3Model", "mlm": "JinaEmbeddingsV3ForMaskedLM"},
-    only={"use_qk_norm": (False,)},
-    fixed={**BERT.fixed, "positions": "rotary"},
-    settings=(
-        rope(20_000.0),
-        Key("head_dim", "d_head", 0),
-        *BERT.settings[:-1],
-        mlm_head("lm_head.dense.weight", "gelu"),
-    ),
-    stored={
-        **{name: layout for name, layout in NOMIC_BERT.stored.items() if name != "blocks.{n}.ffn.gate"},
-        **{
-            name: replace(layout, instead=Stored(f"encoder.layers.{{n}}.self_attn.{name[-1]}_proj"))
-            for name, layout in fused(f"{_JINA}.Wqkv").items()
-        },
-        "blocks.{n}.attention.o": Stored(f"{_JINA}.out_proj"),
-        "blocks.{n}.ffn.up": Stored("encoder.layers.{n}.mlp.fc1"),
-        "blocks.{n}.ffn.down": Stored("encoder.layers.{n}.mlp.fc2"),
-        "head.dense": Stored("lm_head.dense"),
-        "head.norm": Stored("lm_head.layer_norm"),
-        "head.decoder": Stored("lm_head.decoder"),
-    },
-    spellings=(  # names of a model in memory
-        *(pair for pair in NOMIC_BERT.spellings if ".mlp." not in pair[1]),
-        (r"\.attn\.out_proj\.", ".mixer.out_proj."),
-    ),
-    copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.bias": "lm_head.decoder.bias"},
-    outside=("lm_head.", "classifier.", "qa_outputs."),
-    heads=ROBERTA.heads,
-)
-"""Sturua et al. 2024, without its adapters: XLM-RoBERTa with rotary positions."""
 
 
 def _read_lm_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
