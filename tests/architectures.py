@@ -349,7 +349,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "n_kv_heads": 2,
         "by_layer": (("mixer", ("short_convolution", "attention")),),
     },
-    "gated heads": {**LLAMA, "n_kv_heads": 2, "d_value": 5, "attention_gate": True},
+    "heads gated as a whole": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "d_value": 5,
+        "attention_gate": True,
+        "gate_by_head": True,
+        "gate_function": "softplus",
+    },
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 
