@@ -424,7 +424,14 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (8, 6)),
         ),
     },
-    "gated heads": {**LLAMA, "n_kv_heads": 2, "d_value": 5, "attention_gate": True},
+    "heads gated as a whole": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "d_value": 5,
+        "attention_gate": True,
+        "gate_by_head": True,
+        "gate_function": "softplus",
+    },
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 

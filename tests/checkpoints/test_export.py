@@ -319,6 +319,12 @@ WRITTEN = {
         "Trinity",
         config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, attention_gate=True, norm_order="both", by_layer=_HYBRID),
     ),
+    "laguna": (
+        "Laguna",
+        config_of(
+            "heads gated as a whole", **{**_BY_SIGMOID, "d_shared": 20}, d_value=0, qk_norm=True, by_layer=_LOCAL_BASES
+        ),
+    ),
     "minimax m2": (
         "MiniMax M2",
         config_of(_GROUPED, **{**_BY_SIGMOID, **_OLMO2, "norm_order": "pre", "d_shared": 0, "d_expert": 40}),

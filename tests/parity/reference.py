@@ -747,6 +747,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         mup_enabled=True,
         global_attn_every_n_layers=2,
     ),
+    "laguna": lambda: _decoder(
+        "Laguna",
+        **_EXPERTS,
+        head_dim=8,
+        num_attention_heads_per_layer=[6] * N,
+        shared_expert_intermediate_size=20,
+        moe_routed_scaling_factor=1.7,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={
+            "full_attention": {**_YARN, "attention_factor": 1.2, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "laguna, every number gated": lambda: _decoder(
+        "Laguna",
+        **_EXPERTS,
+        head_dim=8,
+        gating="per-element",
+        rope_parameters={"full_attention": {**_PART, "partial_rotary_factor": 0.75}},
+    ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
     "ernie 4.5 moe": lambda: _decoder(
         "Ernie4_5_Moe",

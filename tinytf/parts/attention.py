@@ -88,9 +88,9 @@ class Attention(Part):
     share of every softmax. Without ``k_bias`` keys have no bias where queries and values do (DeBERTa). Queries, keys
     and values are clipped to ±``clip_qkv``. Each of ``relative_buckets`` of distances adds a learned bias to the
     scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM).
-    ``talking_heads`` mixes the maps of all heads before and after the softmax.
-    ``attention_gate`` multiplies the output of each head by a sigmoid, computed from the input of attention
-    (Qiu et al. 2025).
+    ``talking_heads`` mixes the maps of all heads before and after the softmax. ``attention_gate`` multiplies every
+    number that a head gives by the ``gate_function`` of another, computed from the input of attention (Qiu et al.
+    2025); with ``gate_by_head`` there is one such number for each head (Laguna).
     """
 
     called = "attention"
@@ -107,6 +107,8 @@ class Attention(Part):
     attention_sinks: bool = leaf(False)
     talking_heads: bool = leaf(False)
     attention_gate: bool = leaf(False)
+    gate_by_head: bool = leaf(False)
+    gate_function: str = choice("sigmoid", "softplus")
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
     k_bias: bool = leaf(True)
@@ -184,7 +186,7 @@ class Attention(Part):
                 bool(self.relative_buckets) and f"a bias for each of {self.relative_buckets} buckets of distance",
                 self.talking_heads and "mixed over heads before and after the softmax",
             ),
-            "gates": "a sigmoid on every number that a head gives" if self.attention_gate else "",
+            "gates": self._gate_words(),
             "widths": listed(
                 f"d_head {self.d_head}",
                 bool(self.d_value) and self.d_value != self.d_head and f"values {self.d_value}",
@@ -196,6 +198,11 @@ class Attention(Part):
         }
         parts = (self.growth, self.by_distance, self.latent, self.qk_norms)
         return merged(rows, *(part.words(causal) for part in parts))
+
+    def _gate_words(self) -> str:
+        if not self.attention_gate:
+            return ""
+        return f"a {self.gate_function} on every " + ("head" if self.gate_by_head else "number that a head gives")
 
     def _positions_words(self, causal: bool) -> str:
         if self.positions == "rotary":
@@ -284,7 +291,11 @@ ROWS: tuple[Step, ...] = (
     Step("v", "values", "{v_in}·W_V{qkv_bias}", VALUES, ("<into v>",), "v", recorded=True,
          make=make_projection, module="attention.v", matrix="W_V"),
     Step("gate", "output gate", "{attn_in}·W_G{qkv_bias}", OF_HEADS, ("<residual>",), "attention", recorded=True,
-         when=_gated, absent=_NOT_GATED, make=make_projection, module="attention.gate", matrix="W_G", late=True),
+         when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=make_projection,
+         module="attention.gate", matrix="W_G", late=True),
+    Step("gate", "output gate of a head", "{attn_in}·W_G{qkv_bias}", ("head", "token", "switch"), ("<residual>",),
+         "attention", recorded=True, when=lambda c: _gated(c) and c.gate_by_head, make=make_projection,
+         module="attention.gate", matrix="W_G", late=True),
     Step("q_norm", "queries, normed", "{norm}(q) {across}", HEADS, ("<q>",), "q", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", matrix="gain", late=True),
     Step("k_norm", "keys, normed", "{norm}(k) {across}", KV, ("<k>",), "k", when=_normed_first,
@@ -331,8 +342,8 @@ ROWS: tuple[Step, ...] = (
          matrix="W_TW", late=True),
     Step("head_out", "weighted values", "{map}·{values}", OF_HEADS, ("<map>", "<v>"), "v",
          recorded=True, make=lambda o, _: o.Mix(), core=True),
-    Step("head_gated", "weighted values, gated", "head_out ⊙ σ(gate)", OF_HEADS, ("head_out", "gate"), "v", when=_gated,
-         recorded=True, absent=_NOT_GATED, make=lambda o, _: o.Switch()),
+    Step("head_gated", "weighted values, gated", "head_out ⊙ {gate_act}(gate)", OF_HEADS, ("head_out", "gate"), "v",
+         when=_gated, recorded=True, absent=_NOT_GATED, make=lambda o, c: o.Switch(c.gate_function)),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("<heads>",),
          "v", make=lambda o, _: o.Concat()),
     Step("attn", "attention output", "concat·W_O{o_bias}", WIDE, ("concat",), "attention", recorded=True,
@@ -358,6 +369,7 @@ def formulas(c: Config) -> dict[str, str]:
         "k_bias": " + b" if c.qkv_bias and c.k_bias else "",
         "o_bias": " + b" if c.o_bias else "",
         "scale": scale if c.attention_divisor else f"{scale} = {scored} / {c.score_divisor:.4g}",
+        "gate_act": "σ" if c.gate_function == "sigmoid" else c.gate_function,
         "attention_cap": f"{c.attention_cap:g}",
         "hidden": _hidden(c),
         "clip_qkv": f"{c.clip_qkv:g}",

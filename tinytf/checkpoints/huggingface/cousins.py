@@ -239,7 +239,8 @@ IQUESTCODER = replace(
 """Also a Llama in transformers."""
 
 
-def _require_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+def require_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Refuse a file without rotary settings, for families whose defaults are not implemented."""
     if not fields.data.get("rope_parameters") and not fields.data.get("rope_scaling"):
         raise fields.fault("rotary settings are missing, and this architecture's defaults are not implemented")
     return {}
@@ -255,7 +256,7 @@ CWM = replace(
         *UNTURNED,
         _EPS_1E_5,
         Key("head_dim", "d_head", 128),
-        Group(_require_rope),
+        Group(require_rope),
         rope(1_000_000.0),
         *HEAD_AND_ACTIVATION,
         _FFN_BIAS,

@@ -1,10 +1,10 @@
-"""Experts chosen by sigmoids: GLM-4.5, Solar Open, dots.llm1, K-EXAONE, Trinity and MiniMax M2 (all 2025)."""
+"""Experts chosen by sigmoids: GLM-4.5, Solar Open, dots.llm1, K-EXAONE, Trinity, Laguna and MiniMax M2."""
 
 import math
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.cousins import EXAONE4
+from tinytf.checkpoints.huggingface.cousins import EXAONE4, require_rope
 from tinytf.checkpoints.huggingface.experts import MIXTRAL, TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, SETTINGS, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope, rotary_width
@@ -20,6 +20,7 @@ from tinytf.checkpoints.huggingface.routing import (
 from tinytf.checkpoints.huggingface.table import by_layer
 from tinytf.checkpoints.huggingface.windows import SLIDING, all_but_nth, layer_kinds, window_of, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
+from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 _EPS = Key("rms_norm_eps", "norm_eps", 1e-5)
@@ -151,6 +152,63 @@ AFMOE = replace(
     },
 )
 """Trinity (Arcee 2025): gated heads, norms before and after each part, and no positions in layers without a window."""
+
+
+_IN_FILE = layer_kinds(lambda fields, layer: False)
+_GATES = {True: True, "per-head": True, "per-element": False}
+
+
+def _read_gates(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """What a gate multiplies, and how many query heads each layer has."""
+    gating = fields.data.get("gating", True)
+    fields.asked.add("gating")
+    if gating not in _GATES:
+        raise fields.fault(f"gating {gating!r} is not implemented")
+    heads = fields.array("num_attention_heads_per_layer", int, None, count=draft["n_layers"])
+    return {"gate_by_head": _GATES[gating], **by_layer("n_heads", heads or [draft["n_heads"]])}
+
+
+def _write_gates(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "gating": "per-head" if config.gate_by_head else "per-element",
+        "num_attention_heads_per_layer": [config.at(layer).n_heads for layer in range(config.n_layers)],
+    }
+
+
+LAGUNA = replace(
+    LLAMA,
+    name="Laguna",
+    model_type="laguna",
+    classes={"none": "LagunaModel", "lm": "LagunaForCausalLM"},
+    only={
+        "attention_bias": (False,),
+        "moe_apply_router_weight_on_input": (False,),
+        "moe_router_logit_softcapping": (0.0,),
+    },
+    fixed={**FIXED, **SIGMOID, "qk_norm": True, "attention_gate": True, "gate_function": "softplus"},
+    needs=("experts",),
+    settings=(
+        *UNTURNED,
+        Key("head_dim", "d_head", 128),
+        Group(require_rope),
+        rope(500_000.0, share=1.0, kinds=_IN_FILE, local=lambda fields: 10_000.0),
+        *HEAD_AND_ACTIVATION,
+        windows(_IN_FILE, 512),
+        Group(_read_gates, _write_gates),
+        routed("", 1, kinds=True, count="num_experts", shared="", scale="moe_routed_scaling_factor"),
+        Key("shared_expert_intermediate_size", "d_shared", 512),
+    ),
+    harmless=TRAINING,
+    stored={
+        **LLAMA.stored,
+        "blocks.{n}.attention.gate": Stored("layers.{n}.self_attn.g_proj"),
+        **MIXED,
+        "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.experts.e_score_correction_bias", bare=True),
+        **shared_expert("layers.{n}.mlp.shared_expert"),
+    },
+    spellings=((r"mlp\.gate\.e_score", "mlp.experts.e_score"), (r"mlp\.shared_experts\.", "mlp.shared_expert.")),
+)
+"""Laguna (Poolside 2026): gated heads, whose number differs by layer."""
 
 
 def _read_rotary_dim(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:

@@ -39,6 +39,9 @@ class RouteNear(Operation):
         own, other = x.unsqueeze(-1), x.unsqueeze(-2)
         return (other <= own) & (own - other <= self.margin * torch.maximum(other.abs(), own))
 
+    def side(self, number: int, x: Tensor) -> Tensor | None:
+        return None if number else self._near(x)
+
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         router, chosen = site.inputs()
         return self._gradient(wide(g), wide(router), chosen != 0).to(g.dtype), torch.zeros_like(chosen)
