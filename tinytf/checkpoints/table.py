@@ -72,8 +72,9 @@ class Stored:
 
     {e} in the name stands for the expert where each is stored separately; ``expert`` is its number. ``instead`` is
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
-    name has no .weight suffix, and _bias as that of its bias. ``gives`` is the step that the stored module outputs, if
-    it is not the module's own but a later one. The weights of a depthwise ``convolution`` are (channels, 1, width).
+    name has no .weight suffix; its bias ends in _bias, or is named by ``bias``. ``gives`` is the step that the stored
+    module outputs, if it is not the module's own but a later one. The weights of a depthwise ``convolution`` are
+    (channels, 1, width).
     """
 
     module: str
@@ -87,6 +88,7 @@ class Stored:
     offset: float = 0.0
     axis: int = 0
     bare: bool = False
+    bias: str = ""
     gives: str = ""
     convolution: bool = False
     expert: int | None = None
@@ -157,6 +159,8 @@ class Stored:
 
     def named(self, layer: str, kind: str) -> str:
         """The stored name of the module's ``weight`` or ``bias`` in one layer."""
+        if kind == "bias" and self.bias:
+            return self.bias.replace("{n}", layer)
         module = self.module.replace("{n}", layer)
         return f"{module}.{kind}" if not self.bare else module if kind == "weight" else f"{module}_{kind}"
 

@@ -39,7 +39,7 @@ from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
-from tinytf.checkpoints.huggingface.mamba2 import MAMBA2
+from tinytf.checkpoints.huggingface.mamba2 import MAMBA, MAMBA2
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.neox import NEOX
@@ -78,7 +78,7 @@ FAMILIES: Mapping[str, Family] = {
         OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
         LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
-        BAMBA, GRANITE_HYBRID, MAMBA2, OLMO_HYBRID,
+        BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, OLMO_HYBRID,
     )
 }  # fmt: skip
 

@@ -31,6 +31,7 @@ from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.scale import Scale
+from tinytf.steps.operations.scan import Scan
 from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
@@ -76,6 +77,7 @@ __all__ = [
     "Rotate",
     "Route",
     "Scale",
+    "Scan",
     "Scores",
     "ShortConv",
     "Sight",
