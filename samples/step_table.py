@@ -52,6 +52,7 @@ ARCHITECTURES = {
     "OLMo Hybrid": PRESETS["qwen3.5-tiny"].but(attention_gate=False, rope_width=0, beta_scale=2.0),
     "LFM2": PRESETS["lfm2-tiny"],
     "Granite 4": PRESETS["granite4-tiny"],
+    "Mamba": PRESETS["mamba-tiny"],
     "gpt-oss": PRESETS["mixtral-tiny"].but(attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 

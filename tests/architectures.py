@@ -432,6 +432,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "gate_by_head": True,
         "gate_function": "softplus",
     },
+    "mamba, a selective state space before a layer of attention": {
+        **LLAMA,
+        "n_kv_heads": 1,
+        "conv_width": 3,
+        "conv_bias": True,
+        "dt_rank": 3,
+        "by_layer": (
+            ("mixer", ("mamba", "attention")),
+            ("n_heads", (6, 4)),
+            ("d_head", (5, 6)),
+            ("d_value", (8, 6)),
+        ),
+    },
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 

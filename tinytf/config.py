@@ -326,6 +326,7 @@ class ModelConfig(Part):
             "switch": 1,
             "n_heads·switch": self.n_heads,
             "tap": self.conv_width,
+            "dt_rank": self.dt_rank,
             "sink": 1,
             "bucket": self.relative_buckets,
             "distance": 2 * self.distances,

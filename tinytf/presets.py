@@ -99,6 +99,12 @@ PRESETS["granite4-tiny"] = PRESETS["llama-tiny"].but(
     ),
 )  # fmt: skip
 
+# Gu and Dao 2023, Mamba's part list (selective state spaces alone), small.
+PRESETS["mamba-tiny"] = PRESETS["llama-tiny"].but(
+    d_model=128, n_layers=4, d_ff=0, positions="none", tied_head=True, mixer="mamba", n_heads=4, n_kv_heads=0,
+    d_head=16, d_value=64, conv_width=4, conv_bias=True, dt_rank=8,
+)  # fmt: skip
+
 
 def preset(name: str) -> ModelConfig:
     """The configuration of a preset. Raises UsageError, with the nearest name, where there is none."""

@@ -218,6 +218,13 @@ WRITTEN = {
         config_of("olmo hybrid, strong writing, and norms elsewhere in each kind of layer"),
     ),
     "mamba 2": ("Mamba-2", config_of(_MAMBA, **_MAMBA2)),
+    "mamba": (
+        "Mamba",
+        config_of(
+            "mamba, a selective state space before a layer of attention",
+            **{**_MAMBA2, "mixer": "mamba", "n_heads": 3, "n_kv_heads": 0, "d_value": 16, "tied_head": True},
+        ),
+    ),
     "granite 4, dense": ("Granite 4", config_of(_MAMBA, logit_scale=0.5, attention_divisor=4.0, residual_scale=0.5)),
     "nanochat": ("nanochat", config_of("nanochat, turned the other way")),
     "hunyuan": ("HunYuan", config_of("hunyuan, normed after the rotation")),

@@ -9,7 +9,7 @@ from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.errors import CheckpointError
 
 LACKING = {
-    "mamba": "layers that are not attention",
+    "falcon_mamba": "layers that are not attention",
     "jamba": "layers that are not attention",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
@@ -37,7 +37,7 @@ def test_it_says_what_the_architecture_needs(kind, lacks, tmp_path):
 
 def test_a_name_in_a_file_is_not_taken_for_a_slip(tmp_path):
     """Nobody typed it: the hint is what is known, and not the name that is spelled most alike."""
-    for kind in ("llamma", "mamba", "nemotron-next"):
+    for kind in ("llamma", "mambo", "nemotron-next"):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), "utf-8")
         with pytest.raises(CheckpointError, match="there is no table of its settings and tensors yet") as caught:
             read_directory(tmp_path)

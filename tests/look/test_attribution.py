@@ -89,8 +89,9 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
         x = _frozen(model.embed.norm, x)
         x = model.embed.projection(x) if trace.config.d_embed else x
     scale = trace.config.residual_scale
-    post, added = (trace.config.norm_order in orders for orders in (("post",), ("both", "output")))
     for layer, block in enumerate(model.blocks):
+        order = trace.config.at(layer).norm_order
+        post, added = order == "post", order in ("both", "output")
         attn = leaf(f"L{layer}.attn", trace.step("attn", layer))
         x = x + scale * (_frozen(block.attn_norm, attn) if added else attn)
         x = _frozen(block.norm1, x) if post else x

@@ -164,6 +164,12 @@ _MAMBA2: dict[str, Any] = {
 }
 
 
+def _mamba(**settings: Any) -> nn.Module:
+    given = {"vocab_size": V, "hidden_size": C, "num_hidden_layers": 2, **_ENDS, "state_size": 5, "conv_kernel": 3}
+    odd = {"time_step_rank": 3, "residual_in_fp32": False}
+    return transformers.MambaForCausalLM(transformers.MambaConfig(**{**given, **odd, **settings}))
+
+
 def _mamba2(**settings: Any) -> nn.Module:
     sizes = {"vocab_size": V, "hidden_size": C, "num_hidden_layers": 2, "num_heads": 12, "head_dim": 4, "n_groups": 3}
     given = {**sizes, **_ENDS, "state_size": 5, "conv_kernel": 3, "chunk_size": 4, "residual_in_fp32": False}
@@ -620,6 +626,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "olmo hybrid": lambda: _decoder("OlmoHybrid", **_OLMO_HYBRID),
     "olmo hybrid, turned, and writing less": lambda: _decoder(
         "OlmoHybrid", **_OLMO_HYBRID, linear_allow_neg_eigval=False, rope_parameters=_YARN, attention_bias=True
+    ),
+    "mamba": lambda: _mamba(),
+    "mamba, untied and convolutions without biases": lambda: _mamba(
+        tie_word_embeddings=False, use_conv_bias=False, time_step_rank=4
     ),
     "mamba 2": lambda: _mamba2(),
     "mamba 2, tied, one group and convolutions without biases": lambda: _mamba2(

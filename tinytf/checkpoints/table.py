@@ -174,9 +174,9 @@ class Stored:
 
     def named(self, layer: str, kind: str) -> str:
         """The stored name of the module's ``weight`` or ``bias`` in one layer."""
-        module = self.module.replace("{n}", layer)
         if kind == "bias" and self.bias:
             return self.bias.replace("{n}", layer)
+        module = self.module.replace("{n}", layer)
         return f"{module}.{kind}" if not self.bare else module if kind == "weight" else f"{module}_{kind}"
 
 

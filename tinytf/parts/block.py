@@ -4,10 +4,11 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from tinytf.errors import ConfigError
-from tinytf.parts import attention, feed_forward, gated_delta, mamba2, norm, short_conv
+from tinytf.parts import attention, feed_forward, gated_delta, mamba, mamba2, norm, short_conv
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.gated_delta import GatedDelta
+from tinytf.parts.mamba import Mamba
 from tinytf.parts.mamba2 import Mamba2
 from tinytf.parts.norm import Norms, Residual
 from tinytf.parts.part import Part, kinds_of, merged
@@ -19,7 +20,7 @@ from tinytf.parts.short_conv import ShortConvolution
 class BlockConfig(Part):
     """The parts of one layer."""
 
-    mixer: Attention | GatedDelta | ShortConvolution | Mamba2
+    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
@@ -49,7 +50,7 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 
 ROWS: tuple[Step, ...] = (
     *norm.BEFORE_MIXER, *_rows_of(Attention, attention), *_rows_of(GatedDelta, gated_delta),
-    *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2),
+    *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *norm.BETWEEN, *feed_forward.ROWS, *norm.AFTER,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

@@ -20,6 +20,7 @@ from tinytf.parts import (
     feed_forward,
     gated_delta,
     head,
+    mamba,
     mamba2,
     norm,
     pooling,
@@ -35,13 +36,18 @@ StepKey = tuple[str, int | None]
 """A step's short name and its layer; None outside the layers."""
 
 
+def _is_of(step: Step, row: Step) -> bool:
+    """Whether a step is that of a row, filled in for a model."""
+    return (step.name, step.title, step.mixer) == (row.name, row.title, row.mixer)
+
+
 def _of_row(row_number: int, changes: dict[str, Any]) -> Step:
     return replace(STEPS[row_number], **changes)
 
 
 def _pickled(step: Step) -> tuple[Callable[..., Step], tuple[int, dict[str, object]]]:
     """Pickle a step as its row number in STEPS and the fields that differ there, since lambdas cannot be pickled."""
-    row_number = next(i for i, row in enumerate(STEPS) if (row.name, row.title) == (step.name, step.title))
+    row_number = next(i for i, row in enumerate(STEPS) if _is_of(step, row))
     values = {field.name: getattr(step, field.name) for field in fields(step)}
     changes = {name: value for name, value in values.items() if value is not getattr(STEPS[row_number], name)}
     return _of_row, (row_number, changes)
@@ -65,7 +71,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *pooling.ROWS, *head.ROWS)
 """Every row that any model can have, in order of computation."""
-_PARTS = (embedding, norm, attention, gated_delta, short_conv, mamba2, positions, feed_forward, pooling, head)
+_PARTS = (embedding, norm, attention, gated_delta, short_conv, mamba2, mamba, positions, feed_forward, pooling, head)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
@@ -171,9 +177,7 @@ class StepTable:
         for step, _ in self.rows:
             first_rows.setdefault(step.name, step)
         inside = [step for step in first_rows.values() if step.in_layer]
-        self.layer_steps = tuple(
-            step for row in STEPS for step in inside if (step.name, step.title) == (row.name, row.title)
-        )
+        self.layer_steps = tuple(step for row in STEPS for step in inside if _is_of(step, row))
         self.before, self.after = tuple(before), tuple(after)
         self.by_name = {step.name: step for step in (*before, *self.layer_steps, *after)}
         self.embedded = next(step.name for step in reversed(before) if step.role == "residual")

@@ -314,7 +314,7 @@ APERTUS = replace(
     settings=(
         *UNTURNED,
         _EPS_1E_5,
-        Group(_require_rope),
+        Group(require_rope),
         rope(12_000_000.0),
         *HEAD_AND_ACTIVATION[1:],
         Key("hidden_act", "activation", "xielu", {**ACTIVATIONS, "xielu": "xielu"}),

@@ -1,5 +1,6 @@
-"""Mamba-2 by itself (Dao and Gu 2024; Codestral Mamba): no attention, no positions, no feed-forward."""
+"""Mamba and Mamba-2 by themselves (Gu and Dao 2023, 2024): no attention, no positions, no feed-forward."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ from tinytf.checkpoints.huggingface.llama import FIXED, LLAMA
 from tinytf.checkpoints.huggingface.mamba import NO_LIMIT, STATE_SPACE
 from tinytf.checkpoints.huggingface.table import lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
@@ -18,6 +20,18 @@ def _read_inner(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     return {"context": 2**20}
 
 
+_TRAINING = (
+    "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor", "time_step_max", "time_step_min",
+    "time_step_scale", "time_step_init_scheme",
+)  # fmt: skip
+"""Keys that have no effect in evaluation, or only on how numbers are rounded."""
+_AROUND = {
+    "embed.tokens": Stored("embeddings"),
+    "blocks.{n}.norm1": Stored("layers.{n}.norm"),
+    "final_norm": Stored("norm_f"),
+    "head.decoder": Stored("lm_head"),
+}
+
 MAMBA2 = replace(
     LLAMA,
     name="Mamba-2",
@@ -26,10 +40,7 @@ MAMBA2 = replace(
     classes={"none": "Mamba2Model", "lm": "Mamba2ForCausalLM"},
     only={"use_bias": (False,), "hidden_act": ("silu", "swish"), "rms_norm": (True,), "time_step_limit": NO_LIMIT},
     fixed={**FIXED, "activation": "silu", "positions": "none", "mixer": "mamba2", "d_ff": 0},
-    harmless=(
-        "chunk_size", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor", "time_step_max",
-        "time_step_min", "time_step_rank", "time_step_scale", "time_step_init_scheme",
-    ),
+    harmless=("chunk_size", "time_step_rank", *_TRAINING),
     settings=(
         Key("vocab_size"),
         Key("hidden_size", "d_model"),
@@ -47,14 +58,63 @@ MAMBA2 = replace(
     ),
     written={"use_bias": False},
     stored={
-        "embed.tokens": Stored("embeddings"),
-        "blocks.{n}.norm1": Stored("layers.{n}.norm"),
+        **_AROUND,
         **{name: replace(layout, module=layout.module.replace("mamba", "mixer"))
            for name, layout in STATE_SPACE.items()},
-        "final_norm": Stored("norm_f"),
-        "head.decoder": Stored("lm_head"),
     },
     skipped=(),
     copies={"lm_head.weight": "embeddings.weight"},
     heads={},
 )  # fmt: skip
+
+
+def _read_channels(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The channels, in groups of up to 64 which change no number, and the rank of their steps."""
+    inner = int(fields.number("expand", 2) * draft["d_model"])
+    fields.require("intermediate_size", (inner,))
+    width, rank = math.gcd(inner, 64), fields.data.get("time_step_rank", "auto")
+    rank = math.ceil(draft["d_model"] / 16) if rank in (None, "auto") else fields.whole("time_step_rank", least=1)
+    fields.asked.add("time_step_rank")
+    return {"n_heads": inner // width, "d_value": width, "dt_rank": rank, "context": 2**20}
+
+
+def _write_channels(config: ModelConfig) -> dict[str, Any]:
+    inner = config.n_heads * config.value_width
+    keys = {"expand": inner // config.d_model, "intermediate_size": inner, "time_step_rank": config.dt_rank}
+    return keys if config.mixer == "mamba" else {}
+
+
+_IN, _INNER = "layers.{n}.mixer", "n_heads·d_value"
+_STEPS = ("dt_rank", "d_head", "d_head")
+MAMBA = replace(
+    MAMBA2,
+    name="Mamba",
+    model_type="mamba",
+    classes={"none": "MambaModel", "lm": "MambaForCausalLM"},
+    only={"use_bias": (False,), "hidden_act": ("silu", "swish")},
+    fixed={**MAMBA2.fixed, "mixer": "mamba"},
+    harmless=("use_mambapy", "use_associative_scan", *_TRAINING),
+    settings=(
+        *MAMBA2.settings[:3],
+        Key("state_size", "d_head", 16),
+        Key("conv_kernel", "conv_width", 4),
+        Key("use_conv_bias", "conv_bias", True),
+        Key("layer_norm_epsilon", "norm_eps", 1e-5),
+        Key("tie_word_embeddings", "tied_head", True),
+        lm_head(),
+        Group(_read_channels, _write_channels),
+    ),
+    stored={
+        **_AROUND,
+        "blocks.{n}.mamba.v": Stored(f"{_IN}.in_proj", part=0, parts=(_INNER, _INNER)),
+        "blocks.{n}.mamba.gate": Stored(f"{_IN}.in_proj", part=1, parts=(_INNER, _INNER)),
+        "blocks.{n}.mamba.v_conv": Stored(f"{_IN}.conv1d", convolution=True),
+        "blocks.{n}.mamba.dt_low": Stored(f"{_IN}.x_proj", part=0, parts=_STEPS),
+        "blocks.{n}.mamba.k": Stored(f"{_IN}.x_proj", part=1, parts=_STEPS),
+        "blocks.{n}.mamba.q": Stored(f"{_IN}.x_proj", part=2, parts=_STEPS),
+        "blocks.{n}.mamba.dt_in": Stored(f"{_IN}.dt_proj"),
+        "blocks.{n}.mamba.dt": Stored(f"{_IN}.dt_proj"),
+        "blocks.{n}.mamba.scan": Stored(f"{_IN}.A_log", bare=True, bias=f"{_IN}.D"),
+        "blocks.{n}.mamba.o": Stored(f"{_IN}.out_proj"),
+    },
+)

@@ -33,6 +33,7 @@ from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.route_near import RouteNear
 from tinytf.steps.operations.scale import Scale
+from tinytf.steps.operations.scan import Scan
 from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
@@ -81,6 +82,7 @@ __all__ = [
     "Route",
     "RouteNear",
     "Scale",
+    "Scan",
     "Scores",
     "ShortConv",
     "Sight",

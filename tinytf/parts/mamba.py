@@ -1,0 +1,114 @@
+"""The selective state space of Mamba: a mixer with a small state for each channel (Gu and Dao 2023).
+
+Mamba's C, B and x are queries, keys and values here. Shapes: B batch, T tokens, H heads, which are groups of D
+channels and change no number; N numbers of a channel's state, the width of the one query and key head.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinytf.errors import ConfigError
+from tinytf.parts.norm import normed_input
+from tinytf.parts.part import COUNT, POSITIVE, Part, leaf
+from tinytf.parts.row import KV, OF_HEADS, WIDE, Config, Step
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba(Part):
+    """``n_heads`` groups of ``d_value`` channels, each with a state of ``d_head`` numbers.
+
+    Values pass through a convolution over ``conv_width`` tokens, with a ``conv_bias``; queries, keys, and steps through
+    ``dt_rank`` dimensions, are computed from the result.
+    """
+
+    called = "mamba"
+    n_heads: int = leaf(limits=POSITIVE, differs=True)
+    d_head: int = leaf(0, COUNT, differs=True)
+    d_value: int = leaf(0, COUNT, differs=True)
+    conv_width: int = leaf(4, POSITIVE)
+    conv_bias: bool = leaf(False)
+    dt_rank: int = leaf(0, COUNT)
+
+    def require(self) -> None:
+        if not self.dt_rank:
+            raise ConfigError("a selective state space computes its steps through dt_rank dimensions, and that is 0")
+        if not self.d_value:
+            object.__setattr__(self, "d_value", self.d_head)
+
+    def fit(self, d_model: int, causal: bool) -> None:
+        if not causal:
+            raise ConfigError("a state space reads from left to right, but causal is false")
+
+    @property
+    def n_kv_heads(self) -> int:
+        """One query and one key serve all channels."""
+        return 1
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers a layer caches of a text of any length: the states, and the window of the convolution."""
+        return self.n_heads * self.d_value * (self.d_head + self.conv_width - 1)
+
+    def words(self, causal: bool) -> dict[str, str]:
+        channels = f"Mamba of {self.n_heads * self.d_value:,} channels, a state of {self.d_head} numbers each"
+        return {
+            "recurrence": f"{channels}, after convolutions over {self.conv_width} tokens",
+            "biases": "convolutions" if self.conv_bias else "",
+        }
+
+
+def _project(o: "ModuleType", _: Config) -> Any:
+    return o.Linear(False)
+
+
+def _activate(o: "ModuleType", _: Config) -> Any:
+    return o.Activate("silu")
+
+
+_INNER = ("token", "n_heads·d_value")
+
+ROWS: tuple[Step, ...] = (
+    Step("v", "values (Mamba's x) before their convolution", "{mamba_in}·W_V", OF_HEADS, ("<residual>",), "v",
+         recorded=True, make=_project, module="mamba.v", matrix="W_V"),
+    Step("v_conv", "values, convolved", "Σ w·v of the last {mamba_taps} tokens{conv_bias}", OF_HEADS, ("v",), "v",
+         make=lambda o, c: o.ShortConv(c.conv_width, c.conv_bias), module="mamba.v_conv"),
+    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=_activate),
+    Step("inner", "values, side by side", "[head 0 | … | head {last_head}]", _INNER, ("v_act",), "v",
+         make=lambda o, _: o.Concat()),
+    Step("q", "queries (Mamba's C)", "inner·W_Q", KV, ("inner",), "q", recorded=True, make=_project, module="mamba.q",
+         matrix="W_Q"),
+    Step("k", "keys (Mamba's B)", "inner·W_K", KV, ("inner",), "k", recorded=True, make=_project, module="mamba.k",
+         matrix="W_K"),
+    Step("dt_low", "step size, compressed", "inner·W_dt_down", ("token", "dt_rank"), ("inner",), "attention",
+         make=_project, module="mamba.dt_low", matrix="W_dt_down"),
+    Step("dt_in", "step size of each channel before its softplus", "dt_low·W_dt", OF_HEADS, ("dt_low",), "attention",
+         make=_project, module="mamba.dt_in", matrix="W_dt"),
+    Step("dt", "step size of each channel", "Δ = softplus(dt_in + b)", OF_HEADS, ("dt_in",), "attention",
+         make=lambda o, _: o.Softplus(), module="mamba.dt", matrix=""),
+    Step("head_out", "what is read of each channel's state", "q·S + D·v_act, S ← e^(−e^A·Δ)·S + Δ·v_act·k", OF_HEADS,
+         ("q", "k", "dt", "v_act"), "v", recorded=True, core=True, make=lambda o, _: o.Scan(), module="mamba.scan",
+         matrix=""),
+    Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
+         make=_project, module="mamba.gate", matrix="W_Z"),
+    Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_out", OF_HEADS, ("gate", "head_out"), "v",
+         recorded=True, make=_activate),
+    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", _INNER, ("head_gated",), "v",
+         make=lambda o, _: o.Concat()),
+    Step("attn", "output of the state space", "concat·W_O", WIDE, ("concat",), "attention", recorded=True,
+         make=_project, module="mamba.o", matrix="W_O"),
+)  # fmt: skip
+"""From the input of the mixer to its output."""
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that fill each placeholder in the formulas of these rows."""
+    bias = " + b" if c.conv_bias else ""
+    return {"mamba_in": "n" if normed_input(c) else "x", "mamba_taps": str(c.conv_width), "conv_bias": bias}
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that each placeholder among the inputs of these rows stands for; none here."""
+    return {}
