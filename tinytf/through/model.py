@@ -87,13 +87,13 @@ class ThroughModel(TextModel):
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "through": "transformers"}
 
-    def inputs(self, ids: list[int]) -> dict[str, Any]:
-        """The arguments of a pass over one text."""
+    def inputs(self, ids: list[int], answer: list[int] | None = None) -> dict[str, Any]:
+        """The arguments of a pass over one text; ``answer`` is what a decoder beside the encoder has so far."""
         tokens = torch.tensor([ids], device=self.transformer.device)
         inputs: dict[str, Any] = {"input_ids": tokens, **self._options}
         if self.transformer.config.is_encoder_decoder:
             start = getattr(self.transformer.config, "decoder_start_token_id", None) or 0
-            inputs["decoder_input_ids"] = torch.tensor([[start]], device=tokens.device)
+            inputs["decoder_input_ids"] = torch.tensor([answer or [start]], device=tokens.device)
         return inputs
 
     @cached_property
@@ -111,10 +111,10 @@ class ThroughModel(TextModel):
         return compared("", first[:-1], second[:-1].double()).holds
 
     @torch.no_grad()
-    def logits(self, ids: list[int]) -> Tensor | None:
-        """The logits (T, V) of a text, or (classes,); None if the model gives none."""
+    def logits(self, ids: list[int], answer: list[int] | None = None) -> Tensor | None:
+        """The logits (T, V) of a text or the ``answer`` to it, or (classes,); None if the model gives none."""
         torch.manual_seed(0)
-        return logits_of(self._run(lambda: self.transformer(**self.inputs(ids))))
+        return logits_of(self._run(lambda: self.transformer(**self.inputs(ids, answer))))
 
     def record(self, encoding: Encoding) -> tuple[Recording, Roles]:
         """Every call of a module for a text, and the roles of the modules.
@@ -155,4 +155,6 @@ def open_through(
     if takes not in ("input_ids", "decoder_input_ids"):
         raise UsageError(f"{source.name} takes {takes} and no text", "tinytf shows what models do with text")
     vocabulary = vocabulary_of(directory, module)
-    return ThroughModel(source.name, module, vocabulary.tokenizer, source.where, vocabulary.note)
+    opened = ThroughModel(source.name, module, vocabulary.tokenizer, source.where, vocabulary.note)
+    opened.config  # noqa: B018 - which runs it, so that nothing runs unasked later
+    return opened

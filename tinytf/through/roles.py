@@ -75,7 +75,7 @@ def roles_of(module: Any, recording: Recording) -> Roles:
         if call.module is head or (embeddings is not None and getattr(call.module, "weight", None) is embeddings)
     }
     ordered = sorted(stacks, key=lambda path: len(stacks[path]))
-    last = stacks[ordered[-1]][-1] if ordered else None
+    last = calls[stacks[ordered[-1]][-1]] if ordered else None
     layers = {layer for own in stacks.values() for layer in own}
     attentions = innermost(recording.calls)
     for path, call in calls.items():
@@ -90,11 +90,11 @@ def innermost(calls: Sequence[Call]) -> frozenset[str]:
     return frozenset(path for path in paths if not any(other.startswith(f"{path}.") for other in paths))
 
 
-def _role(path: str, call: Call, layers: set[str], last: str | None) -> str:
+def _role(path: str, call: Call, layers: set[str], last: Call | None) -> str:
     if path in layers:
         return "layer"
     if call.proof is not None and call.proof.holds and call.proof.formula in NORMS:
-        return "final norm" if last is not None and call.source == last else "norm"
+        return "final norm" if last is not None and call.source in (last.path, last.passes) else "norm"
     is_part = path.rpartition(".")[0] in layers
     if is_part and call.alone is not None and sum(parameter.dim() > 1 for parameter in call.module.parameters()) > 1:
         return "feed-forward" if call.alone else "mixer"

@@ -142,10 +142,11 @@ class ThroughTrace(Report):
         return [_array(name, tensor, self.encoding) for name, tensor in self.at]
 
     def stored(self) -> list[Array]:
-        """The outputs asked for; without any, every output that is not passed on."""
+        """The outputs asked for; without any, the ids, and every output that is not passed on."""
         if self.at:
             return self.arrays()
-        return [_array(call.path, unbatched(call.output), self.encoding) for call in self.recording.made()]
+        ids = Array.of("ids", ["token"], torch.tensor(self.encoding.ids))
+        return [ids, *(_array(call.path, unbatched(call.output), self.encoding) for call in self.recording.made())]
 
 
 def _array(name: str, tensor: Tensor, encoding: Encoding) -> Array:
@@ -220,11 +221,16 @@ def _picked(recording: Recording, names: Sequence[str]) -> list[tuple[str, Tenso
     outputs |= {f"{call.path}.weights": call.weights for call in recording.calls if call.weights is not None}
     picked: list[tuple[str, Tensor]] = []
     for name in names:
-        found = [path for path in outputs if fnmatchcase(path, name)]
-        if not found:
-            raise UsageError(f"no module that ran is called {name!r}", did_you_mean(name, list(outputs)))
-        picked += [(path, outputs[path]) for path in found]
+        picked += [(path, outputs[path]) for path in matching(list(outputs), name)]
     return picked
+
+
+def matching(paths: Sequence[str], name: str) -> list[str]:
+    """The paths that a name or pattern chooses. Raises UsageError if there is none, with the nearest."""
+    found = [path for path in paths if fnmatchcase(path, name)]
+    if not found:
+        raise UsageError(f"no module that ran is called {name!r}", did_you_mean(name, paths))
+    return found
 
 
 def predicted(model: ThroughModel, encoding: Encoding, logits: Tensor | None, top: int) -> Prediction | None:

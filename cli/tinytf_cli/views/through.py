@@ -94,7 +94,9 @@ def _output_blocks(
     if name.endswith(".weights") and values.ndim == 3:
         for head, weights in enumerate(values):
             yield Heading(f"{name}, head {head}", shape, "weights")
-            yield Heat(weights, _names(shown, len(weights)), _names(shown, weights.shape[1]), "unit", axes="query, key")
+            rows, columns = _names(shown, len(weights)), _names(shown, weights.shape[1])
+            seen = weights != 0 if (weights == 0).any() else None
+            yield Heat(weights, rows, columns, "unit", seen, hidden="exactly 0", axes="query, key")
         return
     yield Heading(name, shape, "output")
     rows = values.reshape(-1, values.shape[-1]) if values.ndim else np.reshape(values, (1, 1))
