@@ -67,6 +67,7 @@ def test_what_a_module_is_follows_from_what_it_does(directories):
     jamba, report = roles("jamba")
     assert jamba["model.layers.*.mamba"] == "mixer"
     assert jamba["model.layers.*.self_attn"] == "attention"
+    assert jamba["model.layers.*.mamba.dt_layernorm"] == "norm"
     assert jamba["model.layers.*.feed_forward"] == "feed-forward"
     assert (jamba["model.embed_tokens"], jamba["model.final_layernorm"]) == ("embedding", "final norm")
     assert (jamba["lm_head"], report.stacks) == ("head", (("model.layers", 2),))

@@ -15,7 +15,7 @@ from tinytf.text_model import TextModel
 from tinytf.through.formulas import compared
 from tinytf.through.opening import directory_of, open_module, quiet_transformers, reason_of, vocabulary_of
 from tinytf.through.recording import Recording, logits_of, record
-from tinytf.through.roles import Roles, parts_of_layers, roles_of
+from tinytf.through.roles import Roles, ends_of, parts_of_layers, roles_of
 
 _TRIED = 6
 """Tokens of the text with which the model is asked whether it sees later tokens."""
@@ -55,12 +55,11 @@ class ThroughModel(TextModel):
         """The ``Outcomes`` of the model."""
         module = self.transformer
         text, name = module.config.get_text_config(), type(module).__name__
-        embedding = module.get_input_embeddings()
-        vocabulary: int = getattr(embedding, "num_embeddings", None) or getattr(text, "vocab_size", None) or 0
+        embedding, head = ends_of(module)
+        vocabulary: int = (
+            getattr(embedding, "num_embeddings", None) or getattr(text, "vocab_size", None) or self.tokenizer.vocab_size
+        )
         context = next((v for k in _CONTEXTS if isinstance(v := getattr(text, k, None), int) and v > 0), _LONG)
-        pads = getattr(embedding, "padding_idx", None)
-        context -= pads + 1 if name.startswith(_PADDED) and pads is not None else 0
-        head = module.get_output_embeddings()
         labels = (
             tuple(str(label) for _, label in sorted((module.config.id2label or {}).items())) if head is None else ()
         )
@@ -136,8 +135,6 @@ class ThroughModel(TextModel):
 
 
 _CONTEXTS = ("max_position_embeddings", "n_positions", "seq_length", "n_ctx")
-_PADDED = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "MPNet")
-"""Classes whose positions begin after that of the padding, which is in the table too."""
 
 
 def open_through(

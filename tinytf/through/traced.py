@@ -80,7 +80,8 @@ class Failure(Data):
 
 @dataclass(frozen=True)
 class ModuleProof(Data):
-    """How many of the outputs that modules ``made`` were computed again, and the largest ``difference``, at ``module``.
+    """How many of the outputs that modules ``made`` were computed again, and the largest ``difference``, at ``module``, where
+    the largest number is ``scale``.
 
     ``passed`` outputs are those of a module inside, or the input, so there is nothing to compute. ``unseen`` inputs are
     no output of another module, nor a sum, a product or a mixture of some: code outside modules made them, and the
@@ -95,6 +96,7 @@ class ModuleProof(Data):
     unseen: int
     maps: int
     difference: float
+    scale: float
     module: str
     failures: tuple[Failure, ...]
 
@@ -208,11 +210,12 @@ def _check(recording: Recording) -> ModuleProof:
         if call.proof is not None
     )
     worst = max(proved, key=lambda call: call.proof.off if call.proof else 0.0, default=None)
-    off = worst.proof.off if worst is not None and worst.proof is not None else 0.0
+    proof = None if worst is None else worst.proof
+    off, scale = (0.0, 0.0) if proof is None else (proof.off, proof.scale)
     name = "" if worst is None else worst.path
     passed, unseen = len(recording.calls) - len(made), len(recording.unseen())
     maps = len(innermost(recording.calls))
-    return ModuleProof(len(proved), len(made), passed, unseen, maps, off, name, failures)
+    return ModuleProof(len(proved), len(made), passed, unseen, maps, off, scale, name, failures)
 
 
 def _picked(recording: Recording, names: Sequence[str]) -> list[tuple[str, Tensor]]:

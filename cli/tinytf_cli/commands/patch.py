@@ -76,7 +76,9 @@ def patch(
                 "through transformers, a module is patched by its path", "name it with --at; try trace first"
             )
         top = options.top or 5
-        output.draw(patch_through(through, *texts, options.addresses, top=top, truncate=options.truncate))
+        clean_text, corrupt_text = texts
+        at, truncate = options.addresses, options.truncate
+        output.draw(patch_through(through, clean_text, corrupt_text, at, top=top, truncate=truncate))
         return 0
     model = model_options.open()
     tokens: dict[str, Any] = {
