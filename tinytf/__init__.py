@@ -65,6 +65,10 @@ if TYPE_CHECKING:
     from tinytf.student.checked import Checked as Checked
     from tinytf.text.chat import Conversation as Conversation
     from tinytf.text.tokenizer import Encoding as Encoding
+    from tinytf.through.changing import Changed as Changed
+    from tinytf.through.comparing import ModuleDifferences as ModuleDifferences
+    from tinytf.through.model import open_through as open_through
+    from tinytf.through.traced import ThroughTrace as ThroughTrace
     from tinytf.trace.record import record as record
     from tinytf.trace.trace import Trace as Trace
     from tinytf.training.film.film import Film as Film
@@ -92,6 +96,7 @@ _LAZY = {
     "Catalogue": "tinytf.catalogue",
     "Census": "tinytf.look.census",
     "Certificate": "tinytf.certification.certify",
+    "Changed": "tinytf.through.changing",
     "Checked": "tinytf.student.checked",
     "Checkup": "tinytf.doctor",
     "Code": "tinytf.look.code",
@@ -117,6 +122,7 @@ _LAZY = {
     "Looking": "tinytf.generate.loop",
     "Meanings": "tinytf.glossary",
     "Model": "tinytf.loading",
+    "ModuleDifferences": "tinytf.through.comparing",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
     "Parameters": "tinytf.look.parameters",
@@ -134,6 +140,7 @@ _LAZY = {
     "Score": "tinytf.generate.score",
     "Splits": "tinytf.compare.splits",
     "Taught": "tinytf.lessons.teach",
+    "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",
     "Trace": "tinytf.trace.trace",
     "Traced": "tinytf.look.traced",
@@ -142,6 +149,7 @@ _LAZY = {
     "Verification": "tinytf.worked.verify",
     "capture": "tinytf.compare.dumps.capture",
     "load": "tinytf.loading",
+    "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",
 }
 

@@ -33,7 +33,7 @@ SMALL = 10_000_000
 _QUOTED = 50
 """Longest text, in characters, that a suggested command line repeats."""
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
-WITH_THROUGH = "trace"
+WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -99,22 +99,23 @@ class ModelOptions:
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of weights and activations.")
     seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed.")
-    adapter: Path | None = option(
-        type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
-    )
-    tokenizer: str | None = tokenizer_option()
-
     through: str | None = option(
         type=click.Choice(["transformers"]),
         help="Run a directory through transformers, with hooks on its modules; by default where tinytf has no table.",
     )  # fmt: skip
     trust_remote_code: bool = option(is_flag=True, help="With --through: run the Python code in the directory.")
+    adapter: Path | None = option(
+        type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
+    )
+    tokenizer: str | None = tokenizer_option()
 
     def through_model(self, output: Output) -> "ThroughModel | None":
         """The model through transformers, if --through asks for it or tinytf has no table for it; else None."""
         if host() is not None:
             return None
         if self.through is None:
+            if self.trust_remote_code:
+                return None
             from tinytf.through.opening import has_no_table
 
             if not has_no_table(self.model):
@@ -122,8 +123,9 @@ class ModelOptions:
             output.note("there is no table for this architecture, so it runs through transformers")
         from tinytf.through.model import open_through
 
-        if self.adapter is not None:
-            raise UsageError("--adapter goes with a model that tinytf computes itself", "leave it out")
+        for name in ("adapter", "tokenizer"):
+            if getattr(self, name) is not None:
+                raise UsageError(f"--{name} goes with a model that tinytf computes itself", "leave it out")
         return open_through(
             self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code
         )  # fmt: skip
@@ -133,19 +135,25 @@ class ModelOptions:
 
         Raises UsageError for --through, which only some commands take; those ask ``through_model`` first.
         """
-        if self.through is not None or self.trust_remote_code:
+        if self.trust_remote_code and self.through is None:
+            raise UsageError("--trust-remote-code goes with --through", "add --through transformers")
+        if self.through is not None:
             raise UsageError(
                 "this needs a model that tinytf computes itself, not one that runs through transformers",
-                f"{WITH_THROUGH} takes --through transformers, outside a session",
+                f"{WITH_THROUGH} take --through transformers, outside a session",
             )
         session = host()
         if session is not None and not is_typed("model", "device", "dtype", "adapter", "tokenizer"):
             return session.model
+        from tinytf.checkpoints.huggingface.load import UnknownArchitecture
         from tinytf.loading import load
 
-        opened = load(
-            self.model, self.tokenizer, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter
-        )
+        try:
+            opened = load(
+                self.model, self.tokenizer, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter
+            )
+        except UnknownArchitecture as error:
+            raise UnknownArchitecture(error.message, f"{WITH_THROUGH} run it through transformers") from None
         if opened.n_parameters < SMALL:
             import torch
 

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -167,7 +169,7 @@ def stream_with(model: Transformer, ids: Sequence[int], options: StreamOptions) 
     def runner() -> Runner:
         return Runner(model, ids, cache, chunk=chunk, texts=options.samples, kind=options.kind, look=attention)
 
-    return _steps(runner, ids, options, attention)
+    return steps_of(runner, ids, options, attention)
 
 
 stream = by_keyword(StreamOptions)(stream_with)
@@ -216,9 +218,26 @@ class _Seen:
         return torch.stack([layer_rows[row] for layer_rows in self.rows])
 
 
-def _steps(
-    make_runner: Callable[[], Runner], ids: Sequence[int], options: StreamOptions, seen: _Seen | None
+class Running(Protocol):
+    """Gives the logits of texts that grow; explained at Runner."""
+
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def note(self) -> str: ...
+    @property
+    def full(self) -> bool: ...
+    @property
+    def model(self) -> Any: ...
+    def first(self) -> Tensor: ...
+    def go_on(self, rows: Sequence[int], ids: Sequence[int]) -> Tensor: ...
+    def undisturbed(self) -> AbstractContextManager[None]: ...
+
+
+def steps_of(
+    make_runner: Callable[[], Running], ids: Sequence[int], options: StreamOptions, seen: _Seen | None
 ) -> Iterator[GeneratedToken]:
+    """The tokens that a runner's logits lead to, from the settings alone: which model it runs does not matter."""
     running = [
         _Sample(number, ids, options.seed, PieceDecoder(options.decode, ids, options.stops))
         for number in range(1, options.samples + 1)

@@ -99,8 +99,10 @@ class Underway(Report, Generic[Whole]):
         for _ in self.coming():
             pass
         report = self.now
+        if not report.kind.quantize or report.interrupted:
+            return report
         ids = report.text_ids[-min(_COST_TOKENS, self.model.config.context) :]
-        if not report.kind.quantize or report.interrupted or len(ids) < 2:
+        if len(ids) < 2:
             return report
         if "int8_cost" not in self._progress.more:
             self._progress.more["int8_cost"] = quantization_cost(self.model, ids, compile=report.kind.compile)

@@ -222,13 +222,13 @@ def lens(
     readings: list[list[tuple[Tensor, ...]]] = [[] for _ in steps]
     for number, start in enumerate(starts):
         rows = positions[start : start + count]
-        expected = [_expected(chunk) for chunk in final[start : start + count].split(few)]
+        expected = [expected_of(chunk) for chunk in final[start : start + count].split(few)]
         for index, step in enumerate(steps):
             logits = final[start : start + count]
             if index < len(steps) - 1:
                 logits = transformer.unembed(transformer.final_norm(trace.step(*step)[rows]))
             readings[index] += [
-                _reading(chunk, expected_chunk, min(top, vocabulary), chosen)
+                reading_of(chunk, expected_chunk, min(top, vocabulary), chosen)
                 for chunk, expected_chunk in zip(logits.split(few), expected, strict=True)
             ]
             on_progress(number * len(steps) + index + 1, len(starts) * len(steps))
@@ -276,14 +276,14 @@ def _mean_log_probability(weights: Tensor, probs: Tensor, logits: Tensor) -> Ten
     return torch.linalg.vecdot(weights, logits) - log_sum
 
 
-def _expected(logits: Tensor) -> tuple[Tensor, Tensor]:
+def expected_of(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The final distribution at some positions: probabilities (P, V), and Σ p·ln p (P,), in float64."""
     probs = logits.softmax(dim=-1, dtype=torch.float64)
     return probs, _mean_log_probability(probs, probs, logits.double())
 
 
-def _reading(logits: Tensor, expected: tuple[Tensor, Tensor], top: int, tracked: Tensor) -> tuple[Tensor, ...]:
-    """The fields of a Stage for some positions, from its logits (P, V) and the final distribution of ``_expected``."""
+def reading_of(logits: Tensor, expected: tuple[Tensor, Tensor], top: int, tracked: Tensor) -> tuple[Tensor, ...]:
+    """The fields of a Stage for some positions, from its logits (P, V) and the result of ``expected_of``."""
     best = logits.topk(top, dim=-1).indices  # (P, k)
     probs, logits64 = logits.softmax(dim=-1, dtype=torch.float64), logits.double()
     entropy = -_mean_log_probability(probs, probs, logits64)

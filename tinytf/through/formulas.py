@@ -28,11 +28,15 @@ Formula = Callable[[Any, Tensor, Tensor], Tensor | None]
 
 @dataclass(frozen=True)
 class Proof:
-    """A second computation of an output: by which ``formula``, and how far it was ``off`` where ``allowed``."""
+    """A second computation of an output: by which ``formula``, and how far it was ``off`` where ``allowed``.
+
+    ``scale`` is the largest number that the formula gives.
+    """
 
     formula: str
     off: float
     allowed: float
+    scale: float
 
     @property
     def holds(self) -> bool:
@@ -42,8 +46,9 @@ class Proof:
 def compared(formula: str, found: Tensor, expected: Tensor) -> Proof:
     """How far an output is from what a formula gives, where rounding of its dtype is allowed."""
     off = float((found.to(expected.device).double() - expected.reshape(found.shape)).abs().max())
-    limit = allowed(STEP, found.dtype) * max(float(expected.abs().max()), 1e-6)
-    return Proof(formula, off if math.isfinite(off) else math.inf, limit)
+    scale = float(expected.abs().max())
+    limit = allowed(STEP, found.dtype) * max(scale, 1e-6)
+    return Proof(formula, off if math.isfinite(off) else math.inf, limit, scale)
 
 
 def _wide(x: Tensor) -> Tensor:

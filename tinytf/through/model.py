@@ -15,7 +15,7 @@ from tinytf.text_model import TextModel
 from tinytf.through.formulas import compared
 from tinytf.through.opening import directory_of, open_module, quiet_transformers, reason_of, vocabulary_of
 from tinytf.through.recording import Recording, logits_of, record
-from tinytf.through.roles import Roles, parts_of_layers, roles_of
+from tinytf.through.roles import Roles, ends_of, parts_of_layers, roles_of
 
 _TRIED = 6
 """Tokens of the text with which the model is asked whether it sees later tokens."""
@@ -55,12 +55,11 @@ class ThroughModel(TextModel):
         """The ``Outcomes`` of the model."""
         module = self.transformer
         text, name = module.config.get_text_config(), type(module).__name__
-        embedding = module.get_input_embeddings()
-        vocabulary: int = getattr(embedding, "num_embeddings", None) or getattr(text, "vocab_size", None) or 0
+        embedding, head = ends_of(module)
+        vocabulary: int = (
+            getattr(embedding, "num_embeddings", None) or getattr(text, "vocab_size", None) or self.tokenizer.vocab_size
+        )
         context = next((v for k in _CONTEXTS if isinstance(v := getattr(text, k, None), int) and v > 0), _LONG)
-        pads = getattr(embedding, "padding_idx", None)
-        context -= pads + 1 if name.startswith(_PADDED) and pads is not None else 0
-        head = module.get_output_embeddings()
         labels = (
             tuple(str(label) for _, label in sorted((module.config.id2label or {}).items())) if head is None else ()
         )
@@ -87,13 +86,13 @@ class ThroughModel(TextModel):
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "through": "transformers"}
 
-    def inputs(self, ids: list[int]) -> dict[str, Any]:
-        """The arguments of a pass over one text."""
+    def inputs(self, ids: list[int], answer: list[int] | None = None) -> dict[str, Any]:
+        """The arguments of a pass over one text; ``answer`` is what a decoder beside the encoder has so far."""
         tokens = torch.tensor([ids], device=self.transformer.device)
         inputs: dict[str, Any] = {"input_ids": tokens, **self._options}
         if self.transformer.config.is_encoder_decoder:
             start = getattr(self.transformer.config, "decoder_start_token_id", None) or 0
-            inputs["decoder_input_ids"] = torch.tensor([[start]], device=tokens.device)
+            inputs["decoder_input_ids"] = torch.tensor([answer or [start]], device=tokens.device)
         return inputs
 
     @cached_property
@@ -111,10 +110,10 @@ class ThroughModel(TextModel):
         return compared("", first[:-1], second[:-1].double()).holds
 
     @torch.no_grad()
-    def logits(self, ids: list[int]) -> Tensor | None:
-        """The logits (T, V) of a text, or (classes,); None if the model gives none."""
+    def logits(self, ids: list[int], answer: list[int] | None = None) -> Tensor | None:
+        """The logits (T, V) of a text or the ``answer`` to it, or (classes,); None if the model gives none."""
         torch.manual_seed(0)
-        return logits_of(self._run(lambda: self.transformer(**self.inputs(ids))))
+        return logits_of(self._run(lambda: self.transformer(**self.inputs(ids, answer))))
 
     def record(self, encoding: Encoding) -> tuple[Recording, Roles]:
         """Every call of a module for a text, and the roles of the modules.
@@ -136,8 +135,6 @@ class ThroughModel(TextModel):
 
 
 _CONTEXTS = ("max_position_embeddings", "n_positions", "seq_length", "n_ctx")
-_PADDED = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "MPNet")
-"""Classes whose positions begin after that of the padding, which is in the table too."""
 
 
 def open_through(
@@ -155,4 +152,6 @@ def open_through(
     if takes not in ("input_ids", "decoder_input_ids"):
         raise UsageError(f"{source.name} takes {takes} and no text", "tinytf shows what models do with text")
     vocabulary = vocabulary_of(directory, module)
-    return ThroughModel(source.name, module, vocabulary.tokenizer, source.where, vocabulary.note)
+    opened = ThroughModel(source.name, module, vocabulary.tokenizer, source.where, vocabulary.note)
+    opened.config  # noqa: B018 - which runs it, so that nothing runs unasked later
+    return opened

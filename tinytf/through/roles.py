@@ -33,6 +33,17 @@ class Roles:
         )
 
 
+def ends_of(module: Any) -> tuple[Any, Any]:
+    """What a model names as its input and output embeddings; None for one that it does not name."""
+    ends = []
+    for find in (module.get_input_embeddings, module.get_output_embeddings):
+        try:
+            ends.append(find())
+        except (NotImplementedError, AttributeError):
+            ends.append(None)
+    return ends[0], ends[1]
+
+
 def stacks_of(module: nn.Module) -> dict[str, nn.ModuleList]:
     """The lists of modules that are in no other list, by path."""
     lists = {path: part for path, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part)}
@@ -68,14 +79,15 @@ def roles_of(module: Any, recording: Recording) -> Roles:
         for path, own in stacks.items()
         if own and all(calls[layer].output.dim() > 2 and any(calls[layer].module.children()) for layer in own)
     }
-    embeddings, head = getattr(module.get_input_embeddings(), "weight", None), module.get_output_embeddings()
+    embedding, head = ends_of(module)
+    embeddings = getattr(embedding, "weight", None)
     roles = {
         path: "head" if call.module is head else "embedding"
         for path, call in calls.items()
         if call.module is head or (embeddings is not None and getattr(call.module, "weight", None) is embeddings)
     }
     ordered = sorted(stacks, key=lambda path: len(stacks[path]))
-    last = stacks[ordered[-1]][-1] if ordered else None
+    last = calls[stacks[ordered[-1]][-1]] if ordered else None
     layers = {layer for own in stacks.values() for layer in own}
     attentions = innermost(recording.calls)
     for path, call in calls.items():
@@ -90,11 +102,12 @@ def innermost(calls: Sequence[Call]) -> frozenset[str]:
     return frozenset(path for path in paths if not any(other.startswith(f"{path}.") for other in paths))
 
 
-def _role(path: str, call: Call, layers: set[str], last: str | None) -> str:
+def _role(path: str, call: Call, layers: set[str], last: Call | None) -> str:
     if path in layers:
         return "layer"
     if call.proof is not None and call.proof.holds and call.proof.formula in NORMS:
-        return "final norm" if last is not None and call.source == last else "norm"
+        reads_last = last is not None and call.source and call.source in (last.path, last.passes)
+        return "final norm" if reads_last else "norm"
     is_part = path.rpartition(".")[0] in layers
     if is_part and call.alone is not None and sum(parameter.dim() > 1 for parameter in call.module.parameters()) > 1:
         return "feed-forward" if call.alone else "mixer"

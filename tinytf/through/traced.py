@@ -80,7 +80,8 @@ class Failure(Data):
 
 @dataclass(frozen=True)
 class ModuleProof(Data):
-    """How many of the outputs that modules ``made`` were computed again, and the largest ``difference``, at ``module``.
+    """How many of the outputs that modules ``made`` were computed again, and the largest ``difference``, at ``module``, where
+    the largest number is ``scale``.
 
     ``passed`` outputs are those of a module inside, or the input, so there is nothing to compute. ``unseen`` inputs are
     no output of another module, nor a sum, a product or a mixture of some: code outside modules made them, and the
@@ -95,6 +96,7 @@ class ModuleProof(Data):
     unseen: int
     maps: int
     difference: float
+    scale: float
     module: str
     failures: tuple[Failure, ...]
 
@@ -142,10 +144,11 @@ class ThroughTrace(Report):
         return [_array(name, tensor, self.encoding) for name, tensor in self.at]
 
     def stored(self) -> list[Array]:
-        """The outputs asked for; without any, every output that is not passed on."""
+        """The outputs asked for; without any, the ids, and every output that is not passed on."""
         if self.at:
             return self.arrays()
-        return [_array(call.path, unbatched(call.output), self.encoding) for call in self.recording.made()]
+        ids = Array.of("ids", ["token"], torch.tensor(self.encoding.ids))
+        return [ids, *(_array(call.path, unbatched(call.output), self.encoding) for call in self.recording.made())]
 
 
 def _array(name: str, tensor: Tensor, encoding: Encoding) -> Array:
@@ -207,11 +210,12 @@ def _check(recording: Recording) -> ModuleProof:
         if call.proof is not None
     )
     worst = max(proved, key=lambda call: call.proof.off if call.proof else 0.0, default=None)
-    off = worst.proof.off if worst is not None and worst.proof is not None else 0.0
+    proof = None if worst is None else worst.proof
+    off, scale = (0.0, 0.0) if proof is None else (proof.off, proof.scale)
     name = "" if worst is None else worst.path
     passed, unseen = len(recording.calls) - len(made), len(recording.unseen())
     maps = len(innermost(recording.calls))
-    return ModuleProof(len(proved), len(made), passed, unseen, maps, off, name, failures)
+    return ModuleProof(len(proved), len(made), passed, unseen, maps, off, scale, name, failures)
 
 
 def _picked(recording: Recording, names: Sequence[str]) -> list[tuple[str, Tensor]]:
@@ -220,11 +224,16 @@ def _picked(recording: Recording, names: Sequence[str]) -> list[tuple[str, Tenso
     outputs |= {f"{call.path}.weights": call.weights for call in recording.calls if call.weights is not None}
     picked: list[tuple[str, Tensor]] = []
     for name in names:
-        found = [path for path in outputs if fnmatchcase(path, name)]
-        if not found:
-            raise UsageError(f"no module that ran is called {name!r}", did_you_mean(name, list(outputs)))
-        picked += [(path, outputs[path]) for path in found]
+        picked += [(path, outputs[path]) for path in matching(list(outputs), name)]
     return picked
+
+
+def matching(paths: Sequence[str], name: str) -> list[str]:
+    """The paths that a name or pattern chooses. Raises UsageError if there is none, with the nearest."""
+    found = [path for path in paths if fnmatchcase(path, name)]
+    if not found:
+        raise UsageError(f"no module that ran is called {name!r}", did_you_mean(name, paths))
+    return found
 
 
 def predicted(model: ThroughModel, encoding: Encoding, logits: Tensor | None, top: int) -> Prediction | None:

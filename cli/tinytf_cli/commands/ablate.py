@@ -10,7 +10,7 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ResumeOptions, TraceOptions
+from tinytf_cli.options import FoldOptions, ResumeOptions, TraceOptions, require_only
 
 if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut
@@ -67,6 +67,17 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
         raise UsageError("--head goes with --without", "to ablate a head, use --at L0H1")
     if options.reference is not None and options.how == "zero":
         raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
+    through = tracing.model_options.through_model(tracing.output)
+    if through is not None:
+        from tinytf.through.changing import ablate_through
+
+        require_only(("addresses", "top"), (Options, ResumeOptions))
+        tracing.texts.items  # noqa: B018 - report a missing text first
+        top, truncate = options.top or 5, tracing.texts.truncate
+        reports = (
+            ablate_through(through, text, options.addresses, top=top, truncate=truncate) for text in tracing.texts
+        )
+        return tracing.output.draw_all(reports, "ablations", tracing.texts.lines)
     resume = resume_options.checked_file("--sweep" if options.sweep is None else "")
     model = tracing.model
     if options.without:

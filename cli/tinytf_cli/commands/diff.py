@@ -10,13 +10,15 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import DTYPES, ChatOptions, FoldOptions, ModelOptions
+from tinytf_cli.options import DTYPES, ChatOptions, FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.compare.difference import Difference
     from tinytf.loading import Model
     from tinytf.text.chat import Written
+    from tinytf.through.comparing import ModuleDifferences
+    from tinytf.through.model import ThroughModel
 
 _SETTINGS = ("tolerance", "head", "top", "fail_over", "truncate", "force")
 _EXAMPLES = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --versus B "The cat sat"'
@@ -77,9 +79,39 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     """
     from tinytf_cli.views.difference import DifferenceDisplay
 
+    through = None if model_options.through is None and not is_typed("model") else model_options.through_model(output)
+    if through is not None:
+        from tinytf_cli.views.module_differences import ModuleDifferencesDisplay
+
+        modules = _through(through, options, model_options)
+        output.draw(modules, ModuleDifferencesDisplay(fold.all or options.full))
+        return 0 if modules.holds else 1
     report = _compared(options, model_options)
     output.draw(report, DifferenceDisplay(fold.rows(options.rows), options.full, options.head is not None, options.top))
     return 0 if report.holds else 1
+
+
+def _through(model: "ThroughModel", options: Options, model_options: ModelOptions) -> "ModuleDifferences":
+    """The difference of two runs through transformers, or of one and a file of activations."""
+    from tinytf.compare.dumps.read import SUFFIXES, open_dump
+    from tinytf.through.comparing import diff_through
+    from tinytf.through.model import open_through
+
+    taken = ("texts", "versus", "versus_dtype", "truncate", "tolerance", "fail_over", "full", "chat", "system")
+    require_only(taken, (Options,))
+    settings: dict[str, Any] = {name: getattr(options, name) for name in ("tolerance", "fail_over", "truncate")}
+    if options.versus is not None and options.versus.lower().endswith(SUFFIXES):
+        text = _texts(options, True)[0] if options.texts else None
+        return diff_through(model, text, open_dump(options.versus), **settings)
+    first, second = _texts(options, options.versus is not None or options.versus_dtype is not None)
+    if second is not None:
+        return diff_through(model, first, second, **settings)
+    dtype = options.versus_dtype or model_options.dtype
+    other = open_through(
+        options.versus or model_options.model, device=model_options.device, dtype=dtype,
+        trust_remote_code=model_options.trust_remote_code,
+    )  # fmt: skip
+    return diff_through(model, first, other, **settings)
 
 
 def _compared(options: Options, model_options: ModelOptions) -> "Difference":

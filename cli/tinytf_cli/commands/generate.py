@@ -10,7 +10,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import DecodingOptions, ModelOptions, TextOptions
+from tinytf_cli.options import DecodingOptions, ModelOptions, TextOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.views.draw import Display, Shown
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tinytf.generate.underway import Underway
     from tinytf.loading import Model
     from tinytf.text.tokenizer import Encoding
+    from tinytf.through.model import ThroughModel
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,9 @@ def generate(
     if watch_options.explain_cache:
         _require_alone()
     _require_consistent(options, sampling_options, beams, head is not None, not sampling.greedy, decoding)
+    through = model_options.through_model(output)
+    if through is not None:
+        return _through(through, options, sampling_options, sampling, texts, model_options, output)
     model = model_options.open()
     watch = watch_options.watch or (head is not None and not output.wants_data)
     looks = (watch or head is not None) and decoding.use_cache and beams is None
@@ -159,6 +163,35 @@ def generate(
     if any(report.interrupted for report in reports):
         return 130
     return 0 if all(report.holds for report in reports) else 1
+
+
+def _through(
+    model: "ThroughModel",
+    options: Options,
+    sampling_options: SamplingOptions,
+    sampling: "Sampling",
+    texts: TextOptions,
+    model_options: ModelOptions,
+    output: Output,
+) -> int:
+    """Generate through transformers, without a cache."""
+    from tinytf.generate.continuing import Streaming
+    from tinytf.through.reading import generate_through
+    from tinytf_cli.views.generate import GenerationDisplay
+
+    require_only(("max_tokens", "stops"), (Options, BeamOptions, WatchOptions, DecodingOptions))
+    streaming = Streaming(
+        max_tokens=options.max_tokens, sampling=sampling, seed=model_options.seed, samples=sampling_options.samples,
+        stops=[_unescaped(stop) for stop in options.stops], top=5 if output.wants_data else 0,
+        ends=model.tokenizer.end_ids, decode=model.tokenizer.decode,
+    )  # fmt: skip
+    prompts = [model.prompt(text, truncate=texts.truncate) for text in texts]
+    allowed = output.interrupt.allowed
+    reports = [replace(generate_through(model, prompt, streaming), interruptible=allowed) for prompt in prompts]
+    with output.interrupt.blocked():
+        shown = (Shown(report, GenerationDisplay(running=True)) for report in reports)
+        replace(output, at_once=True).show_all(shown, "generations", texts.lines)
+    return 130 if any(report.interrupted for report in reports) else 0
 
 
 def _notes(model: "Model", report: "Continued[Any]") -> Iterator[str]:

@@ -1,13 +1,13 @@
 """``tinytf lens``: what the model would predict after each layer."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.options import FoldOptions, TraceOptions, require_only
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens
@@ -38,6 +38,16 @@ def lens(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensDisplay
 
+    display = LensDisplay(options.position is not None, is_typed("top"), fold.all)
+    through = tracing.model_options.through_model(tracing.output)
+    if through is not None:
+        from tinytf.through.reading import lens_through
+
+        require_only(("position", "top", "track"), (Options,))
+        chosen: dict[str, Any] = {"position": options.position, "top": options.top, "track": options.track}
+        truncate = tracing.texts.truncate
+        reports = (lens_through(through, text, truncate=truncate, **chosen) for text in tracing.texts)
+        return tracing.output.draw_all(reports, "lenses", tracing.texts.lines, display)
     require_readable(tracing.model.transformer)
 
     def question(trace: "Trace") -> "Lens":
@@ -47,4 +57,4 @@ def lens(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
                 on_progress=on_progress, force=tracing.force,
             )  # fmt: skip
 
-    return tracing.show(question, "lenses", LensDisplay(options.position is not None, is_typed("top"), fold.all))
+    return tracing.show(question, "lenses", display)

@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions
+from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 
 
@@ -66,6 +66,20 @@ def patch(
     if len(words) != 2:
         raise UsageError("CORRUPT, the text to patch, is missing", 'tinytf patch "The cat sat" "The dog sat"')
     texts = options.chat.read_each(words)
+    through = model_options.through_model(output)
+    if through is not None:
+        from tinytf.through.changing import patch_through
+
+        require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system"), (Options, ResumeOptions))
+        if not options.addresses:
+            raise UsageError(
+                "through transformers, a module is patched by its path", "name it with --at; try trace first"
+            )
+        top = options.top or 5
+        clean_text, corrupt_text = texts
+        at, truncate = options.addresses, options.truncate
+        output.draw(patch_through(through, clean_text, corrupt_text, at, top=top, truncate=truncate))
+        return 0
     model = model_options.open()
     tokens: dict[str, Any] = {
         name: model.optional_outcome(word, f"--{name}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions
+from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions, require_only
 from tinytf_cli.output import Output
 
 
@@ -24,6 +24,13 @@ def score(options: Options, fold: FoldOptions, texts: TextOptions, model_options
     """Begins with the perplexity of TEXT."""
     from tinytf_cli.views.score import ScoreDisplay
 
+    through = model_options.through_model(output)
+    if through is not None:
+        from tinytf.through.reading import score_through
+
+        require_only(("limit",), (Options,))
+        scores = (score_through(through, text, truncate=texts.truncate, limit=options.limit) for text in texts)
+        return output.draw_all(scores, "scores", texts.lines, ScoreDisplay(fold.all))
     model = model_options.open()
     reports = (
         model.score(text, truncate=texts.truncate, int8=options.quantize is not None, limit=options.limit)

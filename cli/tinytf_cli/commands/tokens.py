@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -53,7 +53,7 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     from tinytf.compare.splits import splits
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
-    from tinytf.sources import find_source, open_tokenizer, vocabulary_of
+    from tinytf.sources import Source, find_source, open_tokenizer, vocabulary_of
     from tinytf.text.train import train_characters
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views import splits as _  # noqa: F401 - registers its view
@@ -69,11 +69,12 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         texts.items  # noqa: B018 - report a missing text before opening a tokenizer
     session = host()
     if session is not None and not is_typed("model", "tokenizer"):
-        name, context = session.model.name, session.model.config.context
+        source: Any = session.model
+        name = session.model.name
         tokenizer, note = session.model.tokenizer, session.model.tokenizer_note
     else:
         source = find_source(options.model)
-        name, context = source.name, source.config().context
+        name = source.name
         vocabulary = vocabulary_of(source, options.tokenizer)
         tokenizer, note = vocabulary.tokenizer, vocabulary.note
     if options.versus is not None:
@@ -98,7 +99,8 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         splitter = train_characters([text]) if options.characters and isinstance(text, str) else tokenizer
         encoding = splitter.encode(text) if isinstance(text, str) else splitter.converse(text)
         if texts.truncate:
-            encoding = encoding.truncated(context)
+            config = source.config() if isinstance(source, Source) else source.config
+            encoding = encoding.truncated(config.context)
         if options.windows is not None and options.windows >= len(encoding.tokens):
             count = len(encoding.tokens)
             raise UsageError(

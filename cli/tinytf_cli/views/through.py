@@ -68,8 +68,11 @@ def proof_lines(check: ModuleProof) -> Iterator[Line]:
     rest = f"; {check.passed:,} more only pass on a result" if check.passed else ""
     proved = f"proved {check.proved:,} of {check.made:,} module outputs"
     if check.holds:
+        of = f" (of values up to {check.scale:.3g})" if check.scale > 10 else ""
         off: list[Piece] = (
-            [", largest difference ", Figure(check.difference, "%.1e"), f" at {check.module}"] if check.proved else []
+            [", largest difference ", Figure(check.difference, "%.1e"), f"{of} at {check.module}"]
+            if check.proved
+            else []
         )
         yield verdict(True, [proved, *off, rest])
         if check.unseen or check.maps:
@@ -94,12 +97,14 @@ def _output_blocks(
     if name.endswith(".weights") and values.ndim == 3:
         for head, weights in enumerate(values):
             yield Heading(f"{name}, head {head}", shape, "weights")
-            yield Heat(weights, _names(shown, len(weights)), _names(shown, weights.shape[1]), "unit", axes="query, key")
+            rows, columns = _names(shown, len(weights)), _names(shown, weights.shape[1])
+            seen = weights != 0 if (weights == 0).any() else None
+            yield Heat(weights, rows, columns, "unit", seen, hidden="exactly 0", axes="query, key")
         return
     yield Heading(name, shape, "output")
-    rows = values.reshape(-1, values.shape[-1]) if values.ndim else np.reshape(values, (1, 1))
-    labels = _names(shown, len(rows))
-    block = Values(labels, rows, min(display.dims, rows.shape[1]), "residual")
+    table: Array = values.reshape(-1, values.shape[-1]) if values.ndim else np.reshape(values, (1, 1))
+    labels = _names(shown, len(table))
+    block = Values(labels, table, min(display.dims, table.shape[1]), "residual")
     yield from folded(block, labels, row_limit(terminal, 0 if display.all else display.rows), "rows", "--rows 0")
 
 
