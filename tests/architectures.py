@@ -177,6 +177,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "deberta, keys without biases": {
         **BERT,
+        "n_token_types": 0,
         "k_bias": False,
         "distances": 3,
         "distance_keys": True,

@@ -125,7 +125,7 @@ WRITTEN = {
     ),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "deberta v3": ("DeBERTa-v2", config_of("deberta v3, distances through the matrices of tokens")),
-    "deberta": ("DeBERTa", config_of("deberta, keys without biases", n_token_types=0)),
+    "deberta": ("DeBERTa", config_of("deberta, keys without biases")),
     "deberta v2": ("DeBERTa-v2", config_of("deberta v2, distances through their own", head_bias=True)),
     "deberta v3 with classes": (
         "DeBERTa-v2",

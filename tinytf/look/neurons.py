@@ -251,7 +251,7 @@ class Readout:
         scale = model.config.logit_scale * model.config.residual_scale
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
-        narrowing = next((step for step in table.after if step.axes[-1:] == ("d_embed",)), None)
+        narrowing = next((step for step in table.after if step.axes[-1:] in (("d_embed",), ("d_unembed",))), None)
         if narrowing is not None and self.has_directions:
             narrow: Any = model.get_submodule(narrowing.module)
             self._unembedding = model.unembedding @ narrow.weight  # (V, C)
