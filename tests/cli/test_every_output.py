@@ -25,6 +25,7 @@ OTHERS = ("adapter", "corpus", "data")
 CONTINUED = {"ablate": (), "blame": (), "patch": ("--sweep", "heads")}
 """What else makes a command measure what ``--resume FILE`` keeps."""
 READ = {
+    "listed",
     "adapter",
     "corpus",
     "edit",
