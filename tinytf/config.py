@@ -299,7 +299,7 @@ class ModelConfig(Part):
         return {
             "d_model": self.d_model,
             "d_embed": self.embed_width,
-            "d_unembed": self.head_width,
+            "d_unembed": self.d_unembed,
             "d_ff": self.d_ff,
             "d_head": self.d_head,
             "head": self.n_heads,

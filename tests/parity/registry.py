@@ -67,6 +67,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen2_5_vl_text": {"rope_parameters": _SECTIONS},
     "stablelm": {"hidden_size": 32},
     "deepseek_v2": {
+        "kv_lora_rank": 8,
         "head_dim": 6,
         "qk_rope_head_dim": 6,
         "qk_nope_head_dim": 4,
