@@ -6,6 +6,7 @@ import torch
 from architectures import asked, config_of, encoding_of, furthest, lively, some_ids
 
 from tinytf.errors import ConfigError
+from tinytf.look.traced import traced
 from tinytf.trace.record import record
 
 KIND = "mamba, a selective state space before a layer of attention"
@@ -59,6 +60,12 @@ def test_a_state_gives_the_tokens_that_the_whole_text_gives_and_does_not_grow(ch
         sizes.add(cache.use()[0].used_bytes)
     assert furthest(torch.cat(found, dim=1), model(ids)) < 1e-5
     assert sizes == {2 * 4 * model.config.blocks[0].mixer.state_size}
+
+
+def test_a_model_without_any_map_is_traced() -> None:
+    model = asked(lively(config_of(KIND, **ALONE)))
+    assert model.trace("3 14 15").steps.map_of(0) is None
+    assert traced(model, "3 14 15").sentence.startswith("The model expects")
 
 
 def test_without_a_rank_of_its_steps_it_is_refused() -> None:

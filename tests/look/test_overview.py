@@ -14,6 +14,7 @@ from torch import Tensor
 from tinytf.look.flow import Flow, flow
 from tinytf.look.overview import Overview, layer_overview, overview
 from tinytf.look.prediction import Likely, Prediction
+from tinytf.steps.operations.scan import Scan
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -77,6 +78,8 @@ def test_the_weights_of_the_drawing_make_its_steps(name: str) -> None:
         for weight in step.weights:
             if isinstance(step.step.operation, ShortConv) and len(weight.shape) == 2:
                 assert weight.shape == (step.shape[0] * step.shape[-1], trace.config.at(0).conv_width)
+            elif isinstance(step.step.operation, Scan) and len(weight.shape) == 2:
+                assert weight.shape == (step.shape[0] * step.shape[-1], trace.config.at(0).d_head)
             elif len(weight.shape) >= 2 and weight.name != "bias" and step.inputs and not step.step.is_map:
                 (_, taken), *choice = step.inputs
                 assert len(choice) == len(weight.shape) - 2 == step.step.of_experts

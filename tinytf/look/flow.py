@@ -109,8 +109,10 @@ def _weights(site: Site) -> Iterator[Weight]:
 
 
 def _weight(step: Step, name: str, parameter: Tensor) -> Weight:
+    addresses = {own.attribute: own.name.rpartition(".")[2] for own in step.operation.parameters(step)}
+    called = addresses.get(name, name) if name == "weight" or not step.matrix else name
     if parameter.dim() >= 2 and name != "bias":
         *experts, out, into = parameter.shape  # (experts, out, in) for experts
-        return Weight(step.matrix, (*experts, into, out) if _multiplies(step) else tuple(parameter.shape))
-    addresses = {own.attribute: own.name.rpartition(".")[2] for own in step.operation.parameters(step)}
-    return Weight(addresses[name] if name == "weight" else name, tuple(parameter.shape))
+        shape = (*experts, into, out) if _multiplies(step) else tuple(parameter.shape)
+        return Weight(step.matrix or called, shape)
+    return Weight(called, tuple(parameter.shape))

@@ -204,9 +204,8 @@ class StepTable:
 
     def map_of(self, layer: int) -> Step | None:
         """The map that multiplies the values in a layer: attention weights, or another mixer's; None without a map."""
-        if self.has(self.weights, layer):
-            return self.at(self.weights, layer)
-        mixed = self.at(self.at(self.head_out, layer).inputs[0], layer)
+        name = self.weights if self.has(self.weights, layer) else self.at(self.head_out, layer).inputs[0]
+        mixed = self.at(name, layer)
         return mixed if mixed.is_map else None
 
     def head_output(self, layer: int) -> Step:
