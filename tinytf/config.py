@@ -24,7 +24,7 @@ from tinytf.parts.pooling import Pooling
 
 __all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ModelConfig", "Rope"]
 
-_MOST_LAYERS = 1024
+MOST_LAYERS = 1024
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "scaling": {"attention_divisor": 1.0},
     "mask": {"mask": False, "window": 0, "chunk": 0},
@@ -419,7 +419,7 @@ _OF_MIXERS = ("n_heads", "n_kv_heads", "d_head", "d_value")
 """Settings that may differ only between kinds of mixers."""
 _FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")
 _OF_LAYERS = {
-    "n_layers": Field("n_layers", int, REQUIRED, Limits(least=1, most=_MOST_LAYERS)),
+    "n_layers": Field("n_layers", int, REQUIRED, Limits(least=1, most=MOST_LAYERS)),
     "by_layer": Field("by_layer", list, (), of=list),
 }
 FIELDS: dict[str, Field] = {

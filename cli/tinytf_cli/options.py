@@ -153,7 +153,7 @@ class ModelOptions:
                 self.model, self.tokenizer, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter
             )
         except UnknownArchitecture as error:
-            raise UnknownArchitecture(error.message, f"{WITH_THROUGH} run it through transformers") from None
+            raise UnknownArchitecture(error.message, f"{WITH_THROUGH} run it with --through transformers") from None
         if opened.n_parameters < SMALL:
             import torch
 

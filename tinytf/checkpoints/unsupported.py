@@ -31,14 +31,8 @@ _KINDS = {
     "tokens that are pooled, or bytes that are grouped, between its layers": "funnel perceiver blt",
     "positions on a page or in a table besides those in the text": "layoutlm tapas",
     "the difference of two softmaxes": "diffllama",
-<<<<<<< ours
-=======
-    "disentangled attention, of content and of positions": "deberta",
-    "experts in models with short convolutions": "lfm2_moe",
     "experts that are heads of attention": "jetmoe",
     "two attentions and two feed-forwards in a layer, beside experts": "longcat_flash",
-    "an activation with learned parameters": "apertus",
->>>>>>> theirs
 }
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from tinytf.checkpoints.huggingface.load import UnknownArchitecture
-from tinytf.errors import CheckpointError, UsageError
+from tinytf.checkpoints.huggingface.load import has_table
+from tinytf.config import MOST_LAYERS
+from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.files import TOKENIZER, model_files, read_json
 from tinytf.loading import DTYPES, pick_device
+from tinytf.memory import require_free
 from tinytf.sources import DirectorySource, GgufSource, Source, find_source
 from tinytf.text.hazards import is_hazardous
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
@@ -22,17 +24,15 @@ LOCAL = {"trust_remote_code": False, "local_files_only": True}
 
 
 def has_no_table(model: str) -> bool:
-    """Whether a model is a directory of transformers with an architecture that tinytf does not implement."""
+    """Whether a model is a directory of transformers with an architecture that tinytf does not implement.
+
+    A model of the hub is not fetched for that.
+    """
+    if model.startswith("hub:"):
+        return False
     source = find_source(model)
-    if not isinstance(source, DirectorySource) or isinstance(source, GgufSource):
-        return False
-    try:
-        source.config()
-    except UnknownArchitecture:
-        return True
-    except CheckpointError:
-        return False
-    return False
+    is_directory = isinstance(source, DirectorySource) and not isinstance(source, GgufSource)
+    return is_directory and not has_table(source.path)
 
 
 def directory_of(name: str | os.PathLike[str]) -> Source:
@@ -63,6 +63,8 @@ def open_module(
             remote = getattr(config, "auto_map", None) or {}
             kinds = ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModel")
             kind = getattr(transformers, next((auto for auto in kinds if auto in remote), "AutoModel"))
+        if not trust_remote_code:
+            _require_modest(kind, config, DTYPES[dtype])
         options = {"dtype": DTYPES[dtype], "attn_implementation": "eager", "weights_only": True, **local}
         model, loaded = kind.from_pretrained(directory, config=config, output_loading_info=True, **options)
     if loaded["missing_keys"]:
@@ -70,6 +72,17 @@ def open_module(
         raise CheckpointError(f"transformers finds no {missing[0]} in {directory}, and would make it up")
     module: nn.Module = model.eval().to(pick_device(device))
     return module
+
+
+def _require_modest(kind: Any, config: Any, dtype: torch.dtype) -> None:
+    """Refuse a configuration of more layers than tinytf opens, or of weights that do not fit into the free memory."""
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise CheckpointError(f"the model has {layers:,} layers, and tinytf opens at most {MOST_LAYERS:,}")
+    with torch.device("meta"):
+        module = kind.from_config(config) if hasattr(kind, "from_config") else kind(config)
+    n_bytes = sum(parameter.numel() for parameter in module.parameters()) * dtype.itemsize
+    require_free("the weights take", n_bytes, torch.device("cpu"), "choose --dtype bfloat16, or a smaller model")
 
 
 def vocabulary_of(directory: Path, module: Any) -> Vocabulary:
@@ -94,7 +107,7 @@ def open_transformers(directory: Path) -> Iterator[Any]:
     try:
         with quiet_transformers() as transformers:
             yield transformers
-    except UsageError:
+    except TinytfError:
         raise
     except Exception as error:  # the library may raise anything
         raise CheckpointError(f"transformers cannot open {directory}: {reason_of(error)}") from None

@@ -80,8 +80,9 @@ class Failure(Data):
 
 @dataclass(frozen=True)
 class ModuleProof(Data):
-    """How many of the outputs that modules ``made`` were computed again, and the largest ``difference``, at ``module``, where
-    the largest number is ``scale``.
+    """How many of the outputs that modules ``made`` were computed again, and how well.
+
+    The largest ``difference`` is at ``module``, where the largest number is ``scale``.
 
     ``passed`` outputs are those of a module inside, or the input, so there is nothing to compute. ``unseen`` inputs are
     no output of another module, nor a sum, a product or a mixture of some: code outside modules made them, and the

@@ -132,22 +132,18 @@ def checkpoint_of(
     data: Mapping[str, Any], open_weights: Callable[[], WeightFiles], source: Path | str, path: Path | str
 ) -> Checkpoint:
     """A checkpoint from ``data``, the configuration of transformers at ``path``, and the weights at ``source``."""
-    model_type, text = data.get("model_type"), data.get("text_config")
+    model_type = data.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{path} has no model_type, so it is neither a model of transformers nor of tinytf")
-    if model_type in FAMILIES:
-        family = FAMILIES[model_type]
-    elif isinstance(text, dict) and text.get("model_type") in FAMILIES:
-        family, data = _text_part(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
-    elif f"{model_type}_text" in FAMILIES:  # an older file, whose keys of the text part lie outside
-        family = _text_part(FAMILIES[f"{model_type}_text"])
-    else:
+    found = _family_of(data)
+    if found is None:
         raise UnknownArchitecture(
             f"{path}: the architecture {model_type!r} is not one that tinytf opens: "
             f"{explain_unsupported(model_type, data)}",
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
-    weights, fields = open_weights(), Fields(data, path)
+    (family, data), weights = found, open_weights()
+    fields = Fields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
@@ -156,6 +152,23 @@ def checkpoint_of(
     message = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
     notes = (f"{message}: {', '.join(unknown_keys)}",) if unknown_keys else ()
     return Checkpoint(source, family.with_head(config), config, weights, notes)
+
+
+def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:
+    """The table for a configuration of transformers, and the part of it that the table reads; None without a table."""
+    text = data.get("text_config")
+    if data.get("model_type") in FAMILIES:
+        return FAMILIES[data["model_type"]], data
+    if isinstance(text, dict) and text.get("model_type") in FAMILIES:
+        return _text_part(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
+    if (older := f"{data.get('model_type')}_text") in FAMILIES:  # its keys of the text part lie outside
+        return _text_part(FAMILIES[older]), data
+    return None
+
+
+def has_table(directory: Path) -> bool:
+    """Whether tinytf has a table for the model of a directory of transformers."""
+    return _family_of(read_json(directory / "config.json")) is not None
 
 
 _OUTSIDE = ("tie_word_embeddings", "quantization_config")
