@@ -22,7 +22,6 @@ LACKING = {
     "deepseek_v32": "sparse attention",
     "xlnet": "attention of two streams",
     "gemma3n_text": "separate embeddings for each layer",
-    "deberta": "disentangled attention",
     "layoutlm": "positions on a page or in a table",
 }
 
