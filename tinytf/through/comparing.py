@@ -21,7 +21,7 @@ class ModuleDifference(Data):
     """The largest difference of a module's outputs, and ``relative`` to the largest number of the first one."""
 
     COLUMNS: ClassVar = {
-        "module": ColumnStyle("module", shrink=24),
+        "module": ColumnStyle("module", shrink=40),
         "difference": ColumnStyle("largest difference", "%.1e"),
         "relative": ColumnStyle("relative", "%.1e", role="strong"),
     }

@@ -31,7 +31,7 @@ class ModuleGroup(Data):
     """
 
     COLUMNS: ClassVar = {
-        "modules": ColumnStyle("module", shrink=24),
+        "modules": ColumnStyle("module", shrink=40),
         "calls": ColumnStyle("×", "{:,}".format),
         "role": ColumnStyle("role", role="strong"),
         "shape": ColumnStyle("output", lambda shape: " × ".join(f"{size:,}" for size in shape), drop=3),

@@ -17,7 +17,7 @@ from tinytf_cli.views.parts import first_of, folded, note, row_limit, verdict
 from tinytf_cli.views.predictions import likely_blocks
 from tinytf_cli.views.records import record_table
 
-_GROUPS = 24
+_GROUPS = 20
 """The most groups of modules on a screen."""
 _NAMED = 3
 
