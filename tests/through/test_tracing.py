@@ -195,8 +195,9 @@ def test_code_in_the_directory_runs_only_by_that_word(directories, tmp_path):
         "architectures": ["LlamaForCausalLM"],
     }
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
-    with pytest.raises(CheckpointError, match="transformers cannot open"):
+    with pytest.raises(CheckpointError, match="transformers cannot open") as caught:
         open_through(tmp_path)
+    assert caught.value.hint == "its code runs only with --through transformers --trust-remote-code"
     assert not mark.exists()
 
 
