@@ -195,8 +195,9 @@ def test_code_in_the_directory_runs_only_by_that_word(directories, tmp_path):
         "architectures": ["LlamaForCausalLM"],
     }
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
-    with pytest.raises(CheckpointError, match="transformers cannot open"):
+    with pytest.raises(CheckpointError, match="transformers cannot open") as caught:
         open_through(tmp_path)
+    assert caught.value.hint == "its code runs only with --through transformers --trust-remote-code"
     assert not mark.exists()
 
 
@@ -217,3 +218,15 @@ def test_each_formula_is_that_of_torch():
             proof = recompute(module, x, output)
             assert proof is not None
             assert proof.holds is holds
+
+
+def test_attention_that_returns_its_mixture_is_proved(tmp_path):
+    config = transformers.BertConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    report = trace_through(open_through(tmp_path), "5 6 7 8")
+    assert report.check.proved == report.check.made
+    proofs = {call.path: call.proof for call in report.recording.calls}
+    assert proofs["encoder.layer.1.attention.self"] is not None
+    assert proofs["encoder.layer.1.attention.self"].formula == "weights · value"

@@ -233,14 +233,15 @@ def as_combination(y: Tensor, parts: list[tuple[str, Tensor]]) -> Proof | None:
 
 
 @torch.no_grad()
-def is_mixed(x: Tensor, weights: Tensor, values: Tensor) -> bool:
-    """Whether ``x`` (1, Q, H·D) is attention ``weights`` (H, Q, K) · ``values`` (1, K, G·D), heads side by side."""
+def as_mixture(x: Tensor, weights: Tensor, values: Tensor, name: str) -> Proof | None:
+    """``x`` (1, Q, H·D) as attention ``weights`` (H, Q, K) · ``values`` (1, K, G·D), heads side by side; else None."""
     heads, queries, keys = weights.shape
     if x.numel() % (heads * queries) or values.numel() % keys:
-        return False
+        return None
     dimension, width = x.numel() // (heads * queries), values.numel() // keys
     if width % dimension or heads % (width // dimension):
-        return False
+        return None
     split = _wide(values).reshape(keys, -1, dimension).transpose(0, 1)  # (G, K, D)
     mixed = _wide(weights) @ split.repeat_interleave(heads // len(split), dim=0)  # (H, Q, D)
-    return compared("", x, mixed.transpose(0, 1).reshape(x.shape)).holds
+    proof = compared(f"weights · {name}", x, mixed.transpose(0, 1).reshape(x.shape))
+    return proof if proof.holds else None

@@ -20,6 +20,7 @@ from tinytf.text.hazards import is_hazardous
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
 from tinytf.text.printable import printable
 
+_CODE_HINT = "its code runs only with --through transformers --trust-remote-code"
 LOCAL = {"trust_remote_code": False, "local_files_only": True}
 
 
@@ -55,7 +56,8 @@ def open_module(
     weights that are not in the files. Code in the directory runs only with ``trust_remote_code``.
     """
     local = {**LOCAL, "trust_remote_code": trust_remote_code}
-    with open_transformers(directory) as transformers:
+    has_code = "auto_map" in read_json(directory / "config.json") and not trust_remote_code
+    with open_transformers(directory, _CODE_HINT if has_code else "") as transformers:
         config = transformers.AutoConfig.from_pretrained(directory, **local)
         name = (config.architectures or [""])[0]
         kind = getattr(transformers, name, None)
@@ -102,15 +104,15 @@ def vocabulary_of(directory: Path, module: Any) -> Vocabulary:
 
 
 @contextmanager
-def open_transformers(directory: Path) -> Iterator[Any]:
-    """Yield transformers, quiet; turns its errors into CheckpointError."""
+def open_transformers(directory: Path, hint: str = "") -> Iterator[Any]:
+    """Yield transformers, quiet; turns its errors into CheckpointError with this hint."""
     try:
         with quiet_transformers() as transformers:
             yield transformers
     except TinytfError:
         raise
     except Exception as error:  # the library may raise anything
-        raise CheckpointError(f"transformers cannot open {directory}: {reason_of(error)}") from None
+        raise CheckpointError(f"transformers cannot open {directory}: {reason_of(error)}", hint) from None
 
 
 @contextmanager

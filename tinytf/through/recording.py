@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tinytf.through.formulas import Proof, as_combination, compared, is_mixed, must_hold, recompute
+from tinytf.through.formulas import Proof, as_combination, as_mixture, compared, must_hold, recompute
 
 
 @dataclass
@@ -132,7 +132,7 @@ class _Recorder:
         if floats:
             call.source, call.unseen = self._source(floats[0], first)
         if call.weights is not None:
-            self._explain_mixed(call.weights, inside)
+            self._explain_mixed(call.weights, call, inside)
         if path in self.parts and len(floats) == 1 and call.weights is None:
             self.paused = True
             call.alone = _works_alone(module, floats[0], y)
@@ -148,12 +148,18 @@ class _Recorder:
         made = as_combination(x, [(path, output) for path, output in earlier if output.numel() == x.numel()])
         return (made.formula, None) if made is not None else ("", x.clone())
 
-    def _explain_mixed(self, weights: Tensor, inside: list[Call]) -> None:
-        """Find the modules inside attention that read its weights times the output of another."""
+    def _explain_mixed(self, weights: Tensor, call: Call, inside: list[Call]) -> None:
+        """Find what attention and the modules inside it read: its weights times the output of one of them."""
+
+        def mixture(x: Tensor) -> Proof | None:
+            found = (as_mixture(x, weights, c.output, _short(c.path, call.path)) for c in inside)
+            return next((proof for proof in found if proof is not None), None)
+
+        if not call.passes and call.proof is None:
+            call.proof = mixture(call.output)
         for reader in inside:
-            values = (c for c in inside if reader.unseen is not None and is_mixed(reader.unseen, weights, c.output))
-            if (value := next(values, None)) is not None:
-                reader.source, reader.unseen = f"weights · {value.path}", None
+            if reader.unseen is not None and (proof := mixture(reader.unseen)) is not None:
+                reader.source, reader.unseen = proof.formula, None
 
 
 def _short(path: str, inside: str) -> str:
