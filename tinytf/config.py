@@ -7,7 +7,7 @@ layer to layer, with one value a layer.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,7 +90,7 @@ class ModelConfig(Part):
     embedding: Embedding
     blocks: tuple[BlockConfig, ...]
     head: Head
-    vector: Pooling
+    vector: Pooling = field(default_factory=Pooling)
 
     if TYPE_CHECKING:
 

@@ -95,9 +95,13 @@ FOREIGN = {"get", "get_text_config", "architectures", "to_json_string", "patch"}
 
 
 def _reads() -> list[tuple[str, str]]:
-    """What is read of anything called ``config``, and in the files of parts of ``c``: where, and which name."""
+    """What is read of anything called ``config``, and in the files of parts of ``c``: where, and which name.
+
+    In ``through`` these are configurations of transformers.
+    """
     found = []
-    for path in [*(ROOT / "tinytf").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:
+    paths = [*(ROOT / "tinytf").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
+    for path in (path for path in paths if path.parent.name != "through"):
         called = ("config", "c") if path.parent.name == "parts" else ("config",)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             of = getattr(node, "value", None)

@@ -154,7 +154,8 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "n_heads·d_head": c.n_heads * c.d_head, "sink": 1, "d_unembed": c.d_unembed,
         "q_rank": c.q_rank, "kv_rank": c.kv_rank, "d_shared_key": c.rope_width, "d_own": c.d_head - c.rope_width,
         "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value, "distance": 2 * c.distances,
-        "dt_rank": c.dt_rank,
+        "dt_rank": c.dt_rank, "d_dense": (*c.pooled_dense, c.d_model)[0],
+        "d_vector": (c.d_model, *c.pooled_dense)[-1],
     } for c in of_layers]  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:

@@ -122,17 +122,17 @@ def _optional(path: Path) -> Fields:
     return Fields(read_json(path) if path.exists() else {}, path)
 
 
-def _pooling(config: Fields) -> str:
+def _pooling(keys: Fields) -> str:
     """Our word for the pooling of a Pooling module."""
-    several = isinstance(config.data.get("pooling_mode"), list)
-    modes = config.array("pooling_mode", str) if several else [config.text("pooling_mode", "")]
+    several = isinstance(keys.data.get("pooling_mode"), list)
+    modes = keys.array("pooling_mode", str) if several else [keys.text("pooling_mode", "")]
     if modes == [""]:
-        modes = [mode for key, mode in _FLAGS.items() if config.flag(key, False)] or ["mean"]
+        modes = [mode for key, mode in _FLAGS.items() if keys.flag(key, False)] or ["mean"]
     if len(modes) != 1:
         raise _Unread(f"several kinds of pooling side by side ({', '.join(modes)}) are not implemented")
     if modes[0] not in _POOLING:
         raise _Unread(f"pooling by {quoted(modes[0])} is not implemented")
-    if not config.flag("include_prompt", True):
+    if not keys.flag("include_prompt", True):
         raise _Unread("pooling without the tokens of the prompt (include_prompt false) is not implemented")
     return _POOLING[modes[0]]
 
@@ -143,19 +143,19 @@ def _dense(layers: list[tuple[Path, Fields]]) -> dict[str, Any]:
         return {}
     if len(layers) > len(_DENSE):
         raise _Unread(f"{len(layers)} dense layers are not implemented, only {len(_DENSE)}")
-    for _, config in layers:
-        if config.flag("use_residual", False):
+    for _, keys in layers:
+        if keys.flag("use_residual", False):
             raise _Unread("a dense layer that its input is added to (use_residual) is not implemented")
-        if config.text("module_input_name", "sentence_embedding") != "sentence_embedding":
+        if keys.text("module_input_name", "sentence_embedding") != "sentence_embedding":
             raise _Unread("a dense layer on something else than the vector of the text is not implemented")
-    names = {config.text("activation_function", "Tanh").rpartition(".")[2] for _, config in layers}
-    biases = {config.flag("bias", True) for _, config in layers}
+    names = {keys.text("activation_function", "Tanh").rpartition(".")[2] for _, keys in layers}
+    biases = {keys.flag("bias", True) for _, keys in layers}
     if len(names) > 1 or len(biases) > 1:
         raise _Unread("dense layers of which only one has a bias, or another activation, are not implemented")
     if not names <= _ACTIVATIONS.keys():
         raise _Unread(f"the activation {quoted(names.pop())} of a dense layer is not implemented")
     return {
-        "pooled_dense": tuple(config.whole("out_features", least=1) for _, config in layers),
+        "pooled_dense": tuple(keys.whole("out_features", least=1) for _, keys in layers),
         "pooled_bias": biases.pop(),
         "pooled_activation": _ACTIVATIONS[names.pop()],
     }
@@ -189,12 +189,12 @@ class _WithDense:
 
 def read_prompts(directory: Path) -> Prompts:
     """What the folder says to put before a text; empty where it says nothing."""
-    config = _optional(directory / _PROMPTS)
-    stored = config.object("prompts")
+    keys = _optional(directory / _PROMPTS)
+    stored = keys.object("prompts")
     prompts = {} if stored is None else {name: stored.text(name, "") for name in stored.data}
-    default = config.data.get("default_prompt_name")
-    if default is not None and config.text("default_prompt_name") not in prompts:
-        raise config.fault(f"default_prompt_name {quoted(str(default))} is none of the prompts")
+    default = keys.data.get("default_prompt_name")
+    if default is not None and keys.text("default_prompt_name") not in prompts:
+        raise keys.fault(f"default_prompt_name {quoted(str(default))} is none of the prompts")
     return Prompts(prompts, default)
 
 
