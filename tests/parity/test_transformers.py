@@ -102,8 +102,9 @@ def test_their_fused_attention_gives_the_same(models):
 def test_in_bfloat16_the_difference_is_one_of_rounding(models):
     """bfloat16 keeps 8 bits, a relative step of 2⁻⁸, and both round after every operation, each in its own order.
 
-    So neither is the truth: ours may be no further from the float32 numbers than twice what theirs is. Where rounding
-    sends a token to another expert, its numbers are others altogether: of experts most of the tokens are compared.
+    So neither is the truth: ours may be no further from the float32 numbers, over all of them, than twice what theirs
+    is. Where rounding sends a token to another expert, its numbers are others altogether: of experts most of the tokens
+    are compared.
     """
     given, family = some_text(models), models
     exact = run_ours(family.ours, given, None)[0]
@@ -118,7 +119,7 @@ def test_in_bfloat16_the_difference_is_one_of_rounding(models):
         exact, last, found = exact[kept], last[kept], found[kept]
     rounding = furthest(last, exact)
     assert 2**-10 < rounding < 0.2
-    assert furthest(found, exact) < 2 * rounding
+    assert float((found - exact).norm()) < 2 * float((last - exact).norm())
 
 
 def test_theirs_in_memory_opens_as_the_directory_that_it_writes(models):

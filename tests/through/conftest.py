@@ -11,7 +11,9 @@ SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermedi
          "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
 HEADS = {**SIZES, "num_attention_heads": 2, "max_position_embeddings": 32}
 MADE = {
-    "mamba": lambda: transformers.MambaForCausalLM(transformers.MambaConfig(**SIZES, state_size=4)),
+    "falcon_mamba": lambda: transformers.FalconMambaForCausalLM(
+        transformers.FalconMambaConfig(**SIZES, state_size=4)
+    ),
     "t5": lambda: transformers.T5ForConditionalGeneration(
         transformers.T5Config(vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2,
                               decoder_start_token_id=3)),

@@ -23,7 +23,7 @@ def logits_of(model, text=TEXT):
         return model.transformer(**model.inputs(model.encode(text).ids)).logits[0].double()
 
 
-@pytest.mark.parametrize("kind", ["mamba", "jamba"])
+@pytest.mark.parametrize("kind", ["falcon_mamba", "jamba"])
 def test_a_score_is_the_cross_entropy_of_its_logits(kind, directories):
     model = open_through(directories(kind))
     ids = torch.tensor(model.encode(TEXT).ids)
@@ -32,7 +32,7 @@ def test_a_score_is_the_cross_entropy_of_its_logits(kind, directories):
     assert [-token.log_probability for token in report.tokens] == pytest.approx(expected.tolist(), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["mamba", "t5"])
+@pytest.mark.parametrize("kind", ["falcon_mamba", "t5"])
 def test_greedy_text_is_that_of_transformers(kind, directories):
     """Its own loop has a cache; ours computes every token anew."""
     model = open_through(directories(kind))
@@ -53,7 +53,7 @@ def transformers_quiet():
 
 
 def test_a_lens_reads_each_layer_by_final_norm_and_head(directories):
-    model = open_through(directories("mamba"))
+    model = open_through(directories("falcon_mamba"))
     module, ids = model.transformer, model.encode(TEXT).ids
     report = lens_through(model, TEXT, track=["cat"])
     assert report.holds
@@ -98,23 +98,23 @@ def test_what_a_module_returned_is_replaced(directories):
 
 
 def test_the_first_module_that_differs_is_named(directories, tmp_path, capsys):
-    model = open_through(directories("mamba"))
-    other = transformers.AutoModelForCausalLM.from_pretrained(directories("mamba"))
+    model = open_through(directories("falcon_mamba"))
+    other = transformers.AutoModelForCausalLM.from_pretrained(directories("falcon_mamba"))
     with torch.no_grad():
         other.backbone.layers[1].mixer.x_proj.weight[0] += 0.1
     other.save_pretrained(tmp_path / "other")
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "other" / name).write_text((directories("mamba") / name).read_text("utf-8"), "utf-8")
+        (tmp_path / "other" / name).write_text((directories("falcon_mamba") / name).read_text("utf-8"), "utf-8")
     report = diff_through(model, TEXT, open_through(tmp_path / "other"))
     assert report.first is not None
     assert report.first.module == "backbone.layers.1.mixer.x_proj"
     assert report.sentence.startswith("The first module that differs is backbone.layers.1.mixer.x_proj, by ")
 
     capsys.readouterr()
-    dump, line = str(tmp_path / "dump.safetensors"), ["-m", str(directories("mamba"))]
+    dump, line = str(tmp_path / "dump.safetensors"), ["-m", str(directories("falcon_mamba"))]
     assert run(["trace", TEXT, *line, "-o", dump]) == 0
     assert run(["diff", *line, "--versus", dump, "--json"]) == 0  # on the ids of the file
-    assert json.loads(capsys.readouterr().out)["sentence"] == "All 13 modules agree exactly."
+    assert json.loads(capsys.readouterr().out)["sentence"] == "All 19 modules agree exactly."
     assert run(["diff", *line, "-m", str(tmp_path / "other"), "--versus", dump, "--fail-over", "1e-3"]) == 1
 
 
@@ -124,8 +124,8 @@ REFUSED = {
     "score t5": "t5 reads TEXT in an encoder, which predicts none of its tokens",
     "lens longformer": "longformer has no final norm and head to read its layers with",
     "lens t5": "the logits of t5 are not lm_head of decoder.final_layer_norm of its last layer",
-    "generate mamba --beams 2": "--beams needs a model that tinytf computes itself",
-    "attention mamba": "",
+    "generate falcon_mamba --beams 2": "--beams needs a model that tinytf computes itself",
+    "attention falcon_mamba": "",
 }
 
 
@@ -139,7 +139,7 @@ def test_what_such_a_model_cannot_answer_is_refused_with_the_reason(asked, direc
 
 
 def test_texts_of_different_lengths_are_not_compared(directories):
-    model = open_through(directories("mamba"))
+    model = open_through(directories("falcon_mamba"))
     with pytest.raises(UsageError, match="6 and 2 tokens"):
         diff_through(model, TEXT, "the cat")
     with pytest.raises(UsageError, match="6 and 2 tokens"):

@@ -15,7 +15,7 @@ from tinytf.through.traced import trace_through
 from tinytf_cli.main import run
 
 TEXT = "the cat sat on a mat"
-WITHOUT = ("mamba", "t5", "xlnet", "longformer", "reformer", "jamba", "convbert")
+WITHOUT = ("falcon_mamba", "t5", "xlnet", "longformer", "reformer", "jamba", "convbert")
 """Those that tinytf has no table for."""
 
 
@@ -79,8 +79,10 @@ def test_what_a_module_is_follows_from_what_it_does(directories):
 
 
 def test_causal_is_what_does_not_see_later_tokens(directories):
-    causal = {kind: open_through(directories(kind)).config.causal for kind in ("mamba", "jamba", "xlnet", "longformer")}
-    assert causal == {"mamba": True, "jamba": True, "xlnet": False, "longformer": False}
+    causal = {
+        kind: open_through(directories(kind)).config.causal for kind in ("falcon_mamba", "jamba", "xlnet", "longformer")
+    }
+    assert causal == {"falcon_mamba": True, "jamba": True, "xlnet": False, "longformer": False}
 
 
 def test_the_layers_of_a_model_with_a_table_are_those_of_tinytf(directories):
@@ -128,7 +130,9 @@ def test_code_between_modules_is_counted_and_not_called_proved(directories):
     """o_proj reads weights · v, which is found; Mamba's scan, and the softmax of q·k, are not."""
     llama = trace_through(open_through(directories("llama")), TEXT).check
     assert (llama.unseen, llama.maps) == (0, 2)
-    assert trace_through(open_through(directories("mamba")), TEXT).check.unseen == 4  # x_proj and out_proj, twice
+    assert (
+        trace_through(open_through(directories("falcon_mamba")), TEXT).check.unseen == 10
+    )  # five inputs in each layer, between the scan and its norms
 
 
 def test_a_layer_with_another_sum_is_not_proved(directories):
@@ -146,12 +150,12 @@ def test_a_layer_with_another_sum_is_not_proved(directories):
 
 
 def test_an_architecture_without_a_table_goes_through_by_itself(directories, capsys):
-    assert run(["trace", TEXT, "-m", str(directories("mamba")), "--at", "*.mixer", "--json"]) == 0
+    assert run(["trace", TEXT, "-m", str(directories("falcon_mamba")), "--at", "*.mixer", "--json"]) == 0
     shown = capsys.readouterr()
     assert shown.err == "tinytf: there is no table for this architecture, so it runs through transformers\n"
     values = json.loads(shown.out)["values"]
     assert list(values) == ["backbone.layers.0.mixer", "backbone.layers.1.mixer"]
-    assert run(["trace", TEXT, "-m", str(directories("mamba"))]) == 0
+    assert run(["trace", TEXT, "-m", str(directories("falcon_mamba"))]) == 0
     assert len(capsys.readouterr().out.splitlines()) < 45
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.short_repr import shown
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.through.formulas import compared
@@ -70,6 +71,9 @@ class ThroughModel(TextModel):
             labels if classifies else (), head is not None,
             int(getattr(text, "num_hidden_layers", 0)), starts,
         )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return shown(self, {"name": self.name, "parameters": self.n_parameters, "class": self.config.kind})
 
     def require_unchanged(self) -> None:
         """Nothing: the weights are in memory."""
