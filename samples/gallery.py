@@ -50,6 +50,7 @@ generate "The cat sat on" --watch --top-k 5 --top-p 0.9 --temperature 0.8 --max-
 generate "The cat sat" --beams 4 --watch --max-tokens 5
 generate "The cat sat" --explain-cache --max-tokens 20
 score "The cat sat on the mat."
+similar "The cat sat." "A dog ran." --pooling mean
 train {NOTEBOOK} --dry-run
 train {NOTEBOOK} --explain 2 --steps 2
 train {NOTEBOOK} --steps 60 --out FOLDER/run --overwrite

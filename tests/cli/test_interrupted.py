@@ -203,6 +203,6 @@ def test_control_c_in_integrated_gradients_shows_the_points_so_far(
 ) -> None:
     monkeypatch.setattr("tinytf.gradients.saliency.SHARE", 1e-6)
     interrupting(monkeypatch, "tinytf.gradients.saliency.tap_steps", 2)
-    ran = tinytf("grad", SENTENCE, "--integrated", "-m", decoder)
+    ran = tinytf("grad", SENTENCE, "--integrated", "-m", decoder, "--all")
     assert ran.status == 130
     assert "9 points, interrupted)" in " ".join(ran.out.split())

@@ -24,7 +24,10 @@ def test_a_kept_model_opens_with_the_layers_that_it_had(place: str) -> None:
     stored = json.loads((KEPT / place / "config.json").read_text())["model"]
     found = json.loads(json.dumps(config.to_dict()))
     assert {name: found[name] for name in stored} == {**stored, "by_layer": sorted(stored["by_layer"])}
-    assert all(found[name] == FIELDS[name].default for name in found.keys() - stored.keys()), "settings that came since"
+    since = found.keys() - stored.keys()
+    assert {name: found[name] for name in since} == {
+        name: json.loads(json.dumps(FIELDS[name].default)) for name in since
+    }, "settings that came since"
 
 
 def test_a_kept_recording_is_what_the_kept_model_computes(tinytf: Tinytf) -> None:

@@ -42,6 +42,10 @@ def given_by_modules(model: nn.Module) -> dict[str, Tensor]:
     return kept
 
 
+VALUES_UNNAMED = ("jina_embeddings_v3", "gte", "deberta", "granitemoehybrid")
+"""Models without a module that gives their values: a bias is added outside, or it gives queries or gates as well."""
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
@@ -64,6 +68,8 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
             continue  # of the first token alone, or as wide as the embeddings
         if kind == "laguna" and name == "ffn.mixed":
             continue  # its experts are multiplied by the scale outside of their module
+        if kind == "gpt_neox_japanese" and (name, layer) == ("attn", config.n_layers - 1):
+            continue  # its bias is added outside of the module
         if found is None and all(not one.certain for _, one in meanings):
             continue  # it is another step of that name
         assert found is not None, (name, layer, meanings, shapes)
@@ -71,4 +77,5 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
         torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4, msg=f"{name} {layer} {meanings}")
         named[name] = layer
     added = "ffn.mixed" if kind == "granitemoeshared" else trace.steps.added[-1].name  # which adds outside of a module
-    assert {trace.steps.output, "attn", added, "v"} <= set(named)
+    values = {"v"} - ({"v"} if kind in VALUES_UNNAMED else set())
+    assert {trace.steps.output, "attn", added, *values} <= set(named)

@@ -191,6 +191,8 @@ class Layout:
         """The steps that one of our modules outputs itself; of several, a step over tokens comes last."""
         if how.gives:
             return [Meaning((how.gives, layer)) for layer in layers if self.steps.has(how.gives, layer)]
+        if how.bias and not how.bare:
+            return []  # its bias lies outside of the module, which gives its numbers without it
         kinds = Linear | Norm | HeadNorm | Lookup | Positions
         steps = [(self.steps.at(*place), place) for layer in layers for place in self._produced(ours, layer)]
         steps = [
