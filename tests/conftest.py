@@ -77,10 +77,20 @@ def pytest_configure(config: pytest.Config) -> None:
             setattr(config.option, name, many if config.option.exhaustive else some)
 
 
+_turns: dict[str, int] = {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, object]:
+    """Leaves out what only repeats, unless it is asked for: thousands of tests that are never made."""
+    if not metafunc.config.option.exhaustive:
+        covering.thin_out(metafunc, _turns)
+    return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only repeats, unless it is asked for."""
-    named = any(".py" in argument for argument in config.args)
-    repeats = set() if config.option.exhaustive else covering.left_out(items, named)
-    if repeats:
-        config.hook.pytest_deselected(items=list(repeats))
-        items[:] = [item for item in items if item not in repeats]
+    """Leaves out tests of which every case is marked ``exhaustive``."""
+    left_out = [item for item in items if not config.option.exhaustive and item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in {*left_out}]

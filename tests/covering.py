@@ -34,32 +34,38 @@ PART = 6
 """Of what holds of every kind of model, the gate tries one kind in so many."""
 
 
-def left_out(items: Iterable[pytest.Item], named: bool) -> set[pytest.Item]:
-    """Which tests the gate leaves out: those marked ``exhaustive``, and five of six models of a property.
+def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
+    """Leaves out what only repeats before it is made: values marked ``exhaustive``, and most models of a property.
 
     Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has a sixth
     of the tests, and every test a sixth of the kinds; of the families that transformers has (reference.FAMILIES),
-    which are opened once a file, each file takes others. Marked ``every`` it is tried with all, and so is what is
-    ``named``, by file, on the command line.
+    which are opened once a file, each file takes others. ``turns`` has the turn of each test and file so far. Marked
+    ``every`` a test is tried with all, and so is what is named, by file, on the command line.
     """
-    turns: dict[str, int] = {}
-    models = [(_names("architectures", "KINDS"), "["), (_names("reference", "FAMILIES"), "::")]
+    make, test = metafunc.parametrize, metafunc.definition
+    whole = test.get_closest_marker("every") or any(".py" in argument for argument in metafunc.config.args)
 
-    def waits(item: pytest.Item) -> bool:
-        for names, end in models:
-            for value in item.callspec.params.values() if hasattr(item, "callspec") else ():
-                if isinstance(value, str) and value in names:
-                    turn = turns.setdefault(item.nodeid.partition(end)[0], len(turns))
-                    return (names.index(value) + turn) % PART != 0
-        return False
+    def make_some(names: Any, values: Iterable[Any], *, ids: Any = None, _param_mark: Any = None, **how: Any) -> None:
+        several = len(names.split(",") if isinstance(names, str) else names) > 1
+        values = [
+            value if hasattr(value, "marks") else pytest.param(*(value if several else [value])) for value in values
+        ]
+        kept = [n for n, value in enumerate(values) if all(mark.name != "exhaustive" for mark in value.marks)]
+        if not whole:
+            kept = [n for n in kept if _has_the_turn(test.nodeid, values[n].values, turns)]
+        kept = kept or [*range(len(values))][:1]
+        if ids is not None and not callable(ids):
+            ids = [name for n, name in enumerate(ids) if n in kept]
+        make(names, [values[n] for n in kept], ids=ids, **how)
 
-    return {
-        item
-        for item in items
-        if item.get_closest_marker("exhaustive") or (waits(item) and not named and not item.get_closest_marker("every"))
-    }
+    metafunc.parametrize = make_some  # type: ignore[method-assign]
 
 
-def _names(module: str, table: str) -> list[str]:
-    """The names in a table of models; none where no test has imported it."""
-    return list(getattr(sys.modules.get(module), table, ()))
+def _has_the_turn(test: str, values: Iterable[Any], turns: dict[str, int]) -> bool:
+    """Whether a test is tried with some values: of models a share is, and what is no model always."""
+    for module, table, end in (("architectures", "KINDS", "["), ("reference", "FAMILIES", "::")):
+        names = [*getattr(sys.modules.get(module), table, ())]  # none where no test has imported it
+        for value in values:
+            if isinstance(value, str) and value in names:
+                return (names.index(value) + turns.setdefault(test.partition(end)[0], len(turns))) % PART == 0
+    return True

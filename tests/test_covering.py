@@ -4,37 +4,52 @@ from types import SimpleNamespace
 from typing import Any
 
 import covering
+import pytest
 from architectures import KINDS
 
 
-class _Test(SimpleNamespace):
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-
-def asked(functions: int, named: bool = False, *marks: str) -> list[tuple[str, str]]:
-    """Which kinds the gate tries in each of some tests of all kinds."""
-    tests: list[Any] = [
-        _Test(
-            nodeid=f"test_{number}[{kind}]",
-            callspec=SimpleNamespace(params={"kind": kind}),
-            get_closest_marker=marks.count,
+def made(
+    tests: int, values: Any = tuple(KINDS), named: tuple[str, ...] = (), *marks: str, names: str = "kind"
+) -> list[list[Any]]:
+    """With which values each of some tests of them is made."""
+    turns: dict[str, int] = {}
+    found: list[list[Any]] = []
+    for number in range(tests):
+        test: Any = SimpleNamespace(
+            definition=SimpleNamespace(nodeid=f"tests/test_some.py::test_{number}", get_closest_marker=marks.count),
+            config=SimpleNamespace(args=named),
+            parametrize=lambda names, values, **how: found.append(
+                [*(value for case in values for value in case.values)]
+            ),
         )
-        for number in range(functions)
-        for kind in KINDS
-    ]
-    left_out = covering.left_out(tests, named)
-    return [(test.nodeid.partition("[")[0], test.callspec.params["kind"]) for test in tests if test not in left_out]
+        covering.thin_out(test, turns)
+        test.parametrize(names, values)
+    return found
 
 
 def test_as_many_tests_in_turn_try_every_kind_once() -> None:
-    found = asked(covering.PART)
-    assert sorted(kind for _, kind in found) == sorted(KINDS)
-    assert {function for function, _ in found} == {f"test_{number}" for number in range(covering.PART)}
+    found = made(covering.PART)
+    assert all(found)
+    assert sorted(kind for kinds in found for kind in kinds) == sorted(KINDS)
 
 
 def test_marked_or_named_all_kinds_are_tried() -> None:
-    assert len(asked(2, False, "every")) == len(asked(2, named=True)) == 2 * len(KINDS)
+    assert made(2, named=("tests/test_some.py",)) == made(2, tuple(KINDS), (), "every") == [list(KINDS)] * 2
 
 
-def test_what_is_left_to_exhaustive_is_left_out_though_it_is_named() -> None:
-    assert asked(2, True, "exhaustive") == []
+def test_what_is_left_to_exhaustive_is_not_made_though_it_is_named() -> None:
+    once, repeated = [*KINDS][0], pytest.param([*KINDS][1], marks=pytest.mark.exhaustive)
+    assert made(1, (once, repeated), ("tests/test_some.py",)) == [[once]]
+
+
+def test_of_models_that_are_not_in_turn_the_first_is_tried() -> None:
+    assert made(1, [*KINDS][1:2]) == [[*KINDS][1:2]]
+
+
+def test_a_model_beside_another_value_is_a_model() -> None:
+    every = made(covering.PART, [(kind, number) for number, kind in enumerate(KINDS)], (), names="kind, number")
+    assert sorted(found for values in every for found in values[::2]) == sorted(KINDS)
+
+
+def test_what_is_no_model_is_always_tried() -> None:
+    assert made(2, (1, "left", None)) == [[1, "left", None]] * 2

@@ -22,7 +22,6 @@ from tinytf.trace.check import check
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
-EVERY = [(kind, part) for kind in KINDS for part in removable(config_of(kind))]
 GONE = {"scaling": ("scaled",), "mask": ("masked",), "positions": ("embed.positions", "q_rot", "k_rot", "biased")}
 
 
@@ -30,8 +29,11 @@ def traced(model: Transformer, length: int = 7) -> Trace:
     return record(model, encoding_of(some_ids(model.config, 1, length, 3)[0].tolist()))
 
 
-@pytest.mark.parametrize(("kind", "part"), EVERY)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", LEFT_OUT)
 def test_a_trace_has_no_such_step_and_adds_up(kind: str, part: str) -> None:
+    if part not in removable(config_of(kind)):
+        pytest.skip("it has none")
     model = lively(config_of(kind))
     other = left_out(model, [part])
     trace = traced(other)
