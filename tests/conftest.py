@@ -62,17 +62,17 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many tries of each class tests/hostile makes, and of how many sentences real models check themselves."""
     parser.addoption("--exhaustive", action="store_true", help="what repeats too, and tests/hostile and faults in full")
-    parser.addoption("--hostile", type=int, metavar="N", help="hostile inputs of each class: 40, exhaustively 200")
+    parser.addoption("--hostile", type=int, metavar="N", help="hostile inputs of each class: 24, exhaustively 200")
     parser.addoption(
         "--faults", type=int, metavar="N", help="faults in each of tests/faults: 2, exhaustively 6; 0 for all"
     )
-    parser.addoption("--sentences", type=int, default=2, metavar="N", help="sentences for real models, at most 200")
+    parser.addoption("--sentences", type=int, default=1, metavar="N", help="sentences for real models, at most 200")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The numbers that were not given."""
     covering.everything = config.option.exhaustive
-    for name, some, many in (("hostile", 40, 200), ("faults", 2, 6)):
+    for name, some, many in (("hostile", 24, 200), ("faults", 2, 6)):
         if getattr(config.option, name) is None:
             setattr(config.option, name, many if config.option.exhaustive else some)
 

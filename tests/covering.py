@@ -30,6 +30,16 @@ def along(axes: dict[str, Iterable[Any]], ids: Callable[[Any], str] | None = Non
     return pytest.mark.parametrize([name.strip() for names in axes for name in names.split(",")], cases, ids=ids)
 
 
+def sample(names: Any, cases: Iterable[Any], every: int = 3, ids: Any = None) -> pytest.MarkDecorator:
+    """Parametrise by like cases, of which the gate tries one in ``every`` so many."""
+    several = len(names.split(",") if isinstance(names, str) else names) > 1
+    marks = [() if number % every == 0 else (pytest.mark.exhaustive,) for number in range(every)]
+    values = [
+        pytest.param(*(case if several else (case,)), marks=marks[number % every]) for number, case in enumerate(cases)
+    ]
+    return pytest.mark.parametrize(names, values, ids=ids)
+
+
 PART = 6
 """Of what holds of every kind of model, the gate tries one kind in so many."""
 

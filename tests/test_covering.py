@@ -38,7 +38,8 @@ def test_marked_or_named_all_kinds_are_tried() -> None:
 
 
 def test_what_is_left_to_exhaustive_is_not_made_though_it_is_named() -> None:
-    once, repeated = [*KINDS][0], pytest.param([*KINDS][1], marks=pytest.mark.exhaustive)
+    once, other, *_ = KINDS
+    repeated = pytest.param(other, marks=pytest.mark.exhaustive)
     assert made(1, (once, repeated), ("tests/test_some.py",)) == [[once]]
 
 

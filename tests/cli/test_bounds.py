@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from covering import sample
 from driving import Tinytf, is_a_clean_error
 
 from tinytf.errors import UsageError
@@ -23,7 +24,7 @@ def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_tokens")
 @pytest.mark.parametrize("text", ["a" * 300_000, "e" + "\u0301" * 300_000, "the cat sat " * 25_000])
-@pytest.mark.parametrize("command", ["trace", "attention", "grad", "score", "lens"])
+@sample("command", ["trace", "attention", "grad", "score", "lens"])
 def test_a_text_beyond_the_limit_is_counted_and_refused(tinytf: Tinytf, decoder: Path, text: str, command: str) -> None:
     ran = tinytf(command, "-", "-m", decoder, stdin=text.encode())
     assert is_a_clean_error(ran)

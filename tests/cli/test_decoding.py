@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -237,8 +238,12 @@ def test_eight_bits_are_never_silent(tinytf: Tinytf, decoder: Path) -> None:
     assert said.format(bits[0], cost["tokens"], *bits[1:]) in out
 
 
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling takes a C++ compiler")
-def test_compiled_text_is_the_same_text(tinytf: Tinytf, characters: Path) -> None:
+def test_compiled_text_is_the_same_text(
+    backend: str, tinytf: Tinytf, characters: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend=backend))  # the graph alone is quick
     given = ("generate", SENTENCE, "-m", characters, "--max-tokens", "6")
     ran = tinytf(*given, "--compile")
     assert (ran.status, ran.out) == (0, tinytf(*given).out)

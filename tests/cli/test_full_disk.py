@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from covering import sample
 from driving import SENTENCE, Ran, Stream, Tinytf, is_a_clean_error, streams
 from failing_disk import BROKEN, FULL, TORN, Disk, Fault, failing
 from training_runs import CAUSAL, STORY, changed
@@ -46,7 +47,7 @@ def every_fault(folder: Path, kind: Fault, write: Callable[[], Ran], named: str)
     raise AssertionError
 
 
-@pytest.mark.parametrize(("command", "name", "kind"), OUTPUTS, ids=str)
+@sample(("command", "name", "kind"), OUTPUTS, every=2, ids=str)
 def test_an_output_file_appears_whole_or_not_at_all(
     tinytf: Tinytf, decoder: Path, tmp_path: Path, command: str, name: str, kind: Fault
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from covering import sample
 from driving import SENTENCE, Tinytf, lively
 
 from tinytf.checkpoints.run import save_run
@@ -47,7 +48,7 @@ ASKED: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ASKED)
+@sample("name", ASKED, every=2)
 def test_the_answer_of_30_layers_comes_first_and_fits_a_screen(tinytf: Tinytf, deep: Path, name: str) -> None:
     arguments, answer = ASKED[name]
     ran = tinytf(*arguments, "-m", deep, "--width", COLUMNS)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from covering import sample
 
 from tinytf_cli.main import COMMANDS
 
@@ -36,7 +37,7 @@ def _complete(words: str) -> tuple[str, dict[str, object]]:
     return _start(_TINYTF_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(count))
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@sample("command", ["", *COMMANDS])
 def test_help_imports_nothing_heavy_and_shows_the_usage(command: str) -> None:
     out, report = _start(*command.split(), "--help")
     assert report == {"status": 0, "heavy": []}

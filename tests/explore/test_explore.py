@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from covering import sample
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
@@ -796,9 +797,7 @@ def test_n_draws_small_cells_and_brackets_the_chosen_one() -> None:
     explore(act)
 
 
-@pytest.mark.parametrize(
-    ("size", "depth"), [((80, 24), "truecolor"), ((200, 60), "256"), ((120, 40), "16"), ((120, 40), "none")]
-)
+@sample(("size", "depth"), [((80, 24), "truecolor"), ((200, 60), "256"), ((120, 40), "16"), ((120, 40), "none")])
 def test_every_step_is_drawn_in_every_size_and_colour(size: tuple[int, int], depth: str) -> None:
     async def act(driver: Driver) -> None:
         for row, (step, layer) in enumerate(driver.app.look.scene.trace.steps.rows):

@@ -8,6 +8,7 @@ import covering
 import pytest
 import torch
 from caught_gradients import MODELS, model_of, traced
+from covering import sample
 from torch import Tensor
 
 from tinytf.gradients import differences, probing
@@ -17,7 +18,7 @@ from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.loading import load
 
 
-@pytest.mark.parametrize("name", MODELS)
+@sample("name", MODELS, every=2)
 def test_gradients_are_what_the_loss_does(name: str) -> None:
     forward, targets = traced(name)
     many = 24 if covering.everything else 8  # each way to compute a step: test_completeness.py
@@ -53,7 +54,7 @@ def test_a_wrong_slope_of_the_activation_is_found_out() -> None:
     assert found.worst.relative_error > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["blocks.0.ffn.up.weight", "embed.tokens.weight", "blocks.0.norm1.weight"])
+@sample("name", ["blocks.0.ffn.up.weight", "embed.tokens.weight", "blocks.0.norm1.weight"])
 def test_a_gradient_that_is_off_by_a_ten_thousandth_of_its_largest_entry_fails(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import peft
 import pytest
 import torch
 from architectures import enliven, furthest
+from covering import sample
 from reference import FAMILIES, saved
 from safetensors.torch import load_file, save_file
 
@@ -77,7 +78,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@sample("case", CASES, every=2)
 @torch.no_grad()
 def test_merged_it_gives_what_peft_computes_unmerged(case, tmp_path):
     family, settings = CASES[case]

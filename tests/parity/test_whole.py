@@ -21,8 +21,6 @@ from tinytf.trace.address import Address
 from tinytf.trace.check import check
 from tinytf.trace.trace import Trace
 
-pytestmark = pytest.mark.every
-
 IDS = [3, 14, 15, 9, 2, 6, 5, 30, 3, 11]
 TEXT = " ".join(str(token) for token in IDS)
 OTHER = "3 14 15 8 2 6 5 30 3 11"

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 from answers import ANSWERS, OTHER, TEXT
+from covering import sample
 
 import tinytf
 from tinytf.errors import UsageError
@@ -45,7 +46,7 @@ def model() -> tinytf.Model:
     return tinytf.load("tiny")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@sample("name", COMMANDS, every=2)
 def test_show_prints_what_the_command_prints(
     name: str, model: tinytf.Model, capsys: pytest.CaptureFixture[str]
 ) -> None:

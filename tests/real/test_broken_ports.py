@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from covering import sample
 from torch import Tensor, nn
 
 from tinytf.compare.dumps.read import open_dump
@@ -70,7 +71,7 @@ def _swapped(port: Any) -> None:
     ffn.gate_proj, ffn.up_proj = ffn.up_proj, ffn.gate_proj
 
 
-@pytest.mark.parametrize(
+@sample(
     ("mistake", "first", "step", "words"),
     [
         (_rotary_base, "L0.attn", "L0.q_rot and L0.k_rot", "a rotary base of 10,000 instead of 100,000"),
@@ -78,6 +79,7 @@ def _swapped(port: Any) -> None:
         (_permuted, "L0.q", "L0.q", "the rows of each head in pairs"),
         (_swapped, "L17.ffn.hidden", "L17.ffn.hidden", "the numbers of L17.ffn.gate"),
     ],
+    every=2,
 )
 def test_a_mistake_in_smollm2_is_named_at_its_step(
     model: Model, port: Any, tmp_path: Path, mistake: Callable[[Any], None], first: str, step: str, words: str

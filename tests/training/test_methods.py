@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import training_runs
+from covering import sample
 from training_runs import DROPPING, STORY
 
 from tinytf.checkpoints.run import load_run
@@ -73,7 +74,7 @@ def test_recomputing_keeps_only_what_goes_into_the_blocks(tmp_path: Path) -> Non
     assert kept[True] < kept[False]
 
 
-@pytest.mark.parametrize(
+@sample(
     ("address", "frozen"),
     [
         ("L0", "blocks.0."),

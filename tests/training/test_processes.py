@@ -244,6 +244,7 @@ raise SystemExit(ran.status)
 """
 
 
+@pytest.mark.exhaustive
 def test_what_the_first_does_alone_may_take_longer_than_processes_wait(corpus: list[str], tmp_path: Path) -> None:
     corpus += ["--eval-every", "6"]
     assert trained(*corpus, "--out", str(tmp_path / "one")).status == 0
