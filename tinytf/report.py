@@ -297,7 +297,7 @@ class Report(ShortRepr):
 def text_data(encoding: "Encoding") -> dict[str, Any]:
     """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal.
 
-    In a conversation each token has the ``role`` of its speaker, null for the chat template.
+    In a conversation each token has the ``role`` of its speaker, null for the chat template; in a pair its ``type``.
     """
     roles = encoding.roles
     return {
@@ -313,6 +313,7 @@ def text_data(encoding: "Encoding") -> dict[str, Any]:
                 "bytes": token.data.hex(),
                 "special": token.special,
                 **({} if roles is None else {"role": roles[index]}),
+                **({"type": token.type} if any(encoding.types) else {}),
             }
             for index, token in enumerate(encoding.tokens)
         ],

@@ -14,8 +14,9 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
-from tinytf.text.chat import Conversation, Written
+from tinytf.text.chat import Conversation, TextPair, Written
 from tinytf.text.library import DEFAULT_LIMIT, Limit
+from tinytf.text.pair import encode_pair
 from tinytf.text.printable import printable
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Encoding, Tokenizer
@@ -92,11 +93,25 @@ class TextModel(ShortRepr):
         most = DEFAULT_LIMIT if truncate else limit
         if isinstance(text, Conversation):
             return self._fitting(self.tokenizer.converse(text, limit=most), truncate, limit)
+        if isinstance(text, TextPair):
+            return self._fitting(self._pair(text, most), truncate, limit)
         _require_string(text)
         if not text.strip():
             kind = "empty" if not text else "only white space"
             raise UsageError(f"the text is {kind}", "give a few words, such as: The cat sat")
         return self._fitting(self.tokenizer.encode(text, limit=most), truncate, limit)
+
+    def _pair(self, pair: TextPair, limit: Limit) -> Encoding:
+        if self.config.causal:
+            raise UsageError("a pair of texts is for encoders, and this is a decoder", "give one text")
+        if not (pair.first.strip() and pair.second.strip()):
+            raise UsageError("one text of the pair is empty", 'such as: tinytf trace "Who sat?" --pair "The cat sat."')
+        encoding, known = encode_pair(self.tokenizer, pair, limit=limit), self.config.n_token_types
+        if known and max(encoding.types) >= known:
+            raise UsageError(
+                f"the tokenizer gives a pair {max(encoding.types) + 1} token types, and the model has {known}"
+            )
+        return encoding
 
     @property
     def _context(self) -> Limit:
@@ -247,6 +262,8 @@ def require_text_list(texts: Sequence[Written]) -> Sequence[Written]:
 
 def _require_string(text: object) -> None:
     if not isinstance(text, str):
+        if isinstance(text, TextPair):
+            raise UsageError("this takes one text, not a pair", "leave out --pair")
         is_list = isinstance(text, list | tuple)
         raise UsageError(
             f"a text must be a string, not a {type(text).__name__}",

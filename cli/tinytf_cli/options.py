@@ -300,6 +300,7 @@ class ChatOptions:
         is_flag=True, help="Put TEXT, or the messages of a .json file, into the model's chat template."
     )  # fmt: skip
     system: str | None = option(metavar="TEXT", help="System message, with --chat.")
+    pair: str | None = option(metavar="TEXT", help="A second text that is read with the first as one (cross-encoders).")
 
     def read(self, words: tuple[str, ...], *, lines: bool = False) -> "list[Written]":
         """Read the text in ``words``, or with ``lines`` one text per line. Without words, a session uses its own text.
@@ -315,7 +316,7 @@ class ChatOptions:
             words = (text,)
         if self.chat:
             return list(read_conversations(words, lines=lines, system=self.system))
-        return list(read_texts(words, lines=lines))
+        return [self._written(text) for text in read_texts(words, lines=lines)]
 
     def read_each(self, words: "tuple[Written, ...]") -> "list[Written]":
         """Read one text from each word. A session's conversation is already read, and passes through."""
@@ -324,10 +325,17 @@ class ChatOptions:
     def of(self, text: str) -> "Written":
         """One line of a file as a text, or with ``chat`` as a conversation."""
         self.require_chat()
-        return conversation_in(text, self.system) if self.chat else text
+        return conversation_in(text, self.system) if self.chat else self._written(text)
+
+    def _written(self, text: str) -> "Written":
+        from tinytf.text.chat import TextPair
+
+        return text if self.pair is None else TextPair(text, self.pair)
 
     def require_chat(self) -> None:
-        """Raise UsageError for --system without --chat."""
+        """Raise UsageError for --system without --chat, and for --pair with it."""
+        if self.chat and self.pair is not None:
+            raise UsageError("--pair is a second text, and a conversation has none", "leave out --chat")
         if self.system is not None and not self.chat:
             raise UsageError("--system is the system message of a conversation, and this is plain text", "add --chat")
 

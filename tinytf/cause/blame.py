@@ -19,7 +19,7 @@ from tinytf.compare.measures import moved_weights
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.resume_log import ResumeLog, checksum
-from tinytf.text.chat import Conversation, Written
+from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 
 _DRAWS = 64
@@ -140,7 +140,7 @@ def blame(
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     models, asked = ModelPair(model, versus), texts.asked(model)
-    about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, str | Conversation) else About(model)
+    about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, Written) else About(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
         report = _Blaming(models, asked, seed, resume).run(top, restore, on_progress)
     return replace(report, versus=About(versus), about=about)

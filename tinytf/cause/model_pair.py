@@ -13,7 +13,7 @@ from tinytf.config import FIELDS
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
-from tinytf.text.chat import Conversation, Written
+from tinytf.text.chat import TextPair, Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.trace.parameters import ParameterAddress, addresses_of
@@ -35,7 +35,9 @@ class Texts:
 
     def encoded(self, model: TextModel) -> list[Encoding]:
         """The tokens of each text for ``model``. Raises UsageError as ``encode`` does."""
-        texts = [self.texts] if isinstance(self.texts, str | Conversation) else self.texts
+        texts = [self.texts] if isinstance(self.texts, Written) else self.texts
+        if any(isinstance(text, TextPair) for text in texts):
+            raise UsageError("tensors are swapped on single texts, not on pairs", "leave out --pair")
         encodings = [model.encode(text, truncate=self.truncate or self.tokens is not None) for text in texts]
         return [encoding if self.tokens is None else encoding.truncated(self.tokens) for encoding in encodings]
 

@@ -22,7 +22,7 @@ from tinytf.report import About, Report, plain
 from tinytf.sentences import percent
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
-from tinytf.text.chat import Conversation, Written
+from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
@@ -211,7 +211,7 @@ def diff(
         first = Side.of(model, text if isinstance(text, Trace) and not dumped.note else dumped.encoding, truncate)
         return _difference((first, dumped), (About(model, first.encoding), dumped), settings)
     assert text is not None, "only a dump has a text of its own"
-    if isinstance(other, str | Conversation | Trace):
+    if isinstance(other, Written | Trace):
         other = model, other
     elif not isinstance(other, tuple):
         other = other, text.encoding.text if isinstance(text, Trace) else text

@@ -6,6 +6,7 @@ from typing import Any
 
 from tinytf.report import Data, Report, text_data
 from tinytf.text.chat import Written
+from tinytf.text.pair import encode_written
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 
 Key = tuple[int, bytes]
@@ -76,7 +77,7 @@ def splits(
     first_splits: dict[bool, Split] = {}
     counts, tokens, number, characters = {True: 0, False: 0}, [0, 0], 0, 0
     for number, text in enumerate(texts, 1):
-        a, b = (_encoded(tokenizer, text) for tokenizer in tokenizers)
+        a, b = (encode_written(tokenizer, text, special=False) for tokenizer in tokenizers)
         tokens = [tokens[0] + len(a.tokens), tokens[1] + len(b.tokens)]
         characters += len(a.text)
         on_characters(characters)
@@ -92,10 +93,6 @@ def splits(
         added=(_added(tokenizers[0]), _added(tokenizers[1])),
         resplit=counts[True], renumbered=counts[False], first=first_splits.get(True, first_splits.get(False)),
     )  # fmt: skip
-
-
-def _encoded(tokenizer: Tokenizer, text: Written) -> Encoding:
-    return tokenizer.encode(text, special=False) if isinstance(text, str) else tokenizer.converse(text)
 
 
 def _added(tokenizer: Tokenizer) -> str:

@@ -12,6 +12,7 @@ from tinytf.errors import MemoryShortage, UsageError
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import About
@@ -177,7 +178,7 @@ def record_gradients(
 
     with differentiable(model) as parameters, tap_steps(model, tap):
         ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
-        logits = model(ids)[0]  # (T, V)
+        logits = model(ids, token_types=typed([encoding.types], ids.device))[0]  # (T, V)
         losses = losses_of(logits, of) if isinstance(of, Targets) else _metric_value(of, logits)
         all_gradients = torch.autograd.grad(
             losses.mean(), [*recorded.values(), *parameters.values()], allow_unused=True, materialize_grads=True

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from tinytf.report import Report, text_data
 from tinytf.text.chat import Written
+from tinytf.text.pair import encode_written
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text_model import TextModel
@@ -69,6 +70,6 @@ class Tokenized(Report):
 
 
 def tokens(model: TextModel, text: Written) -> Tokenized:
-    """The tokens of a text or a conversation, which may be longer than the context."""
-    encoding = model.tokenizer.encode(text) if isinstance(text, str) else model.tokenizer.converse(text)
+    """The tokens of a text, a conversation or a pair, which may be longer than the context."""
+    encoding = encode_written(model.tokenizer, text)
     return Tokenized(model.name, model.tokenizer, model.tokenizer_note, encoding)

@@ -37,6 +37,14 @@ def batches(lengths: Sequence[int], model: Transformer) -> Iterator[list[int]]:
         yield batch
 
 
+def typed(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor | None:
+    """Token types (B, T) of some texts, 0 on the right of the shorter ones; None where all are 0."""
+    if not any(map(any, texts)):
+        return None
+    length = max(map(len, texts))
+    return torch.tensor([[*types, *[0] * (length - len(types))] for types in texts], device=device)
+
+
 def padded(texts: Sequence[Sequence[int]], config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Ids (B, T), padded on the right, and the padding mask (B, T); None if no token sees padding."""
     length = max(map(len, texts))

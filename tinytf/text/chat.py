@@ -76,8 +76,16 @@ class Conversation:
         return f"{count:,} message{'s' if count > 1 else ''}{', then the assistant' if self.is_open else ''}"
 
 
-Written = str | Conversation
-"""What a model reads: a text, or a conversation."""
+@dataclass(frozen=True)
+class TextPair:
+    """Two texts that an encoder reads as one, such as a question and a passage."""
+
+    first: str
+    second: str
+
+
+Written = str | Conversation | TextPair
+"""What a model reads: a text, a conversation, or two texts as one."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Token:
 
     ``data`` are its bytes: for a special token and for a byte-level or SentencePiece piece its own, which may be part
     of a character, with a space for ▁; for any other and for an unknown token the bytes of the text that it covers.
-    ``shown`` is safe to print.
+    ``shown`` is safe to print. The ``type`` is 1 in the second text of a pair.
     """
 
     id: int
@@ -66,6 +66,7 @@ class Token:
     end: int
     data: bytes
     special: bool
+    type: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,11 @@ class Encoding(ShortRepr):
     @property
     def ids(self) -> list[int]:
         return [token.id for token in self.tokens]
+
+    @property
+    def types(self) -> list[int]:
+        """The token type of each token: 0, but in the second text of a pair."""
+        return [token.type for token in self.tokens]
 
     @property
     def roles(self) -> list[str | None] | None:
@@ -259,6 +265,11 @@ class Tokenizer:
             "never_produced": None if entries is None else len(entries),
         }
 
+    @property
+    def is_untrusted(self) -> bool:
+        """Whether another process does the work."""
+        return self._untrusted is not None
+
     @cached_property
     def vocab_size(self) -> int:
         return self.library.get_vocab_size()
@@ -349,7 +360,7 @@ class Tokenizer:
             self._refuse_unknown(text)
         pieces = self._split(text, special, limit)
         added = self._added(pieces)
-        result = Encoding(text, tuple(self._tokens(text, pieces)), added)
+        result = Encoding(text, tuple(self.tokens_of(text, pieces)), added)
         return (
             replace(result, added=f"{added}; the text has a start token of its own") if result.starts_twice else result
         )
@@ -366,7 +377,7 @@ class Tokenizer:
         with library_errors(TokenizerError, "the tokenizer cannot take this text"):
             return [encoding.ids for encoding in self.library.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def _tokens(self, text: str, pieces: Pieces) -> Iterator[Token]:
+    def tokens_of(self, text: str, pieces: Pieces) -> Iterator[Token]:
         entries = {token_id: (self.shown(token_id), self.piece_bytes(token_id)) for token_id in set(pieces.ids)}
         for token_id, (start, end), added in zip(*pieces, strict=True):
             has_own_bytes = self.kind in _PIECE_BYTES or token_id in self.special_ids

@@ -84,7 +84,8 @@ def _switched_ends(stored: Any, settings: Settings, names: Names, library: Libra
 def _cls_and_sep(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
     cls, sep = names.get("cls_token", "[CLS]"), names.get("sep_token", "[SEP]")
     ids = [_with_id(name, library) for name in (cls, sep)]
-    return processors.TemplateProcessing(single=[cls, "$A", sep], special_tokens=ids)
+    pair = [f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"]
+    return processors.TemplateProcessing(single=[cls, "$A", sep], pair=pair, special_tokens=ids)
 
 
 def _roberta_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.short_repr import shown
+from tinytf.text.chat import TextPair
+from tinytf.text.library import Limit
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.through.formulas import compared
@@ -112,6 +114,9 @@ class ThroughModel(TextModel):
         if first is None or second is None or first.dim() != 2 or len(first) != _TRIED:
             return False
         return compared("", first[:-1], second[:-1].double()).holds
+
+    def _pair(self, pair: TextPair, limit: Limit) -> Encoding:
+        raise UsageError("run through transformers, a model reads one text, not a pair", "leave out --pair")
 
     @torch.no_grad()
     def logits(self, ids: list[int], answer: list[int] | None = None) -> Tensor | None:

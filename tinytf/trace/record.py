@@ -9,7 +9,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
-from tinytf.model.batches import batches, padded
+from tinytf.model.batches import batches, padded, typed
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Add
 from tinytf.steps.table import table_of
@@ -60,7 +60,8 @@ def record_all(
         first, *others = (recorded[n] for n in batch)
         ids, padding_mask = padded([texts[n] for n in batch], model.config, device)
         with recording_hooks(model, first, chosen, others):
-            hidden = model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
+            types = typed([encodings[n].types for n in batch], device)
+            hidden = model.hidden(ids, padding_mask=padding_mask, token_types=types)  # (B, T, C)
             for row, n in enumerate(batch):
                 text_hidden, rows = hidden[row, : lengths[n]], read_positions[n]
                 if rows:  # (rows, V)
@@ -96,7 +97,7 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
     config, last = model.config, model.config.n_layers - 1
     keep: dict[str, Tensor] = {}
     with recording_hooks(model, keep, ()):
-        x = model.embed(torch.tensor([ids], device=weight.device))  # (1, T, C)
+        x = model.embed(torch.tensor([ids], device=weight.device), typed([encoding.types], weight.device))  # (1, T, C)
     yield Trace(model, encoding, Recording(keep, (), ()))
     for layer, block in enumerate(model.blocks):
         keep = {}

@@ -64,6 +64,11 @@ class Site:
         return self.trace.encoding.ids
 
     @property
+    def types(self) -> Sequence[int]:
+        """The token type of each token."""
+        return self.trace.encoding.types
+
+    @property
     def sources(self) -> tuple[StepKey, ...]:
         return self.trace.steps.sources(self.step, self.layer)
 

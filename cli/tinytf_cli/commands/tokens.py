@@ -54,6 +54,7 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
     from tinytf.sources import Source, find_source, open_tokenizer, vocabulary_of
+    from tinytf.text.pair import encode_written
     from tinytf.text.train import train_characters
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views import splits as _  # noqa: F401 - registers its view
@@ -95,9 +96,9 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         if text == "":
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
         if options.characters and not isinstance(text, str):
-            raise UsageError("--characters splits a text, not a conversation", "leave out --chat")
+            raise UsageError("--characters splits one text", "leave out --chat and --pair")
         splitter = train_characters([text]) if options.characters and isinstance(text, str) else tokenizer
-        encoding = splitter.encode(text) if isinstance(text, str) else splitter.converse(text)
+        encoding = encode_written(splitter, text)
         if texts.truncate:
             config = source.config() if isinstance(source, Source) else source.config
             encoding = encoding.truncated(config.context)

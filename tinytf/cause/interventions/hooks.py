@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from tinytf.errors import AddressError, UsageError
+from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import into_heads, side_by_side
@@ -216,7 +217,7 @@ def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
     """The last hidden states (T, C) of a forward pass with the interventions."""
     ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
     with torch.no_grad(), evaluated(trace.model), intervening(trace.model, interventions):
-        return trace.model.hidden(ids)[0]
+        return trace.model.hidden(ids, token_types=typed([trace.encoding.types], ids.device))[0]
 
 
 def unembedded(trace: Trace, hidden: Tensor, position: int) -> Tensor:

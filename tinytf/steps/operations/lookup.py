@@ -40,7 +40,7 @@ class Embedding(nn.Module):
 
 @dataclass(frozen=True)
 class Lookup(Operation):
-    """The row of each token in the table; for ``types`` row 0, since a trace holds a single text."""
+    """The row of each token in the table; for ``types`` that of its type, which is 1 in the second text of a pair."""
 
     types: bool = False
 
@@ -59,7 +59,7 @@ class Lookup(Operation):
         return (torch.zeros_like(now.ids) if now.token_types is None and now.ids is not None else now.token_types,)
 
     def _ids(self, site: Site) -> list[int]:
-        return [0 if self.types else token for token in site.ids]
+        return list(site.types if self.types else site.ids)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(torch.tensor(self._ids(site), device=site.module.weight.device))
@@ -70,7 +70,8 @@ class Lookup(Operation):
         yield f"{site.path}.weight", table_gradient(g, ids, len(table.weight), table.scale)
 
     def code(self, site: Site) -> str:
-        rows = "torch.zeros_like(ids)" if self.types else "ids"
+        types = f"torch.tensor({list(site.types)})" if any(site.types) else "torch.zeros_like(ids)"
+        rows = types if self.types else "ids"
         return f"{site.variable} = {site.step.matrix}[{rows}]" + (" * embed_scale" if site.module.scale != 1.0 else "")
 
     def operands(self, site: Site) -> dict[str, Tensor]:
