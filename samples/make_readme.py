@@ -22,6 +22,9 @@ PICTURES: dict[str, list[str]] = {
         "L1H2.masked[9]",
     ],
     "lens": ["lens", BALL, "--track", "ball"],
+    "short-convolution": [
+        "explain", "L0H1.v_conv[5,3]", "The cat sat on the mat", "-m", "preset:lfm2-tiny", "--width", "90"
+    ],
     "patch": ["patch", BALL, HAT, "--sweep", "residual", "--width", "90"],
 }  # fmt: skip
 EXAMPLE = re.compile(r"(?<=^```console\n)\$ (tinytf [^\n]*)\n(.*?)(?=^```)", re.MULTILINE | re.DOTALL)
