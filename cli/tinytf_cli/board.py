@@ -52,7 +52,8 @@ class Board:
         from tinytf.training.folder.run_report import RunReport
         from tinytf_cli.paint.painter import paint
         from tinytf_cli.views.blocks import Line, Span
-        from tinytf_cli.views.run import LAYOUTS, RunDisplay, run
+        from tinytf_cli.views.draw import blocks_of
+        from tinytf_cli.views.run import LAYOUTS, RunDisplay
 
         history = self.reader.read()
         report = RunReport(self.name, self.reader.directory, history)
@@ -61,7 +62,7 @@ class Board:
         seconds_left = self._seconds_left(history)
         for layout in LAYOUTS:
             display = RunDisplay(seconds_left, quiet_seconds(self.reader.directory), layout, doing, self.log)
-            lines = list(paint(run(report, terminal, display), terminal))
+            lines = list(paint(blocks_of(report, terminal, display), terminal))
             if len(lines) < rows:
                 break
         if len(lines) >= rows > 2:

@@ -64,9 +64,10 @@ def test_claimed_true_and_difference_stand_side_by_side(tinytf: Tinytf, own: Pat
 
 def test_the_verdict_comes_first_and_the_digest_has_only_what_does_not_hold(tinytf: Tinytf, own: Path) -> None:
     lines = [line for line in tinytf("verify", own).lines if line]
-    assert lines[0] == "own: 5 hold · 1 carried · 1 wrong"
-    assert lines[2].startswith("checked: tinytf and float64 numpy agree on every step")
-    assert lines[3:] == [
+    assert lines[0] == "Of the 7 numbers of own, 1 is wrong, the first in B; 1 follows from wrong ones."
+    assert lines[1] == "own: 5 hold · 1 carried · 1 wrong"
+    assert lines[3].startswith("checked: tinytf and float64 numpy agree on every step")
+    assert lines[4:] == [
         "✗ B   1 wrong of 4  [two,0] 6.1✗ (true 6)",
         "  3 times 2 is 6",
         "→ C   carried  20.1→ (true 20)",

@@ -87,6 +87,7 @@ class Info(Report):
 
     KIND = "info"
     EVENTS: ClassVar = {"parameters": "component"}
+    ALWAYS_SAID = True
 
     name: str
     config: ModelConfig
@@ -103,13 +104,10 @@ class Info(Report):
                 f"at least 1 text, of 1 to {self.config.context:,} tokens",
             )
 
-    @property
-    def sentence(self) -> str:
-        """As of any report; it is about a configuration, and needs no model."""
-        return self.in_a_sentence() if self.holds and self.batch is None else ""
-
     def in_a_sentence(self) -> str:
-        """What the model does, its size, and what sets some of its layers or its head apart."""
+        """What the model does, its size, and what sets some of its layers or its head apart; empty for shapes."""
+        if self.batch is not None:
+            return ""
         config = self.config
         layers = [config.at(layer) for layer in range(config.n_layers)]
         does = (

@@ -16,6 +16,7 @@ from tinytf.compare.walk import Attention
 from tinytf.config import ModelConfig
 from tinytf.loading import Model
 from tinytf.report import About
+from tinytf.sentences import first_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import SHARE, plural
@@ -27,7 +28,6 @@ from tinytf_cli.views.parts import (
     NO_NUMBER,
     bar_column,
     figures,
-    first_of,
     folded,
     head_map,
     map_digits,

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from tinytf.sentences import first_of
 from tinytf.worked import CheckedStep, ExampleScores, Verification
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Figure, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import first_of, next_lines, note, titled, verdict
+from tinytf_cli.views.parts import next_lines, note, titled, verdict
 from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, most_moved, safe
 
 _MOST_STEPS, _EDITS = 16, 4
