@@ -53,7 +53,7 @@ class Board:
         from tinytf_cli.paint.painter import paint
         from tinytf_cli.views.blocks import Line, Span
         from tinytf_cli.views.draw import blocks_of
-        from tinytf_cli.views.run import LAYOUTS, RunDisplay
+        from tinytf_cli.views.run import LAYOUTS, RunDisplay, run
 
         history = self.reader.read()
         report = RunReport(self.name, self.reader.directory, history)
@@ -62,7 +62,8 @@ class Board:
         seconds_left = self._seconds_left(history)
         for layout in LAYOUTS:
             display = RunDisplay(seconds_left, quiet_seconds(self.reader.directory), layout, doing, self.log)
-            lines = list(paint(blocks_of(report, terminal, display), terminal))
+            blocks = run if layout.tight else blocks_of
+            lines = list(paint(blocks(report, terminal, display), terminal))
             if len(lines) < rows:
                 break
         if len(lines) >= rows > 2:

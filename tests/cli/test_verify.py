@@ -148,9 +148,12 @@ def test_without_a_file_the_shipped_ones_are_listed_with_their_scores(tinytf: Ti
     ran = tinytf("verify")
     assert ran.status == 0
     for name in shipped():
-        (row,) = [line.split() for line in ran.lines if line.split()[:1] == [name]]
+        row, title = [line.split(maxsplit=1) for line in ran.lines if line.split()[:1] == [name]]
+        assert title[1] == open_example(name).title
+        row = " ".join(row).split()
         hold, carried, wrong, claims = map(int, row[1:5])
         assert hold + carried + wrong == claims
+    assert max(map(len, ran.lines)) <= 100
     data = json.loads(tinytf("verify", "--json").out)
     assert [one["name"] for one in data["worked_examples"]] == list(shipped())
 

@@ -15,6 +15,7 @@ from tinytf.certification.sides import Check
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
 from tinytf.look.size import Info
+from tinytf.presets import preset
 from tinytf.sentences import changed, choices, first_of, from_where_on, listed, percent, several
 from tinytf.worked import ExampleScores, open_example, verify
 
@@ -412,7 +413,10 @@ def test_info_says_what_a_model_does_how_large_it_is_and_what_sets_its_layers_ap
     assert sentence.endswith("it predicts with its token embeddings.")
     untied = Info("tiny", config.but(tied_head=False)).sentence
     assert "embeddings" not in untied
-    assert "of its layers all see a window" in Info("tiny", config.but(window=8)).sentence
+    assert "; all its layers see a window of the text only; " in Info("tiny", config.but(window=8)).sentence
+    some = Info("tiny", config.but(by_layer=[("window", [8, 0, 0, 0])]))
+    assert "; of its layers 1 sees a window of the text only; " in some.sentence
+    assert "; all its layers lack attention; " in Info("mamba", preset("mamba-tiny")).sentence
 
 
 def test_a_loss_is_as_many_choices_as_its_power_of_e() -> None:
@@ -463,7 +467,7 @@ def test_a_cache_saves_the_share_of_the_multiplications_that_the_steps_add_up_to
     cached, plain = (sum(step[way]["multiply_adds"] for step in steps) for way in ("with_cache", "without_cache"))
     keys = 2 * 4 * model.config.n_kv_heads * model.config.d_head * 4  # K and V, 4 layers, 4 bytes
     assert f"saves {percent(1 - cached / plain)} of the multiplications of 4 new tokens" in found.sentence
-    assert found.sentence.endswith(f" times as fast, for {keys * steps[-1]['tokens'] / 1024:.1f} KiB of memory.")
+    assert found.sentence.endswith(f" new tokens, for {keys * steps[-1]['tokens'] / 1024:.1f} KiB of memory.")
 
 
 def test_a_model_without_a_part_says_what_becomes_of_its_best_guess(model: Model) -> None:
@@ -525,8 +529,8 @@ def test_a_certificate_gives_the_largest_difference_of_each_dtype_and_the_check_
     )
     found = Certificate(Path("x"), "5", "2", checks, ())
     assert found.sentence == (
-        "On 9 hard texts the model has the tokens and the numbers that it has in transformers, up to 3e-07 in float32 "
-        "and 4e-02 in bfloat16 of a token's largest number."
+        "On 9 texts the model has the tokens and the numbers of transformers, up to 3e-07 in float32 and 4e-02 in "
+        "bfloat16 of a token's largest number."
     )
     failing = replace(found, checks=(*checks[:1], replace(checks[1], difference=0.25), *checks[2:]))
     assert failing.sentence == (
@@ -534,4 +538,4 @@ def test_a_certificate_gives_the_largest_difference_of_each_dtype_and_the_check_
         "is allowed."
     )
     tokens = replace(found, checks=(replace(checks[0], difference=1), *checks[1:]))
-    assert tokens.sentence == "Of 9 hard texts, 1 has other tokens in transformers."
+    assert tokens.sentence == "Of 9 texts, 1 has other tokens in transformers."

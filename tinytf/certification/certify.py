@@ -62,7 +62,7 @@ class Certificate(Report):
         ids, *measured = self.checks
         worst = self.worst
         if worst is ids and not ids.holds:
-            return f"Of {ids.texts:,} hard texts, {several(int(ids.difference), 'have')} other tokens in transformers."
+            return f"Of {ids.texts:,} texts, {several(int(ids.difference), 'have')} other tokens in transformers."
         if not worst.holds:
             where = printable(worst.where, spaces=False)
             by = f"{worst.difference:.0e} of a token's largest number where {worst.tolerance:.0e} is allowed"
@@ -71,7 +71,7 @@ class Certificate(Report):
         for check in measured:
             largest[check.dtype] = max(largest.get(check.dtype, 0.0), check.difference)
         apart = listed([f"{most:.0e} in {dtype}" for dtype, most in largest.items()])
-        same = f"On {ids.texts:,} hard texts the model has the tokens and the numbers that it has in transformers"
+        same = f"On {ids.texts:,} texts the model has the tokens and the numbers of transformers"
         return f"{same}, up to {apart} of a token's largest number."
 
     def fields(self) -> dict[str, Any]:

@@ -381,14 +381,13 @@ class CacheComparison(Continued[CachedStep]):
         return Verified("the logits with the cache are those without", step.apart, step.allowed)
 
     def in_a_sentence(self) -> str:
-        """The share of the multiplications that the cache saves, how much faster that was, and the memory it takes."""
+        """The share of the multiplications that the cache saves, and the memory that it takes."""
         if not self.steps:
             return ""
         cached, plain = self.spent
         saved = percent(1 - cached.multiply_adds / plain.multiply_adds)
-        faster = f"{plain.seconds / cached.seconds:.1f} times as fast"
         what = f"Keeping keys and values saves {saved} of the multiplications of {len(self.steps):,} new tokens"
-        return f"{what} and is {faster}, for {in_bytes(self.cache_bytes)} of memory."
+        return f"{what}, for {in_bytes(self.cache_bytes)} of memory."
 
     def _settings(self) -> dict[str, Any]:
         return {"bytes_per_token": self.bytes_per_token, "runs": RUNS}

@@ -18,7 +18,7 @@ from tinytf_cli.views.continuation import sentence_after
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import note, spread
 
-_ROWS, _BAR = 8, 16
+_ROWS, _BAR = 8, 14
 
 
 @draws(CacheComparison)
@@ -87,7 +87,7 @@ def _steps(report: CacheComparison, tokenizer: Tokenizer, *, bars: bool) -> Iter
     yield Table(
         [
             Column("step", [str(step.number) for step in rows], "right"),
-            Column("token", [tokenizer.shown(step.id) for step in rows], shrink=2, drop=2),
+            Column("token", [tokenizer.shown(step.id) for step in rows], shrink=5, drop=2),
             Column(
                 "rows of K, V",
                 [

@@ -61,9 +61,12 @@ def example_scores(report: ExampleScores, terminal: Terminal, display: Display) 
             Column("wrong", [f"{score.wrong:,}" for score in scores], "right"),
             Column("of claims", [f"{score.claims:,}" for score in scores], "right"),
             Column("not checked", [f"{score.skipped:,}" if score.skipped else "" for score in scores], "right", drop=1),
-            Column("", [safe(score.example.title) for score in scores], shrink=40, drop=2),
         ]
     )
+    yield Line("")
+    names = [Span(safe(score.example.name), "dim") for score in scores]
+    titles = [safe(score.example.title) for score in scores]
+    yield Table([Column("", names, said="name"), Column("", titles, shrink=20)], header=False)
     yield Line("")
     yield Line(Span("carried: right given the author's own earlier numbers, but wrong in the end", "dim"))
     if any(score.skipped for score in scores):
