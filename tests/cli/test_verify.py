@@ -298,3 +298,11 @@ def test_an_edit_is_of_one_example(tinytf: Tinytf, names: tuple[str, ...], count
     assert ran.status == 2
     assert f"--edit changes one example, and {count} named" in ran.err
     assert "hint: such as: tinytf verify cat-sat --edit" in ran.err
+
+
+def test_a_missing_file_of_edits_is_not_taken_for_an_example(tinytf: Tinytf, tmp_path: Path) -> None:
+    ran = tinytf("verify", "cat-sat", "--edit", tmp_path / "none.toml")
+    assert ran.status == 2
+    assert "none.toml: No such file" in ran.err
+    assert 'hint: a file of numbers to change, such as: d_k = 16, or "S[0,1]" = 5' in ran.err
+    assert "tinytf verify lists" in tinytf("verify", tmp_path / "none.toml").err

@@ -12,7 +12,7 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Data, Report, plain
-from tinytf.sentences import changed, listed, percent
+from tinytf.sentences import listed, percent
 from tinytf.text_model import TextModel
 from tinytf.trace.check import Check, check
 from tinytf.trace.record import record
@@ -61,10 +61,7 @@ class LeftOut(Report):
         if not self.difference.predictions:
             most = max(self.layers, key=lambda layer: layer.moved)
             return f"{parts}, L{most.layer}H{most.head} moves most: {percent(most.moved)} of its weights go elsewhere."
-        last = self.difference.predictions[-1]
-        was, now = (max(range(len(shares)), key=shares.__getitem__) for shares in (last.first, last.second))
-        then = "is still first" if was == now else f"{self.shown(last.ids[now])} comes first"
-        return f"{parts}, {self.shown(last.ids[was])} {changed(last.first[was], last.second[was])}, and {then}."
+        return f"{parts}, {self.difference.predictions[-1].in_words(self.shown)}."
 
     def fields(self) -> dict[str, Any]:
         data = self.difference.fields()
