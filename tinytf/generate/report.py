@@ -294,7 +294,7 @@ class BeamSearch(Continued[BeamStep]):
         """The probabilities of the best text and of the next best, and the first token in which they differ."""
         if not self.best:
             return ""
-        best, *others = self.best
+        best, *others = self.steps[-1].finished or self.steps[-1].running
         found = f"The best text that the {self.beams:,} beams found has a probability of "
         found += percent(math.exp(best.log_probability))
         if not others:

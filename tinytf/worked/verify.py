@@ -231,7 +231,7 @@ class ExampleScores(Report):
         most = max(self.examples, key=lambda score: score.wrong)
         name = printable(most.example.name, spaces=False)
         are = "is" if wrong == 1 else "are"
-        return f"Of the {claims:,} numbers, {wrong:,} {are} wrong, most of them in {name}: {most.wrong:,}."
+        return f"Of the {claims:,} numbers, {wrong:,} {are} wrong, the most in {name} ({most.wrong:,})."
 
     def fields(self) -> dict[str, Any]:
         return {"worked_examples": [verification.summary() for verification in self.examples]}

@@ -64,9 +64,8 @@ def example_scores(report: ExampleScores, terminal: Terminal, display: Display) 
         ]
     )
     yield Line("")
-    names = [Span(safe(score.example.name), "dim") for score in scores]
-    titles = [safe(score.example.title) for score in scores]
-    yield Table([Column("", names, said="name"), Column("", titles, shrink=20)], header=False)
+    for score in scores:
+        yield Line([Span(f"{safe(score.example.name)}  ", "dim"), safe(score.example.title)], indent=2)
     yield Line("")
     yield Line(Span("carried: right given the author's own earlier numbers, but wrong in the end", "dim"))
     if any(score.skipped for score in scores):
