@@ -22,7 +22,7 @@ from tinytf.parts.norm import NORMED
 from tinytf.parts.part import COUNT, LACKS, POSITIVE, SHARE, Leaf, Part, build, leaf, leaves, listed, value_at
 from tinytf.parts.pooling import Pooling
 
-__all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ModelConfig", "Rope"]
+__all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ZEROS", "ModelConfig", "Rope"]
 
 MOST_LAYERS = 1024
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -410,6 +410,8 @@ _LEAVES: dict[str, Leaf] = {
 }
 DIFFERING = tuple(name for name, setting in _LEAVES.items() if setting.differs)
 """The settings that may differ from layer to layer."""
+ZEROS = {name: setting.zero for name, setting in _LEAVES.items() if setting.zero}
+"""What a 0 of a setting stands for, as an expression."""
 _ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
     "embeddings", "positions", "norm", "residual", "feed-forward", "biases", "pooling", "head",

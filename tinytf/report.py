@@ -125,12 +125,14 @@ class Report(ShortRepr):
     ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
     ``TABLE`` leads to the list whose items are the rows of its table: by default, the first of ``EVENTS`` but tokens.
     ``ROWS`` names the member with those rows, whose class has ``COLUMNS``; such a report needs no view.
+    ``ALWAYS_SAID``: its sentence needs no model to name tokens, and a check that fails is what it says.
     """
 
     KIND: ClassVar[str]
     EVENTS: ClassVar[Mapping[str, str]] = {}
     TABLE: ClassVar[tuple[str, ...]] = ()
     ROWS: ClassVar[str] = ""
+    ALWAYS_SAID: ClassVar[bool] = False
 
     about: About | None = field(default=None, repr=False, compare=False)
 
@@ -142,8 +144,10 @@ class Report(ShortRepr):
 
     @property
     def sentence(self) -> str:
-        """Its answer in one sentence, with which every format begins; empty without a model, and if a check fails."""
-        return self.in_a_sentence() if self.about is not None and self.holds else ""
+        """Its answer in one sentence, with which every format begins; if not ``ALWAYS_SAID``, empty without a model and
+        if a check fails.
+        """
+        return self.in_a_sentence() if self.ALWAYS_SAID or (self.about is not None and self.holds) else ""
 
     def in_a_sentence(self) -> str:
         """What ``sentence`` says; empty for a report without one."""

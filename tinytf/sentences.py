@@ -3,6 +3,7 @@
 A sentence is a claim: what it says of a number has a definition here or in its report, and a test.
 """
 
+import math
 from collections.abc import Sequence
 
 
@@ -15,10 +16,22 @@ def percent(share: float) -> str:
     return f"{100 * share:.{0 if share >= 0.0995 or not share else 1}f} %"
 
 
+def choices(loss: float) -> str:
+    """A mean loss in nats as a number of equally likely tokens, the perplexity: ``12``, ``3.4``."""
+    perplexity = math.exp(min(loss, 700.0))
+    return f"{perplexity:,.{0 if perplexity >= 9.95 else 1}f}"
+
+
 def listed(phrases: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *others, last = phrases
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def first_of(names: Sequence[object], most: int) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(map(str, names[:most]))
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def several(count: int, does: str) -> str:

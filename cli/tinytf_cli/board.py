@@ -52,6 +52,7 @@ class Board:
         from tinytf.training.folder.run_report import RunReport
         from tinytf_cli.paint.painter import paint
         from tinytf_cli.views.blocks import Line, Span
+        from tinytf_cli.views.draw import blocks_of
         from tinytf_cli.views.run import LAYOUTS, RunDisplay, run
 
         history = self.reader.read()
@@ -61,7 +62,8 @@ class Board:
         seconds_left = self._seconds_left(history)
         for layout in LAYOUTS:
             display = RunDisplay(seconds_left, quiet_seconds(self.reader.directory), layout, doing, self.log)
-            lines = list(paint(run(report, terminal, display), terminal))
+            blocks = run if layout.tight else blocks_of
+            lines = list(paint(blocks(report, terminal, display), terminal))
             if len(lines) < rows:
                 break
         if len(lines) >= rows > 2:

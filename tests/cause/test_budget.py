@@ -12,6 +12,7 @@ from whole_runs import TEXTS, apart
 from tinytf.cause.budget import TYPES, Budget
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.sentences import percent
 
 WIDE = {"d_model": 32, "d_ff": 64, "vocab_size": SIZES["vocab_size"]}
 
@@ -58,6 +59,11 @@ def test_the_plan_is_within_the_budget_and_measured_as_a_whole(model: Transforme
         other, n_bytes = stored(model, dict.fromkeys(plan, uniform.type))
         assert uniform.n_bytes == n_bytes
         assert uniform.kl.value == pytest.approx(apart(model, other)[0], abs=1e-6)
+    largest = [uniform for uniform in found.uniform if uniform.n_bytes <= 14_000][-1]
+    assert found.sentence == (
+        f"The chosen types take {found.n_bytes / 1e6:.3g} of 0.014 MB, and change the predictions "
+        f"{percent(found.measured.value / largest.kl.value)} as much as {largest.type} everywhere would."
+    )
 
 
 def test_no_step_up_that_saves_anything_has_room_left(found: Budget) -> None:

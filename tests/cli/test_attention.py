@@ -253,3 +253,9 @@ def test_a_layer_that_cannot_be_drawn_is_one_line(tinytf: Tinytf, options: tuple
     ran = tinytf("attention", "The cat sat", *options)
     assert ran.status == 2
     assert said in ran.err
+
+
+def test_a_model_without_attention_is_refused_before_anything_is_drawn(tinytf: Tinytf) -> None:
+    ran = tinytf("attention", "The cat", "--model", "preset:mamba-tiny")
+    assert (ran.status, ran.out) == (2, "")
+    assert "no layer of this model has attention weights" in ran.err

@@ -22,7 +22,7 @@ from tinytf_cli.output import to_json
 def test_two_runs_are_compared_the_better_one_first(tinytf: Tinytf, two: Path) -> None:
     ran = tinytf("runs", two)
     assert (ran.status, ran.err) == (0, "")
-    rows = [re.split(" {2,}", text.strip()) for text in ran.lines[1:3]]
+    rows = [re.split(" {2,}", text.strip()) for text in ran.lines[2:4]]
     count = f"{parameter_count(CONFIG) / 1000:.2f} k"
     assert rows == [
         ["good", "15 of 20", "1.2667", "2.0000", "10", count, "41,000", "1 s", "at 75 %"],
@@ -228,7 +228,8 @@ def test_runs_are_ranked_by_what_is_asked_for_and_show_what_their_recipes_do_not
     assert (found["by"], found["differing"]) == ("bits", ["lr", "model.d_ff"])
     bits = [one["best_held_out"]["bits_per_byte"] for one in found["runs"]]
     assert bits == [pytest.approx(3.0 / math.log(2) / 4), pytest.approx(2.0 / math.log(2) / 2)]
-    head, *rows = tinytf("runs", tmp_path, "--width", "160").out.splitlines()[:3]
+    sentence, head, *rows = tinytf("runs", tmp_path, "--width", "160").out.splitlines()[:4]
+    assert sentence.endswith(f"best, in {bits[0]:.2f} bits a byte; they differ in lr and d_ff.")
     assert head.split()[:3] == ["run", "lr", "d_ff"]
     assert [row.split()[:3] for row in rows] == [["long", "0.003", "400"], ["short", "0.001", "200"]]
     (tmp_path / "long" / "text.json").unlink()

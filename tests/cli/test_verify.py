@@ -64,9 +64,10 @@ def test_claimed_true_and_difference_stand_side_by_side(tinytf: Tinytf, own: Pat
 
 def test_the_verdict_comes_first_and_the_digest_has_only_what_does_not_hold(tinytf: Tinytf, own: Path) -> None:
     lines = [line for line in tinytf("verify", own).lines if line]
-    assert lines[0] == "own: 5 hold · 1 carried · 1 wrong"
-    assert lines[2].startswith("checked: tinytf and float64 numpy agree on every step")
-    assert lines[3:] == [
+    assert lines[0] == "Of the 7 numbers of own, 1 is wrong, the first in B; 1 follows from wrong ones."
+    assert lines[1] == "own: 5 hold · 1 carried · 1 wrong"
+    assert lines[3].startswith("checked: tinytf and float64 numpy agree on every step")
+    assert lines[4:] == [
         "✗ B   1 wrong of 4  [two,0] 6.1✗ (true 6)",
         "  3 times 2 is 6",
         "→ C   carried  20.1→ (true 20)",
@@ -147,9 +148,12 @@ def test_without_a_file_the_shipped_ones_are_listed_with_their_scores(tinytf: Ti
     ran = tinytf("verify")
     assert ran.status == 0
     for name in shipped():
-        (row,) = [line.split() for line in ran.lines if line.split()[:1] == [name]]
+        row, title = [line.split(maxsplit=1) for line in ran.lines if line.split()[:1] == [name]]
+        assert title[1] == open_example(name).title
+        row = " ".join(row).split()
         hold, carried, wrong, claims = map(int, row[1:5])
         assert hold + carried + wrong == claims
+    assert max(map(len, ran.lines)) <= 100
     data = json.loads(tinytf("verify", "--json").out)
     assert [one["name"] for one in data["worked_examples"]] == list(shipped())
 
@@ -294,3 +298,11 @@ def test_an_edit_is_of_one_example(tinytf: Tinytf, names: tuple[str, ...], count
     assert ran.status == 2
     assert f"--edit changes one example, and {count} named" in ran.err
     assert "hint: such as: tinytf verify cat-sat --edit" in ran.err
+
+
+def test_a_missing_file_of_edits_is_not_taken_for_an_example(tinytf: Tinytf, tmp_path: Path) -> None:
+    ran = tinytf("verify", "cat-sat", "--edit", tmp_path / "none.toml")
+    assert ran.status == 2
+    assert "none.toml: No such file" in ran.err
+    assert 'hint: a file of numbers to change, such as: d_k = 16, or "S[0,1]" = 5' in ran.err
+    assert "tinytf verify lists" in tinytf("verify", tmp_path / "none.toml").err

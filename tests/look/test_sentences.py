@@ -3,15 +3,21 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tinytf.cause.interventions.prediction import Choice, Effect
+from tinytf.certification.certify import Certificate
+from tinytf.certification.sides import Check
+from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
 from tinytf.look.size import Info
-from tinytf.sentences import changed, from_where_on, listed, percent, several
+from tinytf.presets import preset
+from tinytf.sentences import changed, choices, first_of, from_where_on, listed, percent, several
+from tinytf.worked import ExampleScores, open_example, verify
 
 TEXT = "The dog lost the red ball. The dog lost the red"
 
@@ -291,7 +297,9 @@ def test_a_difference_says_from_where_on_and_what_comes_next(model: Model) -> No
             == f"They differ from embed.tokens on; most probable next is {one} ({p}) in A, {two} ({q}) in B."
         )
     assert model.diff(TEXT, TEXT).sentence == "No number differs."
-    assert model.diff(TEXT, other, fail_over=0.001).sentence == ""
+    found = model.diff(TEXT, other, fail_over=0.001)
+    assert not found.holds
+    assert found.sentence.startswith("They differ from embed.tokens on")  # which is the answer, failing or not
 
 
 def heads_by_what_they_add(model: Model, text: str) -> list[tuple[float, int, int, int]]:
@@ -405,4 +413,129 @@ def test_info_says_what_a_model_does_how_large_it_is_and_what_sets_its_layers_ap
     assert sentence.endswith("it predicts with its token embeddings.")
     untied = Info("tiny", config.but(tied_head=False)).sentence
     assert "embeddings" not in untied
-    assert "of its layers all see a window" in Info("tiny", config.but(window=8)).sentence
+    assert "; all its layers see a window of the text only; " in Info("tiny", config.but(window=8)).sentence
+    some = Info("tiny", config.but(by_layer=[("window", [8, 0, 0, 0])]))
+    assert "; of its layers 1 sees a window of the text only; " in some.sentence
+    assert "; all its layers lack attention; " in Info("mamba", preset("mamba-tiny")).sentence
+
+
+def test_a_loss_is_as_many_choices_as_its_power_of_e() -> None:
+    assert choices(math.log(12)) == "12"
+    assert choices(math.log(3.44)) == "3.4"
+    assert choices(math.log(9.96)) == "10"
+    assert choices(math.log(65432)) == "65,432"
+    assert first_of("abc", 3) == "a, b, c"
+    assert first_of("abcde", 3) == "a, b, c and 2 more"
+
+
+def test_texts_say_how_many_tokens_they_share_and_how_they_go_on(model: Model) -> None:
+    found = model.generation("The cat sat", max_tokens=6, samples=4, sampling=Sampling(temperature=1.2), seed=3)
+    texts = [[step.id for step in found.steps if step.sample == sample] for sample in range(1, 5)]
+    shared = next(length for length in range(7) if len({tuple(text[: length + 1]) for text in texts}) > 1)
+    said = re.fullmatch(
+        r"The 4 texts begin with (?:the same (?:(\d+) tokens|token) and go on with )?(.*)\.", found.sentence
+    )
+    assert said is not None, found.sentence
+    assert int(said[1] or ("same token" in found.sentence)) == shared
+    counts = dict(re.fullmatch(r"(\S+) \((\d)\)", words).groups() for words in said[2].split(", "))
+    assert counts == {str(model.shown(token)): str([text[shared] for text in texts].count(token))
+                      for token in {text[shared] for text in texts}}  # fmt: skip
+    assert model.generation("The cat sat", max_tokens=3, samples=2).sentence == "All 2 texts are the same."
+
+
+def test_beams_give_the_joint_probabilities_of_the_two_best_and_where_they_part(model: Model) -> None:
+    found = model.beam_search("The cat sat", beams=3, max_tokens=5)
+    best, second = (hypothesis.ids for hypothesis in found.best[:2])
+
+    def share(ids: tuple[int, ...]) -> str:
+        whole = model.trace_of(model.encode("The cat sat" + model.tokenizer.decode(list(ids))))
+        logits = whole.step("logits").double().log_softmax(-1)
+        begin = len(model.encode("The cat sat").ids)
+        assert list(whole.encoding.ids[begin:]) == list(ids)
+        return percent(math.exp(sum(float(logits[begin - 1 + i, token]) for i, token in enumerate(ids))))
+
+    assert replace(found, count=1).sentence == found.sentence
+    at = next(i for i, (a, b) in enumerate(zip(best, second, strict=False)) if a != b)
+    assert found.sentence == (
+        f"The best text that the 3 beams found has a probability of {share(best)}, the next {share(second)}; "
+        f"new token {at + 1} is {model.shown(best[at])} in one and {model.shown(second[at])} in the other."
+    )
+
+
+def test_a_cache_saves_the_share_of_the_multiplications_that_the_steps_add_up_to(model: Model) -> None:
+    found = model.compare_cache("The cat sat", max_tokens=4)
+    steps = found.to_dict()["steps"]
+    cached, plain = (sum(step[way]["multiply_adds"] for step in steps) for way in ("with_cache", "without_cache"))
+    keys = 2 * 4 * model.config.n_kv_heads * model.config.d_head * 4  # K and V, 4 layers, 4 bytes
+    assert f"saves {percent(1 - cached / plain)} of the multiplications of 4 new tokens" in found.sentence
+    assert found.sentence.endswith(f" new tokens, for {keys * steps[-1]['tokens'] / 1024:.1f} KiB of memory.")
+
+
+def test_a_model_without_a_part_says_what_becomes_of_its_best_guess(model: Model) -> None:
+    found = model.compare_without("The cat sat", "positions")
+    whole, less = (trace.step("logits")[-1].double().softmax(-1) for trace in found.traces)
+    was, now = int(whole.argmax()), int(less.argmax())
+    then = "is still first" if was == now else f"{model.shown(now)} comes first"
+    does = changed(float(whole[was]), float(less[was]))
+    assert found.sentence == f"Without positions, {model.shown(was)} {does}, and {then}."
+
+
+def test_blame_names_the_tensor_that_does_most_and_what_restoring_it_undoes(model: Model) -> None:
+    other = load("tiny", device="cpu")
+    with torch.no_grad():
+        other.transformer.blocks[1].ffn.down.weight.mul_(1.3)
+        other.transformer.blocks[2].attention.o.weight.mul_(1.1)
+    found = model.blame(TEXT, other)
+
+    def apart(changed: Model) -> float:
+        p, q = (each.trace(TEXT).step("logits").double().log_softmax(-1) for each in (model, changed))
+        return float((p.exp() * (p - q)).sum(-1).mean())
+
+    both = apart(other)
+    with torch.no_grad():
+        other.transformer.blocks[1].ffn.down.weight.copy_(model.transformer.blocks[1].ffn.down.weight)
+    assert found.sentence == (
+        f"2 differ between the models, and {found.blamed[0].address} alone changes the predictions most; "
+        f"restoring it undoes {percent((both - apart(other)) / both)} of the change."
+    )
+    assert model.blame(TEXT, load("tiny", device="cpu")).sentence == "No tensor differs: the models predict the same."
+
+
+def test_a_verified_example_counts_its_wrong_numbers_and_names_the_first_step_that_has_one() -> None:
+    found = verify(open_example("cat-sleeps"))
+    steps = [(step.step.name, step) for step in found.steps if step.holds is not None]
+    wrong = [(name, int((~step.holds & ~step.carried).sum())) for name, step in steps]
+    follow = sum(int(step.carried.sum()) for _, step in steps)
+    assert found.sentence == (
+        f"Of the {sum(step.holds.size for _, step in steps)} numbers of cat-sleeps, {sum(n for _, n in wrong)} are "
+        f"wrong, the first in {next(name for name, n in wrong if n)}; {follow} follow from wrong ones."
+    )
+    right = replace(
+        found, steps=tuple(replace(step, holds=step.holds | True, carried=~step.holds & False) for _, step in steps)
+    )
+    assert right.sentence == f"None of the {right.claims} numbers of cat-sleeps is wrong."
+    scores = ExampleScores((found, right)).sentence
+    assert (
+        scores == f"Of the {2 * found.claims} numbers, {found.wrong} are wrong, the most in cat-sleeps ({found.wrong})."
+    )
+
+
+def test_a_certificate_gives_the_largest_difference_of_each_dtype_and_the_check_that_fails() -> None:
+    checks = (
+        Check("ids", "", 9, 99, 0, "", 0),
+        Check("every layer", "float32", 9, 99, 3e-7, "L1.out, token 3, emoji", 1e-4),
+        Check("logits", "float32", 9, 99, 2e-7, "logits, token 1, long", 1e-4),
+        Check("logits", "bfloat16", 9, 99, 4e-2, "logits, token 2, long", 1e-1),
+    )
+    found = Certificate(Path("x"), "5", "2", checks, ())
+    assert found.sentence == (
+        "On 9 texts the model has the tokens and the numbers of transformers, up to 3e-07 in float32 and 4e-02 in "
+        "bfloat16 of a token's largest number."
+    )
+    failing = replace(found, checks=(*checks[:1], replace(checks[1], difference=0.25), *checks[2:]))
+    assert failing.sentence == (
+        "The model and transformers differ at L1.out, token 3, emoji, by 2e-01 of a token's largest number where 1e-04 "
+        "is allowed."
+    )
+    tokens = replace(found, checks=(replace(checks[0], difference=1), *checks[1:]))
+    assert tokens.sentence == "Of 9 texts, 1 has other tokens in transformers."

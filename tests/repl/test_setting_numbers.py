@@ -9,7 +9,6 @@ from talking import SENTENCE, Talk
 
 from tinytf.compare.measures import BothPredict
 from tinytf.loading import load
-from tinytf_cli.repl.numbers import prediction_change
 
 
 def test_the_answer_is_before_and_after_then_the_prediction_then_the_first_difference(ran: Talk) -> None:
@@ -45,7 +44,7 @@ def test_generate_says_what_is_set(ran: Talk) -> None:
 
 def test_a_prediction_that_stays_first_is_said_to() -> None:
     change = BothPredict(4, 4, 0.1, (7, 8), (0.75, 0.125), (0.5, 0.25))
-    assert prediction_change(change, str) == "7 falls from 75 % to 50 %, and is still first."
+    assert change.in_words(str) == "7 falls from 75 % to 50 %, and is still first"
 
 
 @pytest.mark.parametrize("line", ["set L1H2.weights[4,1] = 0.5", "set L0.W_Q[0,3] = 2", "set L1.scale=1"])

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from training_runs import RECIPE, STORY, changed
 
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.training.folder.reader import read_history
+from tinytf.training.loop import train
+from tinytf.training.run import peak, run
 from tinytf.training.run.metrics import Pace
 from tinytf.training.run.peak import matrix_peak, training_flops
 
@@ -28,6 +31,22 @@ def test_the_peak_is_a_speed_and_measuring_it_draws_nothing() -> None:
     before = torch.get_rng_state()
     assert matrix_peak(torch.device("cpu")) > 1e6
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_bfloat16_is_said_to_be_slower_where_its_products_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {torch.float32: 9e9, torch.bfloat16: 1e9}
+    monkeypatch.setattr(peak, "matrix_peak", lambda device, dtype=torch.float32: speeds[dtype])
+    monkeypatch.setattr(run, "matrix_peak", lambda device, dtype=torch.float32: speeds[dtype])
+    monkeypatch.setattr("tinytf.training.run.metrics._PACE_SECONDS", 0.0)  # the first step is due for its speed
+    notes: list[str] = []
+    recipe = changed(RECIPE, steps=4, probe_every=0, sample_tokens=0)
+    said = "products in bfloat16 are 9.0 times slower here than in float32; --dtype float32 trains faster"
+    train(STORY, changed(recipe, dtype="bfloat16"), tmp_path / "a", on_note=notes.append)
+    assert notes == [said]
+    train(STORY, recipe, tmp_path / "b", on_note=notes.append)
+    assert notes == [said]
+    speeds[torch.bfloat16] = 8e9
+    assert peak.slower_dtype("bfloat16", torch.device("cpu"), speeds[torch.bfloat16]) == ""
 
 
 def test_mfu_is_work_times_speed_over_the_peak_and_measured_once(tmp_path: Path, monkeypatch) -> None:

@@ -19,6 +19,7 @@ from tinytf.compare.measures import moved_weights
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.resume_log import ResumeLog, checksum
+from tinytf.sentences import percent, several
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 
@@ -107,6 +108,19 @@ class Blame(Report):
             return None
         ranks = torch.tensor(pairs, dtype=torch.float64).argsort(0).argsort(0).double()
         return float(torch.corrcoef(ranks.T)[0, 1])
+
+    def in_a_sentence(self) -> str:
+        """Which tensor changes the predictions most alone, and how much of the whole change it takes back, restored."""
+        if not self.blamed:
+            return "No tensor differs: the models predict the same."
+        worst, of = self.blamed[0], several(len(self.blamed), "differ")
+        if worst.damage is None or self.whole.kl.value <= 0:
+            return f"{of} between the models, and no prediction changes."
+        found = f"{of} between the models, and {worst.address} alone changes the predictions most"
+        if worst.recovered is None:
+            return f"{found}: {percent(worst.damage.kl.value / self.whole.kl.value)} as much as all together."
+        share = worst.recovered.kl.value / self.whole.kl.value
+        return f"{found}; restoring it {f'undoes {percent(share)} of the change' if share > 0 else 'undoes nothing'}."
 
     def fields(self) -> dict[str, Any]:
         return {

@@ -19,6 +19,7 @@ from tinytf.errors import UsageError
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
+from tinytf.sentences import percent
 from tinytf.steps.operations import Positions
 from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
@@ -90,6 +91,16 @@ class Budget(Report):
             blocks = "[0-9]+" if len(numbers) == depth else f"({'|'.join(numbers)})"
             options.append((rf"blk\.{blocks}\.{name}\." if numbers else rf"^{name}\.") + f"={kind}")
         return tuple(options)
+
+    def in_a_sentence(self) -> str:
+        """How much less the predictions change than with all tensors in the largest type that fits as well."""
+        fitting = [uniform for uniform in self.uniform if uniform.n_bytes <= self.limit]
+        found = f"The chosen types take {self.n_bytes / 1e6:.3g} of {self.limit / 1e6:.3g} MB"
+        largest = max(fitting, key=lambda uniform: uniform.n_bytes, default=None)
+        if largest is None or largest.kl.value <= 0:
+            return f"{found}."
+        share = percent(self.measured.value / largest.kl.value)
+        return f"{found}, and change the predictions {share} as much as {largest.type} everywhere would."
 
     def fields(self) -> dict[str, Any]:
         return {

@@ -12,6 +12,7 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Data, Report, plain
+from tinytf.sentences import listed, percent
 from tinytf.text_model import TextModel
 from tinytf.trace.check import Check, check
 from tinytf.trace.record import record
@@ -53,6 +54,14 @@ class LeftOut(Report):
     order: Order | None
     checks: tuple[Check, Check]
     traces: tuple[Trace, Trace]
+
+    def in_a_sentence(self) -> str:
+        """What becomes of the token that the whole model expects; without predictions, of the head that moves most."""
+        parts = f"Without {listed(self.parts)}"
+        if not self.difference.predictions:
+            most = max(self.layers, key=lambda layer: layer.moved)
+            return f"{parts}, L{most.layer}H{most.head} moves most: {percent(most.moved)} of its weights go elsewhere."
+        return f"{parts}, {self.difference.predictions[-1].in_words(self.shown)}."
 
     def fields(self) -> dict[str, Any]:
         data = self.difference.fields()

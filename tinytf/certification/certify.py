@@ -16,7 +16,9 @@ from tinytf.certification.texts import HARD_TEXTS, HardText
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.loading import DTYPES, load
 from tinytf.report import About, Data, Progress, Report, ignore_progress
+from tinytf.sentences import listed, several
 from tinytf.sources import DirectorySource, GgufSource, find_source
+from tinytf.text.printable import printable
 
 LONGEST = 512
 """The default limit for tokens of a text."""
@@ -41,6 +43,7 @@ class Certificate(Report):
 
     KIND = "certificate"
     EVENTS: ClassVar = {"checks": "check", "layers": "layer"}
+    ALWAYS_SAID = True
 
     versus: Path
     transformers: str
@@ -53,6 +56,23 @@ class Certificate(Report):
     def worst(self) -> Check:
         """The check with the largest difference relative to its tolerance."""
         return max(self.checks, key=lambda check: (not check.holds, check.difference / (check.tolerance or 1)))
+
+    def in_a_sentence(self) -> str:
+        """How far the numbers of all texts are apart in each dtype; or the worst check that fails."""
+        ids, *measured = self.checks
+        worst = self.worst
+        if worst is ids and not ids.holds:
+            return f"Of {ids.texts:,} texts, {several(int(ids.difference), 'have')} other tokens in transformers."
+        if not worst.holds:
+            where = printable(worst.where, spaces=False)
+            by = f"{worst.difference:.0e} of a token's largest number where {worst.tolerance:.0e} is allowed"
+            return f"The model and transformers differ at {where}, by {by}."
+        largest: dict[str, float] = {}
+        for check in measured:
+            largest[check.dtype] = max(largest.get(check.dtype, 0.0), check.difference)
+        apart = listed([f"{most:.0e} in {dtype}" for dtype, most in largest.items()])
+        same = f"On {ids.texts:,} texts the model has the tokens and the numbers of transformers"
+        return f"{same}, up to {apart} of a token's largest number."
 
     def fields(self) -> dict[str, Any]:
         return {

@@ -62,6 +62,7 @@ class Difference(Report):
         "attention": "attention",
         "check": "check",
     }
+    ALWAYS_SAID = True
 
     alignment: Alignment
     tolerance: float
@@ -85,15 +86,10 @@ class Difference(Report):
         limit, worst = self.fail_over, self.worst
         return worst is not None and (limit is None or worst.relative <= limit)
 
-    @property
-    def sentence(self) -> str:
-        """As of any report; its models and texts are its ``sides``."""
-        return self.in_a_sentence() if self.sides and self.holds else ""
-
     def in_a_sentence(self) -> str:
         """From which step on they differ, why if that is known, and what is most probable next in either."""
         first, worst = self.first, self.worst
-        if worst is None:
+        if worst is None or not self.sides:
             return ""
         if first is None:
             furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"

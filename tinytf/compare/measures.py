@@ -18,6 +18,7 @@ from tinytf.compare.alignment import Alignment, AnySide
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import Data
+from tinytf.sentences import changed
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
@@ -209,6 +210,12 @@ class BothPredict:
     def change(self) -> tuple[float, ...]:
         """Second minus first."""
         return tuple(b - a for a, b in zip(self.first, self.second, strict=True))
+
+    def in_words(self, shown: Callable[[int], str | None]) -> str:
+        """What becomes of the token that is first in the first run, and what is first in the second."""
+        was, now = (max(range(len(shares)), key=shares.__getitem__) for shares in (self.first, self.second))
+        outcome = "is still first" if was == now else f"{shown(self.ids[now])} comes first"
+        return f"{shown(self.ids[was])} {changed(self.first[was], self.second[was])}, and {outcome}"
 
 
 @dataclass(frozen=True)

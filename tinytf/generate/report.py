@@ -1,8 +1,10 @@
 """Reports of generation: drawn texts, the hypotheses of a beam search, and decoding with and without a cache."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Generic, Self, TypeVar
 
 from tinytf.config import ModelConfig
@@ -24,8 +26,9 @@ from tinytf.generate.score import QuantizationCost
 from tinytf.model.cache import LayerUse
 from tinytf.model.transformer import Transformer
 from tinytf.report import SCHEMA_VERSION, About, Report, Verified, plain, text_data
-from tinytf.sentences import percent
+from tinytf.sentences import first_of, percent
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
+from tinytf.tables import in_bytes
 from tinytf.text.tokenizer import Encoding
 
 StepT = TypeVar("StepT")
@@ -40,6 +43,8 @@ _ENDS = {
     INTERRUPTED: "it was interrupted",
 }
 """Why a text ended, in words."""
+_NAMED = 4
+"""The most tokens that the sentence of several samples names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +177,12 @@ class Generation(Continued[GeneratedToken]):
     def in_a_sentence(self) -> str:
         """How many tokens came and why no more, and the least probable of them beside the best other candidate.
 
-        Empty for several texts.
+        Of several texts, how many first tokens they share, and with which they go on.
         """
-        if self.samples > 1 or not self.steps:
+        if not self.steps:
             return ""
+        if self.samples > 1:
+            return self._in_common()
         least = min(self.steps, key=lambda step: step.log_probability)
         others = [candidate for candidate in least.candidates if candidate.id != least.id]
         rival = max(others, key=lambda candidate: candidate.probability, default=None)
@@ -188,6 +195,19 @@ class Generation(Continued[GeneratedToken]):
             else (f"The model added {least_sure}")
         )
         return f"{came}; {_ENDS[self.ended()]}." if self.ended() else f"{came}."
+
+    def _in_common(self) -> str:
+        """How many first tokens the samples share, and with which they go on."""
+        texts = [ids for sample in range(1, self.samples + 1) if (ids := [step.id for step in self.of(sample)])]
+        shared = sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, zip(*texts, strict=False)))
+        counts = Counter(ids[shared] for ids in texts if len(ids) > shared).most_common()
+        if not counts:
+            return f"All {len(texts):,} texts are the same."
+        then = first_of([f"{self.shown(token)} ({count:,})" for token, count in counts], _NAMED)
+        if not shared:
+            return f"The {len(texts):,} texts begin with {then}."
+        same = "the same token" if shared == 1 else f"the same {shared:,} tokens"
+        return f"The {len(texts):,} texts begin with {same} and go on with {then}."
 
     def _settings(self) -> dict[str, Any]:
         return {"sampling": {**plain(self.sampling), "seed": self.seed}}
@@ -270,6 +290,22 @@ class BeamSearch(Continued[BeamStep]):
         ids = hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids
         return text_of(self.about.model.tokenizer.decode, self.prompt.ids, ids)
 
+    def in_a_sentence(self) -> str:
+        """The probabilities of the best text and of the next best, and the first token in which they differ."""
+        if not self.best:
+            return ""
+        best, *others = self.steps[-1].finished or self.steps[-1].running
+        found = f"The best text that the {self.beams:,} beams found has a probability of "
+        found += percent(math.exp(best.log_probability))
+        if not others:
+            return f"{found}."
+        found += f", the next {percent(math.exp(others[0].log_probability))}"
+        pairs = enumerate(zip(best.ids, others[0].ids, strict=False), 1)
+        number, token, other = next(((i, a, b) for i, (a, b) in pairs if a != b), (0, 0, 0))
+        if not number:
+            return f"{found}; one begins with the other."
+        return f"{found}; new token {number:,} is {self.shown(token)} in one and {self.shown(other)} in the other."
+
     def _settings(self) -> dict[str, Any]:
         return {"beams": self.beams, "length_penalty": self.length_penalty}
 
@@ -343,6 +379,15 @@ class CacheComparison(Continued[CachedStep]):
             return None
         step = max(self.steps, key=lambda step: step.apart / step.allowed)
         return Verified("the logits with the cache are those without", step.apart, step.allowed)
+
+    def in_a_sentence(self) -> str:
+        """The share of the multiplications that the cache saves, and the memory that it takes."""
+        if not self.steps:
+            return ""
+        cached, plain = self.spent
+        saved = percent(1 - cached.multiply_adds / plain.multiply_adds)
+        what = f"Keeping keys and values saves {saved} of the multiplications of {len(self.steps):,} new tokens"
+        return f"{what}, for {in_bytes(self.cache_bytes)} of memory."
 
     def _settings(self) -> dict[str, Any]:
         return {"bytes_per_token": self.bytes_per_token, "runs": RUNS}

@@ -16,7 +16,7 @@ from tinytf.model.batches import batches, padded
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Report
-from tinytf.sentences import percent
+from tinytf.sentences import choices, percent
 from tinytf.tables import ColumnStyle
 from tinytf.text.chat import Written
 from tinytf.text.library import Limit
@@ -110,9 +110,8 @@ class Score(Report):
     def in_a_sentence(self) -> str:
         """The perplexity as a number of choices, and the token with the largest surprise."""
         worst = self.worst
-        choices = f"{self.perplexity:,.{0 if self.perplexity >= 10 else 1}f}"
         odds = f"1 in {1 / worst.probability:,.0f}" if 0 < worst.probability <= 0.1 else percent(worst.probability)
-        unsure = f"The model is as unsure as if it chose each token among {choices} equally likely ones"
+        unsure = f"The model is as unsure as if it chose each token among {choices(self.loss)} equally likely ones"
         return f"{unsure}; {self.encoding.tokens[worst.position].shown} surprises it most ({odds})."
 
     @property

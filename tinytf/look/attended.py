@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.look.heads import MEASURES, measure_heads, measures_of
+from tinytf.look.heads import MEASURES, measure_heads, measures_of, require_attention
 from tinytf.look.kinds import LABELS
 from tinytf.look.overview import Overview, layer_overview, overview
 from tinytf.look.prediction import predictions
@@ -216,6 +216,7 @@ def attention(
     query = None if row is None else trace.index(row, "query", len(trace.tokens))
     if layer is not None and layer not in trace.steps.attention_layers:
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
+    require_attention(trace.steps)
     expected = predictions(trace, model, 1)
     drawn = None if layer is None else layer_overview(trace, expected, layer)
     glance = None if heads or drawn else overview(trace, expected, model.shown)

@@ -87,6 +87,7 @@ class Info(Report):
 
     KIND = "info"
     EVENTS: ClassVar = {"parameters": "component"}
+    ALWAYS_SAID = True
 
     name: str
     config: ModelConfig
@@ -103,13 +104,10 @@ class Info(Report):
                 f"at least 1 text, of 1 to {self.config.context:,} tokens",
             )
 
-    @property
-    def sentence(self) -> str:
-        """As of any report; it is about a configuration, and needs no model."""
-        return self.in_a_sentence() if self.holds and self.batch is None else ""
-
     def in_a_sentence(self) -> str:
-        """What the model does, its size, and what sets some of its layers or its head apart."""
+        """What the model does, its size, and what sets some of its layers or its head apart; empty for shapes."""
+        if self.batch is not None:
+            return ""
         config = self.config
         layers = [config.at(layer) for layer in range(config.n_layers)]
         does = (
@@ -120,14 +118,14 @@ class Info(Report):
         apart = {
             "see a window of the text only": [bool(own.window) for own in layers],
             "have experts": [bool(own.experts) for own in layers],
-            "have no attention": [own.mixer != "attention" for own in layers],
+            "lack attention": [own.mixer != "attention" for own in layers],
         }
-        special = [
-            f"all {does_so}" if all(has) else several(sum(has), does_so) for does_so, has in apart.items() if any(has)
-        ]
+        every = [does_so for does_so, has in apart.items() if all(has)]
+        some = [several(sum(has), does_so) for does_so, has in apart.items() if any(has) and not all(has)]
         size = f"{config.n_layers:,} layers, {count(self.total)} parameters"
         words = [f"The {config.kind} {does}: {size}, {in_bytes(self.memory_bytes['fp32'])} in float32"]
-        words += [f"of its layers {listed(special)}"] if special else []
+        words += [f"all its layers {listed(every)}"] if every else []
+        words += [f"of its layers {listed(some)}"] if some else []
         words += ["it predicts with its token embeddings"] if config.tied_head and config.predicts_tokens else []
         return f"{'; '.join(words)}."
 

@@ -24,6 +24,7 @@ class Tokenized(Report):
 
     KIND = "tokens"
     EVENTS: ClassVar = {"tokens": "token"}
+    ALWAYS_SAID = True
 
     name: str
     tokenizer: Tokenizer
@@ -36,11 +37,6 @@ class Tokenized(Report):
         """The windows of a training text, x and y: each begins a token later, and each y a token after its x."""
         ids, size = self.text.ids, self.window
         return [(ids[i : i + size], ids[i + 1 : i + size + 1]) for i in range(len(ids) - size)] if size else []
-
-    @property
-    def sentence(self) -> str:
-        """As of any report; it needs no model to name its tokens."""
-        return self.in_a_sentence()
 
     def in_a_sentence(self) -> str:
         """How many words, split at spaces, became how many tokens, and the word of most tokens; empty below 2 words."""

@@ -102,7 +102,7 @@ class Attention(Part):
     mask: bool = leaf(True)
     window: int = leaf(0, COUNT, differs=True)
     chunk: int = leaf(0, COUNT, differs=True)
-    attention_divisor: float = leaf(0.0, NOT_NEGATIVE, differs=True)
+    attention_divisor: float = leaf(0.0, NOT_NEGATIVE, differs=True, zero="√d_head")
     attention_cap: float = leaf(0.0, NOT_NEGATIVE)
     attention_sinks: bool = leaf(False)
     talking_heads: bool = leaf(False)

@@ -15,13 +15,19 @@ ABOVE_ZERO, NOT_NEGATIVE, SHARE = Limits(above=0), Limits(least=0), Limits(least
 
 
 def leaf(
-    default: Any = MISSING, limits: Limits | None = None, *, flat: str = "", differs: bool = False, off: Any = None
+    default: Any = MISSING,
+    limits: Limits | None = None,
+    *,
+    flat: str = "",
+    differs: bool = False,
+    off: Any = None,
+    zero: str = "",
 ) -> Any:
     """A setting of a part. ``flat``: its flat name, by default the field's; ``differs``: layers may differ in it.
 
-    ``off``: the value by which a layer lacks the feature altogether.
+    ``off``: the value by which a layer lacks the feature altogether; ``zero``: what a 0 stands for, as an expression.
     """
-    metadata = {"limits": limits or Limits(), "flat": flat, "differs": differs, "off": off}
+    metadata = {"limits": limits or Limits(), "flat": flat, "differs": differs, "off": off, "zero": zero}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -37,6 +43,7 @@ class Leaf(NamedTuple):
     field: Field
     differs: bool
     off: Any
+    zero: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +114,11 @@ def leaves(part: Any) -> dict[str, Leaf]:
         if "limits" in field.metadata:
             options, flat = field.metadata, field.metadata["flat"] or field.name
             settings[flat] = Leaf(
-                (field.name,), field_of(field, options["limits"], flat), options["differs"], options["off"]
+                (field.name,),
+                field_of(field, options["limits"], flat),
+                options["differs"],
+                options["off"],
+                options["zero"],
             )
     return settings
 

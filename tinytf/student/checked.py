@@ -75,6 +75,7 @@ class Checked(Report):
 
     KIND = "check"
     TABLE = ("steps",)
+    ALWAYS_SAID = True
     EVENTS: ClassVar[Mapping[str, str]] = {
         "names": "name",
         "steps": "step",
@@ -103,11 +104,6 @@ class Checked(Report):
     def right(self) -> int:
         """How many steps are right, hidden ones included."""
         return sum(step.state != "wrong" for step in self.steps)
-
-    @property
-    def sentence(self) -> str:
-        """As of any report; a module that is wrong is an answer too."""
-        return self.in_a_sentence()
 
     def in_a_sentence(self) -> str:
         """Whether all steps are right, and else the first that is wrong."""

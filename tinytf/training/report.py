@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.report import Report
+from tinytf.sentences import choices
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import Setup
 from tinytf.training.folder.history import History, Spike
@@ -43,6 +44,7 @@ class Training(Report):
 
     KIND = "training"
     EVENTS: ClassVar = {"updates": "update"}
+    ALWAYS_SAID = True
 
     run: Path
     recipe: Recipe
@@ -54,6 +56,12 @@ class Training(Report):
     sample: tuple[str, str] | None
     updates: tuple[Update, ...]
     spikes: tuple[SpikeText, ...] = ()
+
+    def in_a_sentence(self) -> str:
+        """What its run says; without held-out text, how unsure the model is about its first batch, and was."""
+        learned = f"as if it chose among {choices(self.after)} tokens; before, among {choices(self.before)}"
+        batch = f"After {self.history.last:,} steps the model is as unsure about its first batch {learned}."
+        return RunReport(self.run.name, self.run, self.history).sentence or batch
 
     def fields(self) -> dict[str, Any]:
         """Losses in nats per token; null for a position without a target."""

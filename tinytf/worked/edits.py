@@ -13,6 +13,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.worked.claims import read_claim
 from tinytf.worked.example import TOO_LARGE, Edit, Example, ExampleError, read_toml
 
+_SUCH_AS = 'such as: d_k = 16, or "S[0,1]" = 5'
 _PLACE = re.compile(r"([^\W\d]\w*)\s*(?:\[([^\[\]]*)\])?")
 
 
@@ -22,10 +23,10 @@ def edited(example: Example, path: Path) -> Example:
     A whole value has the shape of the one that it replaces; the words of a cell are numbers, slices, or names of the
     step's rows and columns. A step's numbers replace those that its formula gives. Raises ExampleError, with the line.
     """
-    data, lines = read_toml(path)
+    data, lines = read_toml(path, f"a file of numbers to change, {_SUCH_AS}")
     edits = [_edit(example, place, value, f"{path}, line {lines.of('', 0, place)}") for place, value in data.items()]
     if not edits:
-        raise ExampleError(f"{path} changes no number", 'write some, such as: d_k = 16, or "S[0,1]" = 5')
+        raise ExampleError(f"{path} changes no number", f"write some, {_SUCH_AS}")
     given = dict(example.given)
     for edit in edits:
         if edit.name in given:

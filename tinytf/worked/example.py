@@ -157,15 +157,15 @@ def open_example(name: str) -> Example:
 
 def parse(path: Path) -> Example:
     """Read a worked example. Raises ExampleError with the line and the field."""
-    return _Reader(path, *read_toml(path)).example()
+    hint = "tinytf verify lists those that come with tinytf; samples/worked/README.md says how to write one"
+    return _Reader(path, *read_toml(path, hint)).example()
 
 
-def read_toml(path: Path) -> "tuple[Mapping[str, Any], _Lines]":
-    """The data of a file, with Decimals, and its line numbers. Raises ExampleError."""
+def read_toml(path: Path, hint: str) -> "tuple[Mapping[str, Any], _Lines]":
+    """The data of a file, with Decimals, and its line numbers. Raises ExampleError; ``hint`` is for a missing file."""
     try:
         text = read_bytes(path, SMALL).decode("utf-8-sig")
     except OSError as error:
-        hint = "tinytf verify lists those that come with tinytf; samples/worked/README.md says how to write one"
         raise ExampleError(f"cannot read {path}: {error.strerror}", hint) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1

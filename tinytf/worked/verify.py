@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from tinytf.errors import UsageError
 from tinytf.report import Report
+from tinytf.sentences import first_of, several
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.worked.claims import Claim, Numbers, compare
 from tinytf.worked.evaluate import ByTinytf, Evaluation, cells, largest_difference
@@ -23,6 +25,8 @@ GRADIENT_AGREEMENT = 1e-7
 """The most that gradients may differ, since numpy takes finite differences."""
 SECONDS = 60.0
 """The default time limit of one example."""
+_NAMED = 3
+"""The most edits that the sentence names."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,29 @@ class Verification(Report):
 
     KIND = "verification"
     EVENTS: ClassVar = {"steps": "step", "check": "check"}
+    ALWAYS_SAID = True
 
     example: Example
     steps: tuple[CheckedStep, ...]
     edits: tuple[Edit, ...] = ()
+
+    def in_a_sentence(self) -> str:
+        """How many of the claimed numbers are wrong, and from which step on; of an edited example, what moves."""
+        if self.edits:
+            edited = first_of([str(edit) for edit in self.edits], _NAMED)
+            moved = sum(int(step.moved.sum()) for step in self.moved)
+            where = f"numbers change, in {len(self.moved):,} of {len(self.steps):,} steps"
+            said = f"With {edited}, {f'{moved:,} {where}' if moved else 'no number changes'}."
+        elif not self.claims:
+            said = ""
+        elif not self.wrong:
+            said = f"None of the {self.claims:,} numbers of {self.example.name} is wrong."
+        else:
+            first = next(step.step.name for step in self.steps if step.wrong)
+            wrong = f"{self.wrong:,} {'is' if self.wrong == 1 else 'are'} wrong, the first in {first}"
+            follow = f"; {several(self.carrying, 'follow')} from wrong ones" if self.carrying else ""
+            said = f"Of the {self.claims:,} numbers of {self.example.name}, {wrong}{follow}."
+        return printable(said, spaces=False)
 
     @cached_property
     def claims(self) -> int:
@@ -196,8 +219,19 @@ class ExampleScores(Report):
 
     KIND = "worked_examples"
     EVENTS: ClassVar = {"worked_examples": "worked_example"}
+    ALWAYS_SAID = True
 
     examples: tuple[Verification, ...]
+
+    def in_a_sentence(self) -> str:
+        """How many of all claimed numbers are wrong, and in which example most."""
+        claims, wrong = (sum(getattr(score, name) for score in self.examples) for name in ("claims", "wrong"))
+        if not wrong:
+            return f"None of the {claims:,} numbers is wrong."
+        most = max(self.examples, key=lambda score: score.wrong)
+        name = printable(most.example.name, spaces=False)
+        are = "is" if wrong == 1 else "are"
+        return f"Of the {claims:,} numbers, {wrong:,} {are} wrong, the most in {name} ({most.wrong:,})."
 
     def fields(self) -> dict[str, Any]:
         return {"worked_examples": [verification.summary() for verification in self.examples]}

@@ -120,9 +120,10 @@ def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:
 
 
 def _words(text: str) -> Iterable[str]:
+    """Words with the spaces after them; a percent sign stays at its number."""
     start = 0
     for index in range(1, len(text)):
-        if text[index - 1] == " " and text[index] != " ":
+        if text[index - 1] == " " and text[index] not in " %":
             yield text[start:index]
             start = index
     yield text[start:]

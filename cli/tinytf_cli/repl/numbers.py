@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tinytf.sentences import changed
 from tinytf_cli.numbers import plural
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import Answer, answer, change_lines
@@ -15,7 +14,6 @@ from tinytf_cli.views.parts import note
 
 if TYPE_CHECKING:
     from tinytf.compare.difference import Difference
-    from tinytf.compare.measures import BothPredict
 
 
 def set_number(session: Session, text: str) -> Shown:
@@ -65,17 +63,9 @@ def _consequence(report: "Difference", shown: Callable[[int], str], terminal: Te
     from tinytf_cli.views.difference import DifferenceDisplay
 
     if report.predictions:
-        yield Line(prediction_change(report.predictions[0], shown))
+        yield Line(f"{report.predictions[0].in_words(shown)}.")
         yield note("A is the run before, and B this one")
     _, _, steps = led(Shown(report, DifferenceDisplay(top=3, brief=True)).blocks(terminal))
     yield from steps
     if not report.equal:
         yield note("diff shows more, with --full or --all everything; undo takes the number back")
-
-
-def prediction_change(prediction: "BothPredict", shown: Callable[[int], str]) -> str:
-    """What becomes of the token that came first before, and what comes first now."""
-    before, after = (dict(zip(prediction.ids, shares, strict=True)) for shares in (prediction.first, prediction.second))
-    was, now = (max(shares, key=shares.__getitem__) for shares in (before, after))
-    outcome = "is still first" if was == now else f"{shown(now)} comes first"
-    return f"{shown(was)} {changed(before[was], after[was])}, and {outcome}."

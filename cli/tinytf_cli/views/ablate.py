@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from tinytf.cause.interventions import Ablation, AblationSweep, Choice
 from tinytf.loading import Model
 from tinytf.report import Verified
+from tinytf.sentences import first_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
@@ -13,7 +14,6 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import (
-    first_of,
     head_map,
     map_digits,
     note,

@@ -8,12 +8,13 @@ from dataclasses import replace
 from tinytf.config import ModelConfig
 from tinytf.loading import Model
 from tinytf.look.size import Info
+from tinytf.sentences import first_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.through.model import ThroughModel
 from tinytf_cli.numbers import count, plural
 from tinytf_cli.views.blocks import Block, Line, Span
-from tinytf_cli.views.parts import first_of, titled
+from tinytf_cli.views.parts import titled
 
 
 def heads_in_words(config: ModelConfig) -> str:

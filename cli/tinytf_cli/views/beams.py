@@ -14,7 +14,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Running, Span, Table
-from tinytf_cli.views.continuation import continuation, safe_piece
+from tinytf_cli.views.continuation import continuation, safe_piece, sentence_after
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import note
 
@@ -60,6 +60,7 @@ def _running(report: BeamSearch | Underway[BeamSearch], terminal: Terminal) -> I
             yield Line(Span(_in_words(hypothesis), "dim"))
     if terminal.cuts:
         yield Running("\n")
+        yield from sentence_after(report)
         yield Line(Span(_ending(complete), "dim"))
 
 
@@ -73,6 +74,7 @@ def _in_full(report: BeamSearch | Underway[BeamSearch], watch: bool, terminal: T
             yield Heading(f"step {step.number}", f"{count} ended" if count else "", "output")
             yield _table(step, model.tokenizer)
     complete = report.now
+    yield from sentence_after(report)
     if watch and len(complete.steps) > 1:
         yield from _tree(complete, model.tokenizer, terminal)
     for hypothesis in complete.best:

@@ -14,10 +14,11 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Span, Table
+from tinytf_cli.views.continuation import sentence_after
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import note, spread
 
-_ROWS, _BAR = 8, 16
+_ROWS, _BAR = 8, 14
 
 
 @draws(CacheComparison)
@@ -32,6 +33,7 @@ def cache_comparison(
     complete = report.now
     if not complete.steps:
         return
+    yield from sentence_after(report)
     yield from _totals(complete)
     yield from _formulas(complete.config, complete.steps[-1].tokens)
     yield from _steps(complete, model.tokenizer, bars=not terminal.plain)
@@ -85,7 +87,7 @@ def _steps(report: CacheComparison, tokenizer: Tokenizer, *, bars: bool) -> Iter
     yield Table(
         [
             Column("step", [str(step.number) for step in rows], "right"),
-            Column("token", [tokenizer.shown(step.id) for step in rows], shrink=2, drop=2),
+            Column("token", [tokenizer.shown(step.id) for step in rows], shrink=5, drop=2),
             Column(
                 "rows of K, V",
                 [

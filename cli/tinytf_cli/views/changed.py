@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from tinytf.sentences import first_of
 from tinytf.through.changing import Changed
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Figure, Heading, Line
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import first_of
 from tinytf_cli.views.predictions import likely_blocks
 
 _NAMED = 6

@@ -4,6 +4,8 @@ import unicodedata
 from collections.abc import Iterator
 
 from tinytf.generate.score import QuantizationCost
+from tinytf.generate.underway import Underway
+from tinytf.report import Report
 from tinytf.text.printable import printable
 from tinytf_cli.views.blocks import Block, Line, Span
 
@@ -26,6 +28,12 @@ def continuation(prompt: str, new: str) -> Iterator[Block]:
     yield from (Line(Span(line, "dim"), verbatim=True) for line in full_lines)
     yield Line([Span(last, "dim"), Span(first, "output")], verbatim=True)
     yield from (Line(Span(line, "output"), verbatim=True) for line in other_lines)
+
+
+def sentence_after(report: Report) -> Iterator[Block]:
+    """The sentence of what was shown as it came; of what was there before, it is the first line."""
+    if isinstance(report, Underway) and report.now.sentence:
+        yield Line(Span(report.now.sentence, "strong"), hanging=0)
 
 
 def cost_in_words(cost: QuantizationCost) -> str:

@@ -13,9 +13,10 @@ from tinytf.compare.difference import Difference
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.measures import StepComparison
 from tinytf.compare.walk import Attention
-from tinytf.config import ModelConfig
+from tinytf.config import ZEROS, ModelConfig
 from tinytf.loading import Model
 from tinytf.report import About
+from tinytf.sentences import first_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import SHARE, plural
@@ -27,7 +28,6 @@ from tinytf_cli.views.parts import (
     NO_NUMBER,
     bar_column,
     figures,
-    first_of,
     folded,
     head_map,
     map_digits,
@@ -224,7 +224,7 @@ def _settings(report: Difference, display: DifferenceDisplay) -> Iterator[Block]
     """The settings that differ."""
     if report.settings:
         words = [
-            f"{setting.name} {_value(setting.first)} in A and {_value(setting.second)} in B"
+            f"{setting.name} {_value(setting.name, setting.first)} in A and {_value(setting.name, setting.second)} in B"
             for setting in report.settings
         ]
         yield titled("settings", f": {first_of(words, len(words) if display.all else 4)}")
@@ -486,8 +486,10 @@ def _limit(report: Difference) -> Iterator[Block]:
     yield verdict(report.holds, words)
 
 
-def _value(value: object) -> str:
-    """A setting's value; a long one is cut."""
+def _value(name: str, value: object) -> str:
+    """A setting's value, or what a 0 of it stands for; a long one is cut."""
+    if not value and name in ZEROS:
+        return ZEROS[name]
     text = f"{value:,g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
     return printable(text if len(text) <= _VALUE else text[: _VALUE - 1] + "…", spaces=False)
 

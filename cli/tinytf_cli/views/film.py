@@ -17,7 +17,7 @@ from tinytf_cli.views.frame import LAYOUTS, FrameView, Sight, learned_words
 from tinytf_cli.views.parts import next_lines, note, row_limit, spread
 
 _ROWS, _HEADS = 20, 6
-_DROPS = {"dead units": 4, "stream RMS": 5, "update": 2, "gradient": 3}
+_DROPS = {"dead": 4, "RMS": 5, "update": 2, "gradient": 3}
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,8 @@ def _frames(film: Film, terminal: Terminal, named: str) -> Iterator[Block]:
         "update": [
             number(float(frame.update_ratio.max()), "%.1e") if frame.update_ratio.size else "" for frame in frames
         ],
-        "stream RMS": [number(float(frame.rms[-1]), "%.2f") for frame in frames],
-        "dead units": [
-            number(100 * float(frame.dead.mean()), "%.0f %%") if frame.dead.size else "" for frame in frames
-        ],
+        "RMS": [number(float(frame.rms[-1]), "%.2f") for frame in frames],
+        "dead": [number(100 * float(frame.dead.mean()), "%.0f %%") if frame.dead.size else "" for frame in frames],
     }
     columns += [Column(title, cells, "right", drop=_DROPS[title]) for title, cells in measured.items() if any(cells)]
     yield Table(columns)

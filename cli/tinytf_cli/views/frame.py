@@ -116,10 +116,10 @@ class FrameView:
                 Span(f" ({plural(probe.predicted, 'token')})", "dim"),
                 *self._held_out(film, frame),
             ],
-            single=True,
+            single=not self.layout.layers,
         )
         if len(self.films) == 1:
-            yield Line([Span("learned ", "dim"), *learned_words(film)], single=True)
+            yield Line([Span("learned ", "dim"), *learned_words(film)], single=not self.layout.layers)
         token = min(self.sight.token, len(probe.tokens) - 1)
         yield self._text(probe, frame, token)
         yield self._next(probe, frame, token)
@@ -155,7 +155,7 @@ class FrameView:
         loss, target = float(frame.loss[probe.name][token]), probe.expected[token]
         if target is not None:
             words.append(Span(f"   the text has {target}: {loss:.2f} nats", "dim"))
-        return Line(words, indent=2, single=True)
+        return Line(words, indent=2, single=not self.layout.layers)
 
     def _heads(self, film: Film) -> list[int]:
         """The heads by number; if they are many, the strongest of the last frame first."""

@@ -13,7 +13,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading, Line, Running, Span
-from tinytf_cli.views.continuation import continuation, safe_piece
+from tinytf_cli.views.continuation import continuation, safe_piece, sentence_after
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.watch import cache_blocks, sampling_in_words, scale_blocks, step_blocks
 
@@ -65,14 +65,8 @@ def _running(report: Generation | Underway[Generation], terminal: Terminal) -> I
     yield from _other_samples(report.now, terminal)
     if screen:
         yield Running("\n")
-        yield from _sentence_after(report)
+        yield from sentence_after(report)
         yield Line(Span(_ending(report.now), "dim"))
-
-
-def _sentence_after(report: Generation | Underway[Generation]) -> Iterator[Block]:
-    """The sentence after a text that was shown as it came; of one that was there before, it is the first line."""
-    if isinstance(report, Underway) and report.now.sentence:
-        yield Line(Span(report.now.sentence, "strong"))
 
 
 def _other_samples(report: Generation, terminal: Terminal) -> Iterator[Block]:
@@ -106,7 +100,7 @@ def _in_full(report: Generation | Underway[Generation], watch: bool) -> Iterator
         title = (f"sample {sample}", _length(complete, sample)) if several else ("text", _ending(complete))
         yield Heading(*title, "output")
         yield from continuation(prompt.text, complete.text(sample))
-    yield from _sentence_after(report)
+    yield from sentence_after(report)
     if several:
         yield Line("")
         yield Line(Span(_ending(complete), "dim"))

@@ -59,12 +59,6 @@ def not_finite(step: str, also: str = "") -> Line:
     return verdict(False, f"first at {step}, where not every number is finite{also}")
 
 
-def first_of(names: Sequence[object], most: int) -> str:
-    """The first names, and how many more there are."""
-    shown = ", ".join(map(str, names[:most]))
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def shortened(name: str, most: int) -> str:
     """A name cut to at most ``most`` columns."""
     return name if cell_len(name) <= most else f"{set_cell_size(name, most - 1).rstrip()}…"

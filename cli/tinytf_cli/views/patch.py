@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 
 from tinytf.cause.interventions import Patched, PatchSweep
+from tinytf.sentences import first_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import SITES, check_line, choice_table, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Column, Figure, Heading, Heat, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import LONG_STACK, first_of, head_map, map_digits, note, numbered, signed_bars, stopped
+from tinytf_cli.views.parts import LONG_STACK, head_map, map_digits, note, numbered, signed_bars, stopped
 from tinytf_cli.views.steps import as_array, largest
 
 _ACTIVATIONS = {

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from tinytf.look.prediction import Likely, Prediction
+from tinytf.sentences import first_of
 from tinytf.text.printable import printable
 from tinytf.trace.check import Check
 from tinytf.trace.faults import Fault
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import probability
 from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line, Span
-from tinytf_cli.views.parts import first_of, not_finite, verdict
+from tinytf_cli.views.parts import not_finite, verdict
 
 _NAMED = 6
 

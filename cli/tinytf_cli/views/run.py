@@ -252,12 +252,15 @@ def _charts_beside(history: History, height: int) -> Iterator[Curves]:
 
 
 def _curves(history: History, first: int = 0) -> list[Curve]:
-    """The losses from a step on: held-out, the mean around each step, and behind them the loss of each step."""
+    """The losses from a step on: held-out, the mean around each step, and behind them the loss of each step.
+
+    Beside the chart of all steps, a short name is enough for the means.
+    """
     step, loss = history.averaged
     raw = history.loss[np.isfinite(history.loss)]
     late = step >= first
     curves = [
-        Curve(f"loss, {MEANS_LABEL}", step[late], loss[late], "q"),
+        Curve("loss, means" if first else f"loss, {MEANS_LABEL}", step[late], loss[late], "q"),
         Curve("each step", step[late], raw[late], "dim", band=True),
     ]
     measured = {"held-out loss": (history.held_out, "k"), "training text": (history.seen, "ffn")}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from tinytf.sentences import first_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.through.traced import ModuleProof, ThroughTrace
 from tinytf_cli.numbers import plural
@@ -13,7 +14,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Figure, Heading, Heat, Line, Piece, Values
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import first_of, folded, note, row_limit, verdict
+from tinytf_cli.views.parts import folded, note, row_limit, verdict
 from tinytf_cli.views.predictions import likely_blocks
 from tinytf_cli.views.records import record_table
 

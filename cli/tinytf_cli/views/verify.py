@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from tinytf.sentences import first_of
 from tinytf.worked import CheckedStep, ExampleScores, Verification
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Figure, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import first_of, next_lines, note, titled, verdict
+from tinytf_cli.views.parts import next_lines, note, titled, verdict
 from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, most_moved, safe
 
 _MOST_STEPS, _EDITS = 16, 4
@@ -60,9 +61,11 @@ def example_scores(report: ExampleScores, terminal: Terminal, display: Display) 
             Column("wrong", [f"{score.wrong:,}" for score in scores], "right"),
             Column("of claims", [f"{score.claims:,}" for score in scores], "right"),
             Column("not checked", [f"{score.skipped:,}" if score.skipped else "" for score in scores], "right", drop=1),
-            Column("", [safe(score.example.title) for score in scores], shrink=40, drop=2),
         ]
     )
+    yield Line("")
+    for score in scores:
+        yield Line([Span(f"{safe(score.example.name)}  ", "dim"), safe(score.example.title)], indent=2)
     yield Line("")
     yield Line(Span("carried: right given the author's own earlier numbers, but wrong in the end", "dim"))
     if any(score.skipped for score in scores):

@@ -5,16 +5,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tinytf.errors import TinytfError
 from tinytf.files import resolve_links
 from tinytf.report import Report
+from tinytf.sentences import choices, first_of, listed
+from tinytf.text.printable import printable
 from tinytf.training.folder.history import History, Series
 from tinytf.training.folder.reader import RunReader, read_history
 from tinytf.training.folder.run_files import find_runs, is_stopped
+
+_NAMED = 3
+"""The most settings that the sentence of several runs names."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +28,26 @@ class RunReport(Report):
 
     KIND = "run"
     TABLE = ("metrics",)
+    ALWAYS_SAID: ClassVar[bool] = True
 
     name: str
     path: Path
     history: History | None
     problem: str = ""
+
+    def in_a_sentence(self) -> str:
+        """How unsure the model is at its best about text that it did not train on, and how unsure it was at first."""
+        history = self.history
+        if history is None or history.best is None:
+            return ""
+        (first, before), (step, best), now = history.held_out[0], history.best, history.held_out[-1][1]
+        unsure = "the model is as unsure about text that it did not train on as if it chose among"
+        start = f"at step {first:,}" if first else "before training"
+        if step == first:
+            later = f"; {start} it was among {choices(before)}" if len(history.held_out) > 1 else ""
+            return f"After {history.held_out[-1][0]:,} steps {unsure} {choices(now)} tokens{later}."
+        heart = "; since then it has been learning by heart" if history.risen is not None else ""
+        return f"After {step:,} steps {unsure} {choices(best)} tokens, {start} among {choices(before)}{heart}."
 
     def fields(self) -> dict[str, Any]:
         """The fields as JSON: losses in nats per token; null for a value missing from a line."""
@@ -124,6 +144,29 @@ class RunsReport(Report):
     runs: tuple[RunReport, ...]
     folders: tuple[Path, ...]
     by: str = "held-out"
+    ALWAYS_SAID: ClassVar[bool] = True
+
+    def in_a_sentence(self) -> str:
+        """The best run by the order, with its number, and in what the recipes differ; of one run, what it says."""
+        if len(self.runs) < 2:
+            return self.runs[0].sentence if self.runs else ""
+        best = self.runs[0]
+        history = best.history
+        if history is None or (value := ORDERS[self.by](history)) is None or math.isnan(value):
+            return ""
+        unseen = "predicts text that it did not train on best"
+        is_best = {
+            "bits": f"{unseen}, in {value:.2f} bits a byte",
+            "held-out": f"{unseen}, as if it chose among {choices(value)} tokens",
+            "loss": f"predicts its own text best, as if it chose among {choices(value)} tokens",
+            "speed": f"is fastest, with {-value:,.0f} tokens a second",
+            "time": f"took the least time, {value:,.1f} seconds",
+            "step": f"has trained longest, {-value:,.0f} steps",
+        }[self.by]
+        names = [name.removeprefix("model.") for name in self.differing]
+        settings = first_of(names, _NAMED) if len(names) > _NAMED else listed(names or [""])
+        differ = f"; they differ in {settings}" if names else ""
+        return printable(f"Of {len(self.runs):,} runs, {best.name} {is_best}{differ}.", spaces=False)
 
     @property
     def differing(self) -> dict[str, list[Any]]:
@@ -221,6 +264,8 @@ ORDERS: dict[str, Callable[[History], float | None]] = {
 @dataclass(frozen=True, kw_only=True)
 class FollowedRun(RunReport):
     """A run while it trains. Its events are lazy on purpose: each pass over them waits for news, as ``follow`` does."""
+
+    ALWAYS_SAID = False  # its lines come one at a time, and nobody knows the best yet
 
     reader: RunReader
     every: int

@@ -11,6 +11,8 @@ from tinytf.steps.work import work_per_token
 _WIDTH = {"cpu": 1024}
 _DEFAULT_WIDTH = 8192
 _SECONDS, _MIN_ROUNDS = 0.2, 3
+_SLOWER = 1.5
+"""From this ratio on a dtype is called slower; below it, two measurements may differ by chance."""
 
 
 def training_flops(config: ModelConfig, length: int) -> int:
@@ -36,6 +38,16 @@ def matrix_peak(device: torch.device, dtype: torch.dtype = torch.float32) -> flo
         fastest = min(fastest, time.perf_counter() - start)
         rounds += 1
     return 2 * width**3 / fastest
+
+
+def slower_dtype(dtype: str, device: torch.device, peak: float) -> str:
+    """A note if products in bfloat16, of which ``peak`` were measured, are slower here than in float32; else empty.
+
+    Processors without bfloat16 products (avx512_bf16, amx_bf16 of x86) convert every number.
+    """
+    if dtype != "bfloat16" or (ratio := matrix_peak(device) / peak) < _SLOWER:
+        return ""
+    return f"products in bfloat16 are {ratio:.1f} times slower here than in float32; --dtype float32 trains faster"
 
 
 def peak_dtype(dtype: str) -> torch.dtype:

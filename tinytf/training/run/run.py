@@ -40,7 +40,7 @@ from tinytf.training.run.checkpoints import (
 )
 from tinytf.training.run.metrics import Metrics, Pace
 from tinytf.training.run.observer import Observer
-from tinytf.training.run.peak import matrix_peak, peak_dtype, training_flops
+from tinytf.training.run.peak import matrix_peak, peak_dtype, slower_dtype, training_flops
 from tinytf.training.run.speed import Speed, candidates, fastest
 from tinytf.training.run.tensorboard import FOLDER, EventFiles
 from tinytf.training.tuning.health import StepHealth, groups_of
@@ -153,8 +153,11 @@ class Trainer:
 
     def _peak(self) -> dict[str, float]:
         """The work per token, and the peak of all processes together, in operations per second."""
-        peak = self.group.count * matrix_peak(self.device, peak_dtype(self.recipe.dtype))
-        return {"flops_per_token": training_flops(self.model.config, self.recipe.block), "peak_flops": round(peak)}
+        peak = matrix_peak(self.device, peak_dtype(self.recipe.dtype))
+        if note := slower_dtype(self.recipe.dtype, self.device, peak):
+            self.on_note(note)
+        work = training_flops(self.model.config, self.recipe.block)
+        return {"flops_per_token": work, "peak_flops": round(self.group.count * peak)}
 
     def run(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """Run all remaining steps."""
