@@ -644,7 +644,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "starcoder 2": lambda: _decoder("Starcoder2", norm_epsilon=1e-3, sliding_window=4),
     "jais 2": lambda: _decoder("Jais2", pad_token_id=0, layer_norm_eps=1e-3),
     "glm": lambda: _decoder("Glm", head_dim=8, pad_token_id=0),
-    "glm 4": lambda: _decoder("Glm4", head_dim=12, pad_token_id=0, attention_bias=False),
+    "glm 4": lambda: _decoder("Glm4", head_dim=10, pad_token_id=0, attention_bias=False),
     "helium": lambda: _decoder("Helium", head_dim=C // H, pad_token_id=0, num_key_value_heads=4),
     "ernie 4.5": lambda: _decoder("Ernie4_5", head_dim=8, pad_token_id=0, use_bias=True),
     "mixtral": lambda: _decoder("Mixtral", num_local_experts=5, sliding_window=4, rope_theta=500.0),

@@ -126,7 +126,7 @@ PHI = replace(
     fixed={"positions": "rotary", "residual": "parallel", "shared_norm": True},
     settings=(
         *_SHARED,
-        rope(share=0.5),
+        rope(share=0.5, odd=False),
         _EPS,
         Key("hidden_act", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
         Key("qk_layernorm", "qk_norm", False),
@@ -154,7 +154,7 @@ PERSIMMON = replace(
         *SIZES,
         Key("max_position_embeddings", "context"),
         Key("tie_word_embeddings", "tied_head", False),
-        rope(share=0.5),
+        rope(share=0.5, odd=False),
         _EPS,
         Key("hidden_act", "activation", "relu2", ACTIVATIONS),
         Key("qk_layernorm", "qk_norm", True),
@@ -188,7 +188,7 @@ STABLELM = replace(
     fixed=_GATED,
     settings=(
         *_SHARED,
-        rope(share=0.25),
+        rope(share=0.25, odd=False),
         _EPS,
         _SILU,
         Key("use_qkv_bias", "qkv_bias", False),

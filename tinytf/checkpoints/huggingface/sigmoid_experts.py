@@ -7,7 +7,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.cousins import EXAONE4, require_rope
 from tinytf.checkpoints.huggingface.experts import MIXTRAL, TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, SETTINGS, UNTURNED
-from tinytf.checkpoints.huggingface.rope import rope, rotary_width
+from tinytf.checkpoints.huggingface.rope import rope, rotary_pairs
 from tinytf.checkpoints.huggingface.routing import (
     FURTHER_LAYERS,
     FURTHER_MODULES,
@@ -215,7 +215,9 @@ def _read_rotary_dim(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str
     """The rotary dimensions of a head as a number, if the rotary settings have no share."""
     rotated, rotary = fields.whole("rotary_dim", 0), fields.object("rope_parameters")
     has_share = "partial_rotary_factor" in fields.data or (rotary and "partial_rotary_factor" in rotary.data)
-    return {"rope_width": rotary_width(fields, draft, rotated / draft["d_head"])} if rotated and not has_share else {}
+    if not rotated or has_share:
+        return {}
+    return rotary_pairs(fields, draft, rotated / draft["d_head"], draft["rope_theta"])
 
 
 MINIMAX_M2 = replace(
