@@ -72,6 +72,19 @@ _BY_SIGMOID = {
     "router": "sigmoid",
     "choice_bias": True,
 }
+_GRANITE = "granite, what is added multiplied"
+_SUNK = {"attention_sinks": True, "attention_divisor": 4.0}
+_BARE_FIRST = (("window", (0, 4)), ("positions", ("none", "rotary")))
+_GROWN = {
+    "head": "none",
+    "router": "softmax",
+    "choice_bias": False,
+    "query_scale": 0.3,
+    "query_scale_every": 4,
+    "rope_scaling": "yarn",
+    "rope_original_context": 4,
+    "rope_high_frequency": 32.0,
+}
 _ROBERTA = "roberta, positions from the third row"
 _JINA = {"positions": "rotary", "position_offset": 0, "activation": "relu", "head_activation": "gelu"}
 _BERT_MLM = "bert with a masked head"
@@ -154,6 +167,18 @@ WRITTEN = {
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
     "command r": ("Cohere", ModelConfig.of(**{**SIZES, **_COMMAND_R})),
     "command r7b": ("Cohere 2", ModelConfig.of(**{**SIZES, **_COMMAND_R, **_R7B})),
+    "cohere 2 moe": (
+        "Cohere 2 MoE",
+        ModelConfig.of(
+            **{**SIZES, **_COMMAND_R, **_R7B},
+            experts=4,
+            experts_per_token=2,
+            d_expert=16,
+            d_shared=32,
+            router="sigmoid",
+            routes_renormed=False,
+        ),
+    ),
     "nemotron": ("Nemotron", ModelConfig.of(**{**SIZES, **_NEMOTRON})),
     "phi": ("Phi", ModelConfig.of(**{**SIZES, **_PHI, "rope_width": 4})),
     "stablelm": (
@@ -241,8 +266,20 @@ WRITTEN = {
     ),
     "olmo 2": ("OLMo 2", config_of("olmo 2, queries and keys normed over all heads")),
     "olmo 3": ("OLMo 3", config_of("olmo 3, windows turned as they are and the others by yarn", **_OLMO2)),
-    "granite": ("Granite", config_of("granite, what is added multiplied", attention_divisor=4.0)),
-    "hyperclova x": ("HyperCLOVA X", config_of("granite, what is added multiplied", norm_order="both")),
+    "granite": ("Granite", config_of(_GRANITE, attention_divisor=4.0)),
+    "granite with windows": ("Granite with windows", config_of(_GRANITE, **_SUNK, by_layer=_BARE_FIRST)),
+    "granite moe with windows": (
+        "Granite-MoE with windows",
+        config_of(_GRANITE, **_SUNK, experts=4, experts_per_token=2, d_shared=16, by_layer=_WINDOWS),
+    ),
+    "flint": (
+        "Flint",
+        config_of(
+            _GROUPED,
+            **{**_BY_SIGMOID, "choice_bias": False, "attention_sinks": True, "qk_norm": True, "by_layer": _HYBRID},
+        ),
+    ),
+    "hyperclova x": ("HyperCLOVA X", config_of(_GRANITE, norm_order="both")),
     "smollm 3": ("SmolLM3", config_of("smollm 3, layers without positions")),
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
     "apertus": ("Apertus", config_of("apertus, slopes that are learned")),
@@ -316,12 +353,17 @@ WRITTEN = {
     ),
     "glm 4.7 flash": ("GLM-4.7-Flash", config_of(_LATENT, **_BY_SIGMOID, by_layer=(("experts", (4, 0)),))),
     "minicpm 3": ("MiniCPM3", config_of(_LATENT, embed_scale=3.0, residual_scale=0.5, logit_scale=0.5)),
+    "mistral 4": (
+        "Mistral 4",
+        config_of(_LATENT, **{**_BY_SIGMOID, **_GROWN}),
+    ),
     "glm 4.5": ("GLM-4.5", config_of(_GROUPED, **_BY_SIGMOID, rope_width=4)),
     "dots.llm1": ("dots.llm1", config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, by_layer=_WINDOWS)),
     "k-exaone": (
         "K-EXAONE",
         config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, by_layer=(*_HYBRID, ("experts", (4, 0)))),
     ),
+    "hy3": ("Hy3", config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, o_bias=True, qkv_bias=True)),
     "trinity": (
         "Trinity",
         config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, attention_gate=True, norm_order="both", by_layer=_HYBRID),
@@ -347,9 +389,7 @@ WRITTEN = {
     "flex olmo": ("FlexOlmo", config_of(_GROUPED, **_OLMO2, experts=4, experts_per_token=2, routes_renormed=False)),
     "granite moe, shared": (
         "Granite-MoE, shared",
-        config_of(
-            "granite, what is added multiplied", attention_divisor=4.0, experts=4, experts_per_token=2, d_shared=16
-        ),
+        config_of(_GRANITE, attention_divisor=4.0, experts=4, experts_per_token=2, d_shared=16),
     ),
     "aria": ("Aria", config_of(_GROUPED, experts=4, experts_per_token=2, d_shared=80)),
     "mellum 2": (

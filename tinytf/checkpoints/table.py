@@ -198,22 +198,23 @@ def fused(module: str, **layout: Any) -> dict[str, Stored]:
     }
 
 
-def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> dict[str, Stored]:
-    """The experts of a block, each stored separately under the ``names`` of its matrices, or stacked.
-
-    Stacked as in transformers 5, ``gate_up_proj`` is (E, 2F, C) and ``down_proj`` (E, C, F).
-    """
-    gate, up, down = names
-
-    def half_of_joint(part: int) -> Stored:
-        return Stored(f"{module}.gate_up_proj", part=part, parts=("d_expert", "d_expert"), axis=1, bare=True)
-
-    layouts = {
-        "gate": Stored(f"{module}.{{e}}.{gate}", instead=half_of_joint(0)),
-        "up": Stored(f"{module}.{{e}}.{up}", instead=half_of_joint(1)),
-        "down": Stored(f"{module}.{{e}}.{down}", instead=Stored(f"{module}.down_proj", bare=True)),
+def stacked_experts(module: str) -> dict[str, Stored]:
+    """The experts of a block stacked as in transformers 5: ``gate_up_proj`` (E, 2F, C) and ``down_proj`` (E, C, F)."""
+    halves: dict[str, Any] = {"parts": ("d_expert", "d_expert"), "axis": 1, "bare": True}
+    return {
+        "blocks.{n}.ffn.experts.gate": Stored(f"{module}.gate_up_proj", **halves),
+        "blocks.{n}.ffn.experts.up": Stored(f"{module}.gate_up_proj", part=1, **halves),
+        "blocks.{n}.ffn.experts.down": Stored(f"{module}.down_proj", bare=True),
     }
-    return {f"blocks.{{n}}.ffn.experts.{name}": layout for name, layout in layouts.items()}
+
+
+def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> dict[str, Stored]:
+    """The experts of a block, each stored separately under the ``names`` of its matrices, or stacked."""
+    stacked = stacked_experts(module).items()
+    return {
+        ours: Stored(f"{module}.{{e}}.{name}", instead=layout)
+        for name, (ours, layout) in zip(names, stacked, strict=True)
+    }
 
 
 class Computed(NamedTuple):
