@@ -336,6 +336,21 @@ WRITTEN = {
             "gpt-oss, sinks and windows by layer", ffn_bias=True, experts=4, experts_per_token=2, router_bias=True
         ),
     ),
+    "privacy filter": (
+        "Privacy Filter",
+        config_of(
+            "gpt-oss, sinks and windows by layer",
+            ffn_bias=True,
+            experts=4,
+            experts_per_token=2,
+            router_bias=True,
+            causal=False,
+            head="none",
+            tied_head=True,
+            window=3,
+            by_layer=(),
+        ),
+    ),
     "deepseek v2": ("DeepSeek-V2", config_of("deepseek, latent keys and values", kv_rank=8, routes_renormed=False)),
     "deepseek v3, experts chosen with a bias": (
         "DeepSeek-V3",

@@ -319,6 +319,11 @@ def gpt_oss(**settings: Any) -> nn.Module:
     return _decoder("GptOss", **{**given, "rope_parameters": {**_YARN, "truncate": False}, **settings})
 
 
+def _privacy_filter(kind: str = "Model", **settings: Any) -> nn.Module:
+    given = {"head_dim": 10, "sliding_window": 3, "num_local_experts": 5, "num_experts_per_tok": 2, "pad_token_id": 0}
+    return _decoder("OpenAIPrivacyFilter", kind, **given, rope_parameters={**_YARN, "truncate": False}, **settings)
+
+
 def _llama4(**settings: Any) -> nn.Module:
     given = {"head_dim": 8, "attention_chunk_size": 2, "floor_scale": 3, "attn_scale": 0.4, "intermediate_size": 18}
     mixed = {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size_mlp": F, "no_rope_layer_interval": 2}
@@ -425,6 +430,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         transformers.IBertConfig(**_ROBERTA)
     ),
     "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
+    "bert of splinter": lambda: transformers.SplinterModel(transformers.SplinterConfig(**_BERT, hidden_act="relu")),
+    "bert of images": lambda: transformers.VisualBertModel(transformers.VisualBertConfig(**_BERT)),
+    "roberta of entities": lambda: _classes("Luke", "MaskedLM", _ROBERTA, entity_vocab_size=11, entity_emb_size=10),
     "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
         transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
@@ -719,6 +727,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt-oss, tied and without biases": lambda: gpt_oss(
         attention_bias=False, swiglu_alpha=1.2, tie_word_embeddings=True, layer_types=["full_attention"] * N
     ),
+    "privacy filter": lambda: _privacy_filter(),
+    "privacy filter with classes": lambda: _privacy_filter("ForTokenClassification", **_LABELS),
     "llama 4": lambda: _llama4(moe_layers=[0, 2]),
     "llama 4, longer chunks, stretched and without norms": lambda: _llama4(
         attention_chunk_size=5,
@@ -889,7 +899,7 @@ def is_encoder(family: str) -> bool:
     return bool(
         re.match(
             r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)"
-            r"|data2vec|roformer",
+            r"|data2vec|roformer|privacy filter",
             family,
         )
     )

@@ -34,17 +34,20 @@ from tinytf.checkpoints.huggingface.encoders import (
     ERNIE,
     ESM,
     IBERT,
+    LUKE,
     MEGATRON_BERT,
     REMBERT,
     ROBERTA_PRENORM,
     ROFORMER,
+    SPLINTER,
+    VISUAL_BERT,
     XLM_ROBERTA_XL,
 )
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, PHIMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
-from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
+from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.layernorm import (
@@ -121,6 +124,7 @@ FAMILIES: Mapping[str, Family] = {
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
         XLM, FLAUBERT, IBERT, BERT_GENERATION,
         ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, REMBERT,
+        SPLINTER, VISUAL_BERT, LUKE,
         DEBERTA, DEBERTA_V2,
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE,
@@ -136,7 +140,7 @@ FAMILIES: Mapping[str, Family] = {
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
-        GPT_OSS, GRANITE_SWA, GRANITE_MOE_SWA, FLINT,
+        GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA, FLINT,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
