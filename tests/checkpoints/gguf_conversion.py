@@ -392,6 +392,22 @@ def _of_exaone4(config: Any) -> dict[str, Any]:
     }
 
 
+def _with_head_norms() -> Callable[[str, Array, Any], Tensors]:
+    """The gains of all heads in one tensor, (H, D)."""
+    rows: dict[str, list[Array]] = {}
+
+    def changed(name: str, numbers: Array, config: Any) -> Tensors:
+        module, of_head, _ = name.partition(".norms.")
+        if not of_head:
+            yield name, numbers
+            return
+        rows.setdefault(module, []).append(numbers)
+        if len(rows[module]) == (config.num_attention_heads if ".q_" in module else config.num_key_value_heads):
+            yield f"{module}.weight", np.stack(rows.pop(module))
+
+    return changed
+
+
 def _of_experts(config: Any) -> dict[str, Any]:
     """The keys of a router, whatever its configuration calls them."""
     found = {
@@ -644,9 +660,15 @@ CONVERSIONS: dict[str, Conversion] = {
     "stablelm, side by side": Conversion(
         ARCH.STABLELM,
         _model(
-            "StableLm", num_key_value_heads=4, layer_norm_eps=1e-4, rope_parameters=_HALF, use_parallel_residual=True
+            "StableLm",
+            num_key_value_heads=4,
+            layer_norm_eps=1e-4,
+            rope_parameters=_HALF,
+            use_parallel_residual=True,
+            qk_layernorm=True,
         ),
         lambda config: {"rope.dimension_count": C // H // 2, "use_parallel_residual": True},
+        _with_head_norms(),
     ),
     "nemotron": Conversion(
         ARCH.NEMOTRON,

@@ -30,6 +30,7 @@ _COMMAND_R = {
     "n_kv_heads": 2,
 }
 _R7B = {"qk_norm": False, "qk_norm_across": "head", "by_layer": (("window", (4, 0)), ("positions", ("rotary", "none")))}
+_BY_HEAD = {"qk_norm": True, "qk_norm_across": "heads", "qk_norm_bias": False}
 _PHI = {"positions": "rotary", "residual": "parallel", "shared_norm": True, "tied_head": False, "head_bias": True}
 _NEMOTRON = {"positions": "rotary", "activation": "relu2", "n_kv_heads": 2}
 _FOURFOLD = {"d_ff": 96, "context": 2048}
@@ -183,7 +184,7 @@ WRITTEN = {
     "phi": ("Phi", ModelConfig.of(**{**SIZES, **_PHI, "rope_width": 4})),
     "stablelm": (
         "StableLM",
-        ModelConfig.of(**{**SIZES, **LLAMA, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2}),
+        ModelConfig.of(**{**SIZES, **LLAMA, **_BY_HEAD, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2}),
     ),
     "bloom": ("BLOOM", config_of("bloom, less by distance", alibi_scale=1.0, **_FOURFOLD, activation="gelu_tanh")),
     "mpt": ("MPT", ModelConfig.of(**{**SIZES, **_FOURFOLD, **_MPT})),

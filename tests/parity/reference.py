@@ -560,7 +560,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "stablelm": lambda: _decoder("StableLm", hidden_size=32, use_qkv_bias=True),
     "stablelm, side by side and tied": lambda: _decoder(
-        "StableLm", use_parallel_residual=True, tie_word_embeddings=True, rope_parameters=_PART
+        "StableLm", use_parallel_residual=True, qk_layernorm=True, tie_word_embeddings=True, rope_parameters=_PART
     ),
     "bloom": lambda: _bloom(),
     "bloom, six heads and untied": lambda: _bloom(n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-3),

@@ -259,12 +259,12 @@ def _write_residual(config: ModelConfig) -> dict[str, Any]:
     return {"use_parallel_residual": config.residual == "parallel"}
 
 
+_BY_HEAD = {"qk_norm": True, "qk_norm_across": "heads", "qk_norm_bias": False}
 STABLELM = replace(
     LLAMA,
     name="StableLM",
     model_type="stablelm",
     classes={"none": "StableLmModel", "lm": "StableLmForCausalLM"},
-    only={"qk_layernorm": (False,)},
     fixed=_GATED,
     settings=(
         *_SHARED,
@@ -273,7 +273,16 @@ STABLELM = replace(
         _SILU,
         Key("use_qkv_bias", "qkv_bias", False),
         Group(_read_residual, _write_residual),
+        Group(
+            lambda fields, draft, tensors: _BY_HEAD if fields.flag("qk_layernorm", False) else {},
+            lambda config: {"qk_layernorm": config.qk_norm},
+        ),
         lm_head(),
     ),
+    stored={
+        **LLAMA.stored,
+        "blocks.{n}.attention.q_norm": Stored("layers.{n}.self_attn.q_layernorm.norms.{e}", by_row="n_heads"),
+        "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.k_layernorm.norms.{e}", by_row="n_kv_heads"),
+    },
 )
 """Bellagente et al. 2024: RoPE on a quarter of each head."""
