@@ -70,7 +70,9 @@ def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
     own = {f"{name}.{key}": value for key, value in (_sizes(config) | conversion.keys(config)).items()}
     parts = Parts({"general.architecture": name, **own, **byte_level_keys(V)})
     names = gguf.get_tensor_name_map(conversion.architecture, config.num_hidden_layers)
-    balance = {name: one for name, one in model.named_buffers() if name.endswith("e_score_correction_bias")}
+    balance = {
+        name: one for name, one in model.named_buffers() if name.endswith(("e_score_correction_bias", "expert_bias"))
+    }
     for one in balance.values():
         one.copy_(torch.linspace(-0.5, 0.5, len(one)))
     for theirs, parameter in {**dict(model.named_parameters()), **balance}.items():
@@ -159,7 +161,9 @@ def _with_experts(change: Callable[[str, Array, Any], Tensors] = _as_it_is) -> C
 
 
 def _balanced(name: str, numbers: Array, config: Any) -> Tensors:
-    yield name.replace("e_score_correction_bias", "e_score_correction.bias"), numbers
+    name = name.replace("gate.moe_statics.", "moe_statics.").replace("expert_bias", "expert_bias.bias")
+    name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+    yield name, numbers.squeeze() if name.endswith("e_score_correction.bias") else numbers
 
 
 def _latent(name: str, numbers: Array, config: Any) -> Tensors:
@@ -388,6 +392,78 @@ def _of_exaone4(config: Any) -> dict[str, Any]:
     }
 
 
+def _with_head_norms() -> Callable[[str, Array, Any], Tensors]:
+    """The gains of all heads in one tensor, (H, D)."""
+    rows: dict[str, list[Array]] = {}
+
+    def changed(name: str, numbers: Array, config: Any) -> Tensors:
+        module, of_head, _ = name.partition(".norms.")
+        if not of_head:
+            yield name, numbers
+            return
+        rows.setdefault(module, []).append(numbers)
+        if len(rows[module]) == (config.num_attention_heads if ".q_" in module else config.num_key_value_heads):
+            yield f"{module}.weight", np.stack(rows.pop(module))
+
+    return changed
+
+
+def _of_experts(config: Any) -> dict[str, Any]:
+    """The keys of a router, whatever its configuration calls them."""
+    found = {
+        "leading_dense_block_count": _of(config, "num_dense_layers", "moe_layer_start_index"),
+        "expert_count": _of(config, "num_experts", "moe_num_experts"),
+        "expert_used_count": _of(config, "num_experts_per_tok", "moe_k", "moe_topk"),
+        "expert_feed_forward_length": _of(config, "moe_intermediate_size"),
+        "expert_shared_count": _of(config, "num_shared_experts", "moe_num_shared_experts"),
+        "expert_weights_scale": _of(config, "route_scale"),
+        "attention.sliding_window": _of(config, "sliding_window"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+_NO_SCALING = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scaling.original_context_length": 64}
+
+
+def _of_hunyuan(config: Any) -> dict[str, Any]:
+    theta, width = config.rope_parameters["rope_theta"], config.head_dim
+    base = theta * config.rope_parameters["alpha"] ** (width / (width - 2))
+    shared = {"expert_shared_feed_forward_length": F} if hasattr(config, "moe_topk") else {}
+    return {**shared, **_of_experts(config), "rope.freq_base": base, **_NO_SCALING}
+
+
+_DYNAMIC = {"rope_type": "dynamic", "alpha": 30.0, "rope_theta": 300.0, "factor": 1.0}
+
+
+def _dbrx() -> nn.Module:
+    ffn = {"ffn_hidden_size": 20, "moe_num_experts": 5, "moe_top_k": 2}
+    sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T}
+    attention = {"kv_n_heads": 2, "rope_theta": 300.0, "clip_qkv": 0.7}
+    config = transformers.DbrxConfig(**sizes, rope_theta=300.0, attn_config=attention, ffn_config=ffn)
+    return transformers.DbrxForCausalLM(config)
+
+
+def _of_dbrx(config: Any) -> dict[str, Any]:
+    return {
+        "feed_forward_length": config.ffn_config.ffn_hidden_size,
+        "attention.head_count_kv": config.attn_config.kv_n_heads,
+        "attention.clamp_kqv": config.attn_config.clip_qkv,
+        "attention.layer_norm_epsilon": 1e-5,
+        "rope.freq_base": 300.0,
+        "expert_count": 5,
+        "expert_used_count": 2,
+    }
+
+
+def _as_dbrx(name: str, numbers: Array, config: Any) -> Tensors:
+    """Experts by themselves, (E, F, C), and their last matrices transposed."""
+    if ".experts.mlp." in name:
+        numbers = numbers.reshape(5, -1, C)
+        numbers = numbers.swapaxes(1, 2) if name.endswith("w2") else numbers
+        name = f"{name}.weight"
+    yield name, numbers
+
+
 ARCH = gguf.MODEL_ARCH
 _GEMMA3 = {
     "head_dim": 10,
@@ -584,9 +660,15 @@ CONVERSIONS: dict[str, Conversion] = {
     "stablelm, side by side": Conversion(
         ARCH.STABLELM,
         _model(
-            "StableLm", num_key_value_heads=4, layer_norm_eps=1e-4, rope_parameters=_HALF, use_parallel_residual=True
+            "StableLm",
+            num_key_value_heads=4,
+            layer_norm_eps=1e-4,
+            rope_parameters=_HALF,
+            use_parallel_residual=True,
+            qk_layernorm=True,
         ),
         lambda config: {"rope.dimension_count": C // H // 2, "use_parallel_residual": True},
+        _with_head_norms(),
     ),
     "nemotron": Conversion(
         ARCH.NEMOTRON,
@@ -722,6 +804,41 @@ CONVERSIONS: dict[str, Conversion] = {
         },
         _with_experts(_balanced),
     ),
+    "ernie4_5": Conversion(ARCH.ERNIE4_5, _decoder("Ernie4_5", head_dim=8, rope_theta=700.0)),
+    "ernie4_5-moe": Conversion(
+        ARCH.ERNIE4_5_MOE,
+        _decoder("Ernie4_5_Moe", moe_num_experts=5, moe_k=3, moe_intermediate_size=20, rope_theta=700.0),
+        _of_experts,
+        _with_experts(_balanced),
+    ),
+    "hunyuan-dense": Conversion(
+        ARCH.HUNYUAN_DENSE, _decoder("HunYuanDenseV1", head_dim=8, rope_parameters=_DYNAMIC), _of_hunyuan
+    ),
+    "hunyuan-moe": Conversion(
+        ARCH.HUNYUAN_MOE,
+        _decoder("HunYuanMoEV1", num_experts=5, moe_topk=2, head_dim=8, rope_parameters=_DYNAMIC),
+        _of_hunyuan,
+        _with_experts(),
+    ),
+    "afmoe": Conversion(
+        ARCH.AFMOE,
+        _decoder(
+            "Afmoe",
+            num_experts=5,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            num_shared_experts=2,
+            num_dense_layers=1,
+            num_hidden_layers=4,
+            route_scale=1.7,
+            head_dim=8,
+            sliding_window=4,
+            mup_enabled=True,
+        ),
+        lambda config: {**_of_experts(config), "expert_weights_norm": True},
+        _with_experts(_balanced),
+    ),
+    "dbrx": Conversion(ARCH.DBRX, _dbrx, _of_dbrx, _as_dbrx),
     "gpt2": Conversion(ARCH.GPT2, _gpt2, change=_transposed),
     "gptneox": Conversion(ARCH.GPTNEOX, _neox(), _of_neox, _by_parts),
     "gptneox, one after the other": Conversion(ARCH.GPTNEOX, _neox(use_parallel_residual=False), _of_neox, _by_parts),

@@ -30,6 +30,7 @@ _COMMAND_R = {
     "n_kv_heads": 2,
 }
 _R7B = {"qk_norm": False, "qk_norm_across": "head", "by_layer": (("window", (4, 0)), ("positions", ("rotary", "none")))}
+_BY_HEAD = {"qk_norm": True, "qk_norm_across": "heads", "qk_norm_bias": False}
 _PHI = {"positions": "rotary", "residual": "parallel", "shared_norm": True, "tied_head": False, "head_bias": True}
 _NEMOTRON = {"positions": "rotary", "activation": "relu2", "n_kv_heads": 2}
 _FOURFOLD = {"d_ff": 96, "context": 2048}
@@ -71,6 +72,19 @@ _BY_SIGMOID = {
     "d_shared": 32,
     "router": "sigmoid",
     "choice_bias": True,
+}
+_GRANITE = "granite, what is added multiplied"
+_SUNK = {"attention_sinks": True, "attention_divisor": 4.0}
+_BARE_FIRST = (("window", (0, 4)), ("positions", ("none", "rotary")))
+_GROWN = {
+    "head": "none",
+    "router": "softmax",
+    "choice_bias": False,
+    "query_scale": 0.3,
+    "query_scale_every": 4,
+    "rope_scaling": "yarn",
+    "rope_original_context": 4,
+    "rope_high_frequency": 32.0,
 }
 _ROBERTA = "roberta, positions from the third row"
 _JINA = {"positions": "rotary", "position_offset": 0, "activation": "relu", "head_activation": "gelu"}
@@ -154,11 +168,23 @@ WRITTEN = {
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
     "command r": ("Cohere", ModelConfig.of(**{**SIZES, **_COMMAND_R})),
     "command r7b": ("Cohere 2", ModelConfig.of(**{**SIZES, **_COMMAND_R, **_R7B})),
+    "cohere 2 moe": (
+        "Cohere 2 MoE",
+        ModelConfig.of(
+            **{**SIZES, **_COMMAND_R, **_R7B},
+            experts=4,
+            experts_per_token=2,
+            d_expert=16,
+            d_shared=32,
+            router="sigmoid",
+            routes_renormed=False,
+        ),
+    ),
     "nemotron": ("Nemotron", ModelConfig.of(**{**SIZES, **_NEMOTRON})),
     "phi": ("Phi", ModelConfig.of(**{**SIZES, **_PHI, "rope_width": 4})),
     "stablelm": (
         "StableLM",
-        ModelConfig.of(**{**SIZES, **LLAMA, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2}),
+        ModelConfig.of(**{**SIZES, **LLAMA, **_BY_HEAD, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2}),
     ),
     "bloom": ("BLOOM", config_of("bloom, less by distance", alibi_scale=1.0, **_FOURFOLD, activation="gelu_tanh")),
     "mpt": ("MPT", ModelConfig.of(**{**SIZES, **_FOURFOLD, **_MPT})),
@@ -241,8 +267,28 @@ WRITTEN = {
     ),
     "olmo 2": ("OLMo 2", config_of("olmo 2, queries and keys normed over all heads")),
     "olmo 3": ("OLMo 3", config_of("olmo 3, windows turned as they are and the others by yarn", **_OLMO2)),
-    "granite": ("Granite", config_of("granite, what is added multiplied", attention_divisor=4.0)),
-    "hyperclova x": ("HyperCLOVA X", config_of("granite, what is added multiplied", norm_order="both")),
+    "granite": ("Granite", config_of(_GRANITE, attention_divisor=4.0)),
+    "granite with windows": ("Granite with windows", config_of(_GRANITE, **_SUNK, by_layer=_BARE_FIRST)),
+    "granite moe with windows": (
+        "Granite-MoE with windows",
+        config_of(_GRANITE, **_SUNK, experts=4, experts_per_token=2, d_shared=16, by_layer=_WINDOWS),
+    ),
+    "flint": (
+        "Flint",
+        config_of(
+            _GROUPED,
+            **{**_BY_SIGMOID, "choice_bias": False, "attention_sinks": True, "qk_norm": True, "by_layer": _HYBRID},
+        ),
+    ),
+    "kolibri": (
+        "Kolibri",
+        config_of(
+            _GROUPED,
+            **{**_BY_SIGMOID, "d_ff": 16, "choice_of_scores": False, "norm_order": "both", "qk_norm": True},
+            by_layer=_HYBRID,
+        ),
+    ),
+    "hyperclova x": ("HyperCLOVA X", config_of(_GRANITE, norm_order="both")),
     "smollm 3": ("SmolLM3", config_of("smollm 3, layers without positions")),
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
     "apertus": ("Apertus", config_of("apertus, slopes that are learned")),
@@ -299,6 +345,21 @@ WRITTEN = {
             "gpt-oss, sinks and windows by layer", ffn_bias=True, experts=4, experts_per_token=2, router_bias=True
         ),
     ),
+    "privacy filter": (
+        "Privacy Filter",
+        config_of(
+            "gpt-oss, sinks and windows by layer",
+            ffn_bias=True,
+            experts=4,
+            experts_per_token=2,
+            router_bias=True,
+            causal=False,
+            head="none",
+            tied_head=True,
+            window=3,
+            by_layer=(),
+        ),
+    ),
     "deepseek v2": ("DeepSeek-V2", config_of("deepseek, latent keys and values", kv_rank=8, routes_renormed=False)),
     "deepseek v3, experts chosen with a bias": (
         "DeepSeek-V3",
@@ -316,12 +377,17 @@ WRITTEN = {
     ),
     "glm 4.7 flash": ("GLM-4.7-Flash", config_of(_LATENT, **_BY_SIGMOID, by_layer=(("experts", (4, 0)),))),
     "minicpm 3": ("MiniCPM3", config_of(_LATENT, embed_scale=3.0, residual_scale=0.5, logit_scale=0.5)),
+    "mistral 4": (
+        "Mistral 4",
+        config_of(_LATENT, **{**_BY_SIGMOID, **_GROWN}),
+    ),
     "glm 4.5": ("GLM-4.5", config_of(_GROUPED, **_BY_SIGMOID, rope_width=4)),
     "dots.llm1": ("dots.llm1", config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, by_layer=_WINDOWS)),
     "k-exaone": (
         "K-EXAONE",
         config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, by_layer=(*_HYBRID, ("experts", (4, 0)))),
     ),
+    "hy3": ("Hy3", config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, o_bias=True, qkv_bias=True)),
     "trinity": (
         "Trinity",
         config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, attention_gate=True, norm_order="both", by_layer=_HYBRID),
@@ -347,9 +413,7 @@ WRITTEN = {
     "flex olmo": ("FlexOlmo", config_of(_GROUPED, **_OLMO2, experts=4, experts_per_token=2, routes_renormed=False)),
     "granite moe, shared": (
         "Granite-MoE, shared",
-        config_of(
-            "granite, what is added multiplied", attention_divisor=4.0, experts=4, experts_per_token=2, d_shared=16
-        ),
+        config_of(_GRANITE, attention_divisor=4.0, experts=4, experts_per_token=2, d_shared=16),
     ),
     "aria": ("Aria", config_of(_GROUPED, experts=4, experts_per_token=2, d_shared=80)),
     "mellum 2": (

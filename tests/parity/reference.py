@@ -257,6 +257,7 @@ _ROUTED: dict[str, Any] = {
     "n_shared_experts": 2,
     "routed_scaling_factor": 1.5,
 }
+_DENSE_BETWEEN = ["sparse", "dense", "sparse"]
 _GROUPS = {**_ROUTED, "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2}
 
 
@@ -316,6 +317,11 @@ _GROWING = {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_bet
 def gpt_oss(**settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "num_local_experts": 5, "num_experts_per_tok": 2, "swiglu_limit": 1.5}
     return _decoder("GptOss", **{**given, "rope_parameters": {**_YARN, "truncate": False}, **settings})
+
+
+def _privacy_filter(kind: str = "Model", **settings: Any) -> nn.Module:
+    given = {"head_dim": 10, "sliding_window": 3, "num_local_experts": 5, "num_experts_per_tok": 2, "pad_token_id": 0}
+    return _decoder("OpenAIPrivacyFilter", kind, **given, rope_parameters={**_YARN, "truncate": False}, **settings)
 
 
 def _llama4(**settings: Any) -> nn.Module:
@@ -424,6 +430,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         transformers.IBertConfig(**_ROBERTA)
     ),
     "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
+    "bert of splinter": lambda: transformers.SplinterModel(transformers.SplinterConfig(**_BERT, hidden_act="relu")),
+    "bert of images": lambda: transformers.VisualBertModel(transformers.VisualBertConfig(**_BERT)),
+    "roberta of entities": lambda: _classes("Luke", "MaskedLM", _ROBERTA, entity_vocab_size=11, entity_emb_size=10),
     "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
         transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
@@ -492,6 +501,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Qwen2_5_VLText", "TextModel", rope_parameters=_SECTIONS, use_sliding_window=True, sliding_window=3
     ),
     "qwen3-vl": lambda: _decoder("Qwen3VLText", "TextModel", head_dim=6, rope_parameters=_SECTIONS),
+    "qwen3-vl moe": lambda: _decoder(
+        "Qwen3VLMoeText", "TextModel", **_EXPERTS, head_dim=6, rope_parameters=_SECTIONS, tie_word_embeddings=False
+    ),
     "pythia": lambda: _neox(),
     "pythia, one after the other": lambda: _neox(use_parallel_residual=False, hidden_act="relu", layer_norm_eps=1e-3),
     "pythia, turned whole and tied": lambda: _neox(
@@ -523,6 +535,17 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "command r7b, windows everywhere and untied": lambda: _decoder(
         "Cohere2", sliding_window=5, layer_types=["sliding_attention"] * N, tie_word_embeddings=False, logit_scale=1.2
     ),
+    "cohere 2 moe": lambda: _decoder(
+        "Cohere2Moe",
+        **_EXPERTS,
+        head_dim=8,
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        num_shared_experts=2,
+        shared_expert_combination_strategy="sum",
+        expert_selection_fn="sigmoid",
+        prefix_dense_intermediate_size=20,
+    ),
     "nemotron": lambda: _decoder("Nemotron", head_dim=8, norm_eps=1e-3),
     "nemotron, biases everywhere": lambda: _decoder(
         "Nemotron",
@@ -537,7 +560,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "stablelm": lambda: _decoder("StableLm", hidden_size=32, use_qkv_bias=True),
     "stablelm, side by side and tied": lambda: _decoder(
-        "StableLm", use_parallel_residual=True, tie_word_embeddings=True, rope_parameters=_PART
+        "StableLm", use_parallel_residual=True, qk_layernorm=True, tie_word_embeddings=True, rope_parameters=_PART
     ),
     "bloom": lambda: _bloom(),
     "bloom, six heads and untied": lambda: _bloom(n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
@@ -577,6 +600,33 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         logits_scaling=0.5,
         mlp_bias=True,
     ),
+    "granite docling": lambda: _decoder(
+        "GraniteDoclingText", "TextModel", attention_bias=True, tie_word_embeddings=False, pad_token_id=0
+    ),
+    "granite with windows": lambda: _decoder(
+        "GraniteSWA", layer_rope_theta=[300.0, 0.0, 900.0], sliding_window=4, attention_multiplier=0.3, mlp_bias=True
+    ),
+    "granite moe with windows": lambda: _decoder(
+        "GraniteMoeSWA", num_local_experts=3, shared_intermediate_size=20, sliding_window=4, pad_token_id=0
+    ),
+    "flint": lambda: _decoder(
+        "Flint",
+        **_EXPERTS,
+        head_dim=8,
+        mlp_only_layers=[0],
+        shared_expert_intermediate_size=20,
+        pad_token_id=0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "kolibri": lambda: _decoder(
+        "Kolibri1",
+        **_EXPERTS,
+        head_dim=8,
+        norm_topk_prob=True,
+        shared_expert_intermediate_size=20,
+        pad_token_id=0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
     "hyperclova x": lambda: _decoder("HyperCLOVAX", residual_multiplier=0.6, logits_scaling=0.5, head_dim=8),
     "smollm 3": lambda: _decoder(
         "SmolLM3", no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4, pad_token_id=0
@@ -596,6 +646,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "cwm": lambda: _decoder("Cwm", num_hidden_layers=N, head_dim=8, sliding_window=4, rope_parameters=_LLAMA3),
     "apertus": lambda: _decoder("Apertus", rope_parameters=_LLAMA3, attention_bias=True),
     "apertus, relu2 and tied": lambda: _decoder("Apertus", hidden_act="relu2", tie_word_embeddings=True),
+    "cosmos 3": lambda: _decoder("Cosmos3EdgeText", "TextModel", head_dim=6, rope_parameters=_SECTIONS, mlp_bias=True),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
     "qwen3.5": lambda: _decoder("Qwen3_5Text", **_DELTA),
     "qwen3.5 moe": lambda: _decoder(
@@ -644,7 +695,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "starcoder 2": lambda: _decoder("Starcoder2", norm_epsilon=1e-3, sliding_window=4),
     "jais 2": lambda: _decoder("Jais2", pad_token_id=0, layer_norm_eps=1e-3),
     "glm": lambda: _decoder("Glm", head_dim=8, pad_token_id=0),
-    "glm 4": lambda: _decoder("Glm4", head_dim=12, pad_token_id=0, attention_bias=False),
+    "glm 4": lambda: _decoder("Glm4", head_dim=10, pad_token_id=0, attention_bias=False),
+    "glm 4.1v": lambda: _decoder("Glm4vText", "TextModel", rope_parameters=_SECTIONS, pad_token_id=0),
+    "glm ocr": lambda: _decoder("GlmOcrText", "TextModel", rope_parameters=_SECTIONS, pad_token_id=0),
+    "glm image": lambda: _decoder("GlmImageText", "TextModel", rope_parameters=_SECTIONS, pad_token_id=0),
     "helium": lambda: _decoder("Helium", head_dim=C // H, pad_token_id=0, num_key_value_heads=4),
     "ernie 4.5": lambda: _decoder("Ernie4_5", head_dim=8, pad_token_id=0, use_bias=True),
     "mixtral": lambda: _decoder("Mixtral", num_local_experts=5, sliding_window=4, rope_theta=500.0),
@@ -682,6 +736,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt-oss, tied and without biases": lambda: gpt_oss(
         attention_bias=False, swiglu_alpha=1.2, tie_word_embeddings=True, layer_types=["full_attention"] * N
     ),
+    "privacy filter": lambda: _privacy_filter(),
+    "privacy filter with classes": lambda: _privacy_filter("ForTokenClassification", **_LABELS),
     "llama 4": lambda: _llama4(moe_layers=[0, 2]),
     "llama 4, longer chunks, stretched and without norms": lambda: _llama4(
         attention_chunk_size=5,
@@ -692,6 +748,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         num_experts_per_tok=1,
     ),
     "hunyuan": lambda: _decoder("HunYuanDenseV1", head_dim=10, attention_bias=True, pad_token_id=0),
+    "hunyuan-vl": lambda: _decoder(
+        "HunYuanVLText",
+        "TextModel",
+        head_dim=6,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+        rope_parameters={**_SECTIONS, "rope_type": "dynamic", "alpha": 30.0, "factor": 1.0},
+    ),
     "deepseek v2, experts after the first layer": lambda: _deepseek(
         2,
         kv_lora_rank=8,
@@ -734,19 +798,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         topk_group=2,
     ),
     "kimi k2": lambda: _kimi(first_k_dense_replace=1),
-    "glm 4.7 flash": lambda: _decoder(
-        "Glm4MoeLite", **{**_OF_LATENT, **_ROUTED}, mlp_layer_types=["sparse", "dense", "sparse"]
-    ),
+    "glm 4.7 flash": lambda: _decoder("Glm4MoeLite", **{**_OF_LATENT, **_ROUTED}, mlp_layer_types=_DENSE_BETWEEN),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
+    "mistral 4": lambda: _decoder(
+        "Mistral4", **{**_OF_LATENT, **_ROUTED}, rope_parameters={**_GROWING, "mscale": 1.0, "mscale_all_dim": 0.7}
+    ),
     "glm 4.5": lambda: _decoder("Glm4Moe", **_ROUTED, head_dim=8, use_qk_norm=True, attention_bias=True),
     "glm 4.5, experts in the best groups": lambda: _decoder("Glm4Moe", **_GROUPS, rope_parameters=_PART),
+    "glm 4.5v": lambda: _decoder(
+        "Glm4vMoeText", "TextModel", **_ROUTED, rope_parameters={**_SECTIONS, "partial_rotary_factor": 0.7}, head_dim=8
+    ),
     "solar open": lambda: _decoder("SolarOpen", **_GROUPS, head_dim=8, norm_topk_prob=False, attention_bias=True),
     "dots.llm1": lambda: _decoder("Dots1", **_ROUTED, sliding_window=4, max_window_layers=1, attention_bias=True),
     "k-exaone": lambda: _decoder(
         "ExaoneMoe",
         **{**_EXPERTS, "num_shared_experts": 2, "sliding_window_pattern": 2, "rope_theta": 300.0},
-        mlp_layer_types=["sparse", "dense", "sparse"],
+        mlp_layer_types=_DENSE_BETWEEN,
+    ),
+    "hy3": lambda: _decoder(
+        "HYV3", **_EXPERTS, num_shared_experts=2, head_dim=8, attention_bias=True, mlp_layer_types=_DENSE_BETWEEN
     ),
     "trinity": lambda: _decoder(
         "Afmoe",
@@ -810,7 +881,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         **_EXPERTS,
         head_dim=8,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-        mlp_layer_types=["sparse", "dense", "sparse"],
+        mlp_layer_types=_DENSE_BETWEEN,
         rope_parameters={**_OLMO3, "full_attention": {**_YARN, "attention_factor": 1.2}},
     ),
     "dbrx": lambda: _dbrx(clip_qkv=0.7),
@@ -837,7 +908,7 @@ def is_encoder(family: str) -> bool:
     return bool(
         re.match(
             r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)"
-            r"|data2vec|roformer",
+            r"|data2vec|roformer|privacy filter",
             family,
         )
     )
@@ -896,6 +967,6 @@ def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None =
     if config.head.kind == "question":
         theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)
     else:
-        theirs = given.logits if models.ours.head is not None else given.last_hidden_state
+        theirs = given.logits if "logits" in given else given.last_hidden_state
     theirs = theirs if theirs.dim() == 3 else theirs[..., None]  # one logit a token (ELECTRA)
     return theirs[seen], result[seen]

@@ -76,7 +76,9 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
         expected = beside(trace.steps.at(name, layer), layer, None)
         torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4, msg=f"{name} {layer} {meanings}")
         named[name] = layer
-    outside = kind in ("granitemoeshared", "granitemoehybrid") and config.experts  # it adds outside of a module
+    outside = (
+        kind in ("granitemoeshared", "granitemoehybrid", "granitemoe_swa") and config.experts
+    )  # it adds outside of a module
     added = "ffn.mixed" if outside else trace.steps.added[-1].name
     values = {"v"} - ({"v"} if kind in VALUES_UNNAMED else set())
     assert {trace.steps.output, "attn", added, *values} <= set(named)

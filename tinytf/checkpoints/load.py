@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def pieces(self) -> frozenset[str]:
-        """The stored tensors that are copied into slices of larger parameters, one for each expert."""
+        """The stored tensors that are copied into slices of larger parameters, one for each expert or row."""
         return frozenset(
             name for name, targets in self.targets.items() if any(layout.expert is not None for _, layout in targets)
         )
@@ -100,7 +100,8 @@ class Checkpoint:
             for plain, layout in table.locations(parameter, shape[0], self.config, stored):
                 name = stored.get(plain) or table.prefixed(plain)
                 layer = layer_of(parameter, self.config)
-                needed[name] = layout.stored_shape(shape if layout.expert is None else shape[1:], layer)
+                part = layout.part_of(torch.empty(shape, device="meta"))
+                needed[name] = layout.stored_shape(tuple(part.shape), layer)
                 targets.setdefault(name, []).append((parameter, layout))
         copy_of: dict[str, str] = {}
         computed: dict[str, Callable[[Tensor], Computed]] = {}
@@ -145,7 +146,7 @@ class Checkpoint:
                     continue
                 if parameter not in state:
                     state[parameter] = torch.empty(shapes[parameter], dtype=dtype)
-                state[parameter][layout.expert] = layout.read(tensor, layer_of(parameter, self.config))
+                layout.part_of(state[parameter]).copy_(layout.read(tensor, layer_of(parameter, self.config)))
         plan.model.load_state_dict(state, assign=True)
         plan.model.mapped = getattr(self.weights, "mapped", ())
         return LoadedModel(plan.model.eval(), (*self.notes, *plan.notes))

@@ -72,7 +72,8 @@ class Stored:
     ``apart``, our matrix as one for each of that many heads, (H, rows, columns). ``offset`` is added to a stored weight
     to get ours.
 
-    {e} in the name stands for the expert where each is stored separately; ``expert`` is its number. ``instead`` is
+    {e} in the name stands for the expert where each is stored separately, or with ``by_row`` for the row; ``expert`` is
+    its number, and ``rows`` how many rows our vector has. ``instead`` is
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
     name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
     that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
@@ -97,6 +98,7 @@ class Stored:
     convolution: bool = False
     beside: tuple[tuple[str, float], ...] = ()
     expert: int | None = None
+    rows: int = 0
     instead: "Stored | None" = None
 
     def stored_shape(self, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
@@ -112,6 +114,12 @@ class Stored:
             stored = (heads, stored[0] // heads, *stored[1:])
         stored = (*stored[:-2], *stored[-2:][::-1]) if self.transposed else stored
         return (stored[0] * stored[1], stored[2]) if self.stacked else stored
+
+    def part_of(self, ours: Tensor) -> Tensor:
+        """A view of what the stored tensor holds of ours: one expert or row of it, or all."""
+        if self.expert is None:
+            return ours
+        return (ours.unflatten(0, (self.rows, -1)) if self.rows else ours)[self.expert]
 
     def _shares(self, config: ModelConfig) -> list[int]:
         sizes = config.sizes
@@ -198,22 +206,23 @@ def fused(module: str, **layout: Any) -> dict[str, Stored]:
     }
 
 
-def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> dict[str, Stored]:
-    """The experts of a block, each stored separately under the ``names`` of its matrices, or stacked.
-
-    Stacked as in transformers 5, ``gate_up_proj`` is (E, 2F, C) and ``down_proj`` (E, C, F).
-    """
-    gate, up, down = names
-
-    def half_of_joint(part: int) -> Stored:
-        return Stored(f"{module}.gate_up_proj", part=part, parts=("d_expert", "d_expert"), axis=1, bare=True)
-
-    layouts = {
-        "gate": Stored(f"{module}.{{e}}.{gate}", instead=half_of_joint(0)),
-        "up": Stored(f"{module}.{{e}}.{up}", instead=half_of_joint(1)),
-        "down": Stored(f"{module}.{{e}}.{down}", instead=Stored(f"{module}.down_proj", bare=True)),
+def stacked_experts(module: str) -> dict[str, Stored]:
+    """The experts of a block stacked as in transformers 5: ``gate_up_proj`` (E, 2F, C) and ``down_proj`` (E, C, F)."""
+    halves: dict[str, Any] = {"parts": ("d_expert", "d_expert"), "axis": 1, "bare": True}
+    return {
+        "blocks.{n}.ffn.experts.gate": Stored(f"{module}.gate_up_proj", **halves),
+        "blocks.{n}.ffn.experts.up": Stored(f"{module}.gate_up_proj", part=1, **halves),
+        "blocks.{n}.ffn.experts.down": Stored(f"{module}.down_proj", bare=True),
     }
-    return {f"blocks.{{n}}.ffn.experts.{name}": layout for name, layout in layouts.items()}
+
+
+def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> dict[str, Stored]:
+    """The experts of a block, each stored separately under the ``names`` of its matrices, or stacked."""
+    stacked = stacked_experts(module).items()
+    return {
+        ours: Stored(f"{module}.{{e}}.{name}", instead=layout)
+        for name, (ours, layout) in zip(names, stacked, strict=True)
+    }
 
 
 class Computed(NamedTuple):
@@ -298,7 +307,9 @@ class FamilyTable:
             return [(other, layout.instead)]
         if "{e}" not in name:
             return [(name, layout)]
-        return [(name.replace("{e}", str(expert)), replace(layout, expert=expert)) for expert in range(count)]
+        rows = _count(config, layout.by_row) if layout.by_row else 0
+        layout = replace(layout, by_row="", rows=rows)
+        return [(name.replace("{e}", str(n)), replace(layout, expert=n)) for n in range(rows or count)]
 
     def has(self, parameter: str) -> bool:
         """Whether the family stores one of our parameters."""

@@ -59,13 +59,14 @@ class QKNorm(Part):
     """A norm of queries and keys: of each head with one gain for all heads (``head``) or one for each (``heads``).
 
     Or of all heads at once (``all``). With ``qk_norm_last`` it follows the rotation; without ``qk_norm_gain`` it has
-    no parameters.
+    no parameters, and without ``qk_norm_bias`` no bias where the other norms have one (StableLM).
     """
 
     qk_norm: bool = leaf(False, differs=True)
     qk_norm_across: str = choice("head", "heads", "all")
     qk_norm_last: bool = leaf(False)
     qk_norm_gain: bool = leaf(True)
+    qk_norm_bias: bool = leaf(True)
 
     def require(self) -> None:
         if self.qk_norm_last and self.qk_norm_across != "head":
@@ -73,7 +74,7 @@ class QKNorm(Part):
 
     def words(self, causal: bool) -> dict[str, str]:
         after = " after the rotation" if self.qk_norm_last else ""
-        gain = "" if self.qk_norm_gain else " without a gain"
+        gain = " without a gain" if not self.qk_norm_gain else "" if self.qk_norm_bias else " without a bias"
         return {"norm": f"on q and k too{_ACROSS[self.qk_norm_across]}{after}{gain}" if self.qk_norm else ""}
 
 
@@ -234,10 +235,11 @@ def _normed_last(c: Config) -> bool:
 
 
 def _head_norm(o: "ModuleType", c: Config) -> Any:
+    kept = ("gain",) * c.qk_norm_gain + ("bias",) * (c.qk_norm_gain and c.qk_norm_bias)
+    learned = tuple(name for name in c.norm_parameters if name in kept)
     if c.qk_norm_across == "head":
-        learned = c.norm_parameters if c.qk_norm_gain else ()
         return o.Norm(c.norm == "layernorm", c.norm_eps, learned)
-    return o.HeadNorm(c.norm == "layernorm", c.norm_eps, c.norm_parameters, int(c.qk_norm_across == "all"))
+    return o.HeadNorm(c.norm == "layernorm", c.norm_eps, learned, int(c.qk_norm_across == "all"))
 
 
 def _latent_norm(o: "ModuleType", c: Config) -> Any:

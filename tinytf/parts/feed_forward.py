@@ -22,10 +22,11 @@ ACTIVATION_NAMES = {
 class Experts(Part):
     """Each token goes to ``experts_per_token`` of the ``experts``, each a feed-forward of ``d_expert`` units.
 
-    The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that counts in the choice alone;
-    ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them;
-    ``routes_epsilon`` is added to a sum of sigmoids before it divides. The
-    weights multiply the outputs of the experts, or with ``routes_first`` their inputs. Every token also goes through
+    The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that counts in the choice alone: it
+    is added to these, or without ``choice_of_scores`` to the router's own numbers (Kolibri). ``routes_renormed`` makes
+    the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them; ``routes_epsilon`` is added to
+    a sum of sigmoids before it divides. The weights multiply the outputs of the experts, or with ``routes_first`` their
+    inputs. Every token also goes through
     the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With
     ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the ``group_best``
     largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a softmax over itself
@@ -41,6 +42,7 @@ class Experts(Part):
     router: str = choice("softmax", "sigmoid")
     router_bias: bool = leaf(False)
     choice_bias: bool = leaf(False)
+    choice_of_scores: bool = leaf(True)
     routes_renormed: bool = leaf(True)
     route_margin: float = leaf(0.0, NOT_NEGATIVE)
     routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE)
@@ -167,6 +169,10 @@ def _choose(o: "ModuleType", c: Config) -> Any:
     return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best)
 
 
+def _prefer(o: "ModuleType", c: Config) -> Any:
+    return o.Prefer(c.router if c.choice_of_scores else "")
+
+
 def _route(o: "ModuleType", c: Config) -> Any:
     if c.route_margin:
         return o.RouteNear(c.route_margin, c.routed_scale)
@@ -202,9 +208,9 @@ ROWS: tuple[Step, ...] = (
     Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", ROUTES, ("<residual>",), "ffn", recorded=True,
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router"),
-    Step("ffn.preference", "preference among experts", "{score}(router) + b", ROUTES, ("ffn.router",), "ffn",
+    Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
          when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
-         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
+         make=_prefer, module="ffn.preference", matrix="", in_experts=True, to_loss=False),
     Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}{in_groups}, else 0", ROUTES,
          ("<decides>",), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_choose, in_experts=True, to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
@@ -271,7 +277,7 @@ def formulas(c: Config) -> dict[str, str]:
         "per_token": str(c.experts_per_token),
         "decides": "preference" if c.choice_bias else "router",
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
-        "score": "softmax" if c.router == "softmax" else "σ",
+        "preference": f"{'softmax' if c.router == 'softmax' else 'σ'}(router)" if c.choice_of_scores else "router",
         "router_bias": " + b" if c.router_bias else "",
         "routes": _routes_words(c),
     }

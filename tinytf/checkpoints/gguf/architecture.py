@@ -2,7 +2,16 @@
 
 from dataclasses import replace
 
-from tinytf.checkpoints.gguf.experts import GPT_OSS, GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from tinytf.checkpoints.gguf.experts import (
+    DBRX,
+    GPT_OSS,
+    GRANITE_MOE,
+    HUNYUAN_MOE,
+    MIXTRAL,
+    OLMOE,
+    QWEN2_MOE,
+    QWEN3_MOE,
+)
 from tinytf.checkpoints.gguf.layernorms import (
     BERT,
     BLOOM,
@@ -24,11 +33,13 @@ from tinytf.checkpoints.gguf.layernorms import (
 )
 from tinytf.checkpoints.gguf.llamas import (
     ARCEE,
+    ERNIE4_5,
     EXAONE4,
     GEMMA,
     GEMMA2,
     GEMMA3,
     GRANITE,
+    HUNYUAN,
     OLMO2,
     PHI3,
     QWEN2,
@@ -36,15 +47,16 @@ from tinytf.checkpoints.gguf.llamas import (
     SEED_OSS,
     SMOLLM3,
 )
-from tinytf.checkpoints.gguf.routed import DEEPSEEK2, DOTS1, GLM4_MOE, MINIMAX_M2
+from tinytf.checkpoints.gguf.routed import AFMOE, DEEPSEEK2, DOTS1, ERNIE4_5_MOE, GLM4_MOE, MINIMAX_M2
 from tinytf.checkpoints.table import FamilyTable, Tensors, fused
 
 ARCHITECTURES = {
     table.name: table
     for table in (
         MIXTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO2, PHI3, SMOLLM3,
-        GRANITE, ARCEE, SEED_OSS, EXAONE4,
+        GRANITE, ARCEE, SEED_OSS, EXAONE4, ERNIE4_5, HUNYUAN,
         QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS, DEEPSEEK2, GLM4_MOE, DOTS1, MINIMAX_M2,
+        ERNIE4_5_MOE, HUNYUAN_MOE, AFMOE, DBRX,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
         STABLELM, NEMOTRON, BERT, NOMIC_BERT, MODERN_BERT,
     )

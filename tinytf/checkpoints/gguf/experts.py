@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.gguf.keys import NO_WINDOW, by_layer, except_keys, windows
-from tinytf.checkpoints.gguf.llamas import GRANITE, LLAMA, QK_NORMS, QWEN2, QWEN3
+from tinytf.checkpoints.gguf.layernorms import OLMO, STABLELM
+from tinytf.checkpoints.gguf.llamas import GRANITE, HUNYUAN, LLAMA, QK_NORMS, QWEN2, QWEN3
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
@@ -76,6 +77,22 @@ GRANITE_MOE = replace(
     settings=(*GRANITE.settings, EXPERTS, _WIDTHS[1]),
     stored={**GRANITE.stored, **STACKED, **SHARED},
     only=except_keys(*COUNTS),
+)
+HUNYUAN_MOE = replace(
+    HUNYUAN,
+    name="hunyuan-moe",
+    settings=(*HUNYUAN.settings, EXPERTS, *_WIDTHS),
+    stored={**HUNYUAN.stored, **STACKED, **SHARED},
+    only=except_keys(*COUNTS),
+    harmless=(*HUNYUAN.harmless, "expert_shared_count"),
+)
+DBRX = replace(
+    OLMO,
+    name="dbrx",
+    settings=(*OLMO.settings, EXPERTS, _WIDTHS[0]),
+    fixed=STABLELM.fixed,
+    stored={**STABLELM.stored, **STACKED, "blocks.{n}.norm2": Stored("blk.{n}.attn_output_norm")},
+    only=except_keys(*COUNTS, "attention.clamp_kqv"),
 )
 _windows_of_gpt_oss = windows(2)
 GPT_OSS = replace(

@@ -103,7 +103,24 @@ _GATED = {"norm": "layernorm", "positions": "rotary", "activation": "silu", "gat
 STABLELM = replace(
     GPT2,
     name="stablelm",
-    settings=(*GPT2.settings, *ROTARY, SCALING, Group(_residual)),
+    settings=(
+        *GPT2.settings,
+        *ROTARY,
+        SCALING,
+        Group(_residual),
+        Group(
+            lambda keys, draft, tensors: (
+                {"qk_norm": True, "qk_norm_across": "heads", "qk_norm_bias": False}
+                if "blk.0.attn_q_norm.weight" in tensors
+                else {}
+            )
+        ),
+    ),
+    stored={
+        **GPT2.stored,
+        "blocks.{n}.attention.q_norm": Stored("blk.{n}.attn_q_norm", by_row="n_heads"),
+        "blocks.{n}.attention.k_norm": Stored("blk.{n}.attn_k_norm", by_row="n_kv_heads"),
+    },
     fixed=_GATED,
     only=except_keys("use_parallel_residual"),
 )

@@ -196,6 +196,8 @@ GRANITE = replace(
         Group(_scales_of_granite),
     ),
 )
+ERNIE4_5 = replace(LLAMA, name="ernie4_5")
+HUNYUAN = replace(QWEN3, name="hunyuan-dense", fixed={**QWEN3.fixed, "qk_norm_last": True})
 ARCEE = replace(LLAMA, name="arcee", fixed={**_GATED, "activation": "relu2", "gated": False})
 SEED_OSS = replace(
     QWEN2,

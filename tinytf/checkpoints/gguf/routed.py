@@ -1,12 +1,21 @@
-"""GGUF architectures with DeepSeek-V3's router: deepseek2 with its latent attention, glm4moe, dots1 and minimax-m2."""
+"""GGUF architectures with DeepSeek-V3's router: deepseek2 with its latent attention, glm4moe, dots1, minimax-m2 …"""
 
 import math
 from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.gguf.experts import COUNTS, EXPERTS, SHARED, STACKED
-from tinytf.checkpoints.gguf.keys import NO_WINDOW, RMS_NORM, SIZES, VALUE_WIDTH, except_keys
-from tinytf.checkpoints.gguf.llamas import QK_NORMS, QWEN2, STORED
+from tinytf.checkpoints.gguf.keys import (
+    NO_WINDOW,
+    RMS_NORM,
+    ROTARY,
+    SIZES,
+    VALUE_WIDTH,
+    by_layer,
+    except_keys,
+    windows,
+)
+from tinytf.checkpoints.gguf.llamas import GEMMA2, LLAMA, QK_NORMS, QWEN2, SCALING, STORED
 from tinytf.checkpoints.gguf.scaling import scaling_from_keys
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
@@ -139,9 +148,38 @@ DOTS1 = replace(
     only=except_keys(*COUNTS),
     harmless=_HARMLESS,
 )
+_RENORMED = Group(lambda keys, draft, tensors: {"routes_renormed": True})
 MINIMAX_M2 = replace(
     DOTS1,
     name="minimax-m2",
-    settings=(*DOTS1.settings, Group(lambda keys, draft, tensors: {"routes_renormed": True})),
+    settings=(*DOTS1.settings, _RENORMED),
     fixed={**DOTS1.fixed, "qk_norm_across": "all"},
+)
+ERNIE4_5_MOE = replace(
+    LLAMA,
+    name="ernie4_5-moe",
+    settings=(*LLAMA.settings, Group(_router), _RENORMED),
+    stored={**LLAMA.stored, **_MIXED},
+    only=except_keys(*COUNTS),
+    harmless=(*_HARMLESS, "interleave_moe_layer_step", "expert_shared_feed_forward_length"),
+)
+_windows_of_afmoe = windows(4)
+
+
+def _layers_of_afmoe(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Sigmoids, whatever the file says; layers with a window have RoPE, the others no positions."""
+    layer_windows = _windows_of_afmoe(keys, draft)
+    positions = tuple("rotary" if window else "none" for window in layer_windows)
+    scale = math.sqrt(draft["d_model"])  # there is no key for this
+    return {"router": "sigmoid", "embed_scale": scale, **by_layer(window=layer_windows, positions=positions)}
+
+
+AFMOE = replace(
+    QWEN2,
+    name="afmoe",
+    settings=(*SIZES, RMS_NORM, *ROTARY, SCALING, Group(_router), Group(_layers_of_afmoe)),
+    fixed={**QWEN2.fixed, "norm_order": "both", "qk_norm": True, "attention_gate": True},
+    stored={**GEMMA2.stored, **QK_NORMS, **_MIXED, "blocks.{n}.attention.gate": Stored("blk.{n}.attn_gate")},
+    only=except_keys(*COUNTS),
+    harmless=_HARMLESS,
 )

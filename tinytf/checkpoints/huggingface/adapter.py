@@ -192,7 +192,7 @@ class Adapter:
                 did_you_mean(plain, known, otherwise=self._hint),
             )
         for name, layout in targets:
-            ours = state[name] if layout.expert is None else state[name][layout.expert]
+            ours = layout.part_of(state[name])
             oriented = stored.T if is_product and layout.transposed else stored
             layer = layer_of(name, config)
             needed = layout.stored_shape(tuple(ours.shape), layer)
@@ -209,7 +209,7 @@ class Adapter:
                 state[name] = values
             else:
                 state[name] = state[name].detach().clone()
-                state[name][layout.expert] = values
+                layout.part_of(state[name]).copy_(values)
 
     @property
     def _hint(self) -> str:

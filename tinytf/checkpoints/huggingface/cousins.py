@@ -265,25 +265,26 @@ CWM = replace(
 )
 """Code World Model (Meta 2025): windows in three of four layers."""
 
-_MINISTRAL3_ROPE = rope(1_000_000.0)
 
+def growing(turned: Group) -> Group:
+    """These rotary settings, and queries that grow with their position beyond the context of their training."""
 
-def _read_growth(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """Queries grow with their position beyond the context that the rotary settings were trained with."""
-    rotary = fields.object("rope_parameters") or fields.object("rope_scaling")
-    if not rotary or not rotary.data:
-        raise fields.fault("rotary settings are missing, and this architecture's defaults are not implemented")
-    original = rotary.whole("original_max_position_embeddings", least=1)
-    return {"query_scale": rotary.number("llama_4_scaling_beta"), "query_scale_every": original}
+    def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+        require_rope(fields, draft, tensors)
+        rotary = fields.object("rope_parameters") or fields.object("rope_scaling") or fields
+        original = rotary.whole("original_max_position_embeddings", least=1)
+        growth = {"query_scale": rotary.number("llama_4_scaling_beta"), "query_scale_every": original}
+        return turned.read(fields, draft, tensors) | growth
 
+    def write(config: ModelConfig) -> dict[str, Any]:
+        keys = turned.write(config)
+        growth = {
+            "llama_4_scaling_beta": config.query_scale,
+            "original_max_position_embeddings": config.query_scale_every,
+        }
+        return keys and {**keys, "rope_parameters": {**keys["rope_parameters"], **growth}}
 
-def _write_growth(config: ModelConfig) -> dict[str, Any]:
-    keys = _MINISTRAL3_ROPE.write(config)
-    growth = {
-        "llama_4_scaling_beta": config.query_scale,
-        "original_max_position_embeddings": config.query_scale_every,
-    }
-    return keys and {**keys, "rope_parameters": {**keys["rope_parameters"], **growth}}
+    return Group(read, write)
 
 
 MINISTRAL3 = replace(
@@ -295,8 +296,7 @@ MINISTRAL3 = replace(
     settings=(
         *UNTURNED,
         _EPS_1E_5,
-        _MINISTRAL3_ROPE,
-        Group(_read_growth, _write_growth),
+        growing(rope(1_000_000.0)),
         Key("head_dim", "d_head", 128),
         *HEAD_AND_ACTIVATION,
         WINDOW,

@@ -1,11 +1,13 @@
-"""Latent attention: DeepSeek-V2 and V3 (DeepSeek-AI 2024), Kimi K2, GLM-4.7-Flash, Youtu-LLM and MiniCPM3."""
+"""Latent attention: DeepSeek-V2 and V3 (DeepSeek-AI 2024), Kimi K2, GLM-4.7-Flash, Youtu-LLM, MiniCPM3 …"""
 
 import math
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.cousins import growing
 from tinytf.checkpoints.huggingface.experts import TRAINING
-from tinytf.checkpoints.huggingface.llama import HEAD_AND_ACTIVATION, LLAMA, SHARED
+from tinytf.checkpoints.huggingface.llama import HEAD_AND_ACTIVATION, LLAMA, SHARED, UNTURNED
+from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.routing import (
     FURTHER_LAYERS,
     MIXED,
@@ -15,7 +17,7 @@ from tinytf.checkpoints.huggingface.routing import (
     written_groups,
 )
 from tinytf.checkpoints.huggingface.table import lm_head
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, stacked_experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -198,3 +200,31 @@ MINICPM3 = replace(
     },
 )
 """MiniCPM3 (OpenBMB 2024): latent attention whose RoPE rotates halves, and multipliers throughout."""
+
+
+def _require_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Refuse another ``head_dim``, of which transformers takes the rotary share."""
+    fields.require("head_dim", (draft["d_head"],))
+    return {}
+
+
+MISTRAL4 = replace(
+    DEEPSEEK_V3,
+    name="Mistral 4",
+    model_type="mistral4",
+    classes={"none": "Mistral4Model", "lm": "Mistral4ForCausalLM"},
+    only={**DEEPSEEK_V3.only, "n_group": (1,)},
+    needs=("kv_rank", "query_scale", "experts"),
+    stored={**DEEPSEEK_V3.stored, **stacked_experts("layers.{n}.mlp.experts")},
+    settings=(
+        *UNTURNED,
+        Key("kv_lora_rank", "kv_rank", 256),
+        _widths(64, 64, 128, 1024),
+        growing(rope(share=1.0, scalings={"yarn": "yarn"})),
+        *HEAD_AND_ACTIVATION,
+        routed(),
+        Key("norm_topk_prob", "routes_renormed", True),
+        Group(_require_width),
+    ),
+)
+"""Mistral Small 4 (Mistral 2026): experts chosen by a softmax, and queries that grow with their position."""

@@ -23,6 +23,44 @@ ERNIE = replace(
 )
 """Sun et al. 2020, without task embeddings."""
 
+SPLINTER = replace(BERT, name="Splinter", model_type="splinter", prefix="splinter.", classes={"none": "SplinterModel"})
+"""Ram et al. 2021: BERT, without the head that picks spans."""
+
+VISUAL_BERT = replace(
+    BERT,
+    name="VisualBERT",
+    model_type="visual_bert",
+    prefix="visual_bert.",
+    classes={"none": "VisualBertModel", "mlm": "VisualBertForPreTraining"},
+    harmless=("bypass_transformer", "special_visual_initialize", "visual_embedding_dim"),
+    skipped=(*BERT.skipped, Skip(r"embeddings\.visual_.*", "the embeddings of images", noted=True)),
+)
+"""Li et al. 2019: BERT on a text alone."""
+
+LUKE = replace(
+    ROBERTA,
+    name="LUKE",
+    model_type="luke",
+    prefix="luke.",
+    classes={"none": "LukeModel", "mlm": "LukeForMaskedLM"},
+    settings=(
+        *ROBERTA.settings,
+        Group(lambda fields, draft, tensors: {"tied_head": draft["head"] != "mlm"}),  # whatever the file says
+    ),
+    copies={"lm_head.bias": "lm_head.decoder.bias"},
+    harmless=("entity_emb_size", "entity_vocab_size", "use_entity_aware_attention", "cls_entity_prediction"),
+    skipped=(
+        *ROBERTA.skipped,
+        Skip(
+            r"entity_.*|encoder\.layer\.\d+\.attention\.self\.(w2e|e2w|e2e)_query\..*",
+            "what reads entities beside the text",
+            noted=True,
+        ),
+    ),
+    outside=(*ROBERTA.outside, "entity_predictions."),
+)
+"""Yamada et al. 2020: RoBERTa on a text without entities."""
+
 DATA2VEC = replace(
     ROBERTA,
     name="data2vec",

@@ -184,8 +184,7 @@ def _stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Ten
     layers: dict[str, ModelConfig] = {}
     for name, tensor in state.items():
         for plain, layout in family.locations(name, len(tensor), config):
-            piece = tensor if layout.expert is None else tensor[layout.expert]
-            parts.setdefault(plain, []).append((layout, piece.detach().cpu()))
+            parts.setdefault(plain, []).append((layout, layout.part_of(tensor).detach().cpu()))
             layers[plain] = layer_of(name, config)
             for constant, value in layout.beside:
                 yield (

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import ROPE, rope
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, lm_head
+from tinytf.checkpoints.huggingface.routing import shared_expert
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import SLIDING, all_but_nth, layer_kinds, window_of, windows
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, fused
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts, fused
 from tinytf.config import LEFT_OUT, ModelConfig
 from tinytf.fields import Fields
 
@@ -99,6 +101,84 @@ COHERE2 = replace(
 )
 """Command R7B and A, 2024: three layers with a window and RoPE, then one with full attention and no positions."""
 
+
+def _read_mixture(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Dense layers, all with RoPE if their pattern is 1, then experts as wide as intermediate_size."""
+    layers, first = draft["n_layers"], fields.whole("first_k_dense_replace", 0, least=0)
+    pattern = fields.whole("prefix_dense_sliding_window_pattern", 1, least=1)
+    rest, window = fields.whole("sliding_window_pattern", 4, least=1), window_of(fields, 4096)
+    kinds = layer_kinds(lambda _, n: (n + 1) % pattern != 0 if n < first else (n + 1 - first) % rest != 0)
+    words = fields.array("mlp_layer_types", str, ["dense"] * first + ["sparse"] * (layers - first), count=layers)
+    dense = [fields.meaning("mlp_layer_types", word, {"dense": True, "sparse": False}) for word in words]
+    if all(dense):
+        raise fields.fault("mlp_layer_types leaves no layer with experts")
+    shared, count = fields.whole("num_shared_experts", 0, least=0), fields.whole("num_experts", 8)
+    if shared and fields.text("shared_expert_combination_strategy", "average") != "sum":
+        raise fields.fault("the average of experts and shared experts is not implemented")
+    widths = [window if kind == SLIDING else 0 for kind in kinds(fields, draft)]
+    turned = [width > 0 or (is_dense and pattern == 1) for width, is_dense in zip(widths, dense, strict=True)]
+    by_rms = fields.number("rms_norm_eps", 0.0)
+    return merge_fields(
+        {
+            "experts": count,
+            "d_expert": draft["d_ff"],
+            "d_shared": draft["d_ff"] * shared,
+            "d_ff": fields.whole("prefix_dense_intermediate_size", draft["d_ff"]),
+            **({"norm": "rmsnorm", "norm_eps": by_rms} if by_rms else {}),
+        },
+        by_layer("experts", [0 if is_dense else count for is_dense in dense]),
+        by_layer("window", widths),
+        by_layer("positions", ["rotary" if is_turned else "none" for is_turned in turned]),
+    )
+
+
+def _write_mixture(config: ModelConfig) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    forced = any(layer.positions == "rotary" and not layer.window and not layer.experts for layer in layers)
+    return {
+        **windows(_KINDS).write(config),
+        "mlp_layer_types": ["sparse" if layer.experts else "dense" for layer in layers],
+        "prefix_dense_sliding_window_pattern": 1 if forced else 2,
+        "num_experts": config.experts,
+        "num_shared_experts": config.d_shared // config.d_expert,
+        "shared_expert_combination_strategy": "sum",
+        "intermediate_size": config.d_expert,
+        "prefix_dense_intermediate_size": config.d_ff,
+        "rms_norm_eps": config.norm_eps if config.norm == "rmsnorm" else None,
+    }
+
+
+COHERE2_MOE = replace(
+    COHERE,
+    name="Cohere 2 MoE",
+    model_type="cohere2_moe",
+    classes={"none": "Cohere2MoeModel", "lm": "Cohere2MoeForCausalLM"},
+    needs=("experts",),
+    settings=(
+        *_SHARED,
+        *_OF_COHERE,
+        ROPE,
+        lm_head(),
+        Key("num_experts_per_tok", "experts_per_token", 2),
+        Key("expert_selection_fn", "router", "softmax", {"softmax": "softmax", "sigmoid": "sigmoid"}),
+        Group(
+            lambda fields, draft, tensors: {
+                "routes_renormed": fields.flag("norm_topk_prob", True) or draft["router"] == "softmax"
+            },
+            lambda config: {"norm_topk_prob": config.routes_renormed},
+        ),
+        Group(_read_mixture, _write_mixture),
+    ),
+    harmless=TRAINING,
+    stored={
+        **COHERE.stored,
+        "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate"),
+        **experts("layers.{n}.mlp.experts"),
+        **shared_expert("layers.{n}.mlp.shared_experts"),
+    },
+)
+"""Cohere 2026: experts after a few dense layers."""
+
 NEMOTRON = replace(
     LLAMA,
     name="Nemotron",
@@ -126,7 +206,7 @@ PHI = replace(
     fixed={"positions": "rotary", "residual": "parallel", "shared_norm": True},
     settings=(
         *_SHARED,
-        rope(share=0.5),
+        rope(share=0.5, odd=False),
         _EPS,
         Key("hidden_act", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
         Key("qk_layernorm", "qk_norm", False),
@@ -154,7 +234,7 @@ PERSIMMON = replace(
         *SIZES,
         Key("max_position_embeddings", "context"),
         Key("tie_word_embeddings", "tied_head", False),
-        rope(share=0.5),
+        rope(share=0.5, odd=False),
         _EPS,
         Key("hidden_act", "activation", "relu2", ACTIVATIONS),
         Key("qk_layernorm", "qk_norm", True),
@@ -179,21 +259,30 @@ def _write_residual(config: ModelConfig) -> dict[str, Any]:
     return {"use_parallel_residual": config.residual == "parallel"}
 
 
+_BY_HEAD = {"qk_norm": True, "qk_norm_across": "heads", "qk_norm_bias": False}
 STABLELM = replace(
     LLAMA,
     name="StableLM",
     model_type="stablelm",
     classes={"none": "StableLmModel", "lm": "StableLmForCausalLM"},
-    only={"qk_layernorm": (False,)},
     fixed=_GATED,
     settings=(
         *_SHARED,
-        rope(share=0.25),
+        rope(share=0.25, odd=False),
         _EPS,
         _SILU,
         Key("use_qkv_bias", "qkv_bias", False),
         Group(_read_residual, _write_residual),
+        Group(
+            lambda fields, draft, tensors: _BY_HEAD if fields.flag("qk_layernorm", False) else {},
+            lambda config: {"qk_layernorm": config.qk_norm},
+        ),
         lm_head(),
     ),
+    stored={
+        **LLAMA.stored,
+        "blocks.{n}.attention.q_norm": Stored("layers.{n}.self_attn.q_layernorm.norms.{e}", by_row="n_heads"),
+        "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.k_layernorm.norms.{e}", by_row="n_kv_heads"),
+    },
 )
 """Bellagente et al. 2024: RoPE on a quarter of each head."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
-from tinytf.checkpoints.huggingface.rope import ROPE, rope
+from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import by_layer, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
@@ -114,13 +114,15 @@ LLAMA4 = replace(
 )
 """Llama 4: layers with chunked attention, layers without positions; experts whose inputs are weighted."""
 
+_ROPE = rope(sections=True)
+
 
 def _read_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The usual rotary settings; "dynamic" with an alpha multiplies the base by alpha^(D / (D − 2)), at any length."""
     rotary = fields.object("rope_parameters") or fields.object("rope_scaling") or Fields({}, fields.source)
     alpha, width = rotary.number("alpha", 0.0), draft["d_head"] or draft["d_model"] // draft["n_heads"]
     if rotary.data.get("rope_type", rotary.data.get("type")) != "dynamic" or not alpha:
-        return ROPE.read(fields, draft, tensors)
+        return _ROPE.read(fields, draft, tensors)
     base = rotary.number("rope_theta", fields.number("rope_theta", 10_000.0))
     return {"rope_theta": base * alpha ** (width / (width - 2))}
 
@@ -136,7 +138,7 @@ HUNYUAN = replace(
         *UNTURNED,
         _EPS,
         Key("head_dim", "d_head", 0),
-        Group(_read_rope, ROPE.write),
+        Group(_read_rope, _ROPE.write),
         *HEAD_AND_ACTIVATION,
         BIASES,
     ),

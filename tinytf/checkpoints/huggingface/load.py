@@ -19,27 +19,47 @@ from tinytf.checkpoints.huggingface.bert import (
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
 from tinytf.checkpoints.huggingface.deberta import DEBERTA, DEBERTA_V2
-from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, MINICPM3, YOUTU
+from tinytf.checkpoints.huggingface.deepseek import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GLM4_MOE_LITE,
+    KIMI_K2,
+    MINICPM3,
+    MISTRAL4,
+    YOUTU,
+)
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
     ERNIE,
     ESM,
     IBERT,
+    LUKE,
     MEGATRON_BERT,
     REMBERT,
     ROBERTA_PRENORM,
     ROFORMER,
+    SPLINTER,
+    VISUAL_BERT,
     XLM_ROBERTA_XL,
 )
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, PHIMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
-from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
+from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
-from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PERSIMMON, PHI, STABLELM
+from tinytf.checkpoints.huggingface.layernorm import (
+    COHERE,
+    COHERE2,
+    COHERE2_MOE,
+    NEMOTRON,
+    OLMO,
+    PERSIMMON,
+    PHI,
+    STABLELM,
+)
 from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
@@ -52,17 +72,18 @@ from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from tinytf.checkpoints.huggingface.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
 from tinytf.checkpoints.huggingface.sigmoid_experts import (
     AFMOE,
     DOTS1,
     EXAONE_MOE,
     GLM4_MOE,
+    HY_V3,
     LAGUNA,
     MINIMAX_M2,
     SOLAR_OPEN,
 )
+from tinytf.checkpoints.huggingface.sinks import FLINT, GRANITE_MOE_SWA, GRANITE_SWA, KOLIBRI
 from tinytf.checkpoints.huggingface.softmax_experts import (
     ARIA,
     DBRX,
@@ -73,6 +94,19 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     MELLUM,
 )
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
+from tinytf.checkpoints.huggingface.text_parts import (
+    COSMOS3,
+    GLM4V,
+    GLM4V_MOE,
+    GLM_IMAGE,
+    GLM_OCR,
+    GRANITE_DOCLING,
+    HUNYUAN_VL,
+    QWEN2_5_VL,
+    QWEN2_VL,
+    QWEN3_VL,
+    QWEN3_VL_MOE,
+)
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
@@ -90,9 +124,10 @@ FAMILIES: Mapping[str, Family] = {
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
         XLM, FLAUBERT, IBERT, BERT_GENERATION,
         ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, REMBERT,
+        SPLINTER, VISUAL_BERT, LUKE,
         DEBERTA, DEBERTA_V2,
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
-        LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL,
+        LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE,
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
         NEOX, NEOX_JAPANESE,
@@ -100,14 +135,16 @@ FAMILIES: Mapping[str, Family] = {
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, PERSIMMON, STABLELM,
         PHI3, STARCODER2, JAIS2,
-        GLM, GLM4, HELIUM, ERNIE4_5,
-        COHERE2,
+        GLM, GLM4, GLM4V, GLM_OCR, GLM_IMAGE, HELIUM, ERNIE4_5,
+        COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM,
-        DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, GPT_OSS,
-        GLM4_MOE, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
+        DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
+        GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA, FLINT, KOLIBRI,
+        GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
-        LLAMA4, HUNYUAN, NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
+        LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
+        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, OLMO_HYBRID,
     )
 }  # fmt: skip

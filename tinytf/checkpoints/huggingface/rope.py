@@ -27,6 +27,7 @@ def rope(
     theta: float = 10_000.0,
     *,
     share: float | None = None,
+    odd: bool = True,
     sections: bool = False,
     scalings: Mapping[str, str] = SCALINGS,
     original: int = 0,
@@ -36,9 +37,10 @@ def rope(
     """The rotary settings of a family whose default base is ``theta``.
 
     ``share`` is the default fraction of a head that RoPE rotates; None for a family that always rotates all of it.
-    ``sections`` allows dimensions that follow positions in an image; in a text they all follow the text. ``original``
-    is the default original context of a family that stores it beside the rotary settings. With ``kinds`` each kind of
-    layer may have its own settings; ``local`` is then the base of layers with a window, where the file has only one.
+    ``odd``: also an odd number of dimensions. ``sections`` allows dimensions that follow positions in an image; in a
+    text they all follow the text. ``original`` is the default original context of a family that stores it beside the
+    rotary settings. With ``kinds`` each kind of layer may have its own settings; ``local`` is then the base of layers
+    with a window, where the file has only one.
     """
 
     def read_settings(fields: Fields, rotary: Fields, common: Fields, draft: Draft, base: float) -> dict[str, Any]:
@@ -51,7 +53,8 @@ def rope(
             rotary.require("partial_rotary_factor", _WHOLE_WIDTH)
         else:
             default_share = fields.number("partial_rotary_factor", share)
-            values["rope_width"] = rotary_width(rotary, draft, rotary.number("partial_rotary_factor", default_share))
+            part = rotary.number("partial_rotary_factor", default_share)
+            values |= rotary_pairs(rotary, draft, part, values["rope_theta"], odd=odd and word != "yarn")
         if word in ("none", "reversed"):
             return values
         if word in ("linear", "llama3"):
@@ -138,27 +141,22 @@ def _attention_factor(rotary: Fields, word: str, factor: float, values: Draft) -
     return 0.1 * math.log(factor) + 1
 
 
-def rotary_width(fields: Fields, draft: Draft, share: float) -> int:
-    """The number of dimensions of a head that RoPE rotates; 0 for all of them."""
+def rotary_pairs(fields: Fields, draft: Draft, share: float, theta: float, *, odd: bool = True) -> dict[str, Any]:
+    """The base and the width of RoPE for a ``share`` of a head; the width is 0 for all of it.
+
+    Where the share is an odd number w of dimensions, transformers turns one more, by the wavelengths θ^(−2i/w) of the
+    odd width: a base of θ^((w + 1)/w) gives them at the width w + 1. Families that are not ``odd`` fail on it.
+    """
     width = draft.get("d_head") or draft["d_model"] // draft["n_heads"]
     rotated = int(width * share)
+    if odd and rotated % 2 and rotated < width:
+        rotated, theta = rotated + 1, theta ** ((rotated + 1) / rotated)
     if not 0 < rotated <= width or rotated % 2:
         raise fields.fault(
-            f"a rotary share of {share:g} rotates {rotated:,} of {width:,} dimensions, which is not a number of pairs"
+            f"a rotary share of {share:g} rotates {rotated:,} of {width:,} dimensions, which is not a number of pairs",
+            "transformers fails on it too" if rotated % 2 else "",
         )
-    return 0 if rotated == width else rotated
-
-
-def rotary_pairs(fields: Fields, draft: Draft, share: float, theta: float) -> dict[str, Any]:
-    """The base and the width of RoPE where an odd share of a head rotates one more dimension (GPT-NeoX).
-
-    The wavelengths are those of the odd width, θ^(−2i/w): a base of θ^((w + 1)/w) gives them at the width w + 1.
-    """
-    width = draft["d_model"] // draft["n_heads"]
-    rotated = int(width * share)
-    if rotated % 2 and rotated < width:
-        share, theta = (rotated + 1.5) / width, theta ** ((rotated + 1) / rotated)
-    return {"rope_theta": theta, "rope_width": rotary_width(fields, draft, share)}
+    return {"rope_theta": theta, "rope_width": 0 if rotated == width else rotated}
 
 
 def written_share(config: ModelConfig) -> float:

@@ -1,4 +1,4 @@
-"""Experts chosen by sigmoids: GLM-4.5, Solar Open, dots.llm1, K-EXAONE, Trinity, Laguna and MiniMax M2."""
+"""Experts chosen by sigmoids: GLM-4.5, Solar Open, dots.llm1, K-EXAONE, Hy3, Trinity, Laguna and MiniMax M2."""
 
 import math
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.cousins import EXAONE4, require_rope
 from tinytf.checkpoints.huggingface.experts import MIXTRAL, TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, SETTINGS, UNTURNED
-from tinytf.checkpoints.huggingface.rope import rope, rotary_width
+from tinytf.checkpoints.huggingface.rope import rope, rotary_pairs
 from tinytf.checkpoints.huggingface.routing import (
     FURTHER_LAYERS,
     FURTHER_MODULES,
@@ -103,6 +103,38 @@ EXAONE_MOE = replace(
     skipped=(*LLAMA.skipped, FURTHER_MODULES),
 )
 """K-EXAONE (LG 2026): EXAONE 4 with norms before each part, and experts."""
+
+HY_V3 = replace(
+    EXAONE_MOE,
+    name="Hy3",
+    model_type="hy_v3",
+    classes={"none": "HYV3Model", "lm": "HYV3ForCausalLM"},
+    fixed={**FIXED, **SIGMOID, "qk_norm": True},
+    settings=(
+        *UNTURNED,
+        _EPS,
+        Key("head_dim", "d_head", 128),
+        rope(11_158_840.0),
+        *HEAD_AND_ACTIVATION,
+        BIASES,
+        Key("mlp_bias", "ffn_bias", False),
+        routed("", 1, kinds=True, count="num_experts", shared="num_shared_experts", scale="router_scaling_factor"),
+    ),
+    harmless=(*TRAINING, "enable_moe_fp32_combine"),
+    stored={
+        **EXAONE_MOE.stored,
+        "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.router.gate"),
+        "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.expert_bias", bare=True),
+        **shared_expert("layers.{n}.mlp.shared_mlp"),
+    },
+    spellings=(
+        (r"mlp\.gate\.weight$", "mlp.router.gate.weight"),
+        (r"mlp\.e_score_correction_bias", "mlp.expert_bias"),
+        (r"mlp\.shared_experts\.", "mlp.shared_mlp."),
+    ),
+    skipped=(*LLAMA.skipped, FURTHER_LAYERS),
+)
+"""Hy3 (Tencent 2026)."""
 
 _LOCAL = layer_kinds(all_but_nth("global_attn_every_n_layers", 4))
 
@@ -215,7 +247,9 @@ def _read_rotary_dim(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str
     """The rotary dimensions of a head as a number, if the rotary settings have no share."""
     rotated, rotary = fields.whole("rotary_dim", 0), fields.object("rope_parameters")
     has_share = "partial_rotary_factor" in fields.data or (rotary and "partial_rotary_factor" in rotary.data)
-    return {"rope_width": rotary_width(fields, draft, rotated / draft["d_head"])} if rotated and not has_share else {}
+    if not rotated or has_share:
+        return {}
+    return rotary_pairs(fields, draft, rotated / draft["d_head"], draft["rope_theta"])
 
 
 MINIMAX_M2 = replace(

@@ -105,7 +105,8 @@ class Layout:
         """Our modules by the pattern of the stored module."""
         by_module: dict[str, list[tuple[str, Stored]]] = {}
         for ours, how in self.table.stored.items():
-            by_module.setdefault(how.module, []).append((ours, how))
+            rows = how.by_row and how.module.endswith("{e}")  # a list of modules, one a head, inside of another
+            by_module.setdefault(how.module.rsplit(".", 2)[0] if rows else how.module, []).append((ours, how))
         return by_module
 
     @cached_property
@@ -222,7 +223,13 @@ class Layout:
             place, sources = (step.name, layer), self.steps.sources(step, layer)
             if place not in places:
                 is_share = step.is_vocabulary and not step.to_loss
-                if step.module or is_share or layer not in layers or not sources or not computed.issuperset(sources):
+                if (
+                    (step.module and step.to_loss)
+                    or is_share
+                    or layer not in layers
+                    or not sources
+                    or not computed.issuperset(sources)
+                ):
                     continue
                 computed.add(place)
                 joins = isinstance(step.operation, Add) and len(sources) == 2 and source in sources
