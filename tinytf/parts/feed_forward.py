@@ -72,10 +72,11 @@ class Experts(Part):
     def words(self, causal: bool) -> dict[str, str]:
         if not self.experts:
             return {"feed-forward": ""}
+        best = f", each by its best {self.group_best}" * (self.group_best > 1)
         weights = listed(
             f"a {self.router} router" + " with biases" * self.router_bias,
-            self.choice_bias and "a bias in the choice only",
-            self.expert_groups > 1 and f"from the best {self.groups_per_token} of {self.expert_groups} groups",
+            self.choice_bias and "a bias in the choice only" + " on the router's own numbers" * (not self.choice_of_scores),
+            self.expert_groups > 1 and f"from the best {self.groups_per_token} of {self.expert_groups} groups" + best,
             self._sum_words(),
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
             self.routes_first and "multiplied before the experts",

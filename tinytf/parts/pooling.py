@@ -56,6 +56,7 @@ class Pooling(Part):
         if self.kind == "none":
             return {}
         act = "" if self.pooled_activation == "none" else f" with {ACTIVATION_NAMES[self.pooled_activation]}"
+        act = act if self.pooled_bias else f" without a bias{act}"
         dense = [f"a dense layer to {width:,}{act}" for width in self.pooled_dense]
         return {"pooling": listed(WORDS[self.kind], *dense, self.unit_embedding and "scaled to length 1")}
 
