@@ -135,8 +135,8 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     model = getattr(transformers, f"{name}{kind}")(config)
     generator = torch.Generator().manual_seed(2)
     for name, buffer in model.named_buffers():
-        if name.endswith(("e_score_correction_bias", "expert_bias")):
-            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
+            buffer.copy_(name.endswith("scalar") + 0.3 * torch.randn(buffer.shape, generator=generator))
     return model
 
 
@@ -297,6 +297,26 @@ def _gemma3(**settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "pad_token_id": 0, "num_hidden_layers": N, **settings}
     config = transformers.Gemma3TextConfig(**{**_LLAMA, "sliding_window_pattern": 3, **given})
     return transformers.Gemma3ForCausalLM(config)
+
+
+def _gemma4(**settings: Any) -> nn.Module:
+    """Heads of two widths, the wide ones turned in part; the last layer has no window."""
+    given = {
+        "head_dim": 6,
+        "global_head_dim": 10,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "sliding_window": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "hidden_size_per_layer_input": 0,
+        "pad_token_id": 0,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        },
+    }
+    return _decoder("Gemma4Text", **{**given, **settings})
 
 
 def _phi3(**settings: Any) -> nn.Module:
@@ -565,6 +585,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         layer_types=["full_attention", "sliding_attention", "full_attention"],
         final_logit_softcapping=3.0,
         tie_word_embeddings=False,
+    ),
+    "gemma 4": lambda: _gemma4(),
+    "gemma 4, values of their own, capped and untied": lambda: _gemma4(
+        attention_k_eq_v=False, final_logit_softcapping=2.0, tie_word_embeddings=False, attention_bias=True
     ),
     "vaultgemma": lambda: _decoder("VaultGemma", head_dim=10, sliding_window=4, pad_token_id=0, num_hidden_layers=N),
     "olmo 2": lambda: _decoder("Olmo2", attention_bias=True, pad_token_id=0),

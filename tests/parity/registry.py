@@ -78,6 +78,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "num_key_value_heads": H,
     },
     "deepseek_v3": {"head_dim": 6, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": H},
+    "gemma4_text": {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
     "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},

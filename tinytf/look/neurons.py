@@ -247,7 +247,7 @@ class Readout:
         table = table_of(model.config)
         self.has_directions = model.head is not None
         is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
-        self.direct = is_linear and not table.stream_norms and not model.config.logit_cap
+        self.direct = is_linear and not table.stream_norms and not table.stream_scales and not model.config.logit_cap
         scale = model.config.logit_scale * model.config.residual_scale
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding

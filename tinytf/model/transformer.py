@@ -168,13 +168,14 @@ class Transformer(nn.Module):
         step_at = {step.path if layer is None else f"blocks.{layer}.{step.path}": step for step, layer in rows}
         drawn: set[int] = set()  # layers may share their parameters
         with torch.no_grad():
+            for buffer in model.buffers():
+                buffer.zero_()
             for path, module in model.named_modules():
-                undrawn = {id(parameter) for parameter in module.parameters(recurse=False)} - drawn
+                own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+                undrawn = {id(tensor) for tensor in own} - drawn
                 if undrawn:
                     drawn |= undrawn
                     step_at[path].operation.initialise(module, residual if path.endswith(ADDED) else std, generator)
-            for buffer in model.buffers():
-                buffer.zero_()
             if look_back:
                 look_back_first(model.blocks[0], config, generator)
         return model.to(device).eval()

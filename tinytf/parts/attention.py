@@ -59,13 +59,14 @@ class QKNorm(Part):
     """A norm of queries and keys: of each head with one gain for all heads (``head``) or one for each (``heads``).
 
     Or of all heads at once (``all``). With ``qk_norm_last`` it follows the rotation; without ``qk_norm_gain`` it has
-    no parameters.
+    no parameters. ``v_norm`` norms the values of each head too, without parameters (Gemma 4).
     """
 
     qk_norm: bool = leaf(False, differs=True)
     qk_norm_across: str = choice("head", "heads", "all")
     qk_norm_last: bool = leaf(False)
     qk_norm_gain: bool = leaf(True)
+    v_norm: bool = leaf(False)
 
     def require(self) -> None:
         if self.qk_norm_last and self.qk_norm_across != "head":
@@ -74,7 +75,8 @@ class QKNorm(Part):
     def words(self, causal: bool) -> dict[str, str]:
         after = " after the rotation" if self.qk_norm_last else ""
         gain = "" if self.qk_norm_gain else " without a gain"
-        return {"norm": f"on q and k too{_ACROSS[self.qk_norm_across]}{after}{gain}" if self.qk_norm else ""}
+        queries_keys = self.qk_norm and f"on q and k too{_ACROSS[self.qk_norm_across]}{after}{gain}"
+        return {"norm": listed(queries_keys, self.v_norm and "on v too without a gain")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,8 @@ class Attention(Part):
     ``chunk`` it sees only the earlier tokens of its own chunk of that many. Scores are divided by ``attention_divisor``
     (0: √d_head) and softly capped at ``attention_cap``; ``attention_sinks`` adds a learned logit per head that takes a
     share of every softmax. Without ``k_bias`` keys have no bias where queries and values do (DeBERTa). Queries, keys
-    and values are clipped to ±``clip_qkv``. Each of ``relative_buckets`` of distances adds a learned bias to the
+    and values are clipped to ±``clip_qkv``. ``values_of_keys`` have no matrix of their own: they are the keys before
+    their norm and rotation (Gemma 4). Each of ``relative_buckets`` of distances adds a learned bias to the
     scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM).
     ``talking_heads`` mixes the maps of all heads before and after the softmax. ``attention_gate`` multiplies every
     number that a head gives by the ``gate_function`` of another, computed from the input of attention (Qiu et al.
@@ -112,6 +115,7 @@ class Attention(Part):
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
     k_bias: bool = leaf(True)
+    values_of_keys: bool = leaf(False, differs=True)
     o_bias: bool = leaf(True, differs=True)
     latent: Latent = field(default_factory=Latent)
     qk_norms: QKNorm = field(default_factory=QKNorm)
@@ -134,6 +138,8 @@ class Attention(Part):
         self.rotary.require_head(self.d_head, self.positions)
         if not (self.k_bias or self.qkv_bias):
             raise ConfigError("k_bias is false, but qkv_bias is too", "leave k_bias as it is")
+        if self.values_of_keys and (self.latent.kv_rank or self.d_value or (self.qkv_bias and not self.k_bias)):
+            raise ConfigError("values_of_keys need keys of one matrix, with the width and bias of the values")
         if self.latent.kv_rank:
             self._require_latent()
         if self.relative_buckets % 4:
@@ -185,6 +191,7 @@ class Attention(Part):
                 self.attention_sinks and "a learned sink for each head in every softmax",
                 bool(self.relative_buckets) and f"a bias for each of {self.relative_buckets} buckets of distance",
                 self.talking_heads and "mixed over heads before and after the softmax",
+                self.values_of_keys and "the values are the keys",
             ),
             "gates": self._gate_words(),
             "widths": listed(
@@ -289,7 +296,10 @@ ROWS: tuple[Step, ...] = (
     Step("k", "keys", "{attn_in}·W_K{k_bias}", KV, ("<residual>",), "k", recorded=True,
          when=lambda c: not _latent(c), make=make_keys, module="attention.k", matrix="W_K"),
     Step("v", "values", "{v_in}·W_V{qkv_bias}", VALUES, ("<into v>",), "v", recorded=True,
+         when=lambda c: not c.values_of_keys, absent="the values of this layer are its keys, as projected",
          make=make_projection, module="attention.v", matrix="W_V"),
+    Step("v", "values, as the keys", "k", VALUES, ("<k>",), "v", recorded=True, when=lambda c: c.values_of_keys,
+         make=lambda o, _: o.Same()),
     Step("gate", "output gate", "{attn_in}·W_G{qkv_bias}", OF_HEADS, ("<residual>",), "attention", recorded=True,
          when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=make_projection,
          module="attention.gate", matrix="W_G", late=True),
@@ -300,11 +310,15 @@ ROWS: tuple[Step, ...] = (
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", matrix="gain", late=True),
     Step("k_norm", "keys, normed", "{norm}(k) {across}", KV, ("<k>",), "k", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", matrix="gain", late=True),
+    Step("v_norm", "values, normed", "{norm}(v) in each head", VALUES, ("<v>",), "v", when=lambda c: c.v_norm,
+         absent="values are not normed in this model",
+         make=lambda o, c: o.Norm(c.norm == "layernorm", c.norm_eps, ()), module="attention.v_norm", matrix="gain",
+         late=True),
     Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", HEADS, ("<q>",), "q", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip),
     Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", KV, ("<k>",), "k", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip),
-    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", VALUES, ("<v>",), "v", when=_clipped,
+    Step("v_clip", "values, clipped", "{v_clipped} within ±{clip_qkv}", VALUES, ("<v>",), "v", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip),
     *TURNED,
     Step("q_norm", "queries, normed last", "{norm}({inputs}) {across}", HEADS, ("<q>",), "q", when=_normed_last,
@@ -373,7 +387,8 @@ def formulas(c: Config) -> dict[str, str]:
         "attention_cap": f"{c.attention_cap:g}",
         "hidden": _hidden(c),
         "clip_qkv": f"{c.clip_qkv:g}",
-        "values": "v_clip" if c.clip_qkv else "v",
+        "v_clipped": "v_norm" if c.v_norm else "v",
+        "values": "v_clip" if c.clip_qkv else "v_norm" if c.v_norm else "v",
         "last_head": str(c.n_heads - 1),
     }
 

@@ -29,6 +29,8 @@ class BlockConfig(Part):
         norms, kind = self.norms, self.residual.residual
         if not self.feed_forward.d_ff and (norms.norm_order != "pre" or kind == "parallel"):
             raise ConfigError("d_ff is 0, but only a sequential pre-norm block can do without a feed-forward")
+        if self.residual.layer_scale and norms.norm_order == "post":
+            raise ConfigError("layer_scale multiplies a sum that nothing norms, but norm_order is 'post'")
         if norms.shared_norm and kind != "parallel":
             raise ConfigError(f"a shared norm needs a parallel residual, not {kind!r}")
         if kind == "parallel" and norms.norm_order != "pre":

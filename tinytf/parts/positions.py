@@ -19,13 +19,14 @@ class Rotary(Part):
 
     rope_theta: float = leaf(10_000.0, ABOVE_ZERO, differs=True)
     rope_width: int = leaf(0, COUNT, differs=True)
-    rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", "reversed", differs=True)
+    rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", "proportional", "reversed", differs=True)
     rope_factor: float = leaf(1.0, ABOVE_ZERO, differs=True)
     rope_low_frequency: float = leaf(1.0)
     rope_high_frequency: float = leaf(4.0)
     rope_original_context: int = leaf(0, COUNT)
     rope_attention_factor: float = leaf(1.0, ABOVE_ZERO)
     rope_truncate: bool = leaf(True)
+    rope_turned: int = leaf(0, COUNT)
     rope_short_factors: tuple[float, ...] = leaf((), ABOVE_ZERO)
     rope_long_factors: tuple[float, ...] = leaf((), ABOVE_ZERO)
 
@@ -57,6 +58,10 @@ class Rotary(Part):
             "linear": f"all frequencies / {self.rope_factor:g}",
             "llama3": f"long waves / {self.rope_factor:g} (llama3, {waves})",
             "yarn": f"long waves / {self.rope_factor:g} (yarn, {waves}{'' if self.rope_truncate else ', not rounded'})",
+            "proportional": listed(
+                f"only the fastest {self.rope_turned} of {rotated_width // 2} pairs turned",
+                self.rope_factor != 1 and f"all frequencies / {self.rope_factor:g}",
+            ),
             "longrope": f"each frequency by its own factor (longrope, {f' and {since} on '.join(ranges)})",
         }
         multiplied = self.rope_scaling in ("yarn", "longrope") and self.rope_attention_factor != 1
@@ -73,6 +78,8 @@ class Rotary(Part):
             raise ConfigError(f"d_head {width} is odd, but RoPE rotates pairs of dimensions")
         if self.rope_scaling != "none" and positions != "rotary":
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rotary positions")
+        if self.rope_scaling == "proportional" and not 2 * self.rope_turned <= (self.rope_width or width):
+            raise ConfigError(f"rope_turned {self.rope_turned} pairs are more than d_head {width} has")
         for name in ("rope_short_factors", "rope_long_factors") if self.rope_scaling == "longrope" else ():
             count, pairs = len(getattr(self, name)), (self.rope_width or width) // 2
             if count != pairs:

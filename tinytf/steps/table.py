@@ -271,6 +271,13 @@ class StepTable:
 
         return tuple(step for step in self.layer_steps if streams(step))
 
+    @property
+    def stream_scales(self) -> tuple[Step, ...]:
+        """The steps that multiply the residual stream itself by a number."""
+        from tinytf.steps.operations import LayerScale
+
+        return tuple(step for step in self.layer_steps if isinstance(step.operation, LayerScale))
+
     def has_own(self, step: Step, layer: int | None) -> bool:
         """Whether this step is the first one computed with the parameters of its module."""
         if layer is not None and self.first_layer_with(step.module, layer) != layer:
