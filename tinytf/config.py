@@ -161,6 +161,8 @@ class ModelConfig(Part):
         kinds = tuple(dict.fromkeys(self.blocks))
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
+        if self.d_layer_input and self.embed_norm:
+            raise ConfigError("d_layer_input projects the embeddings, but embed_norm norms them")
         if self.pooler and self.pooling != "none":
             raise ConfigError(f"pooling {self.pooling!r} and a pooler exclude each other", "a text has one vector")
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
@@ -325,6 +327,7 @@ class ModelConfig(Part):
             "type": self.n_token_types,
             "expert": self.experts,
             "d_expert": self.d_expert,
+            "d_layer_input": self.d_layer_input,
             "d_shared": self.d_shared,
             "switch": 1,
             "n_heads·switch": self.n_heads,
@@ -416,7 +419,7 @@ DIFFERING = tuple(name for name, setting in _LEAVES.items() if setting.differs)
 """The settings that may differ from layer to layer."""
 _ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
-    "embeddings", "positions", "norm", "residual", "feed-forward", "biases", "pooling", "head",
+    "embeddings", "embeddings of layers", "positions", "norm", "residual", "feed-forward", "biases", "pooling", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
 _SIZES = ("n_kv_heads", "d_head", "d_value", "d_ff")

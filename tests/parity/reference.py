@@ -590,6 +590,15 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gemma 4, values of their own, capped and untied": lambda: _gemma4(
         attention_k_eq_v=False, final_logit_softcapping=2.0, tie_word_embeddings=False, attention_bias=True
     ),
+    "gemma 4, embeddings of layers and shared keys": lambda: _gemma4(
+        attention_k_eq_v=False,
+        hidden_size_per_layer_input=7,
+        vocab_size_per_layer_input=V,
+        num_kv_shared_layers=3,
+        use_double_wide_mlp=True,
+        num_hidden_layers=5,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention", "full_attention"],
+    ),
     "vaultgemma": lambda: _decoder("VaultGemma", head_dim=10, sliding_window=4, pad_token_id=0, num_hidden_layers=N),
     "olmo 2": lambda: _decoder("Olmo2", attention_bias=True, pad_token_id=0),
     "olmo 3": lambda: _decoder("Olmo3", sliding_window=4, num_hidden_layers=4, pad_token_id=0, rope_parameters=_OLMO3),

@@ -119,7 +119,8 @@ _NO_OUTPUT_NORM = "the outputs of attention and feed-forward are not normed in t
 _NOT_SCALED = "the outputs of attention and feed-forward are not scaled in this model"
 
 BEFORE_MIXER: tuple[Step, ...] = (
-    Step("in", "block input", "x", WIDE, (), recorded=True, make=lambda o, _: o.Add(), from_stream=True),
+    Step("in", "block input", "x", WIDE, (), recorded=True, from_stream=True,
+         make=lambda o, c: o.Same() if c.d_layer_input else o.Add()),
     Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",), when=normed_input,
          make=make_norm, module="norm1", matrix="gain"),
 )  # fmt: skip
@@ -141,7 +142,7 @@ BETWEEN: tuple[Step, ...] = (
          make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
 """From the output of attention to the input of the feed-forward."""
-AFTER: tuple[Step, ...] = (
+FFN_ADDED: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="ffn_norm", matrix="gain"),
@@ -149,6 +150,9 @@ AFTER: tuple[Step, ...] = (
          when=lambda c: _scaled_residual(c) and has_ffn(c), absent=_NOT_SCALED, make=_scale_added),
     Step("sum", "residual after feed-forward, to be scaled", "{inputs}", WIDE, ("<added>",),
          when=lambda c: c.layer_scale, make=lambda o, _: o.Add()),
+)  # fmt: skip
+"""From the output of the feed-forward to the residual stream, where more follows."""
+AFTER: tuple[Step, ...] = (
     Step("out", "block output, scaled", "{inputs} · s", WIDE, ("<residual>",), recorded=True,
          when=lambda c: c.layer_scale, make=lambda o, _: o.LayerScale(), module="scale", matrix=""),
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True,
@@ -158,7 +162,7 @@ AFTER: tuple[Step, ...] = (
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
          when=_order("post"), make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
-"""From the output of the feed-forward to the residual stream."""
+"""To the residual stream after the layer."""
 FINAL: tuple[Step, ...] = (
     Step("final.norm", "final norm", "{norm}(x)", WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
          absent="norms come after the residual sums in this model, so the last block's norm2 is the final norm",

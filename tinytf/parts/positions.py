@@ -181,6 +181,14 @@ def _rotary(c: Config) -> bool:
     return c.positions == "rotary"
 
 
+def owns_keys(c: Config) -> bool:
+    """Whether attention makes keys and values of its own."""
+    return not c.shares_keys
+
+
+NOT_OWN = "this layer takes the keys and values of an earlier one"
+
+
 def _distant(matrices: bool, *, keys: bool) -> Predicate:
     """Whether keys (or queries) are made of distances, by ``matrices`` of their own (or by those of tokens)."""
     return lambda c: (c.distance_keys if keys else c.distance_queries) and c.distance_matrices == matrices
@@ -197,7 +205,8 @@ _NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 TURNED: tuple[Step, ...] = (
     Step("q_rot", "queries, rotated", "q turned by its position", HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
-    Step("k_rot", "keys, rotated", "k turned by its position", KV, ("<k>",), "k", when=_rotary,
+    Step("k_rot", "keys, rotated", "k turned by its position", KV, ("<k>",), "k",
+         when=lambda c: _rotary(c) and owns_keys(c),
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
 )  # fmt: skip
 """Queries and keys, rotated by RoPE."""
@@ -259,7 +268,9 @@ def formulas(c: Config) -> dict[str, str]:
     position = f"(t + {c.query_scale_first})" if c.query_scale_first else "t"
     unnormed = "embeddings of distances are not normed in this model"
     return {
-        "no_rotary": no_sum or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
+        "no_rotary": no_sum
+        or (NOT_OWN if _rotary(c) else "")
+        or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
         "no_added_positions": no_sum or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "distances": "n" if c.distance_norm else "R",
         "no_distance_norm": unnormed if c.distances else _NO_DISTANCES,

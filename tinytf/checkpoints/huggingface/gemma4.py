@@ -1,4 +1,4 @@
-"""Gemma 4, text only: wider heads and values made of keys in layers without a window."""
+"""Gemma 4, text only: wider heads and values made of keys in layers without a window, embeddings of layers."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ from tinytf.checkpoints.huggingface.llama import UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL, all_but_nth, layer_kinds, windows
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -54,23 +54,53 @@ def _write_heads(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The last layers, which share the keys of earlier ones and may have feed-forwards twice as wide."""
+    layers = draft["n_layers"]
+    own = layers - fields.whole("num_kv_shared_layers", 0, least=0, most=layers - 1)
+    wider = 2 if fields.flag("use_double_wide_mlp", False) else 1
+    return merge_fields(
+        by_layer("shares_keys", [layer >= own for layer in range(layers)]),
+        by_layer("d_ff", [draft["d_ff"] * (wider if layer >= own else 1) for layer in range(layers)]),
+    )
+
+
+def _write_shared(config: ModelConfig) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    return {
+        "num_kv_shared_layers": sum(layer.shares_keys for layer in layers),
+        "use_double_wide_mlp": layers[-1].d_ff == 2 * layers[0].d_ff,
+    }
+
+
+def _read_inputs(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    width = fields.whole("hidden_size_per_layer_input", 256, least=0)
+    rows = fields.whole("vocab_size_per_layer_input", 262_144)
+    if width and rows != draft["vocab_size"]:
+        raise fields.fault(f"vocab_size_per_layer_input {rows:,} is not vocab_size {draft['vocab_size']:,}")
+    return {"d_layer_input": width}
+
+
+def _write_inputs(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "hidden_size_per_layer_input": config.d_layer_input,
+        "vocab_size_per_layer_input": config.vocab_size,
+    }
+
+
 GEMMA4 = replace(
     GEMMA2,
     name="Gemma 4",
     model_type="gemma4_text",
     classes={"none": "Gemma4TextModel", "lm": "Gemma4ForCausalLM"},
-    only={
-        "use_bidirectional_attention": ("vision",),
-        "num_kv_shared_layers": (0,),
-        "hidden_size_per_layer_input": (0,),
-        "enable_moe_block": (False,),
-        "use_double_wide_mlp": (False,),
-    },
-    harmless=("vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size"),
+    only={"use_bidirectional_attention": ("vision",), "enable_moe_block": (False,)},
+    harmless=("num_experts", "top_k_experts", "moe_intermediate_size"),
     fixed={**GEMMA2.fixed, "qk_norm": True, "v_norm": True, "layer_scale": True, "attention_divisor": 1.0},
     settings=(
         *(key for key in UNTURNED if key.name != "num_key_value_heads"),
         Group(_read_heads, _write_heads),
+        Group(_read_shared, _write_shared),
+        Group(_read_inputs, _write_inputs),
         rope(
             1_000_000.0,
             kinds=_kinds,
@@ -87,8 +117,14 @@ GEMMA4 = replace(
     ),
     stored={
         **{name: replace(layout, offset=0.0) for name, layout in GEMMA2.stored.items()},
+        "blocks.{n}.ple.tokens": Stored("embed_tokens_per_layer", of_layers=True, axis=1),
+        "blocks.{n}.ple.context": Stored("per_layer_model_projection", of_layers=True),
+        "blocks.{n}.ple.norm": Stored("per_layer_projection_norm"),
+        "blocks.{n}.ple.gate": Stored("layers.{n}.per_layer_input_gate"),
+        "blocks.{n}.ple.out": Stored("layers.{n}.per_layer_projection"),
+        "blocks.{n}.ple.out_norm": Stored("layers.{n}.post_per_layer_input_norm"),
         "blocks.{n}.scale": Stored("layers.{n}.layer_scalar", bare=True),
     },
-    written={"attention_dropout": 0.0, "hidden_size_per_layer_input": 0},
+    skipped=(*GEMMA2.skipped, Skip(r"layers\.\d+\.self_attn\.[kv]_(proj|norm)\..*", "keys of layers that share them")),
 )
 """Gemma 4 (Google 2026)."""

@@ -40,9 +40,12 @@ class Embedding(nn.Module):
 
 @dataclass(frozen=True)
 class Lookup(Operation):
-    """The row of each token in the table; for ``types`` row 0, since a trace holds a single text."""
+    """The row of each token in the table, times ``scale`` (0: the model's); for ``types`` row 0, since a trace holds a
+    single text.
+    """
 
     types: bool = False
+    scale: float = 0.0
 
     words = "a lookup"
 
@@ -51,7 +54,8 @@ class Lookup(Operation):
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
         count = config.n_token_types if self.types else config.vocab_size
-        return Embedding(count, config.sizes[step.axes[-1]], 1.0 if self.types else config.embed_scale)
+        scale = self.scale or (1.0 if self.types else config.embed_scale)
+        return Embedding(count, config.sizes[step.axes[-1]], scale)
 
     def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
         if not self.types:
