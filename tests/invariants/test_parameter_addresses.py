@@ -87,6 +87,7 @@ def test_a_parameter_is_that_of_the_model_and_a_matrix_is_read_from_in_to_out(ki
     tables = [f"embed.{name}.weight" for name in ("tokens", "positions", "types")] + [
         f"blocks.0.{BIAS}",
         f"blocks.0.{DISTANCES}",
+        "blocks.0.ple.tokens.weight",
     ]
     for text in addresses(kind):
         one = parameter(text, kind)
