@@ -293,10 +293,10 @@ _LONGROPE = {
 }
 
 
-def _gemma3(**settings: Any) -> nn.Module:
+def _gemma3(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "pad_token_id": 0, "num_hidden_layers": N, **settings}
     config = transformers.Gemma3TextConfig(**{**_LLAMA, "sliding_window_pattern": 3, **given})
-    return transformers.Gemma3ForCausalLM(config)
+    return getattr(transformers, f"Gemma3{'Text' * (kind == 'Model')}{kind}")(config)
 
 
 def _gemma4(**settings: Any) -> nn.Module:
@@ -586,6 +586,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         final_logit_softcapping=3.0,
         tie_word_embeddings=False,
     ),
+    "embeddinggemma": lambda: _gemma3("Model", use_bidirectional_attention=True, sliding_window=5),
     "gemma 4": lambda: _gemma4(),
     "gemma 4, values of their own, capped and untied": lambda: _gemma4(
         attention_k_eq_v=False, final_logit_softcapping=2.0, tie_word_embeddings=False, attention_bias=True
@@ -870,7 +871,7 @@ def is_encoder(family: str) -> bool:
     return bool(
         re.match(
             r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)"
-            r"|data2vec|roformer",
+            r"|data2vec|roformer|embeddinggemma",
             family,
         )
     )
