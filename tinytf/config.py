@@ -351,8 +351,9 @@ class ModelConfig(Part):
             self.rope_original_context,
             self.rope_attention_factor if self.rope_scaling in ("yarn", "longrope") else 1.0,
             self.rope_truncate,
-            *((self.rope_short_factors, self.rope_long_factors) if self.rope_scaling == "longrope" else ((), ())),
-            turned=self.rope_turned if self.rope_scaling == "proportional" else 0,
+            self.rope_short_factors if self.rope_scaling == "longrope" else (),
+            self.rope_long_factors if self.rope_scaling == "longrope" else (),
+            self.rope_turned if self.rope_scaling == "proportional" else 0,
         )
 
     @property
