@@ -18,6 +18,10 @@ ARCHITECTURES = {
     "Qwen3": _LLAMA.but(qk_norm=True),
     "Ministral 3": _LLAMA.but(query_scale=0.1, query_scale_every=16_384),
     "Gemma 2": _LLAMA.but(norm_order="both", attention_cap=50.0, logit_cap=30.0),
+    "Gemma 4": _LLAMA.but(
+        norm_order="both", qk_norm=True, v_norm=True, layer_scale=True, d_layer_input=256,
+        by_layer=(("values_of_keys", (False, True, False, False)), ("shares_keys", (False, False, True, True))),
+    ),
     "Granite": _LLAMA.but(residual_scale=0.22, logit_scale=0.125),
     "OLMo": _LLAMA.but(norm="layernorm", norm_gain=False, norm_bias=False, clip_qkv=8.0),
     "BLOOM": PRESETS["gpt2"].but(positions="alibi", embed_norm=True),

@@ -108,6 +108,30 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,
     },
+    "gemma 4, wider heads whose values are keys, shared keys, and embeddings of layers": {
+        **LLAMA,
+        "n_layers": 4,
+        "d_layer_input": 7,
+        "activation": "gelu_tanh",
+        "norm_order": "both",
+        "attention_divisor": 1.0,
+        "qk_norm": True,
+        "v_norm": True,
+        "layer_scale": True,
+        "rope_turned": 3,
+        "embed_scale": 24**0.5,
+        "by_layer": (
+            ("d_ff", (40, 40, 80, 80)),
+            ("d_head", (6, 10, 6, 10)),
+            ("n_kv_heads", (2, 1, 2, 1)),
+            ("values_of_keys", (False, True, False, True)),
+            ("shares_keys", (False, False, True, True)),
+            ("window", (4, 0, 4, 0)),
+            ("rope_scaling", ("none", "proportional", "none", "proportional")),
+            ("rope_theta", (300.0, 700.0, 300.0, 700.0)),
+        ),
+        "tied_head": True,
+    },
     "deepseek, latent keys and values": {
         **LLAMA,
         "d_head": 10,
@@ -496,6 +520,9 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
             parameter.copy_(1 + 0.3 * noise)
         else:
             parameter.copy_(0.3 * noise)
+    for name, buffer in module.named_buffers():
+        if name.endswith("scale.weight"):
+            buffer.copy_(1 + 0.3 * torch.randn(buffer.shape, generator=generator))
 
 
 def mixer_of(block: Any) -> Any:

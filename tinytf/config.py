@@ -48,6 +48,7 @@ class Rope(NamedTuple):
       the number of turns, yarn by the index of the pair; with ``truncate`` yarn's range begins and ends at whole pairs.
     - ``longrope`` divides each frequency by its own entry of ``factors``, or of ``long_factors`` in a text longer than
       ``original_context``.
+    - ``proportional`` turns only the first ``turned`` pairs of dimensions, and divides their frequencies by ``factor``.
 
     yarn and longrope also multiply the rotated queries and keys by ``attention_factor``.
     """
@@ -63,6 +64,7 @@ class Rope(NamedTuple):
     truncate: bool = True
     factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+    turned: int = 0
 
     def of_text(self, length: int) -> "Rope":
         """The settings for a text of ``length`` tokens."""
@@ -159,6 +161,8 @@ class ModelConfig(Part):
         kinds = tuple(dict.fromkeys(self.blocks))
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
+        if self.d_layer_input and self.embed_norm:
+            raise ConfigError("d_layer_input projects the embeddings, but embed_norm norms them")
         if self.pooler and self.pooling != "none":
             raise ConfigError(f"pooling {self.pooling!r} and a pooler exclude each other", "a text has one vector")
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
@@ -166,7 +170,7 @@ class ModelConfig(Part):
         for name, values in self.by_layer:
             if not _LEAVES[name].differs:
                 raise ConfigError(f"{name} cannot differ by layer", did_you_mean(name, DIFFERING))
-            if name in _OF_MIXERS and len({*zip(values, self._mixers, strict=True)}) > len({*self._mixers}):
+            if name == "n_heads" and len({*zip(values, self._mixers, strict=True)}) > len({*self._mixers}):
                 raise ConfigError(f"{name} differs between layers with the same mixer: by_layer says {values}")
             if name == "experts" and len({*values} - {0}) > 1:
                 raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
@@ -189,13 +193,14 @@ class ModelConfig(Part):
         values_by_block = {block: value for block, value in values_by_block.items() if value is not LACKS}
         first_kind = min((MIXERS.index(type(block.mixer)) for block in values_by_block), default=0)
         of_mixer = setting.path[1] == "mixer" and setting.path[-1] != "called"
-        values = {
+        found = dict.fromkeys(
             value for block, value in values_by_block.items() if not of_mixer or type(block.mixer) is MIXERS[first_kind]
-        }
-        values = values - {setting.off} or values
+        )
+        values = [value for value in found if setting.off is None or value != setting.off] or list(found)
         if not values and setting.off is not None:
             return setting.off
-        return values.pop() if len(values) == 1 else setting.field.default
+        one = len(values) == 1 or (values and setting.field.name in _SIZES)
+        return values[0] if one else setting.field.default
 
     @cached_property
     def by_layer(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
@@ -322,6 +327,7 @@ class ModelConfig(Part):
             "type": self.n_token_types,
             "expert": self.experts,
             "d_expert": self.d_expert,
+            "d_layer_input": self.d_layer_input,
             "d_shared": self.d_shared,
             "switch": 1,
             "n_heads·switch": self.n_heads,
@@ -345,7 +351,9 @@ class ModelConfig(Part):
             self.rope_original_context,
             self.rope_attention_factor if self.rope_scaling in ("yarn", "longrope") else 1.0,
             self.rope_truncate,
-            *((self.rope_short_factors, self.rope_long_factors) if self.rope_scaling == "longrope" else ()),
+            self.rope_short_factors if self.rope_scaling == "longrope" else (),
+            self.rope_long_factors if self.rope_scaling == "longrope" else (),
+            self.rope_turned if self.rope_scaling == "proportional" else 0,
         )
 
     @property
@@ -414,11 +422,11 @@ ZEROS = {name: setting.zero for name, setting in _LEAVES.items() if setting.zero
 """What a 0 of a setting stands for, as an expression."""
 _ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
-    "embeddings", "positions", "norm", "residual", "feed-forward", "biases", "pooling", "head",
+    "embeddings", "embeddings of layers", "positions", "norm", "residual", "feed-forward", "biases", "pooling", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
-_OF_MIXERS = ("n_heads", "n_kv_heads", "d_head", "d_value")
-"""Settings that may differ only between kinds of mixers."""
+_SIZES = ("n_kv_heads", "d_head", "d_value", "d_ff")
+"""Sizes of which a flat name reads the first layer's where they differ."""
 _FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")
 _OF_LAYERS = {
     "n_layers": Field("n_layers", int, REQUIRED, Limits(least=1, most=MOST_LAYERS)),

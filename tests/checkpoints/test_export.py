@@ -261,6 +261,23 @@ WRITTEN = {
             "llama, grouped", **_GEMMA, norm_order="both", qk_norm=True, attention_divisor=4.0, by_layer=_LOCAL_BASES
         ),
     ),
+    "embeddinggemma": (
+        "Gemma 3",
+        config_of(
+            "llama, grouped",
+            **_GEMMA,
+            norm_order="both",
+            qk_norm=True,
+            attention_divisor=4.0,
+            by_layer=_LOCAL_BASES,
+            causal=False,
+            head="none",
+        ),
+    ),
+    "gemma 4": (
+        "Gemma 4",
+        config_of("gemma 4, wider heads whose values are keys, shared keys, and embeddings of layers"),
+    ),
     "vaultgemma": (
         "VaultGemma",
         config_of("gemma 2, norms around each part and windows by layer", norm_order="pre", attention_divisor=4.0),

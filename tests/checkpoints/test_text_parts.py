@@ -56,6 +56,28 @@ def qwen3_vl() -> Any:
     )
 
 
+def qwen3_5() -> Any:
+    text = {
+        **TEXT, "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2, "linear_key_head_dim": 5, "linear_value_head_dim": 6,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.7, "mrope_section": [1, 1, 0]
+        },
+    }  # fmt: skip
+    config = transformers.Qwen3_5Config(text_config=text, vision_config={**_QWEN_VISION, "out_hidden_size": 24})
+    return transformers.Qwen3_5ForConditionalGeneration(config)
+
+
+def gemma4() -> Any:
+    text = {
+        **TEXT, "global_head_dim": 10, "sliding_window": 4, "layer_types": ["full_attention"] * 2,
+        "hidden_size_per_layer_input": 5, "vocab_size_per_layer_input": 41, "num_kv_shared_layers": 1,
+    }  # fmt: skip
+    vision = {**VISION, "num_key_value_heads": 2, "head_dim": 8, "pooling_kernel_size": 1}
+    config = transformers.Gemma4Config(text_config=text, vision_config=vision, audio_config=None)
+    return transformers.Gemma4ForConditionalGeneration(config)
+
+
 @torch.no_grad()
 def test_an_older_file_has_the_keys_and_tensors_of_the_text_part_outside(tmp_path) -> None:
     theirs = qwen2_5_vl().eval()
@@ -72,11 +94,13 @@ def test_an_older_file_has_the_keys_and_tensors_of_the_text_part_outside(tmp_pat
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("make", [llava, gemma3, llama4, qwen2_5_vl, qwen3_vl])
+@pytest.mark.parametrize("make", [llava, gemma3, gemma4, llama4, qwen2_5_vl, qwen3_vl, qwen3_5])
 def test_the_text_part_gives_their_logits(make, tmp_path) -> None:
     theirs = make().eval()
     enliven(theirs, 7)
-    tower = {llama4: "vision_model", qwen2_5_vl: "visual", qwen3_vl: "visual"}.get(make, "vision_tower")
+    tower = {llama4: "vision_model", qwen2_5_vl: "visual", qwen3_vl: "visual", qwen3_5: "visual"}.get(
+        make, "vision_tower"
+    )
     theirs.save_pretrained(tmp_path)
     opened = read_directory(tmp_path).load()
     ids = torch.tensor([[3, 14, 15, 9, 2, 6]])

@@ -85,7 +85,7 @@ def test_following_the_largest_terms_ends_at_the_embeddings(name: str) -> None:
     ends = [one for one in found if not one.leads_to]
     assert ends
     assert {one.kind for one in ends} <= {"a lookup", "a position", "a row of a table"}
-    assert all(re.match(r"embed\.|L\d\.distances\[", one.address) for one in ends)
+    assert all(re.match(r"embed\.|L\d\.(distances|ple\.tokens)\[", one.address) for one in ends)
     for one in found:
         assert set(one.leads_to) <= set(addresses)
         assert one.holds

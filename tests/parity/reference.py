@@ -135,8 +135,8 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     model = getattr(transformers, f"{name}{kind}")(config)
     generator = torch.Generator().manual_seed(2)
     for name, buffer in model.named_buffers():
-        if name.endswith(("e_score_correction_bias", "expert_bias")):
-            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
+            buffer.copy_(name.endswith("scalar") + 0.3 * torch.randn(buffer.shape, generator=generator))
     return model
 
 
@@ -294,10 +294,30 @@ _LONGROPE = {
 }
 
 
-def _gemma3(**settings: Any) -> nn.Module:
+def _gemma3(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "pad_token_id": 0, "num_hidden_layers": N, **settings}
     config = transformers.Gemma3TextConfig(**{**_LLAMA, "sliding_window_pattern": 3, **given})
-    return transformers.Gemma3ForCausalLM(config)
+    return getattr(transformers, f"Gemma3{'Text' * (kind == 'Model')}{kind}")(config)
+
+
+def _gemma4(**settings: Any) -> nn.Module:
+    """Heads of two widths, the wide ones turned in part; the last layer has no window."""
+    given = {
+        "head_dim": 6,
+        "global_head_dim": 10,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "sliding_window": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "hidden_size_per_layer_input": 0,
+        "pad_token_id": 0,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        },
+    }
+    return _decoder("Gemma4Text", **{**given, **settings})
 
 
 def _phi3(**settings: Any) -> nn.Module:
@@ -588,6 +608,20 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         layer_types=["full_attention", "sliding_attention", "full_attention"],
         final_logit_softcapping=3.0,
         tie_word_embeddings=False,
+    ),
+    "embeddinggemma": lambda: _gemma3("Model", use_bidirectional_attention=True, sliding_window=5),
+    "gemma 4": lambda: _gemma4(),
+    "gemma 4, values of their own, capped and untied": lambda: _gemma4(
+        attention_k_eq_v=False, final_logit_softcapping=2.0, tie_word_embeddings=False, attention_bias=True
+    ),
+    "gemma 4, embeddings of layers and shared keys": lambda: _gemma4(
+        attention_k_eq_v=False,
+        hidden_size_per_layer_input=7,
+        vocab_size_per_layer_input=V,
+        num_kv_shared_layers=3,
+        use_double_wide_mlp=True,
+        num_hidden_layers=5,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention", "full_attention"],
     ),
     "vaultgemma": lambda: _decoder("VaultGemma", head_dim=10, sliding_window=4, pad_token_id=0, num_hidden_layers=N),
     "olmo 2": lambda: _decoder("Olmo2", attention_bias=True, pad_token_id=0),
@@ -908,7 +942,7 @@ def is_encoder(family: str) -> bool:
     return bool(
         re.match(
             r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)"
-            r"|data2vec|roformer|privacy filter",
+            r"|data2vec|roformer|privacy filter|embeddinggemma",
             family,
         )
     )

@@ -88,6 +88,13 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen2_vl_text": {"rope_parameters": _SECTIONS},
     "qwen2_5_vl_text": {"rope_parameters": _SECTIONS},
     "stablelm": {"hidden_size": 32},
+    "gemma4_text": {
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 7,
+        "vocab_size_per_layer_input": V,
+    },
     "deepseek_v2": {**_LATENT, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "v_head_dim": 7},
     "deepseek_v3": _LATENT,
     "glm4_moe_lite": _LATENT,

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 
 Values = Mapping[str, Tensor]
 """New values of parameters, by their paths."""
@@ -39,6 +41,11 @@ class Swapping:
     """A model, and the stages in which each parameter is used: -1 the embedding, a layer, n_layers after the blocks."""
 
     def __init__(self, model: Transformer) -> None:
+        if table_of(model.config).carried:
+            raise UsageError(
+                "layers of this model take keys or embeddings of earlier ones, so that swapped tensors do not spread "
+                "through the stream alone: that is not implemented"
+            )
         self.model, self.depth = model, model.config.n_layers
         stages: tuple[tuple[int, nn.Module | None], ...] = (
             (-1, model.embed),

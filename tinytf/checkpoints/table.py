@@ -69,7 +69,8 @@ class Stored:
     (1, W/2 + 1) …; with ``rotary_last`` they follow the other rows of their head. These three name the field that
     counts the heads, or are that number. ``transposed`` matrices are (in, out). With ``by_row``, our vector is stored
     as a matrix with that many rows; with ``stacked``, the matrices of all experts as one, (E·rows, columns); with
-    ``apart``, our matrix as one for each of that many heads, (H, rows, columns). ``offset`` is added to a stored weight
+    ``apart``, our matrix as one for each of that many heads, (H, rows, columns); with ``of_layers``, those of all
+    layers in one, side by side along ``axis``. ``offset`` is added to a stored weight
     to get ours.
 
     {e} in the name stands for the expert where each is stored separately, or with ``by_row`` for the row; ``expert`` is
@@ -90,6 +91,7 @@ class Stored:
     by_row: str = ""
     stacked: bool = False
     apart: str = ""
+    of_layers: bool = False
     offset: float = 0.0
     axis: int = 0
     bare: bool = False
@@ -291,6 +293,8 @@ class FamilyTable:
         if layer and config is not None:
             layer = str(config.group_of(int(layer)))
         layout = self.stored[name]
+        if layout.of_layers and config is not None:
+            layout = replace(layout, part=int(layer), parts=("switch",) * config.n_layers)
         if kind == "weight":
             return layout.named(layer, kind), layout
         if layout.bias:  # of its own, so not a part of a joint one

@@ -34,6 +34,7 @@ from tinytf.steps.operations.rotate import rotary_table
 from tinytf.steps.operations.scores import attention_scores
 from tinytf.steps.operations.softmax import attention_weights
 from tinytf.steps.program import STREAM, Fused, Instruction, Program
+from tinytf.steps.table import table_of
 
 Look = Callable[[int, Tensor], None]
 Values = dict[str, Array]
@@ -228,6 +229,7 @@ class Decoder:
             isinstance(row.operation, Choose) for block in _blocks(model) for row in getattr(block, "rows", ())
         )
         predicts_next = not model.config.looks_ahead and model.config.head.kind == "lm" and not has_choice
+        is_plain = is_plain and not table_of(model.config).carried
         is_plain = is_plain and all(block.mixer.called == Attention.called for block in model.config.blocks)
         return is_plain and predicts_next and not is_watched(model) and not torch.is_autocast_enabled("cpu")
 

@@ -17,7 +17,7 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Report
-from tinytf.steps.operations import Activate, Add, Multiply, Norm, SumExperts
+from tinytf.steps.operations import Activate, Add, LayerScale, Multiply, Norm, SumExperts
 from tinytf.steps.operations.norm import gain_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -180,6 +180,8 @@ class _Parts:
             self.add(f"{step.name} bias", "norm bias", getattr(site.module, "bias", None), layer)
         elif isinstance(step.operation, Multiply):
             self.rows = [rows * step.operation.factor]
+        elif isinstance(step.operation, LayerScale):
+            self.rows = [rows * _f64(site.module.weight)]
         elif isinstance(step.operation, Activate):  # x·gate(x), and 0 at 0: the gate is frozen
             self.rows = [rows * torch.where(before == 0, 0.0, after / before)]
         else:
@@ -313,7 +315,7 @@ def _send_through_block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, S
     """
     table = parts.trace.steps
     parts.replace(table.input, layer)
-    norms = {step.inputs[0]: step for step in table.stream_norms}
+    norms = {step.inputs[0]: step for step in (*table.stream_norms, *table.stream_scales)}
     for step in table.added:
         parts_added = parts_of(parts, step, layer)
         *steps_on_way, total = table.to_stream(step, layer)

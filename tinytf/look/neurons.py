@@ -231,7 +231,7 @@ def activated(trace: Trace, layer: int) -> Tensor:
 
 def output_weights(model: Transformer, layer: int) -> Tensor:
     """The stored W₂ of a layer, (C, F)."""
-    linear: Any = model.blocks[layer].get_submodule(table_of(model.config).added[-1].module)
+    linear: Any = model.blocks[layer].get_submodule(table_of(model.config).feed_forward.module)
     weight: Tensor = linear.weight
     return weight
 
@@ -247,7 +247,7 @@ class Readout:
         table = table_of(model.config)
         self.has_directions = model.head is not None
         is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
-        self.direct = is_linear and not table.stream_norms and not model.config.logit_cap
+        self.direct = is_linear and not table.stream_norms and not table.stream_scales and not model.config.logit_cap
         scale = model.config.logit_scale * model.config.residual_scale
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
@@ -256,7 +256,7 @@ class Readout:
             narrow: Any = model.get_submodule(narrowing.module)
             self._unembedding = model.unembedding @ narrow.weight  # (V, C)
         self.centres = isinstance(model.final_norm, nn.LayerNorm)
-        rows = f"rows of {table.added[-1].matrix}"
+        rows = f"rows of {table.feed_forward.matrix}"
         no_head = "this model has no language-model head, so"
         if not self.has_directions:
             self.reading = f"{no_head} the units' directions are not read"

@@ -21,7 +21,7 @@ from tinytf.steps.fused import kernels
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.linear import Unembedding
 from tinytf.steps.operations.lookup import Embedding
-from tinytf.steps.operations.operation import Pass
+from tinytf.steps.operations.operation import Carried, Pass
 from tinytf.steps.operations.rotate import rotary_frequencies
 from tinytf.steps.program import STREAM, Program
 from tinytf.steps.table import table_of
@@ -54,13 +54,34 @@ class Block(Program):
         rows = table.in_layer(layer)
         sums = [step for step in rows if step.role == "residual" and isinstance(step.operation, Add)]
         added = [name for step in sums for name in step.inputs[1:]]
-        super().__init__(layer_config, rows, dropped=added, find=partial(kernels, layer_config))
+        self.lent = {step.name: name for step in rows if (name := step.full_name(layer)) in table.carried}
+        super().__init__(
+            layer_config,
+            rows,
+            dropped=added,
+            find=partial(kernels, layer_config),
+            taken={name: table.at(*place).full_name(place[1]) for name, place in table.taken(layer).items()},
+            kept=self.lent,
+        )
 
     def forward(
-        self, x: Tensor, start: int = 0, padding_mask: Tensor | None = None, cache: LayerCache | None = None
+        self,
+        x: Tensor,
+        start: int = 0,
+        padding_mask: Tensor | None = None,
+        cache: LayerCache | None = None,
+        carried: Carried | None = None,
     ) -> Tensor:
-        """The residual stream after the layer: (B, T, C) -> (B, T, C); the first token is at position ``start``."""
-        return self.run({STREAM: x}, Pass(start=start, padding_mask=padding_mask, cache=cache))
+        """The residual stream after the layer: (B, T, C) -> (B, T, C); the first token is at position ``start``.
+
+        What later layers take of this one is added to ``carried``.
+        """
+        if carried is None:
+            return self.run({STREAM: x}, Pass(start=start, padding_mask=padding_mask, cache=cache))
+        values = {STREAM: x, **carried.steps}
+        output = self.run(values, Pass(carried.ids, None, start, padding_mask, cache))
+        carried.steps.update({full: values[name] for name, full in self.lent.items()})
+        return output
 
 
 class Pooling(Program):
@@ -168,13 +189,14 @@ class Transformer(nn.Module):
         step_at = {step.path if layer is None else f"blocks.{layer}.{step.path}": step for step, layer in rows}
         drawn: set[int] = set()  # layers may share their parameters
         with torch.no_grad():
+            for buffer in model.buffers():
+                buffer.zero_()
             for path, module in model.named_modules():
-                undrawn = {id(parameter) for parameter in module.parameters(recurse=False)} - drawn
+                own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+                undrawn = {id(tensor) for tensor in own} - drawn
                 if undrawn:
                     drawn |= undrawn
                     step_at[path].operation.initialise(module, residual if path.endswith(ADDED) else std, generator)
-            for buffer in model.buffers():
-                buffer.zero_()
             if look_back:
                 look_back_first(model.blocks[0], config, generator)
         return model.to(device).eval()
@@ -244,12 +266,18 @@ class Transformer(nn.Module):
                     "clear the cache, and compute the whole text again",
                 )
         x = self.embed(ids, token_types, start, padding_mask)
+        carried = self.carried(ids, x)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
-            x = block(x, start, padding_mask, layer)
+            x = block(x, start, padding_mask, layer, carried)
         if cache is not None:
             cache.advance(length)
         return self.final_norm(x)
+
+    def carried(self, ids: Tensor, x: Tensor) -> Carried | None:
+        """What the blocks take beside the stream, from the ids and embeddings of a text; None if they take nothing."""
+        table = table_of(self.config)
+        return Carried(ids, {table.embedded: x}) if table.carried else None
 
     @property
     def recomputes(self) -> bool:

@@ -9,6 +9,7 @@ from tinytf.parts.part import COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf,
 from tinytf.parts.positions import (
     BIASED,
     GROWN,
+    NOT_OWN,
     OF_DISTANCES,
     SCORED,
     TURNED,
@@ -18,6 +19,7 @@ from tinytf.parts.positions import (
     Rotary,
     make_keys,
     make_projection,
+    owns_keys,
 )
 from tinytf.parts.row import HEADS, KV, MAP, OF_HEADS, VALUES, WIDE, Config, Step
 
@@ -60,6 +62,7 @@ class QKNorm(Part):
 
     Or of all heads at once (``all``). With ``qk_norm_last`` it follows the rotation; without ``qk_norm_gain`` it has
     no parameters, and without ``qk_norm_bias`` no bias where the other norms have one (StableLM).
+    ``v_norm`` norms the values of each head too, without parameters (Gemma 4).
     """
 
     qk_norm: bool = leaf(False, differs=True)
@@ -67,6 +70,7 @@ class QKNorm(Part):
     qk_norm_last: bool = leaf(False)
     qk_norm_gain: bool = leaf(True)
     qk_norm_bias: bool = leaf(True)
+    v_norm: bool = leaf(False)
 
     def require(self) -> None:
         if self.qk_norm_last and self.qk_norm_across != "head":
@@ -75,7 +79,8 @@ class QKNorm(Part):
     def words(self, causal: bool) -> dict[str, str]:
         after = " after the rotation" if self.qk_norm_last else ""
         gain = " without a gain" if not self.qk_norm_gain else "" if self.qk_norm_bias else " without a bias"
-        return {"norm": f"on q and k too{_ACROSS[self.qk_norm_across]}{after}{gain}" if self.qk_norm else ""}
+        queries_keys = self.qk_norm and f"on q and k too{_ACROSS[self.qk_norm_across]}{after}{gain}"
+        return {"norm": listed(queries_keys, self.v_norm and "on v too without a gain")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +92,10 @@ class Attention(Part):
     ``chunk`` it sees only the earlier tokens of its own chunk of that many. Scores are divided by ``attention_divisor``
     (0: √d_head) and softly capped at ``attention_cap``; ``attention_sinks`` adds a learned logit per head that takes a
     share of every softmax. Without ``k_bias`` keys have no bias where queries and values do (DeBERTa). Queries, keys
-    and values are clipped to ±``clip_qkv``. Each of ``relative_buckets`` of distances adds a learned bias to the
-    scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM).
+    and values are clipped to ±``clip_qkv``. ``values_of_keys`` have no matrix of their own: they are the keys before
+    their norm and rotation (Gemma 4). With ``shares_keys`` a layer has queries only: its keys and values are those of
+    the last layer below with its own and as wide a window. Each of ``relative_buckets`` of distances adds a learned
+    bias to the scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM).
     ``talking_heads`` mixes the maps of all heads before and after the softmax. ``attention_gate`` multiplies every
     number that a head gives by the ``gate_function`` of another, computed from the input of attention (Qiu et al.
     2025); with ``gate_by_head`` there is one such number for each head (Laguna).
@@ -113,6 +120,8 @@ class Attention(Part):
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
     k_bias: bool = leaf(True)
+    values_of_keys: bool = leaf(False, differs=True)
+    shares_keys: bool = leaf(False, differs=True)
     o_bias: bool = leaf(True, differs=True)
     latent: Latent = field(default_factory=Latent)
     qk_norms: QKNorm = field(default_factory=QKNorm)
@@ -135,6 +144,10 @@ class Attention(Part):
         self.rotary.require_head(self.d_head, self.positions)
         if not (self.k_bias or self.qkv_bias):
             raise ConfigError("k_bias is false, but qkv_bias is too", "leave k_bias as it is")
+        if self.values_of_keys and (self.latent.kv_rank or self.d_value or (self.qkv_bias and not self.k_bias)):
+            raise ConfigError("values_of_keys need keys of one matrix, with the width and bias of the values")
+        if self.shares_keys and (self.latent.kv_rank or self.attention_gate or self.by_distance.distances):
+            raise ConfigError("shares_keys needs attention without latent keys, gates and distances")
         if self.latent.kv_rank:
             self._require_latent()
         if self.relative_buckets % 4:
@@ -186,6 +199,8 @@ class Attention(Part):
                 self.attention_sinks and "a learned sink for each head in every softmax",
                 bool(self.relative_buckets) and f"a bias for each of {self.relative_buckets} buckets of distance",
                 self.talking_heads and "mixed over heads before and after the softmax",
+                self.values_of_keys and "the values are the keys",
+                self.shares_keys and "keys and values of an earlier layer",
             ),
             "gates": self._gate_words(),
             "widths": listed(
@@ -289,9 +304,17 @@ ROWS: tuple[Step, ...] = (
     Step("k", "keys, both parts", "[k_shared | k_own]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
          make=lambda o, _: o.Join()),
     Step("k", "keys", "{attn_in}·W_K{k_bias}", KV, ("<residual>",), "k", recorded=True,
-         when=lambda c: not _latent(c), make=make_keys, module="attention.k", matrix="W_K"),
+         when=lambda c: not _latent(c) and owns_keys(c), absent=NOT_OWN, make=make_keys, module="attention.k",
+         matrix="W_K"),
+    Step("k", "keys of an earlier layer", "{lender}", KV, (), "k", recorded=True,
+         when=lambda c: not owns_keys(c), make=lambda o, _: o.Same(), lent="scores"),
     Step("v", "values", "{v_in}·W_V{qkv_bias}", VALUES, ("<into v>",), "v", recorded=True,
+         when=lambda c: owns_keys(c) and not c.values_of_keys, absent="{no_v}",
          make=make_projection, module="attention.v", matrix="W_V"),
+    Step("v", "values, as the keys", "k", VALUES, ("<k>",), "v", recorded=True,
+         when=lambda c: owns_keys(c) and c.values_of_keys, make=lambda o, _: o.Same()),
+    Step("v", "values of an earlier layer", "{lender}", VALUES, (), "v", recorded=True,
+         when=lambda c: not owns_keys(c), make=lambda o, _: o.Same(), lent="head_out"),
     Step("gate", "output gate", "{attn_in}·W_G{qkv_bias}", OF_HEADS, ("<residual>",), "attention", recorded=True,
          when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=make_projection,
          module="attention.gate", matrix="W_G", late=True),
@@ -300,18 +323,27 @@ ROWS: tuple[Step, ...] = (
          module="attention.gate", matrix="W_G", late=True),
     Step("q_norm", "queries, normed", "{norm}(q) {across}", HEADS, ("<q>",), "q", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", matrix="gain", late=True),
-    Step("k_norm", "keys, normed", "{norm}(k) {across}", KV, ("<k>",), "k", when=_normed_first,
+    Step("k_norm", "keys, normed", "{norm}(k) {across}", KV, ("<k>",), "k",
+         when=lambda c: _normed_first(c) and owns_keys(c),
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", matrix="gain", late=True),
+    Step("v_norm", "values, normed", "{norm}(v) in each head", VALUES, ("<v>",), "v",
+         when=lambda c: c.v_norm and owns_keys(c),
+         absent="values are not normed in this model",
+         make=lambda o, c: o.Norm(c.norm == "layernorm", c.norm_eps, ()), module="attention.v_norm", matrix="gain",
+         late=True),
     Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", HEADS, ("<q>",), "q", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip),
-    Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", KV, ("<k>",), "k", when=_clipped,
+    Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", KV, ("<k>",), "k",
+         when=lambda c: _clipped(c) and owns_keys(c),
          absent=_NOT_CLIPPED, make=_clip),
-    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", VALUES, ("<v>",), "v", when=_clipped,
+    Step("v_clip", "values, clipped", "{v_clipped} within ±{clip_qkv}", VALUES, ("<v>",), "v",
+         when=lambda c: _clipped(c) and owns_keys(c),
          absent=_NOT_CLIPPED, make=_clip),
     *TURNED,
     Step("q_norm", "queries, normed last", "{norm}({inputs}) {across}", HEADS, ("<q>",), "q", when=_normed_last,
          make=_head_norm, module="attention.q_norm", matrix="gain", late=True),
-    Step("k_norm", "keys, normed last", "{norm}({inputs}) {across}", KV, ("<k>",), "k", when=_normed_last,
+    Step("k_norm", "keys, normed last", "{norm}({inputs}) {across}", KV, ("<k>",), "k",
+         when=lambda c: _normed_last(c) and owns_keys(c),
          make=_head_norm, module="attention.k_norm", matrix="gain", late=True),
     *GROWN,
     *OF_DISTANCES,
@@ -375,7 +407,10 @@ def formulas(c: Config) -> dict[str, str]:
         "attention_cap": f"{c.attention_cap:g}",
         "hidden": _hidden(c),
         "clip_qkv": f"{c.clip_qkv:g}",
-        "values": "v_clip" if c.clip_qkv else "v",
+        "no_v": NOT_OWN if c.shares_keys else "the values of this layer are its keys, as projected",
+        "lender": "as in the last layer below with its own",
+        "v_clipped": "v_norm" if c.v_norm else "v",
+        "values": "v" if c.shares_keys else "v_clip" if c.clip_qkv else "v_norm" if c.v_norm else "v",
         "last_head": str(c.n_heads - 1),
     }
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from tinytf.errors import ConfigError
-from tinytf.parts import attention, feed_forward, gated_delta, mamba, mamba2, norm, short_conv
+from tinytf.parts import attention, feed_forward, gated_delta, layer_inputs, mamba, mamba2, norm, short_conv
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.gated_delta import GatedDelta
+from tinytf.parts.layer_inputs import LayerInputs
 from tinytf.parts.mamba import Mamba
 from tinytf.parts.mamba2 import Mamba2
 from tinytf.parts.norm import Norms, Residual
@@ -24,11 +25,16 @@ class BlockConfig(Part):
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
+    layer_inputs: LayerInputs = field(default_factory=LayerInputs)
 
     def require(self) -> None:
         norms, kind = self.norms, self.residual.residual
         if not self.feed_forward.d_ff and (norms.norm_order != "pre" or kind == "parallel"):
             raise ConfigError("d_ff is 0, but only a sequential pre-norm block can do without a feed-forward")
+        if self.residual.layer_scale and norms.norm_order == "post":
+            raise ConfigError("layer_scale multiplies a sum that nothing norms, but norm_order is 'post'")
+        if self.layer_inputs.d_layer_input and not self.residual.layer_scale:
+            raise ConfigError("d_layer_input needs layer_scale")
         if norms.shared_norm and kind != "parallel":
             raise ConfigError(f"a shared norm needs a parallel residual, not {kind!r}")
         if kind == "parallel" and norms.norm_order != "pre":
@@ -37,7 +43,7 @@ class BlockConfig(Part):
             raise ConfigError("input_norm is false, but only a sequential pre-norm block can do without that norm")
 
     def words(self, causal: bool) -> dict[str, str]:
-        parts = (self.residual, self.norms, self.mixer, self.feed_forward)
+        parts = (self.residual, self.norms, self.mixer, self.feed_forward, self.layer_inputs)
         return merged(*(part.words(causal) for part in parts))
 
 
@@ -51,6 +57,6 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 ROWS: tuple[Step, ...] = (
     *norm.BEFORE_MIXER, *_rows_of(Attention, attention), *_rows_of(GatedDelta, gated_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
-    *norm.BETWEEN, *feed_forward.ROWS, *norm.AFTER,
+    *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *layer_inputs.ROWS, *norm.AFTER,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

@@ -75,7 +75,8 @@ class Experts(Part):
         best = f", each by its best {self.group_best}" * (self.group_best > 1)
         weights = listed(
             f"a {self.router} router" + " with biases" * self.router_bias,
-            self.choice_bias and "a bias in the choice only" + " on the router's own numbers" * (not self.choice_of_scores),
+            self.choice_bias
+            and "a bias in the choice only" + " on the router's own numbers" * (not self.choice_of_scores),
             self.expert_groups > 1 and f"from the best {self.groups_per_token} of {self.expert_groups} groups" + best,
             self._sum_words(),
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
@@ -101,7 +102,7 @@ class FeedForward(Part):
     in each layer. ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
-    d_ff: int = leaf(limits=COUNT)
+    d_ff: int = leaf(limits=COUNT, differs=True)
     activation: str = choice("relu", "relu2", "gelu", "gelu_tanh", "silu", "xielu", default="gelu")
     gated: bool = leaf(False)
     glu_limit: float = leaf(0.0, NOT_NEGATIVE)

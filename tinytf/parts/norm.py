@@ -67,17 +67,19 @@ class Residual(Part):
     """How a block adds to the residual stream: after each part (``sequential``), or both parts at once (``parallel``).
 
     In a parallel block the feed-forward reads the same stream as attention. ``residual_scale`` multiplies what is
-    added.
+    added. ``layer_scale`` multiplies the stream after each layer by a number of its own (Gemma 4).
     """
 
     residual: str = choice("sequential", "parallel")
     residual_scale: float = leaf(1.0, ABOVE_ZERO)
+    layer_scale: bool = leaf(False)
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
             "residual": listed(
                 self.residual == "parallel" and "attention and feed-forward side by side",
                 self.residual_scale != 1 and f"additions times {self.residual_scale:g}",
+                self.layer_scale and "each layer's output times a number of its own",
             )
         }
 
@@ -117,7 +119,8 @@ _NO_OUTPUT_NORM = "the outputs of attention and feed-forward are not normed in t
 _NOT_SCALED = "the outputs of attention and feed-forward are not scaled in this model"
 
 BEFORE_MIXER: tuple[Step, ...] = (
-    Step("in", "block input", "x", WIDE, (), recorded=True, make=lambda o, _: o.Add(), from_stream=True),
+    Step("in", "block input", "x", WIDE, (), recorded=True, from_stream=True,
+         make=lambda o, c: o.Same() if c.d_layer_input else o.Add()),
     Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",), when=normed_input,
          make=make_norm, module="norm1", matrix="gain"),
 )  # fmt: skip
@@ -139,20 +142,27 @@ BETWEEN: tuple[Step, ...] = (
          make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
 """From the output of attention to the input of the feed-forward."""
-AFTER: tuple[Step, ...] = (
+FFN_ADDED: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="ffn_norm", matrix="gain"),
     Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", WIDE, ("<ffn>",), "ffn",
          when=lambda c: _scaled_residual(c) and has_ffn(c), absent=_NOT_SCALED, make=_scale_added),
-    Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
-         make=lambda o, _: o.Add()),
+    Step("sum", "residual after feed-forward, to be scaled", "{inputs}", WIDE, ("<added>",),
+         when=lambda c: c.layer_scale, make=lambda o, _: o.Add()),
+)  # fmt: skip
+"""From the output of the feed-forward to the residual stream, where more follows."""
+AFTER: tuple[Step, ...] = (
+    Step("out", "block output, scaled", "{inputs} · s", WIDE, ("<residual>",), recorded=True,
+         when=lambda c: c.layer_scale, make=lambda o, _: o.LayerScale(), module="scale", matrix=""),
+    Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True,
+         when=lambda c: c.norm_order != "post" and not c.layer_scale, make=lambda o, _: o.Add()),
     Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
-         "this model norms before each part; the sum is out", make=lambda o, _: o.Add()),
+         "the layers of this model add up to out directly", make=lambda o, _: o.Add()),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
          when=_order("post"), make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
-"""From the output of the feed-forward to the residual stream."""
+"""To the residual stream after the layer."""
 FINAL: tuple[Step, ...] = (
     Step("final.norm", "final norm", "{norm}(x)", WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
          absent="norms come after the residual sums in this model, so the last block's norm2 is the final norm",

@@ -19,13 +19,14 @@ class Rotary(Part):
 
     rope_theta: float = leaf(10_000.0, ABOVE_ZERO, differs=True)
     rope_width: int = leaf(0, COUNT, differs=True)
-    rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", "reversed", differs=True)
+    rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", "proportional", "reversed", differs=True)
     rope_factor: float = leaf(1.0, ABOVE_ZERO, differs=True)
     rope_low_frequency: float = leaf(1.0)
     rope_high_frequency: float = leaf(4.0)
     rope_original_context: int = leaf(0, COUNT)
     rope_attention_factor: float = leaf(1.0, ABOVE_ZERO)
     rope_truncate: bool = leaf(True)
+    rope_turned: int = leaf(0, COUNT)
     rope_short_factors: tuple[float, ...] = leaf((), ABOVE_ZERO)
     rope_long_factors: tuple[float, ...] = leaf((), ABOVE_ZERO)
 
@@ -57,6 +58,10 @@ class Rotary(Part):
             "linear": f"all frequencies / {self.rope_factor:g}",
             "llama3": f"long waves / {self.rope_factor:g} (llama3, {waves})",
             "yarn": f"long waves / {self.rope_factor:g} (yarn, {waves}{'' if self.rope_truncate else ', not rounded'})",
+            "proportional": listed(
+                f"only the fastest {self.rope_turned} of {rotated_width // 2} pairs turned",
+                self.rope_factor != 1 and f"all frequencies / {self.rope_factor:g}",
+            ),
             "longrope": f"each frequency by its own factor (longrope, {f' and {since} on '.join(ranges)})",
         }
         multiplied = self.rope_scaling in ("yarn", "longrope") and self.rope_attention_factor != 1
@@ -73,6 +78,8 @@ class Rotary(Part):
             raise ConfigError(f"d_head {width} is odd, but RoPE rotates pairs of dimensions")
         if self.rope_scaling != "none" and positions != "rotary":
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rotary positions")
+        if self.rope_scaling == "proportional" and not 2 * self.rope_turned <= (self.rope_width or width):
+            raise ConfigError(f"rope_turned {self.rope_turned} pairs are more than d_head {width} has")
         for name in ("rope_short_factors", "rope_long_factors") if self.rope_scaling == "longrope" else ():
             count, pairs = len(getattr(self, name)), (self.rope_width or width) // 2
             if count != pairs:
@@ -174,6 +181,14 @@ def _rotary(c: Config) -> bool:
     return c.positions == "rotary"
 
 
+def owns_keys(c: Config) -> bool:
+    """Whether attention makes keys and values of its own."""
+    return not c.shares_keys
+
+
+NOT_OWN = "this layer takes the keys and values of an earlier one"
+
+
 def _distant(matrices: bool, *, keys: bool) -> Predicate:
     """Whether keys (or queries) are made of distances, by ``matrices`` of their own (or by those of tokens)."""
     return lambda c: (c.distance_keys if keys else c.distance_queries) and c.distance_matrices == matrices
@@ -190,7 +205,8 @@ _NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 TURNED: tuple[Step, ...] = (
     Step("q_rot", "queries, rotated", "q turned by its position", HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
-    Step("k_rot", "keys, rotated", "k turned by its position", KV, ("<k>",), "k", when=_rotary,
+    Step("k_rot", "keys, rotated", "k turned by its position", KV, ("<k>",), "k",
+         when=lambda c: _rotary(c) and owns_keys(c),
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
 )  # fmt: skip
 """Queries and keys, rotated by RoPE."""
@@ -252,7 +268,9 @@ def formulas(c: Config) -> dict[str, str]:
     position = f"(t + {c.query_scale_first})" if c.query_scale_first else "t"
     unnormed = "embeddings of distances are not normed in this model"
     return {
-        "no_rotary": no_sum or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
+        "no_rotary": no_sum
+        or (NOT_OWN if _rotary(c) else "")
+        or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
         "no_added_positions": no_sum or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "distances": "n" if c.distance_norm else "R",
         "no_distance_norm": unnormed if c.distances else _NO_DISTANCES,

@@ -34,7 +34,8 @@ class Step:
     ``recorded`` steps are stored during the forward pass; the others are derived from them on demand. ``core``: part of
     the attention core; ``in_experts``: between a router and the sum over experts; ``from_stream``: reads the residual
     stream of the layer below; ``to_loss``: the loss depends on it; ``shared``: all layers have the same parameters;
-    ``mixer``: only layers with this kind of mixer have the row.
+    ``mixer``: only layers with this kind of mixer have the row; ``lent``: it takes the keys or values of an earlier
+    layer, the input with this number of its scores or head outputs.
 
     Every step has a module in the model that can be hooked: the one with its parameters, else one named after the step,
     or at the path ``at``. Parameters of ``late`` rows are registered, and drawn from the seed, after all others.
@@ -61,6 +62,7 @@ class Step:
     from_stream: bool = False
     to_loss: bool = True
     shared: bool = False
+    lent: str = ""
     operation: Any = None
     reads: str = ""
 

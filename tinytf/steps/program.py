@@ -5,7 +5,7 @@ kernel may replace several rows while none of them is hooked. Shapes: B batch, T
 C d_model.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,7 @@ def _hooked_beside(module: nn.Module) -> bool:
     return bool(module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
-_BLOCK = ("norm1", "attention", "delta", "conv", "mamba", "attn_norm", "norm2", "ffn", "ffn_norm")
+_BLOCK = ("norm1", "attention", "delta", "conv", "mamba", "attn_norm", "norm2", "ffn", "ffn_norm", "ple")
 
 
 def _registered(step: Step) -> tuple[int, bool]:
@@ -130,9 +130,10 @@ Find = Callable[[Sequence[Instruction]], Iterable[Fused]]
 class Program(nn.Module):
     """Rows of a table as modules, registered under their paths relative to ``base``, run in order.
 
-    ``outside`` names the inputs that the caller supplies beside the stream; an operation finds others that no row
-    computes, such as ids, in the Pass. Dropout follows the ``dropped`` steps in training. ``find`` finds the rows that
-    kernels can replace; with ``fused`` false, every row runs by itself.
+    ``outside`` names the inputs that the caller supplies beside the stream, ``taken`` those of other layers, by the row
+    that takes them; ``kept`` rows stay in ``values``. An operation finds others that no row computes, such as ids, in
+    the Pass. Dropout follows the ``dropped`` steps in training. ``find`` finds the rows that kernels can replace; with
+    ``fused`` false, every row runs by itself.
     """
 
     def __init__(
@@ -142,6 +143,8 @@ class Program(nn.Module):
         base: str = "",
         *,
         outside: Collection[str] = (),
+        taken: Mapping[str, str] = {},
+        kept: Collection[str] = (),
         dropped: Collection[str] = (),
         find: Find = lambda _: (),
     ) -> None:
@@ -152,9 +155,9 @@ class Program(nn.Module):
             module = Borrowed(self.get_submodule(step.module)) if borrows else step.operation.make_module(config, step)
             home.add_module(leaf, module)
         self.dropout, self.fused = nn.Dropout(config.dropout), True
-        self.available = {*outside, *(step.name for step in rows)}
+        self.available, self.taken = {*outside, *(step.name for step in rows)}, dict(taken)
         self.rows = [self._instruction(config, step, base) for step in rows]
-        self._free()
+        self._free({*taken.values(), *kept})
         scores = {row.inputs[0] for row in self.rows if row.step.core and row.operation.distribution}
         for row in self.rows:
             row.hides, row.drops = row.name in scores, row.name in dropped
@@ -171,13 +174,15 @@ class Program(nn.Module):
 
     def _instruction(self, config: ModelConfig, step: Step, base: str) -> Instruction:
         inputs = (STREAM,) if step.from_stream else tuple(name for name in step.inputs if name in self.available)
+        if step.name in self.taken:
+            inputs = (self.taken[step.name],)
         instruction = Instruction(step, inputs, *self._place(step.path.removeprefix(base)))
         if step.has_heads and step.operation.side_by_side:
             instruction.heads = config.n_kv_heads if "kv head" in step.axes else config.n_heads
         return instruction
 
-    def _free(self) -> None:
-        last = {name: row for row in self.rows for name in row.inputs}
+    def _free(self, kept: Collection[str]) -> None:
+        last = {name: row for row in self.rows for name in row.inputs if name not in kept}
         for name, row in last.items():
             row.frees += (name,)
 

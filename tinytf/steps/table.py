@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinytf.config import ModelConfig
+from tinytf.errors import ConfigError
 from tinytf.parts import (
     attention,
     block,
@@ -20,6 +21,7 @@ from tinytf.parts import (
     feed_forward,
     gated_delta,
     head,
+    layer_inputs,
     mamba,
     mamba2,
     norm,
@@ -71,7 +73,20 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *pooling.ROWS, *head.ROWS)
 """Every row that any model can have, in order of computation."""
-_PARTS = (embedding, norm, attention, gated_delta, short_conv, mamba2, mamba, positions, feed_forward, pooling, head)
+_PARTS = (
+    embedding,
+    norm,
+    attention,
+    gated_delta,
+    short_conv,
+    mamba2,
+    mamba,
+    positions,
+    feed_forward,
+    layer_inputs,
+    pooling,
+    head,
+)
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
@@ -191,7 +206,8 @@ class StepTable:
         self.weights = "weights" if "weights" in self.by_name else mixing.inputs[0]  # not so where heads are mixed
         # The outputs of attention and feed-forward that are added to the residual stream, before any norm.
         self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
-        self.ffn_activation = self.added[-1].inputs[0] if config.d_ff else ""
+        self.feed_forward = next((step for step in reversed(self.added) if step.name == "ffn"), self.added[-1])
+        self.ffn_activation = self.feed_forward.inputs[0] if config.d_ff else ""
 
     def __reduce__(self) -> "tuple[Callable[[ModelConfig], StepTable], tuple[ModelConfig]]":
         return table_of, (self.config,)
@@ -271,6 +287,13 @@ class StepTable:
 
         return tuple(step for step in self.layer_steps if streams(step))
 
+    @property
+    def stream_scales(self) -> tuple[Step, ...]:
+        """The steps that multiply the residual stream itself by a number."""
+        from tinytf.steps.operations import LayerScale
+
+        return tuple(step for step in self.layer_steps if isinstance(step.operation, LayerScale))
+
     def has_own(self, step: Step, layer: int | None) -> bool:
         """Whether this step is the first one computed with the parameters of its module."""
         if layer is not None and self.first_layer_with(step.module, layer) != layer:
@@ -341,9 +364,36 @@ class StepTable:
         layers_below = self.config.n_layers if layer is None else layer
         if step.from_stream:
             return ((self.output, layers_below - 1),) if layers_below else ((self.embedded, None),)
+        if step.lent and layer is not None:
+            return ((self.by_key[step.lent, self.lender(layer)].inputs[1], self.lender(layer)),)
         source_layer = self.config.n_layers - 1 if layer is None else layer
         steps = (self.by_key.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
         return tuple((source.name, source_layer if source.in_layer else None) for source in steps if source.is_tensor)
+
+    def lender(self, layer: int) -> int:
+        """The layer whose keys and values this one takes: the last below with its own and the same window.
+
+        Raises ConfigError without one, or if its heads are others.
+        """
+        taker = self.config.at(layer)
+        for below in range(layer - 1, -1, -1):
+            lender = self.config.at(below)
+            if lender.window == taker.window and not lender.shares_keys and lender.mixer == taker.mixer:
+                if any(getattr(lender, name) != getattr(taker, name) for name in ("n_kv_heads", "d_head", "d_value")):
+                    raise ConfigError(f"layer {layer} takes the keys of layer {below}, but has heads of other sizes")
+                return below
+        raise ConfigError(f"no layer below layer {layer} has the keys that it takes")
+
+    def taken(self, layer: int) -> dict[str, StepKey]:
+        """The steps outside a layer that it takes beside the stream, each by the one of its own that takes it."""
+        readers = (step for step in self.in_layer(layer) if not step.from_stream)
+        return {step.name: place for step in readers for place in self.sources(step, layer) if place[1] != layer}
+
+    @cached_property
+    def carried(self) -> dict[str, StepKey]:
+        """The steps that later layers take beside the stream, by full name."""
+        places = [place for layer in range(self.config.n_layers) for place in self.taken(layer).values()]
+        return {self.at(*place).full_name(place[1]): place for place in places}
 
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""

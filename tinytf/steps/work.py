@@ -99,5 +99,5 @@ def _keys_values_work(config: ModelConfig, step: Step, tokens: int) -> int:
 
 def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
     """Keys and values of one token in all layers with attention: key-value heads · (d_head + d_value) · bytes each."""
-    layers = len(table_of(config).attention_layers)
-    return layers * config.n_kv_heads * (config.d_head + config.value_width) * bytes_per_number
+    layers = map(config.at, table_of(config).attention_layers)
+    return bytes_per_number * sum(layer.n_kv_heads * (layer.d_head + layer.value_width) for layer in layers)

@@ -97,12 +97,14 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
     config, last = model.config, model.config.n_layers - 1
     keep: dict[str, Tensor] = {}
     with recording_hooks(model, keep, ()):
-        x = model.embed(torch.tensor([ids], device=weight.device), typed([encoding.types], weight.device))  # (1, T, C)
+        given = torch.tensor([ids], device=weight.device)
+        x = model.embed(given, typed([encoding.types], weight.device))  # (1, T, C)
+    carried = model.carried(given, x)
     yield Trace(model, encoding, Recording(keep, (), ()))
     for layer, block in enumerate(model.blocks):
         keep = {}
         with recording_hooks(model, keep, (layer,)):
-            x = block(x, 0, None)
+            x = block(x, 0, None, None, carried)
         yield Trace(model, encoding, Recording(keep, (), (layer,)))
     keep = {f"L{last}.{table_of(config).output}": x[0]}
     with recording_hooks(model, keep, ()):

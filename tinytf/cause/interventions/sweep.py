@@ -16,6 +16,7 @@ from tinytf.cause.interventions.hooks import Change, HookPoint, Intervention, ch
 from tinytf.model.batches import most_tokens
 from tinytf.report import Progress, Verified, ignore_progress
 from tinytf.resume_log import ResumeLog
+from tinytf.steps.operations.operation import Carried
 from tinytf.tolerance import Coarse, TwoResults, compare
 from tinytf.trace.trace import Trace
 
@@ -99,17 +100,21 @@ def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[
     model = trace.model
     numbers: list[int] = []
     x: Tensor | None = None
+    carried: Carried | None = None
     for layer in range(min(row[0].point.layer for row in rows.values()), model.config.n_layers):
         block: Any = model.blocks[layer]
         starting = [number for number, row in rows.items() if row[0].point.layer == layer]
         arguments = (start, None, _before(trace, layer, start))
-        parts = [] if x is None else [block(x, *arguments)]
+        parts = [] if x is None else [block(x, *arguments, carried)]
+        carrying = [] if x is None else [carried]
         if starting:
             plain = trace.step(trace.steps.input, layer)[None, start:]  # (1, T, C)
+            carrying.append(_carried(trace, layer, start))
             with changed(model, _changes([rows[number] for number in starting], start)):
-                parts.append(block(plain, *arguments))  # one row goes in, one for each of ``rows`` comes out
+                # one row goes in, one for each of ``rows`` comes out
+                parts.append(block(plain, *arguments, carrying[-1]))
         numbers += starting
-        x = torch.cat(parts)
+        x, carried = torch.cat(parts), _joined(carrying, [len(part) for part in parts])
     assert x is not None
     return numbers, x
 
@@ -151,5 +156,31 @@ def _before(trace: Trace, layer: int, start: int) -> _Before | None:
         return None
     table = trace.steps
     core = [step for step in table.layer_steps if step.core]
-    keys, values = (trace.step(step.inputs[1], layer)[:, :start] for step in (core[0], core[-1]))
-    return _Before(keys, values)
+    inputs = (table.at(step.name, layer).inputs[1] for step in (core[0], core[-1]))
+    return _Before(*(trace.step(name, layer)[:, :start] for name in inputs))
+
+
+def _carried(trace: Trace, layer: int, start: int) -> Carried | None:
+    """What the blocks from ``layer`` on take of the plain run beside the stream, from position ``start`` on."""
+    if not trace.steps.carried:
+        return None
+    steps: dict[str, Tensor] = {}
+    for full, (name, at) in trace.steps.carried.items():
+        if at is None or at < layer:
+            axis, tensor = trace.steps.at(name, at).token_axis or 0, trace.step(name, at)
+            steps[full] = tensor.narrow(axis, start, tensor.shape[axis] - start)[None]
+    return Carried(torch.tensor([trace.encoding.ids[start:]], device=trace.last_hidden.device), steps)
+
+
+def _joined(parts: Sequence[Carried | None], counts: Sequence[int]) -> Carried | None:
+    """What several groups of ``counts`` rows carry, as one."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    steps = {
+        full: torch.cat(
+            [part.steps[full].expand(n, *tensor.shape[1:]) for part, n in zip(present, counts, strict=True)]
+        )
+        for full, tensor in present[0].steps.items()
+    }
+    return Carried(present[0].ids, steps)

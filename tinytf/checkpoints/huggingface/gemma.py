@@ -100,13 +100,38 @@ _OMITTED = {
     "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072,
 }  # fmt: skip
 """Keys that the multimodal Gemma 3 omits from its text_config."""
+_WINDOWS = windows(_FIVE_OF_SIX, 4096)
+
+
+def _read_sight(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The windows; a model that looks both ways (EmbeddingGemma) sees half of one to each side, and has no head."""
+    found = _WINDOWS.read(fields, draft, tensors)
+    if not fields.flag("use_bidirectional_attention", False):
+        return found
+    if any("CausalLM" in name for name in fields.array("architectures", str, ())):
+        raise fields.fault("use_bidirectional_attention true is not implemented with a next-token head")
+    halved = {"window": _half(found.get("window", 0))}
+    by_layer = tuple((name, tuple(map(_half, values))) for name, values in found.get("by_layer", ()))
+    return {"causal": False, "head": "none", **({"by_layer": by_layer} if by_layer else halved)}
+
+
+def _half(window: int) -> int:
+    return window // 2 + 1 if window else 0
+
+
+def _write_sight(config: ModelConfig) -> dict[str, Any]:
+    keys = _WINDOWS.write(config)
+    if config.causal or not keys["sliding_window"]:
+        return {**keys, "use_bidirectional_attention": not config.causal}
+    return {**keys, "use_bidirectional_attention": True, "sliding_window": 2 * (keys["sliding_window"] - 1)}
+
 
 GEMMA3 = replace(
     GEMMA2,
     name="Gemma 3",
     model_type="gemma3_text",
     classes={"none": "Gemma3TextModel", "lm": "Gemma3ForCausalLM"},
-    only={**GEMMA2.only, "attn_logit_softcapping": ()},  # transformers ignores it
+    only={"attn_logit_softcapping": ()},  # transformers ignores it
     fixed={**_FIXED, "qk_norm": True},
     settings=(
         *(replace(key, default=_OMITTED.get(key.name, key.default)) for key in UNTURNED),
@@ -115,9 +140,9 @@ GEMMA3 = replace(
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
         cap("final_logit_softcapping", "logit_cap", 0.0),
         Group(_read_scales, _write_scales),
-        windows(_FIVE_OF_SIX, 4096),
         *_ENDS,
+        Group(_read_sight, _write_sight),
     ),
-    harmless=("_sliding_window_pattern",),
+    harmless=("_sliding_window_pattern", "sliding_window_pattern"),
 )
-"""Gemma 3, text only (Kamath et al. 2025): QK norms, and windows with their own rotary base."""
+"""Gemma 3 (Kamath et al. 2025), text only, and EmbeddingGemma: QK norms, and windows with their own rotary base."""

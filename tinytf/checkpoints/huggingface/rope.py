@@ -49,6 +49,9 @@ def rope(
             rotary.require("mrope_section", ())
         word = rotary.word("rope_type" if "rope_type" in rotary.data else "type", scalings, "default")
         values: dict[str, Any] = {"rope_theta": rotary.number("rope_theta", base), "rope_scaling": word}
+        if word == "proportional":
+            pairs = int(rotary.number("partial_rotary_factor", 1.0) * draft["d_head"] // 2)
+            return {**values, "rope_turned": pairs, "rope_factor": rotary.number("factor", 1.0)}
         if share is None:
             rotary.require("partial_rotary_factor", _WHOLE_WIDTH)
         else:
@@ -92,17 +95,22 @@ def rope(
             SLIDING: common.object(SLIDING) or empty,
         }
         bases = {FULL: base, SLIDING: base if local is None else local(fields)}
-        settings = {kind: read_settings(fields, rotary, common, draft, bases[kind]) for kind, rotary in by_kind.items()}
         layers = kinds(fields, draft)
-        return _by_kind(fields, {kind: settings[kind] for kind in dict.fromkeys(layers)}, layers)
+        settings = {
+            kind: read_settings(fields, by_kind[kind], common, _of_layer(draft, layers.index(kind)), bases[kind])
+            for kind in dict.fromkeys(layers)
+        }
+        return _by_kind(fields, settings, layers)
 
     def write_settings(config: ModelConfig) -> dict[str, Any]:
         word = next(word for word, ours in scalings.items() if ours == config.rope_scaling)
         keys: dict[str, Any] = {"rope_type": word, "rope_theta": config.rope_theta}
         if share is not None:
             keys["partial_rotary_factor"] = written_share(config)
-        if word in ("linear", "llama3", "yarn"):
+        if word in ("linear", "llama3", "yarn", "proportional"):
             keys["factor"] = config.rope_factor
+        if word == "proportional":
+            keys["partial_rotary_factor"] = _share_of(2 * config.rope_turned, config.d_head)
         if word in ("llama3", "yarn", "longrope"):
             keys[_ORIGINAL] = config.rope_original_context
         for key in {"llama3": _LLAMA3, "yarn": _YARN}.get(word, ()):
@@ -117,7 +125,8 @@ def rope(
 
     def write(config: ModelConfig) -> dict[str, Any]:
         first = config.at((config.rotary_layers or (0,))[0])
-        if first.rope_scaling not in scalings.values() or (share is None and first.rope_width):
+        used = {config.at(layer).rope_scaling for layer in config.rotary_layers}
+        if not used <= set(scalings.values()) or (share is None and first.rope_width):
             return {}  # this family cannot express it
         outside = {_ORIGINAL: first.rope_original_context} if original and first.rope_original_context else {}
         if kinds is None:
@@ -161,8 +170,16 @@ def rotary_pairs(fields: Fields, draft: Draft, share: float, theta: float, *, od
 
 def written_share(config: ModelConfig) -> float:
     """The fraction of a head that RoPE rotates, such that transformers, which truncates, gets the same width."""
-    share = config.rope.width / config.d_head
-    return share if int(config.d_head * share) == config.rope.width else (config.rope.width + 0.5) / config.d_head
+    return _share_of(config.rope.width, config.d_head)
+
+
+def _share_of(part: int, width: int) -> float:
+    return part / width if int(width * (part / width)) == part else (part + 0.5) / width
+
+
+def _of_layer(draft: Draft, layer: int) -> dict[str, Any]:
+    """The draft of one layer."""
+    return {**draft, **{name: values[layer] for name, values in draft.get("by_layer", ())}}
 
 
 def _by_kind(fields: Fields, settings: Mapping[str, dict[str, Any]], layers: Sequence[str]) -> dict[str, Any]:

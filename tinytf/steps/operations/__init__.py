@@ -16,6 +16,7 @@ from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
+from tinytf.steps.operations.layer_scale import LayerScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
@@ -32,6 +33,7 @@ from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.route_near import RouteNear
+from tinytf.steps.operations.same import Same
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scan import Scan
 from tinytf.steps.operations.scores import Scores
@@ -63,6 +65,7 @@ __all__ = [
     "HeadNorm",
     "Join",
     "Keep",
+    "LayerScale",
     "Linear",
     "Lookup",
     "Mask",
@@ -81,6 +84,7 @@ __all__ = [
     "Rotate",
     "Route",
     "RouteNear",
+    "Same",
     "Scale",
     "Scan",
     "Scores",

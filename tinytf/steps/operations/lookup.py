@@ -40,9 +40,13 @@ class Embedding(nn.Module):
 
 @dataclass(frozen=True)
 class Lookup(Operation):
-    """The row of each token in the table; for ``types`` that of its type, which is 1 in the second text of a pair."""
+    """The row of each token in the table, times ``scale`` (0: the model's).
+
+    For ``types`` it is that of the token's type, which is 1 in the second text of a pair.
+    """
 
     types: bool = False
+    scale: float = 0.0
 
     words = "a lookup"
 
@@ -51,7 +55,8 @@ class Lookup(Operation):
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
         count = config.n_token_types if self.types else config.vocab_size
-        return Embedding(count, config.sizes[step.axes[-1]], 1.0 if self.types else config.embed_scale)
+        scale = self.scale or (1.0 if self.types else config.embed_scale)
+        return Embedding(count, config.sizes[step.axes[-1]], scale)
 
     def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
         if not self.types:

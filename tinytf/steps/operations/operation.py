@@ -49,6 +49,14 @@ class Pass:
     table: Tensor | None = None
 
 
+@dataclass
+class Carried:
+    """What layers take beside the stream: the ``ids``, and steps of earlier layers and the embeddings by full name."""
+
+    ids: Tensor
+    steps: dict[str, Tensor]
+
+
 ALONE = Pass()
 
 

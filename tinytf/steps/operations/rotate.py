@@ -42,6 +42,11 @@ def _yarn(frequency: Tensor, rope: Rope) -> Tensor:
     return divided * frequency / rope.factor + (1 - divided) * frequency
 
 
+def _first(turned: int, frequency: Tensor) -> Tensor:
+    """The first ``turned`` frequencies, and 0 for the rest."""
+    return torch.cat((frequency[:turned], torch.zeros_like(frequency[turned:])))
+
+
 ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
     "none": lambda frequency, _: frequency,
     "reversed": lambda frequency, _: -frequency,
@@ -49,6 +54,7 @@ ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
     "llama3": _stretched,
     "yarn": _yarn,
     "longrope": lambda frequency, rope: frequency / torch.tensor(rope.factors),
+    "proportional": lambda frequency, rope: _first(rope.turned, frequency) / rope.factor,
 }
 
 
@@ -71,6 +77,7 @@ ROPE_SCALING_CODE: dict[str, Callable[[Rope], list[str]]] = {
         f"turn = divided * turn / {rope.factor} + (1 - divided) * turn",
     ],
     "longrope": lambda rope: [f"turn = turn / torch.tensor({list(rope.factors)})"],
+    "proportional": lambda rope: [f"turn = turn * (torch.arange({rope.width // 2}) < {rope.turned}) / {rope.factor}"],
 }
 """The scaling of the frequencies as lines of PyTorch."""
 

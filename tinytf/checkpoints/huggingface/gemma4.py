@@ -1,0 +1,130 @@
+"""Gemma 4, text only: wider heads and values made of keys in layers without a window, embeddings of layers."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.gemma import GEMMA2, cap
+from tinytf.checkpoints.huggingface.llama import UNTURNED
+from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head, merge_fields
+from tinytf.checkpoints.huggingface.windows import FULL, all_but_nth, layer_kinds, windows
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields
+
+_FIVE_OF_SIX = layer_kinds(all_but_nth("sliding_window_pattern", 6))
+_OF_HEADS = {"d_head": "head_dim", "n_kv_heads": "num_key_value_heads"}
+
+
+def _kinds(fields: Fields, draft: Draft) -> list[str]:
+    """The kind of each layer; transformers gives the last one no window, whatever the file says."""
+    return [*_FIVE_OF_SIX(fields, draft)[:-1], FULL]
+
+
+def _read_heads(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The heads of each layer, from per_layer_config, or from the keys of the layers without a window."""
+    kinds, shared = _kinds(fields, draft), fields.flag("attention_k_eq_v", False)
+    usual = {"d_head": fields.whole("head_dim", 256, least=1), "n_kv_heads": fields.whole("num_key_value_heads", 4)}
+    wide = {
+        "d_head": fields.whole("global_head_dim", 512, least=1),
+        "n_kv_heads": fields.whole("num_global_key_value_heads", usual["n_kv_heads"])
+        if shared
+        else usual["n_kv_heads"],
+    }
+    layers = [wide if kind == FULL else usual for kind in kinds]
+    if (own := fields.object("per_layer_config")) is not None:
+        of_layers = [own.object(str(layer)) or Fields({}, fields.source) for layer in range(len(kinds))]
+        layers = [{ours: one.whole(key, usual[ours]) for ours, key in _OF_HEADS.items()} for one in of_layers]
+        for one in of_layers:
+            one.refuse_unknown(())
+    return merge_fields(
+        *(by_layer(name, [layer[name] for layer in layers]) for name in _OF_HEADS),
+        by_layer("values_of_keys", [shared and kind == FULL for kind in kinds]),
+    )
+
+
+def _write_heads(config: ModelConfig) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    own = [{key: getattr(layer, ours) for ours, key in _OF_HEADS.items()} for layer in layers]
+    return {
+        **own[0],
+        "per_layer_config": {str(layer): values for layer, values in enumerate(own)},
+        "attention_k_eq_v": any(layer.values_of_keys for layer in layers),
+    }
+
+
+def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The last layers, which share the keys of earlier ones and may have feed-forwards twice as wide."""
+    layers = draft["n_layers"]
+    own = layers - fields.whole("num_kv_shared_layers", 0, least=0, most=layers - 1)
+    wider = 2 if fields.flag("use_double_wide_mlp", False) else 1
+    return merge_fields(
+        by_layer("shares_keys", [layer >= own for layer in range(layers)]),
+        by_layer("d_ff", [draft["d_ff"] * (wider if layer >= own else 1) for layer in range(layers)]),
+    )
+
+
+def _write_shared(config: ModelConfig) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    return {
+        "num_kv_shared_layers": sum(layer.shares_keys for layer in layers),
+        "use_double_wide_mlp": layers[-1].d_ff == 2 * layers[0].d_ff,
+    }
+
+
+def _read_inputs(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    width = fields.whole("hidden_size_per_layer_input", 256, least=0)
+    rows = fields.whole("vocab_size_per_layer_input", 262_144)
+    if width and rows != draft["vocab_size"]:
+        raise fields.fault(f"vocab_size_per_layer_input {rows:,} is not vocab_size {draft['vocab_size']:,}")
+    return {"d_layer_input": width}
+
+
+def _write_inputs(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "hidden_size_per_layer_input": config.d_layer_input,
+        "vocab_size_per_layer_input": config.vocab_size,
+    }
+
+
+GEMMA4 = replace(
+    GEMMA2,
+    name="Gemma 4",
+    model_type="gemma4_text",
+    classes={"none": "Gemma4TextModel", "lm": "Gemma4ForCausalLM"},
+    only={"use_bidirectional_attention": ("vision",), "enable_moe_block": (False,)},
+    harmless=("num_experts", "top_k_experts", "moe_intermediate_size"),
+    fixed={**GEMMA2.fixed, "qk_norm": True, "v_norm": True, "layer_scale": True, "attention_divisor": 1.0},
+    settings=(
+        *(key for key in UNTURNED if key.name != "num_key_value_heads"),
+        Group(_read_heads, _write_heads),
+        Group(_read_shared, _write_shared),
+        Group(_read_inputs, _write_inputs),
+        rope(
+            1_000_000.0,
+            kinds=_kinds,
+            local=lambda _: 10_000.0,
+            scalings={"default": "none", "proportional": "proportional"},
+        ),
+        Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
+        cap("final_logit_softcapping", "logit_cap", 0.0),
+        Group(lambda fields, draft, tensors: {"embed_scale": math.sqrt(draft["d_model"])}),
+        windows(_kinds, 512),
+        Key("attention_bias", "qkv_bias o_bias", False),
+        Key("tie_word_embeddings", "tied_head", True),
+        lm_head(),
+    ),
+    stored={
+        **{name: replace(layout, offset=0.0) for name, layout in GEMMA2.stored.items()},
+        "blocks.{n}.ple.tokens": Stored("embed_tokens_per_layer", of_layers=True, axis=1),
+        "blocks.{n}.ple.context": Stored("per_layer_model_projection", of_layers=True),
+        "blocks.{n}.ple.norm": Stored("per_layer_projection_norm"),
+        "blocks.{n}.ple.gate": Stored("layers.{n}.per_layer_input_gate"),
+        "blocks.{n}.ple.out": Stored("layers.{n}.per_layer_projection"),
+        "blocks.{n}.ple.out_norm": Stored("layers.{n}.post_per_layer_input_norm"),
+        "blocks.{n}.scale": Stored("layers.{n}.layer_scalar", bare=True),
+    },
+    skipped=(*GEMMA2.skipped, Skip(r"layers\.\d+\.self_attn\.[kv]_(proj|norm)\..*", "keys of layers that share them")),
+)
+"""Gemma 4 (Google 2026)."""

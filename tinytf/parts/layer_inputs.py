@@ -1,0 +1,79 @@
+"""Embeddings for each layer: what a layer adds after its feed-forward, from the token alone and from its embedding."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinytf.parts.feed_forward import ACTIVATION_NAMES
+from tinytf.parts.norm import make_norm
+from tinytf.parts.part import COUNT, Part, leaf
+from tinytf.parts.row import WIDE, Config, Step
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputs(Part):
+    """Each layer has a table of vectors of tokens, ``d_layer_input`` wide, scaled by √d_layer_input (Gemma 4).
+
+    The vector is averaged with a normed projection of the token's embedding. After the feed-forward a gate, computed
+    from the stream, multiplies it; the product is projected to the stream, normed and added.
+    """
+
+    d_layer_input: int = leaf(0, COUNT)
+
+    def words(self, causal: bool) -> dict[str, str]:
+        return {"embeddings of layers": f"{self.d_layer_input} wide" if self.d_layer_input else ""}
+
+
+def _has(c: Config) -> bool:
+    return bool(c.d_layer_input > 0)
+
+
+def _project(o: "ModuleType", _: Config) -> Any:
+    return o.Linear(False)
+
+
+_NONE = "the layers of this model have no embeddings of their own"
+_NARROW = ("token", "d_layer_input")
+
+ROWS: tuple[Step, ...] = (
+    Step("ple.tokens", "the layer's token embeddings", "E_L[ids] · √{d_layer_input}", _NARROW, ("ids",), "embed",
+         when=_has, absent=_NONE, make=lambda o, c: o.Lookup(scale=c.d_layer_input**0.5 or 1.0), module="ple.tokens",
+         matrix="E_L", late=True),
+    Step("ple.context", "embeddings, projected for the layer", "x₀·W_LE", _NARROW, ("<embedded>",), "embed",
+         when=_has, absent=_NONE, make=_project, module="ple.context", matrix="W_LE", late=True),
+    Step("ple.scaled", "embeddings, projected and scaled", "context / √{d_model}", _NARROW, ("ple.context",), "embed",
+         when=_has, absent=_NONE, make=lambda o, c: o.Multiply(c.d_model**-0.5)),
+    Step("ple.norm", "embeddings, projected and normed", "{norm}(scaled)", _NARROW, ("ple.scaled",), "embed",
+         when=_has, absent=_NONE, make=make_norm, module="ple.norm", matrix="gain", shared=True, late=True),
+    Step("ple.sum", "both embeddings of the layer", "norm + tokens", _NARROW, ("ple.norm", "ple.tokens"), "embed",
+         when=_has, absent=_NONE, make=lambda o, _: o.Add()),
+    Step("ple.in", "input of the layer", "sum / √2", _NARROW, ("ple.sum",), "embed", when=_has, absent=_NONE,
+         make=lambda o, _: o.Multiply(2**-0.5)),
+    Step("ple.gate", "gate of the layer's input", "sum·W_LG", _NARROW, ("<residual>",), "ffn", when=_has,
+         absent=_NONE, make=_project, module="ple.gate", matrix="W_LG", late=True),
+    Step("ple.act", "the layer's input, gated", "{ple_act}(gate) ⊙ in", _NARROW, ("ple.gate", "ple.in"), "ffn",
+         when=_has, absent=_NONE, make=lambda o, c: o.Activate(c.activation)),
+    Step("ple.out", "what the layer's input adds", "act·W_LO", WIDE, ("ple.act",), "ffn", recorded=True, when=_has,
+         absent=_NONE, make=_project, module="ple.out", matrix="W_LO", late=True),
+    Step("ple.out_norm", "what the layer's input adds, normed", "{norm}(out)", WIDE, ("ple.out",), "ffn", when=_has,
+         absent=_NONE, make=make_norm, module="ple.out_norm", matrix="gain", late=True),
+    Step("ple.added", "residual after the layer's input", "{inputs}", WIDE, ("sum", "ple.out_norm"), when=_has,
+         absent=_NONE, make=lambda o, _: o.Add()),
+)  # fmt: skip
+"""From the residual stream after the feed-forward to the stream before the layer's scale."""
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that fill each placeholder in the formulas of these rows."""
+    return {
+        "d_layer_input": str(c.d_layer_input),
+        "d_model": str(c.d_model),
+        "ple_act": ACTIVATION_NAMES[c.activation],
+    }
+
+
+def inputs(c: Config) -> dict[str, tuple[str, ...]]:
+    """The steps that each placeholder among the inputs of these rows stands for."""
+    return {"<embedded>": ("embed.out",)}
