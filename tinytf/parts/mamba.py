@@ -5,30 +5,24 @@ channels and change no number; N numbers of a channel's state, the width of the 
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import COUNT, POSITIVE, Part, leaf
+from tinytf.parts.part import COUNT, leaf
+from tinytf.parts.recurrence import Recurrence, activate, project
 from tinytf.parts.row import KV, OF_HEADS, WIDE, Config, Step
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba(Part):
+class Mamba(Recurrence):
     """``n_heads`` groups of ``d_value`` channels, each with a state of ``d_head`` numbers.
 
     Values pass through a convolution over ``conv_width`` tokens, with a ``conv_bias``; queries, keys, and steps through
     ``dt_rank`` dimensions, are computed from the result.
     """
 
-    called = "mamba"
-    n_heads: int = leaf(limits=POSITIVE, differs=True)
-    d_head: int = leaf(0, COUNT, differs=True)
+    called, noun = "mamba", "a state space"
     d_value: int = leaf(0, COUNT, differs=True)
-    conv_width: int = leaf(4, POSITIVE)
     conv_bias: bool = leaf(False)
     dt_rank: int = leaf(0, COUNT)
 
@@ -37,10 +31,6 @@ class Mamba(Part):
             raise ConfigError("a selective state space computes its steps through dt_rank dimensions, and that is 0")
         if not self.d_value:
             object.__setattr__(self, "d_value", self.d_head)
-
-    def fit(self, d_model: int, causal: bool) -> None:
-        if not causal:
-            raise ConfigError("a state space reads from left to right, but causal is false")
 
     @property
     def n_kv_heads(self) -> int:
@@ -60,45 +50,37 @@ class Mamba(Part):
         }
 
 
-def _project(o: "ModuleType", _: Config) -> Any:
-    return o.Linear(False)
-
-
-def _activate(o: "ModuleType", _: Config) -> Any:
-    return o.Activate("silu")
-
-
 _INNER = ("token", "n_heads·d_value")
 
 ROWS: tuple[Step, ...] = (
     Step("v", "values (Mamba's x) before their convolution", "{mamba_in}·W_V", OF_HEADS, ("<residual>",), "v",
-         recorded=True, make=_project, module="mamba.v", matrix="W_V"),
+         recorded=True, make=project, module="mamba.v", matrix="W_V"),
     Step("v_conv", "values, convolved", "Σ w·v of the last {mamba_taps} tokens{conv_bias}", OF_HEADS, ("v",), "v",
          make=lambda o, c: o.ShortConv(c.conv_width, c.conv_bias), module="mamba.v_conv"),
-    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=_activate),
+    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
     Step("inner", "values, side by side", "[head 0 | … | head {last_head}]", _INNER, ("v_act",), "v",
          make=lambda o, _: o.Concat()),
-    Step("q", "queries (Mamba's C)", "inner·W_Q", KV, ("inner",), "q", recorded=True, make=_project, module="mamba.q",
+    Step("q", "queries (Mamba's C)", "inner·W_Q", KV, ("inner",), "q", recorded=True, make=project, module="mamba.q",
          matrix="W_Q"),
-    Step("k", "keys (Mamba's B)", "inner·W_K", KV, ("inner",), "k", recorded=True, make=_project, module="mamba.k",
+    Step("k", "keys (Mamba's B)", "inner·W_K", KV, ("inner",), "k", recorded=True, make=project, module="mamba.k",
          matrix="W_K"),
     Step("dt_low", "step size, compressed", "inner·W_dt_down", ("token", "dt_rank"), ("inner",), "attention",
-         make=_project, module="mamba.dt_low", matrix="W_dt_down"),
+         make=project, module="mamba.dt_low", matrix="W_dt_down"),
     Step("dt_in", "step size of each channel before its softplus", "dt_low·W_dt", OF_HEADS, ("dt_low",), "attention",
-         make=_project, module="mamba.dt_in", matrix="W_dt"),
+         make=project, module="mamba.dt_in", matrix="W_dt"),
     Step("dt", "step size of each channel", "Δ = softplus(dt_in + b)", OF_HEADS, ("dt_in",), "attention",
          make=lambda o, _: o.Softplus(), module="mamba.dt", matrix=""),
     Step("head_out", "what is read of each channel's state", "q·S + D·v_act, S ← e^(−e^A·Δ)·S + Δ·v_act·k", OF_HEADS,
          ("q", "k", "dt", "v_act"), "v", recorded=True, core=True, make=lambda o, _: o.Scan(), module="mamba.scan",
          matrix=""),
     Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
-         make=_project, module="mamba.gate", matrix="W_Z"),
+         make=project, module="mamba.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_out", OF_HEADS, ("gate", "head_out"), "v",
-         recorded=True, make=_activate),
+         recorded=True, make=activate),
     Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", _INNER, ("head_gated",), "v",
          make=lambda o, _: o.Concat()),
     Step("attn", "output of the state space", "concat·W_O", WIDE, ("concat",), "attention", recorded=True,
-         make=_project, module="mamba.o", matrix="W_O"),
+         make=project, module="mamba.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of the mixer to its output."""
 
