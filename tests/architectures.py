@@ -446,6 +446,24 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (8, 6)),
         ),
     },
+    "jamba, a selective state space that is normed, and experts beside attention": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "positions": "none",
+        "conv_width": 3,
+        "dt_rank": 3,
+        "inner_norm": "learned",
+        "experts_per_token": 2,
+        "d_expert": 9,
+        "routes_renormed": False,
+        "by_layer": (
+            ("mixer", ("mamba", "attention")),
+            ("n_heads", (6, 4)),
+            ("d_head", (5, 6)),
+            ("d_value", (8, 6)),
+            ("experts", (0, 4)),
+        ),
+    },
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 

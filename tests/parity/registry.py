@@ -81,6 +81,9 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+    "mamba": {"intermediate_size": 2 * C},
+    "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 3},
+    "falcon_mamba": {"intermediate_size": 2 * C},
 }
 """Settings of single architectures, where those sizes do not fit."""
 _NOT_FLAGS = {

@@ -32,7 +32,10 @@ class GatedDelta(MatrixState):
     head_norm_eps: float = leaf(0.0, NOT_NEGATIVE)
 
     def words(self, causal: bool) -> dict[str, str]:
-        return {"recurrence": f"gated delta rule of {self.sizes_in_words()}"}
+        return {
+            "recurrence": f"gated delta rule of {self.sizes_in_words()}",
+            "norm": f"ε = {self.head_norm_eps:g} on what is read" if self.head_norm_eps else "",
+        }
 
 
 def _convolve(o: "ModuleType", c: Config) -> Any:

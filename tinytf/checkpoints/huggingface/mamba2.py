@@ -68,14 +68,25 @@ MAMBA2 = replace(
 )  # fmt: skip
 
 
+def channels(inner: int, state: int) -> dict[str, int]:
+    """The heads of that many channels: groups of up to 64, which change no number."""
+    width = math.gcd(inner, 64)
+    return {"n_heads": inner // width, "d_head": state, "d_value": width}
+
+
+def read_rank(fields: Fields, name: str, draft: Draft) -> int:
+    """The rank of the steps under a key; by default a sixteenth of the width, rounded up."""
+    fields.asked.add(name)
+    return (
+        -(-draft["d_model"] // 16) if fields.data.get(name, "auto") in (None, "auto") else fields.whole(name, least=1)
+    )
+
+
 def _read_channels(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The channels, in groups of up to 64 which change no number, and the rank of their steps."""
     inner = int(fields.number("expand", 2) * draft["d_model"])
     fields.require("intermediate_size", (inner,))
-    width, rank = math.gcd(inner, 64), fields.data.get("time_step_rank", "auto")
-    rank = math.ceil(draft["d_model"] / 16) if rank in (None, "auto") else fields.whole("time_step_rank", least=1)
-    fields.asked.add("time_step_rank")
-    return {"n_heads": inner // width, "d_value": width, "dt_rank": rank, "context": 2**20}
+    rank = read_rank(fields, "time_step_rank", draft)
+    return {**channels(inner, draft["d_head"]), "dt_rank": rank, "context": 2**20}
 
 
 def _write_channels(config: ModelConfig) -> dict[str, Any]:
@@ -118,3 +129,13 @@ MAMBA = replace(
         "blocks.{n}.mamba.o": Stored(f"{_IN}.out_proj"),
     },
 )
+
+FALCON_MAMBA = replace(
+    MAMBA,
+    name="Falcon-Mamba",
+    model_type="falcon_mamba",
+    classes={"none": "FalconMambaModel", "lm": "FalconMambaForCausalLM"},
+    fixed={**MAMBA.fixed, "inner_norm": "plain"},
+    settings=(*MAMBA.settings, Key("mixer_rms_eps", "inner_norm_eps", 1e-6)),
+)
+"""Falcon-Mamba (TII 2024): queries, keys and steps are normed."""
