@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, leaf
+from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, leaf, listed
 from tinytf.parts.recurrence import MatrixState, activate, project
 from tinytf.parts.row import KV, MAP, OF_HEADS, WIDE, Config, Step
 
@@ -33,7 +33,9 @@ class GatedDelta(MatrixState):
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
-            "recurrence": f"gated delta rule of {self.sizes_in_words()}",
+            "recurrence": listed(
+                f"gated delta rule of {self.sizes_in_words()}", self.beta_scale != 1 and f"β up to {self.beta_scale:g}"
+            ),
             "norm": f"ε = {self.head_norm_eps:g} on what is read" if self.head_norm_eps else "",
         }
 
