@@ -464,6 +464,22 @@ KINDS: dict[str, dict[str, Any]] = {
             ("experts", (0, 4)),
         ),
     },
+    "nemotron-h, a mixer or a feed-forward a layer": {
+        **LLAMA,
+        "n_layers": 4,
+        "n_kv_heads": 2,
+        "positions": "none",
+        "gated": False,
+        "conv_width": 3,
+        "by_layer": (
+            ("mixer", ("mamba2", "attention", "none", "attention")),
+            ("d_ff", (40, 0, 40, 0)),
+            ("n_heads", (6, 4, 0, 4)),
+            ("n_kv_heads", (2, 2, 0, 2)),
+            ("d_head", (5, 6, 0, 6)),
+            ("d_value", (8, 6, 0, 6)),
+        ),
+    },
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 
@@ -517,9 +533,9 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
 
 
 def mixer_of(block: Any) -> Any:
-    """The attention of a block, or the mixer that it has instead."""
+    """The attention of a block, or the mixer that it has instead; None without either."""
     children = dict(block.named_children())
-    return next(children[name] for name in ("attention", "delta", "conv", "mamba") if name in children)
+    return next((children[name] for name in ("attention", "delta", "conv", "mamba") if name in children), None)
 
 
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:

@@ -247,7 +247,7 @@ class ModelConfig(Part):
     @property
     def heads_per_kv(self) -> int:
         """The number of query heads that share one key-value head."""
-        return self.n_heads // self.n_kv_heads
+        return self.n_heads // (self.n_kv_heads or 1)
 
     @property
     def value_width(self) -> int:

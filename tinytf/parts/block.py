@@ -17,10 +17,25 @@ from tinytf.parts.short_conv import ShortConvolution
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoMixer(Part):
+    """A layer that only has a feed-forward (Nemotron-H)."""
+
+    called = "none"
+    state_size = 0
+
+    @property
+    def n_heads(self) -> int:
+        return 0
+
+    def words(self, causal: bool) -> dict[str, str]:
+        return {"attention": "no mixer"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockConfig(Part):
     """The parts of one layer."""
 
-    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba
+    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba | NoMixer
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
@@ -29,6 +44,11 @@ class BlockConfig(Part):
         norms, kind = self.norms, self.residual.residual
         if not self.feed_forward.d_ff and (norms.norm_order != "pre" or kind == "parallel"):
             raise ConfigError("d_ff is 0, but only a sequential pre-norm block can do without a feed-forward")
+        if isinstance(self.mixer, NoMixer):
+            if norms.norm_order != "pre" or kind == "parallel":
+                raise ConfigError("mixer is 'none', but only a sequential pre-norm block can do without a mixer")
+            if not self.feed_forward.d_ff:
+                raise ConfigError("a layer without a mixer, mixer 'none', needs a feed-forward, and d_ff is 0")
         if norms.shared_norm and kind != "parallel":
             raise ConfigError(f"a shared norm needs a parallel residual, not {kind!r}")
         if kind == "parallel" and norms.norm_order != "pre":
