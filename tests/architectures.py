@@ -471,6 +471,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "positions": "none",
         "gated": False,
         "conv_width": 3,
+        "dt_floor": 0.4,
         "by_layer": (
             ("mixer", ("mamba2", "attention", "none", "attention")),
             ("d_ff", (40, 0, 40, 0)),

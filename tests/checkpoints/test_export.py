@@ -236,6 +236,21 @@ WRITTEN = {
             ),
         ),
     ),
+    "nemotron-h": (
+        "Nemotron-H",
+        config_of(
+            "nemotron-h, a mixer or a feed-forward a layer",
+            n_layers=3,
+            by_layer=(
+                ("mixer", ("mamba2", "none", "attention")),
+                ("d_ff", (0, 40, 0)),
+                ("n_heads", (6, 0, 4)),
+                ("n_kv_heads", (2, 0, 2)),
+                ("d_head", (5, 0, 6)),
+                ("d_value", (8, 0, 6)),
+            ),
+        ),
+    ),
     "granite 4, dense": ("Granite 4", config_of(_MAMBA, logit_scale=0.5, attention_divisor=4.0, residual_scale=0.5)),
     "nanochat": ("nanochat", config_of("nanochat, turned the other way")),
     "hunyuan": ("HunYuan", config_of("hunyuan, normed after the rotation")),

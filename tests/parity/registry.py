@@ -81,6 +81,13 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+    "nemotron_h": {
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+        "sliding_window": None,
+        "n_groups": 2,
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 8,
+    },
     "mamba": {"intermediate_size": 2 * C},
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 3},
     "falcon_mamba": {"intermediate_size": 2 * C},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import leaf
+from tinytf.parts.part import NOT_NEGATIVE, leaf, listed
 from tinytf.parts.recurrence import MatrixState, activate, project
 from tinytf.parts.row import KV, MAP, OF_HEADS, WIDE, Config, Step
 
@@ -21,15 +21,19 @@ class Mamba2(MatrixState):
     """``n_heads`` value heads, ``d_value`` wide, and ``n_kv_heads`` query and key heads, ``d_head`` wide.
 
     Each passes through a convolution over ``conv_width`` tokens, with a ``conv_bias``. A head's state is a matrix S
-    (K, D): each token scales it by its decay, writes Δ·v at its key, and reads q·S + D·v, gated and then normed.
+    (K, D): each token scales it by its decay, writes Δ·v at its key, and reads q·S + D·v, gated and then normed. The
+    step Δ is at least ``dt_floor``.
     """
 
     called, noun = "mamba2", "a state space"
     conv_bias: bool = leaf(False)
+    dt_floor: float = leaf(0.0, NOT_NEGATIVE)
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
-            "recurrence": f"Mamba-2 of {self.sizes_in_words()}",
+            "recurrence": listed(
+                f"Mamba-2 of {self.sizes_in_words()}", self.dt_floor > 0 and f"steps of at least {self.dt_floor:g}"
+            ),
             "biases": "convolutions" if self.conv_bias else "",
         }
 
@@ -59,8 +63,8 @@ ROWS: tuple[Step, ...] = (
     Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
     Step("dt_in", "step size before its softplus", "{mamba_in}·W_dt", _ONE, ("<residual>",), "attention", make=project,
          module="mamba.dt_in", matrix="W_dt"),
-    Step("dt", "step size", "Δ = softplus(dt_in + b)", _ONE, ("dt_in",), "attention", make=lambda o, _: o.Softplus(),
-         module="mamba.dt", matrix=""),
+    Step("dt", "step size", "Δ = softplus(dt_in + b){dt_floor}", _ONE, ("dt_in",), "attention",
+         make=lambda o, c: o.Softplus(c.dt_floor), module="mamba.dt", matrix=""),
     Step("decay", "logarithm of the decay", "−e^A·Δ", _ONE, ("dt",), "attention", make=lambda o, _: o.Decay(),
          module="mamba.decay", matrix=""),
     Step("scores", "fit of queries and keys", "q_act·k_actᵀ", _FITS, ("q_act", "k_act"), "attention", core=True,
@@ -91,6 +95,7 @@ def formulas(c: Config) -> dict[str, str]:
         "mamba_in": "n" if normed_input(c) else "x",
         "mamba_taps": str(c.conv_width),
         "conv_bias": " + b" if c.conv_bias else "",
+        "dt_floor": f", at least {c.dt_floor:g}" if c.dt_floor else "",
         "mamba_normed": "all heads" if c.n_kv_heads == 1 else f"each of {c.n_kv_heads} groups of heads",
     }
 

@@ -20,7 +20,7 @@ def _read_inner(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     return {"context": 2**20}
 
 
-_TRAINING = (
+TRAINING_OF_STEPS = (
     "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor", "time_step_max", "time_step_min",
     "time_step_scale", "time_step_init_scheme",
 )  # fmt: skip
@@ -40,7 +40,7 @@ MAMBA2 = replace(
     classes={"none": "Mamba2Model", "lm": "Mamba2ForCausalLM"},
     only={"use_bias": (False,), "hidden_act": ("silu", "swish"), "rms_norm": (True,), "time_step_limit": NO_LIMIT},
     fixed={**FIXED, "activation": "silu", "positions": "none", "mixer": "mamba2", "d_ff": 0},
-    harmless=("chunk_size", "time_step_rank", *_TRAINING),
+    harmless=("chunk_size", "time_step_rank", *TRAINING_OF_STEPS),
     settings=(
         Key("vocab_size"),
         Key("hidden_size", "d_model"),
@@ -104,7 +104,7 @@ MAMBA = replace(
     classes={"none": "MambaModel", "lm": "MambaForCausalLM"},
     only={"use_bias": (False,), "hidden_act": ("silu", "swish")},
     fixed={**MAMBA2.fixed, "mixer": "mamba"},
-    harmless=("use_mambapy", "use_associative_scan", *_TRAINING),
+    harmless=("use_mambapy", "use_associative_scan", *TRAINING_OF_STEPS),
     settings=(
         *MAMBA2.settings[:3],
         Key("state_size", "d_head", 16),
