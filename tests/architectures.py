@@ -474,7 +474,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "dt_floor": 0.4,
         "by_layer": (
             ("mixer", ("mamba2", "attention", "none", "attention")),
-            ("d_ff", (40, 0, 40, 0)),
+            ("d_ff", (40, 40, 40, 0)),
             ("n_heads", (6, 4, 0, 4)),
             ("n_kv_heads", (2, 2, 0, 2)),
             ("d_head", (5, 6, 0, 6)),

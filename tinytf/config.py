@@ -159,6 +159,8 @@ class ModelConfig(Part):
         kinds = tuple(dict.fromkeys(self.blocks))
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
+        if {*self._mixers} == {"none"}:
+            raise ConfigError("mixer is 'none' in all layers, so no token would see another")
         if self.pooler and self.pooling != "none":
             raise ConfigError(f"pooling {self.pooling!r} and a pooler exclude each other", "a text has one vector")
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):

@@ -285,6 +285,8 @@ def patch_sweep(
     remaining = [math.nan if value is None else value for value in moved]
     differences[:, first:] = math.nan  # where a layer has fewer heads, or lacks the step
     for layer, count in enumerate(counts):
+        if not count:
+            differences[layer] = math.nan
         differences[layer, first : first + count] = torch.tensor(remaining[:count], dtype=torch.float64)
         remaining = remaining[count:]
     return PatchSweep(
@@ -293,7 +295,7 @@ def patch_sweep(
         texts=(source.encoding, target.encoding),
         what=over,
         differences=differences,
-        patches=len(rows) + first * len(layers),
+        patches=len(rows) + first * sum(count > 0 for count in counts),
         first=first,
         about=About(model),
     )
