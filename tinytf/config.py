@@ -135,6 +135,8 @@ class ModelConfig(Part):
             values: build(BlockConfig, {**flat, **_of_layer(dict(zip(pairs, values, strict=True)))})
             for values in dict.fromkeys(layers)
         }
+        if all(block.mixer.called == "none" for block in kinds.values()):
+            raise ConfigError("mixer is 'none' in all layers, so no token would see another")
         model_settings = {
             name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat
         }
@@ -159,8 +161,6 @@ class ModelConfig(Part):
         kinds = tuple(dict.fromkeys(self.blocks))
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
-        if {*self._mixers} == {"none"}:
-            raise ConfigError("mixer is 'none' in all layers, so no token would see another")
         if self.pooler and self.pooling != "none":
             raise ConfigError(f"pooling {self.pooling!r} and a pooler exclude each other", "a text has one vector")
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
