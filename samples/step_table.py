@@ -57,6 +57,7 @@ ARCHITECTURES = {
     "LFM2": PRESETS["lfm2-tiny"],
     "Granite 4": PRESETS["granite4-tiny"],
     "Mamba": PRESETS["mamba-tiny"],
+    "Jamba": PRESETS["mamba-tiny"].but(d_ff=256, inner_norm="learned"),
     "gpt-oss": PRESETS["mixtral-tiny"].but(attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 

@@ -470,6 +470,41 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (8, 6)),
         ),
     },
+    "jamba, a selective state space that is normed, and experts beside attention": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "positions": "none",
+        "conv_width": 3,
+        "dt_rank": 3,
+        "inner_norm": "learned",
+        "experts_per_token": 2,
+        "d_expert": 9,
+        "routes_renormed": False,
+        "by_layer": (
+            ("mixer", ("mamba", "attention")),
+            ("n_heads", (6, 4)),
+            ("d_head", (5, 6)),
+            ("d_value", (8, 6)),
+            ("experts", (0, 4)),
+        ),
+    },
+    "nemotron-h, a mixer or a feed-forward a layer": {
+        **LLAMA,
+        "n_layers": 4,
+        "n_kv_heads": 2,
+        "positions": "none",
+        "gated": False,
+        "conv_width": 3,
+        "dt_floor": 0.4,
+        "by_layer": (
+            ("mixer", ("mamba2", "attention", "none", "attention")),
+            ("d_ff", (40, 40, 40, 0)),
+            ("n_heads", (6, 4, 0, 4)),
+            ("n_kv_heads", (2, 2, 0, 2)),
+            ("d_head", (5, 6, 0, 6)),
+            ("d_value", (8, 6, 0, 6)),
+        ),
+    },
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 
@@ -526,9 +561,9 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
 
 
 def mixer_of(block: Any) -> Any:
-    """The attention of a block, or the mixer that it has instead."""
+    """The attention of a block, or the mixer that it has instead; None without either."""
     children = dict(block.named_children())
-    return next(children[name] for name in ("attention", "delta", "conv", "mamba") if name in children)
+    return next((children[name] for name in ("attention", "delta", "conv", "mamba") if name in children), None)
 
 
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:

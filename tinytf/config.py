@@ -137,6 +137,8 @@ class ModelConfig(Part):
             values: build(BlockConfig, {**flat, **_of_layer(dict(zip(pairs, values, strict=True)))})
             for values in dict.fromkeys(layers)
         }
+        if all(block.mixer.called == "none" for block in kinds.values()):
+            raise ConfigError("mixer is 'none' in all layers, so no token would see another")
         model_settings = {
             name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat
         }
@@ -252,7 +254,7 @@ class ModelConfig(Part):
     @property
     def heads_per_kv(self) -> int:
         """The number of query heads that share one key-value head."""
-        return self.n_heads // self.n_kv_heads
+        return self.n_heads // (self.n_kv_heads or 1)
 
     @property
     def value_width(self) -> int:

@@ -78,8 +78,9 @@ def without(model: Transformer, name: str) -> Transformer:
         width = model.config.at(int(layer)).value_width
         mixer_of(block).o.weight[:, int(rest) * width : (int(rest) + 1) * width] = 0.0
         return cut
-    out_of_ffn = [module for path, module in block.ffn.named_modules() if path.endswith("down")]  # of each expert too
-    for part, linears in (("attn", [mixer_of(block).o]), ("ffn", out_of_ffn)):
+    ffn, mixer = dict(block.named_children()).get("ffn"), mixer_of(block)
+    out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith("down")] if ffn else []  # each expert
+    for part, linears in (("attn", [mixer.o] if mixer else []), ("ffn", out_of_ffn)):
         for parameter in (one for linear in linears if rest in ("", part) for one in linear.parameters()):
             parameter.zero_()
     return cut
@@ -93,7 +94,7 @@ def test_a_sweep_is_what_cutting_the_weights_gives(kind: str, what: str) -> None
     target = 7
     found = ablation_sweep(trace, what, target=target)
     layers = map(model.config.at, range(model.config.n_layers))
-    count = sum(layer.n_heads if what == "heads" else 1 for layer in layers)
+    count = sum(layer.n_heads if what == "heads" else what != "ffn" or layer.d_ff > 0 for layer in layers)
     assert len(found.names) == count == int(found.kl.isfinite().sum())
     before = logits_of(model, trace).double().log_softmax(-1)
     for name, effect in zip(found.names, found.effects, strict=True):
@@ -152,8 +153,9 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
         tensor[0, where, columns] = value if place is None or value.dim() == 1 else value[place]
         return tensor
 
-    width, o = model.config.at(site.layer).value_width, mixer_of(block).o
-    last = block.ffn.down if hasattr(block.ffn, "down") else block.ffn.sum
+    width, o = model.config.at(site.layer).value_width, getattr(mixer_of(block), "o", None)
+    ffn = getattr(block, "ffn", None)
+    last = getattr(ffn, "down", None) or getattr(ffn, "sum", None)
     module = o if site.head is not None else {"in": block, "attn": o, "ffn": last, "out": block}[site.step]
     if site.head is not None or site.step == "in":
         handle = module.register_forward_pre_hook(lambda _, args: (write(args[0]), *args[1:]))
@@ -170,9 +172,10 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
     clean, corrupt = traced(model, 5), traced(model, 6)
     found = patch_sweep(clean, corrupt, what, answer=3, versus=4)
     for layer in range(model.config.n_layers):
-        step = {"residual": "in", "heads": clean.steps.head_output(layer).name}.get(what, what)
+        heads = clean.steps.head_output(layer)
+        step = {"residual": "in", "heads": heads.name if heads else ""}.get(what, what)
         for column in range(found.differences.shape[1]):
-            if what == "heads" and column >= model.config.at(layer).n_heads:
+            if not clean.steps.has(step, layer) or (what == "heads" and column >= model.config.at(layer).n_heads):
                 assert found.differences[layer, column].isnan()
                 continue
             site = HookPoint(step, layer, column if what == "heads" else None)

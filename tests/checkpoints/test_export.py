@@ -95,6 +95,8 @@ _MAMBA2 = {
     "by_layer": (), "mixer": "mamba2", "n_heads": 6, "n_kv_heads": 2, "d_head": 5, "d_value": 8, "d_ff": 0,
     "positions": "none", "context": 2**20, "norm_eps": 1e-5,
 }  # fmt: skip
+_SELECTIVE = "mamba, a selective state space before a layer of attention"
+_MAMBA1 = {**_MAMBA2, "mixer": "mamba", "n_heads": 3, "n_kv_heads": 0, "d_value": 16}
 _HEADS = (("n_heads", (6, 6)), ("n_kv_heads", (2, 2)), ("d_head", (5, 4)), ("d_value", (8, 4)))
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
@@ -244,11 +246,35 @@ WRITTEN = {
         config_of("olmo hybrid, strong writing, and norms elsewhere in each kind of layer"),
     ),
     "mamba 2": ("Mamba-2", config_of(_MAMBA, **_MAMBA2)),
-    "mamba": (
-        "Mamba",
+    "mamba": ("Mamba", config_of(_SELECTIVE, **_MAMBA1, tied_head=True)),
+    "falcon-mamba": ("Falcon-Mamba", config_of(_SELECTIVE, **_MAMBA1, inner_norm="plain", inner_norm_eps=1e-3)),
+    "jamba": (
+        "Jamba",
         config_of(
-            "mamba, a selective state space before a layer of attention",
-            **{**_MAMBA2, "mixer": "mamba", "n_heads": 3, "n_kv_heads": 0, "d_value": 16, "tied_head": True},
+            "jamba, a selective state space that is normed, and experts beside attention",
+            d_expert=40,
+            by_layer=(
+                ("mixer", ("mamba", "attention")),
+                ("experts", (0, 4)),
+                ("n_heads", (3, 4)),
+                ("d_head", (5, 6)),
+                ("d_value", (16, 0)),
+            ),
+        ),
+    ),
+    "nemotron-h": (
+        "Nemotron-H",
+        config_of(
+            "nemotron-h, a mixer or a feed-forward a layer",
+            n_layers=3,
+            by_layer=(
+                ("mixer", ("mamba2", "none", "attention")),
+                ("d_ff", (0, 40, 0)),
+                ("n_heads", (6, 0, 4)),
+                ("n_kv_heads", (2, 0, 2)),
+                ("d_head", (5, 0, 6)),
+                ("d_value", (8, 0, 6)),
+            ),
         ),
     ),
     "granite 4, dense": ("Granite 4", config_of(_MAMBA, logit_scale=0.5, attention_divisor=4.0, residual_scale=0.5)),

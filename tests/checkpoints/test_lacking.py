@@ -9,8 +9,7 @@ from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.errors import CheckpointError
 
 LACKING = {
-    "falcon_mamba": "layers that are not attention",
-    "jamba": "layers that are not attention",
+    "zamba2": "layers that are not attention",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
     "t5": "an encoder and a decoder",

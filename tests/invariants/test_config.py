@@ -54,6 +54,12 @@ REFUSED = [
         "d_model 2 is below 4, but sinusoidal_halves needs two frequencies",
     ),
     ({"position_offset": 2, "positions": "sinusoidal"}, "position_offset 2 needs learned positions"),
+    ({"mixer": "none"}, "mixer is 'none' in all layers, so no token would see another"),
+    ({"mixer": "none", "d_ff": 0}, "a layer without a mixer, mixer 'none', needs a feed-forward, and d_ff is 0"),
+    (
+        {"mixer": "none", "residual": "parallel"},
+        "mixer is 'none', but only a sequential pre-norm block can do without a mixer",
+    ),
     ({"rope_scaling": "linear"}, "rope_scaling 'linear' needs rotary positions"),
     ({"positions": "rotary", "rope_scaling": "llama3"}, "rope_scaling 'llama3' needs rope_original_context"),
     (

@@ -91,17 +91,6 @@ def test_a_state_can_go_one_token_back_and_be_chosen_among_texts(changes: dict) 
     assert furthest(model.unembed(model.hidden(ids[[2, 0]], cache=cache)), model(ids[[2, 0]])) < 1e-5
 
 
-@torch.no_grad()
-def test_what_is_kept_of_a_text_does_not_grow() -> None:
-    model = lively(config_of(KIND, **ALONE))
-    cache = model.cache(20)
-    sizes = set()
-    for token in range(5):
-        model.hidden(torch.tensor([[token]]), cache=cache)
-        sizes.add(sum(one.used_bytes for one in cache.use()))
-    assert sizes == {2 * 4 * model.config.blocks[0].mixer.state_size}
-
-
 def test_one_step_of_training_moves_every_parameter() -> None:
     model = Transformer.initialised(config_of(KIND), 3).train()
     before = {name: one.detach().clone() for name, one in model.named_parameters()}

@@ -51,15 +51,13 @@ def test_the_terms_of_a_cell_are_what_each_token_still_contributes() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("changes", [{}, ALONE], ids=["some layers", "all layers"])
-def test_a_state_gives_the_tokens_that_the_whole_text_gives_and_does_not_grow(changes: dict) -> None:
+def test_a_state_gives_the_tokens_that_the_whole_text_gives(changes: dict) -> None:
     model = lively(config_of(KIND, **changes))
-    ids, cache, sizes = some_ids(model.config, 2, 12), model.cache(20, 2), set()
+    ids, cache = some_ids(model.config, 2, 12), model.cache(20, 2)
     found = [model.unembed(model.hidden(ids[:, :4], cache=cache))]
     for t in range(4, 12):
         found.append(model.unembed(model.hidden(ids[:, t : t + 1], cache=cache)))
-        sizes.add(cache.use()[0].used_bytes)
     assert furthest(torch.cat(found, dim=1), model(ids)) < 1e-5
-    assert sizes == {2 * 4 * model.config.blocks[0].mixer.state_size}
 
 
 def test_a_model_without_any_map_is_traced() -> None:

@@ -87,16 +87,6 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0() -> Non
     assert found.effect.kl == pytest.approx(float((before.exp() * (before - after)).sum()), abs=1e-10)
 
 
-@torch.no_grad()
-def test_what_is_kept_of_a_text_does_not_grow() -> None:
-    model = lively(config_of(KIND, **ALONE))
-    cache, sizes = model.cache(20), set()
-    for token in range(5):
-        model.hidden(torch.tensor([[token]]), cache=cache)
-        sizes.add(sum(layer.used_bytes for layer in cache.use()))
-    assert sizes == {2 * 4 * model.config.blocks[0].mixer.state_size}
-
-
 def test_training_moves_every_parameter() -> None:
     model = Transformer.initialised(config_of(KIND), 3).train()
     before = {name: one.detach().clone() for name, one in model.named_parameters()}

@@ -45,16 +45,6 @@ def test_a_window_gives_the_tokens_that_the_whole_text_gives(changes: dict) -> N
         logits = model.unembed(model.hidden(token, cache=cache))
 
 
-@torch.no_grad()
-def test_a_window_does_not_grow() -> None:
-    model = lively(config_of(KIND, **ALONE))
-    cache, sizes = model.cache(20), set()
-    for token in range(5):
-        model.hidden(torch.tensor([[token]]), cache=cache)
-        sizes.add(sum(layer.used_bytes for layer in cache.use()))
-    assert sizes == {2 * 4 * model.config.blocks[0].mixer.state_size}
-
-
 def test_groups_of_channels_change_no_number() -> None:
     whole = lively(config_of(KIND, **ALONE, n_heads=1, n_kv_heads=1, d_head=24))
     groups = lively(config_of(KIND, **ALONE))

@@ -25,7 +25,7 @@ def traced(kind: str, **changes: Any) -> Trace:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_has_code_that_gives_the_step(kind: str) -> None:
     trace = traced(kind)
-    found = code(asked(trace.model), trace, range(2))
+    found = code(asked(trace.model), trace, range(trace.config.n_layers))
     expected = [step.full_name(layer) for step, layer in trace.steps.rows if step.is_tensor]
     assert [line.step for line in found.lines] == expected
     assert [line.step for line in found.lines if not line.holds] == []

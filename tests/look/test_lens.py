@@ -155,7 +155,7 @@ def _numpy_logits(model: Any, x: Array) -> Array:
 def _states(model: Any) -> dict[str, Array]:
     """The residual stream of a plain forward pass, caught at the modules: what they took, and what they gave."""
     kept: dict[str, Array] = {}
-    order, parallel = model.config.norm_order, model.config.residual == "parallel"
+    order = model.config.norm_order
 
     def gave(name: str) -> Any:
         return lambda module, args, result: kept.__setitem__(name, result[0].double().numpy())
@@ -165,7 +165,7 @@ def _states(model: Any) -> dict[str, Array]:
     for layer, block in enumerate(model.blocks):
         if order == "post":
             hooks.append(block.norm1.register_forward_hook(gave(f"L{layer}.norm1")))
-        elif not parallel:
+        elif hasattr(block, "mid"):
             hooks.append(block.mid.register_forward_hook(gave(f"L{layer}.mid")))
         hooks.append(block.register_forward_hook(gave(f"L{layer}.{'norm2' if order == 'post' else 'out'}")))
     with torch.no_grad():
@@ -218,7 +218,8 @@ def test_each_stage_is_named_by_the_address_of_the_stream_there(name: str) -> No
     found = model.lens(trace, sublayers=True)
     for stage in found.stages:
         assert trace[stage.name].shape == (len(IDS), trace.config.d_model)
-    assert len(found.stages) == 1 + (1 + (trace.config.residual == "sequential")) * trace.config.n_layers
+    halves = sum(1 + (len(trace.steps.added_in(layer)) == 2) for layer in range(trace.config.n_layers))
+    assert len(found.stages) == 1 + (trace.config.n_layers if trace.config.residual == "parallel" else halves)
     assert [stage.name for stage in model.lens(trace).stages] == [s.name for s in found.stages if "mid" not in s.name][
         :: 2 if trace.config.norm_order == "post" else 1
     ]

@@ -164,10 +164,22 @@ _MAMBA2: dict[str, Any] = {
 }
 
 
-def _mamba(**settings: Any) -> nn.Module:
+def _mamba(kind: str = "Mamba", **settings: Any) -> nn.Module:
     given = {"vocab_size": V, "hidden_size": C, "num_hidden_layers": 2, **_ENDS, "state_size": 5, "conv_kernel": 3}
     odd = {"time_step_rank": 3, "residual_in_fp32": False}
-    return transformers.MambaForCausalLM(transformers.MambaConfig(**{**given, **odd, **settings}))
+    config = getattr(transformers, f"{kind}Config")(**{**given, **odd, **settings})
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+def _jamba(**settings: Any) -> nn.Module:
+    odd = {"attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 4, "mamba_d_state": 5, "mamba_d_conv": 3}
+    return _decoder("Jamba", **{**odd, "mamba_dt_rank": 5, "pad_token_id": 0, **settings})
+
+
+def _nemotron_h(*kinds: str, **settings: Any) -> nn.Module:
+    odd = {"mamba_num_heads": 12, "mamba_head_dim": 4, "n_groups": 3, "ssm_state_size": 5, "conv_kernel": 3}
+    odd |= {"chunk_size": 4, "head_dim": 8, "layer_norm_epsilon": 1e-3, "time_step_min": 0.4, "rms_norm_eps": None}
+    return _decoder("NemotronH", **{**odd, "layers_block_type": [*kinds], **settings})
 
 
 def _mamba2(**settings: Any) -> nn.Module:
@@ -715,6 +727,27 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "mamba": lambda: _mamba(),
     "mamba, untied and convolutions without biases": lambda: _mamba(
         tie_word_embeddings=False, use_conv_bias=False, time_step_rank=4
+    ),
+    "falcon-mamba": lambda: _mamba("FalconMamba", mixer_rms_eps=1e-2, tie_word_embeddings=False),
+    "jamba": lambda: _jamba(),
+    "jamba, dense, and convolutions without biases": lambda: _jamba(
+        num_experts=1, mamba_conv_bias=False, tie_word_embeddings=True, attn_layer_offset=0
+    ),
+    "nemotron-h": lambda: _nemotron_h("mlp", "linear_attention", "full_attention", "linear_attention"),
+    "nemotron-h, experts": lambda: _nemotron_h(
+        "moe",
+        "linear_attention",
+        "full_attention",
+        "mlp",
+        n_routed_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        moe_shared_expert_intermediate_size=14,
+        n_group=3,
+        topk_group=2,
+        use_conv_bias=False,
+        routed_scaling_factor=1.5,
+        mlp_hidden_act="silu",
     ),
     "mamba 2": lambda: _mamba2(),
     "mamba 2, tied, one group and convolutions without biases": lambda: _mamba2(

@@ -113,6 +113,15 @@ _OWN: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {**_AROUND, **_DELTA},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
+    "nemotron_h": {
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+        "sliding_window": None,
+        "n_groups": 2,
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 8,
+    },
+    "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 3},
+    "falcon_mamba": {"intermediate_size": 2 * C},
 }
 """Settings of single architectures, where those sizes do not fit."""
 _NOT_FLAGS = {

@@ -69,6 +69,7 @@ def test_every_module_gives_what_theirs_gives(models):
         place, how = table.place(name, ours.config)
         module = found(theirs, table.prefixed(place).rpartition(".")[0])
         module = module or found(theirs, place.rpartition(".")[0])
+        module = module or found(theirs, f"{theirs.base_model_prefix}.{place}".rpartition(".")[0])  # Nemotron-H
         if path == "head.decoder" and ours.config.head_bias and getattr(module, "bias", None) is None:
             module = found(theirs, place.split(".")[0])  # ESM adds the bias outside
         # which gives another step, or adds its bias outside
@@ -77,7 +78,8 @@ def test_every_module_gives_what_theirs_gives(models):
             mine[path], known[path], stored[path] = ours.get_submodule(path), module, how
     given, expected = outputs_of(ours, mine), outputs_of(theirs, known)
     compared = [path for path in given if path in expected]
-    assert len(compared) >= 5 * (ours.config.layer_groups or ours.config.n_layers), (
+    least = 3 if any(block.mixer.called == "none" for block in ours.config.blocks) else 5
+    assert len(compared) >= least * (ours.config.layer_groups or ours.config.n_layers), (
         "too few of the modules are compared"
     )
     for path in compared:

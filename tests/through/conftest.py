@@ -1,4 +1,4 @@
-"""Small models of architectures that transformers has, and tinytf has no table for; and a llama, which it has."""
+"""Small models of transformers, of which tinytf has a table for some only."""
 
 import json
 

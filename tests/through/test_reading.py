@@ -15,6 +15,7 @@ from tinytf.through.model import open_through
 from tinytf.through.reading import generate_through, lens_through, score_through
 from tinytf_cli.main import run
 
+THROUGH = ["--through", "transformers"]
 TEXT, OTHER = "the cat sat on a mat", "the dog ran on a mat"
 
 
@@ -111,7 +112,7 @@ def test_the_first_module_that_differs_is_named(directories, tmp_path, capsys):
     assert report.sentence.startswith("The first module that differs is backbone.layers.1.mixer.x_proj, by ")
 
     capsys.readouterr()
-    dump, line = str(tmp_path / "dump.safetensors"), ["-m", str(directories("falcon_mamba"))]
+    dump, line = str(tmp_path / "dump.safetensors"), ["-m", str(directories("falcon_mamba")), *THROUGH]
     assert run(["trace", TEXT, *line, "-o", dump]) == 0
     assert run(["diff", *line, "--versus", dump, "--json"]) == 0  # on the ids of the file
     assert json.loads(capsys.readouterr().out)["sentence"] == "All 19 modules agree exactly."
@@ -124,8 +125,8 @@ REFUSED = {
     "score t5": "t5 reads TEXT in an encoder, which predicts none of its tokens",
     "lens longformer": "longformer has no final norm and head to read its layers with",
     "lens t5": "the logits of t5 are not lm_head of decoder.final_layer_norm of its last layer",
-    "generate falcon_mamba --beams 2": "--beams needs a model that tinytf computes itself",
-    "attention falcon_mamba": "",
+    "generate falcon_mamba --through transformers --beams 2": "--beams needs a model that tinytf computes itself",
+    "attention reformer": "",
 }
 
 

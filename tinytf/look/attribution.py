@@ -316,7 +316,7 @@ def _send_through_block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, S
     table = parts.trace.steps
     parts.replace(table.input, layer)
     norms = {step.inputs[0]: step for step in (*table.stream_norms, *table.stream_scales)}
-    for step in table.added:
+    for step in table.added_in(layer):
         parts_added = parts_of(parts, step, layer)
         *steps_on_way, total = table.to_stream(step, layer)
         for step_on_way in steps_on_way:

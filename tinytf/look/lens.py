@@ -212,7 +212,12 @@ def lens(
     sublayer_steps = [table.mid_stream] if sublayers and table.mid_stream else []
     steps: list[StepKey] = [
         (table.embedded, None),
-        *((name, layer) for layer in range(trace.config.n_layers) for name in (*sublayer_steps, table.output)),
+        *(
+            (name, layer)
+            for layer in range(trace.config.n_layers)
+            for name in (*sublayer_steps, table.output)
+            if table.has(name, layer)
+        ),
     ]  # in a post-norm model each is the output of a norm
     last = transformer.final_norm(trace.step(*steps[-1]))  # (T, C)
     final = _read(transformer, last, positions)  # (P, V), the only logits of a whole layer

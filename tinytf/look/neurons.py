@@ -390,6 +390,8 @@ def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> lis
     strength = torch.empty(len(trace.tokens), 0, dtype=torch.float64)
     best: list[list[ActiveUnit]] = [[] for _ in trace.tokens]
     for layer in trace.recording.layers:
+        if not trace.steps.has(trace.steps.ffn_activation, layer):
+            continue
         act = activated(trace, layer)
         parts = _contributions(trace, layer, act, questions)
         ranked = (act if by == "activation" or parts is None else parts).double().abs().nan_to_num(nan=math.inf)

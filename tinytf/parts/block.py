@@ -18,10 +18,25 @@ from tinytf.parts.short_conv import ShortConvolution
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoMixer(Part):
+    """A layer that only has a feed-forward (Nemotron-H)."""
+
+    called = "none"
+    state_size = 0
+
+    @property
+    def n_heads(self) -> int:
+        return 0
+
+    def words(self, causal: bool) -> dict[str, str]:
+        return {"attention": "no mixer"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockConfig(Part):
     """The parts of one layer."""
 
-    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba
+    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba | NoMixer
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
@@ -35,6 +50,11 @@ class BlockConfig(Part):
             raise ConfigError("layer_scale multiplies a sum that nothing norms, but norm_order is 'post'")
         if self.layer_inputs.d_layer_input and not self.residual.layer_scale:
             raise ConfigError("d_layer_input needs layer_scale")
+        if isinstance(self.mixer, NoMixer):
+            if norms.norm_order != "pre" or kind == "parallel":
+                raise ConfigError("mixer is 'none', but only a sequential pre-norm block can do without a mixer")
+            if not self.feed_forward.d_ff:
+                raise ConfigError("a layer without a mixer, mixer 'none', needs a feed-forward, and d_ff is 0")
         if norms.shared_norm and kind != "parallel":
             raise ConfigError(f"a shared norm needs a parallel residual, not {kind!r}")
         if kind == "parallel" and norms.norm_order != "pre":

@@ -102,7 +102,7 @@ class FeedForward(Part):
     in each layer. ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
-    d_ff: int = leaf(limits=COUNT, differs=True)
+    d_ff: int = leaf(limits=COUNT, differs=True, off=0)
     activation: str = choice("relu", "relu2", "gelu", "gelu_tanh", "silu", "xielu", default="gelu")
     gated: bool = leaf(False)
     glu_limit: float = leaf(0.0, NOT_NEGATIVE)

@@ -6,9 +6,9 @@ Shapes: B batch, T tokens, H heads of values, G heads of queries and keys, K and
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, leaf
+from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, leaf, listed
+from tinytf.parts.recurrence import MatrixState, activate, project
 from tinytf.parts.row import KV, MAP, OF_HEADS, WIDE, Config, Step
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ UNIT_EPS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedDelta(Part):
+class GatedDelta(MatrixState):
     """``n_heads`` value heads, ``d_value`` wide, and ``n_kv_heads`` query and key heads, ``d_head`` wide.
 
     Each passes through a convolution over ``conv_width`` tokens. A head's state is a matrix S (K, D): each token scales
@@ -27,49 +27,21 @@ class GatedDelta(Part):
     norm of what is read has ε ``head_norm_eps``, or that of the other norms if it is 0.
     """
 
-    called = "gated_delta"
-    n_heads: int = leaf(limits=POSITIVE, differs=True)
-    n_kv_heads: int = leaf(0, COUNT, differs=True)
-    d_head: int = leaf(0, COUNT, differs=True)
-    d_value: int = leaf(0, COUNT, differs=True)
-    conv_width: int = leaf(4, POSITIVE)
+    called, noun = "gated_delta", "a gated delta rule"
     beta_scale: float = leaf(1.0, ABOVE_ZERO)
     head_norm_eps: float = leaf(0.0, NOT_NEGATIVE)
 
-    def require(self) -> None:
-        for name, default in (("n_kv_heads", self.n_heads), ("d_value", self.d_head)):
-            if not getattr(self, name):
-                object.__setattr__(self, name, default)
-        if self.n_heads % self.n_kv_heads:
-            raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
-
-    def fit(self, d_model: int, causal: bool) -> None:
-        if not causal:
-            raise ConfigError("a gated delta rule reads from left to right, but causal is false")
-
-    @property
-    def state_size(self) -> int:
-        """How many numbers a layer caches of a text of any length: the states, and the windows of the convolutions."""
-        convolved = 2 * self.n_kv_heads * self.d_head + self.n_heads * self.d_value
-        return self.n_heads * self.d_head * self.d_value + (self.conv_width - 1) * convolved
-
     def words(self, causal: bool) -> dict[str, str]:
-        shared = f" ({self.n_kv_heads} of queries and keys)" * (self.n_kv_heads != self.n_heads)
-        state = f"a state of {self.d_head} × {self.d_value} numbers each"
-        return {"recurrence": f"gated delta rule of {self.n_heads} heads{shared}, {state}, "
-                f"after convolutions over {self.conv_width} tokens"}  # fmt: skip
-
-
-def _project(o: "ModuleType", _: Config) -> Any:
-    return o.Linear(False)
+        return {
+            "recurrence": listed(
+                f"gated delta rule of {self.sizes_in_words()}", self.beta_scale != 1 and f"β up to {self.beta_scale:g}"
+            ),
+            "norm": f"ε = {self.head_norm_eps:g} on what is read" if self.head_norm_eps else "",
+        }
 
 
 def _convolve(o: "ModuleType", c: Config) -> Any:
     return o.ShortConv(c.conv_width)
-
-
-def _activate(o: "ModuleType", _: Config) -> Any:
-    return o.Activate("silu")
 
 
 def _unit(o: "ModuleType", _: Config) -> Any:
@@ -81,29 +53,29 @@ _ONE = ("head", "token", "switch")
 
 ROWS: tuple[Step, ...] = (
     Step("q", "queries before their convolution", "{delta_in}·W_Q", KV, ("<residual>",), "q", recorded=True,
-         make=_project, module="delta.q", matrix="W_Q"),
+         make=project, module="delta.q", matrix="W_Q"),
     Step("k", "keys before their convolution", "{delta_in}·W_K", KV, ("<residual>",), "k", recorded=True,
-         make=_project, module="delta.k", matrix="W_K"),
+         make=project, module="delta.k", matrix="W_K"),
     Step("v", "values before their convolution", "{delta_in}·W_V", OF_HEADS, ("<residual>",), "v", recorded=True,
-         make=_project, module="delta.v", matrix="W_V"),
+         make=project, module="delta.v", matrix="W_V"),
     Step("q_conv", "queries, convolved", "Σ w·q of the last {taps} tokens", KV, ("q",), "q", make=_convolve,
          module="delta.q_conv"),
     Step("k_conv", "keys, convolved", "Σ w·k of the last {taps} tokens", KV, ("k",), "k", make=_convolve,
          module="delta.k_conv"),
     Step("v_conv", "values, convolved", "Σ w·v of the last {taps} tokens", OF_HEADS, ("v",), "v", make=_convolve,
          module="delta.v_conv"),
-    Step("q_act", "queries, activated", "SiLU(q_conv)", KV, ("q_conv",), "q", make=_activate),
-    Step("k_act", "keys, activated", "SiLU(k_conv)", KV, ("k_conv",), "k", make=_activate),
-    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=_activate),
+    Step("q_act", "queries, activated", "SiLU(q_conv)", KV, ("q_conv",), "q", make=activate),
+    Step("k_act", "keys, activated", "SiLU(k_conv)", KV, ("k_conv",), "k", make=activate),
+    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
     Step("q_unit", "queries of length 1", "q_act / ‖q_act‖", KV, ("q_act",), "q", make=_unit),
     Step("k_unit", "keys of length 1", "k_act / ‖k_act‖", KV, ("k_act",), "k", make=_unit),
-    Step("beta_in", "writing strength before its sigmoid", "{delta_in}·W_B", _ONE, ("<residual>",), "k", make=_project,
+    Step("beta_in", "writing strength before its sigmoid", "{delta_in}·W_B", _ONE, ("<residual>",), "k", make=project,
          module="delta.beta_in", matrix="W_B"),
     Step("beta", "writing strength", "σ(beta_in)", _ONE, ("beta_in",), "k", make=lambda o, _: o.Sigmoid()),
     Step("beta_scaled", "writing strength, scaled", "beta · {beta_scale}", _ONE, ("beta",), "k",
          when=lambda c: c.beta_scale != 1, absent="writing strengths are not scaled in this model",
          make=lambda o, c: o.Multiply(c.beta_scale)),
-    Step("decay_in", "decay before its softplus", "{delta_in}·W_A", _ONE, ("<residual>",), "attention", make=_project,
+    Step("decay_in", "decay before its softplus", "{delta_in}·W_A", _ONE, ("<residual>",), "attention", make=project,
          module="delta.decay_in", matrix="W_A"),
     Step("dt", "step size", "Δ = softplus(decay_in + b)", _ONE, ("decay_in",), "attention",
          make=lambda o, _: o.Softplus(), module="delta.dt", matrix=""),
@@ -122,12 +94,12 @@ ROWS: tuple[Step, ...] = (
     Step("head_norm", "what is read, normed", "RMSNorm(head_out) in each head", OF_HEADS, ("head_out",), "v",
          make=lambda o, c: o.Norm(False, c.head_norm_eps or c.norm_eps, ("gain",)), module="delta.norm", matrix="gain"),
     Step("gate", "gate of what is read", "{delta_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
-         make=_project, module="delta.gate", matrix="W_Z"),
+         make=project, module="delta.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_norm", OF_HEADS, ("gate", "head_norm"), "v",
-         recorded=True, make=_activate),
+         recorded=True, make=activate),
     Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
          ("head_gated",), "v", make=lambda o, _: o.Concat()),
-    Step("attn", "output of the delta rule", "concat·W_O", WIDE, ("concat",), "attention", recorded=True, make=_project,
+    Step("attn", "output of the delta rule", "concat·W_O", WIDE, ("concat",), "attention", recorded=True, make=project,
          module="delta.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of the mixer to its output."""

@@ -7,9 +7,9 @@ Shapes: B batch, T tokens, H heads of values, G heads (groups) of queries and ke
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import COUNT, POSITIVE, Part, leaf
+from tinytf.parts.part import NOT_NEGATIVE, leaf, listed
+from tinytf.parts.recurrence import MatrixState, activate, project
 from tinytf.parts.row import KV, MAP, OF_HEADS, WIDE, Config, Step
 
 if TYPE_CHECKING:
@@ -17,58 +17,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba2(Part):
+class Mamba2(MatrixState):
     """``n_heads`` value heads, ``d_value`` wide, and ``n_kv_heads`` query and key heads, ``d_head`` wide.
 
     Each passes through a convolution over ``conv_width`` tokens, with a ``conv_bias``. A head's state is a matrix S
-    (K, D): each token scales it by its decay, writes Δ·v at its key, and reads q·S + D·v, gated and then normed.
+    (K, D): each token scales it by its decay, writes Δ·v at its key, and reads q·S + D·v, gated and then normed. The
+    step Δ is at least ``dt_floor``.
     """
 
-    called = "mamba2"
-    n_heads: int = leaf(limits=POSITIVE, differs=True)
-    n_kv_heads: int = leaf(0, COUNT, differs=True)
-    d_head: int = leaf(0, COUNT, differs=True)
-    d_value: int = leaf(0, COUNT, differs=True)
-    conv_width: int = leaf(4, POSITIVE)
+    called, noun = "mamba2", "a state space"
     conv_bias: bool = leaf(False)
-
-    def require(self) -> None:
-        for name, default in (("n_kv_heads", self.n_heads), ("d_value", self.d_head)):
-            if not getattr(self, name):
-                object.__setattr__(self, name, default)
-        if self.n_heads % self.n_kv_heads:
-            raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
-
-    def fit(self, d_model: int, causal: bool) -> None:
-        if not causal:
-            raise ConfigError("a state space reads from left to right, but causal is false")
-
-    @property
-    def state_size(self) -> int:
-        """How many numbers a layer caches of a text of any length: the states, and the windows of the convolutions."""
-        convolved = 2 * self.n_kv_heads * self.d_head + self.n_heads * self.d_value
-        return self.n_heads * self.d_head * self.d_value + (self.conv_width - 1) * convolved
+    dt_floor: float = leaf(0.0, NOT_NEGATIVE)
 
     def words(self, causal: bool) -> dict[str, str]:
-        shared = f" ({self.n_kv_heads} of queries and keys)" * (self.n_kv_heads != self.n_heads)
-        state = f"a state of {self.d_head} × {self.d_value} numbers each"
         return {
-            "recurrence": f"Mamba-2 of {self.n_heads} heads{shared}, {state}, "
-            f"after convolutions over {self.conv_width} tokens",
+            "recurrence": listed(
+                f"Mamba-2 of {self.sizes_in_words()}", self.dt_floor > 0 and f"steps of at least {self.dt_floor:g}"
+            ),
             "biases": "convolutions" if self.conv_bias else "",
         }
 
 
-def _project(o: "ModuleType", _: Config) -> Any:
-    return o.Linear(False)
-
-
 def _convolve(o: "ModuleType", c: Config) -> Any:
     return o.ShortConv(c.conv_width, c.conv_bias)
-
-
-def _activate(o: "ModuleType", _: Config) -> Any:
-    return o.Activate("silu")
 
 
 _FITS = ("kv head", "query", "key")
@@ -76,24 +47,24 @@ _ONE = ("head", "token", "switch")
 
 ROWS: tuple[Step, ...] = (
     Step("q", "queries (Mamba's C) before their convolution", "{mamba_in}·W_Q", KV, ("<residual>",), "q", recorded=True,
-         make=_project, module="mamba.q", matrix="W_Q"),
+         make=project, module="mamba.q", matrix="W_Q"),
     Step("k", "keys (Mamba's B) before their convolution", "{mamba_in}·W_K", KV, ("<residual>",), "k", recorded=True,
-         make=_project, module="mamba.k", matrix="W_K"),
+         make=project, module="mamba.k", matrix="W_K"),
     Step("v", "values (Mamba's x) before their convolution", "{mamba_in}·W_V", OF_HEADS, ("<residual>",), "v",
-         recorded=True, make=_project, module="mamba.v", matrix="W_V"),
+         recorded=True, make=project, module="mamba.v", matrix="W_V"),
     Step("q_conv", "queries, convolved", "Σ w·q of the last {mamba_taps} tokens{conv_bias}", KV, ("q",), "q",
          make=_convolve, module="mamba.q_conv"),
     Step("k_conv", "keys, convolved", "Σ w·k of the last {mamba_taps} tokens{conv_bias}", KV, ("k",), "k",
          make=_convolve, module="mamba.k_conv"),
     Step("v_conv", "values, convolved", "Σ w·v of the last {mamba_taps} tokens{conv_bias}", OF_HEADS, ("v",), "v",
          make=_convolve, module="mamba.v_conv"),
-    Step("q_act", "queries, activated", "SiLU(q_conv)", KV, ("q_conv",), "q", make=_activate),
-    Step("k_act", "keys, activated", "SiLU(k_conv)", KV, ("k_conv",), "k", make=_activate),
-    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=_activate),
-    Step("dt_in", "step size before its softplus", "{mamba_in}·W_dt", _ONE, ("<residual>",), "attention", make=_project,
+    Step("q_act", "queries, activated", "SiLU(q_conv)", KV, ("q_conv",), "q", make=activate),
+    Step("k_act", "keys, activated", "SiLU(k_conv)", KV, ("k_conv",), "k", make=activate),
+    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
+    Step("dt_in", "step size before its softplus", "{mamba_in}·W_dt", _ONE, ("<residual>",), "attention", make=project,
          module="mamba.dt_in", matrix="W_dt"),
-    Step("dt", "step size", "Δ = softplus(dt_in + b)", _ONE, ("dt_in",), "attention", make=lambda o, _: o.Softplus(),
-         module="mamba.dt", matrix=""),
+    Step("dt", "step size", "Δ = softplus(dt_in + b){dt_floor}", _ONE, ("dt_in",), "attention",
+         make=lambda o, c: o.Softplus(c.dt_floor), module="mamba.dt", matrix=""),
     Step("decay", "logarithm of the decay", "−e^A·Δ", _ONE, ("dt",), "attention", make=lambda o, _: o.Decay(),
          module="mamba.decay", matrix=""),
     Step("scores", "fit of queries and keys", "q_act·k_actᵀ", _FITS, ("q_act", "k_act"), "attention", core=True,
@@ -104,16 +75,16 @@ ROWS: tuple[Step, ...] = (
     Step("head_out", "what is read", "read·v_act", OF_HEADS, ("read", "v_act"), "v", recorded=True, core=True,
          make=lambda o, _: o.Mix()),
     Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
-         make=_project, module="mamba.gate", matrix="W_Z"),
+         make=project, module="mamba.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_out", OF_HEADS, ("gate", "head_out"), "v",
-         make=_activate),
+         make=activate),
     Step("head_norm", "what is read, gated and normed", "RMSNorm(head_gated) over {mamba_normed}", OF_HEADS,
          ("head_gated",), "v", recorded=True, make=lambda o, c: o.HeadNorm(False, c.norm_eps, ("gain",), c.n_kv_heads),
          module="mamba.norm", matrix="gain"),
     Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
          ("head_norm",), "v", make=lambda o, _: o.Concat()),
     Step("attn", "output of the state space", "concat·W_O", WIDE, ("concat",), "attention", recorded=True,
-         make=_project, module="mamba.o", matrix="W_O"),
+         make=project, module="mamba.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of the mixer to its output."""
 
@@ -124,6 +95,7 @@ def formulas(c: Config) -> dict[str, str]:
         "mamba_in": "n" if normed_input(c) else "x",
         "mamba_taps": str(c.conv_width),
         "conv_bias": " + b" if c.conv_bias else "",
+        "dt_floor": f", at least {c.dt_floor:g}" if c.dt_floor else "",
         "mamba_normed": "all heads" if c.n_kv_heads == 1 else f"each of {c.n_kv_heads} groups of heads",
     }
 

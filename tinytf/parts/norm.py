@@ -17,7 +17,8 @@ NORMED = {
     "output": "after each part",
 }
 """Where a block applies its norms, in words, by ``norm_order``."""
-NO_FEED_FORWARD = "the layers of this model have no feed-forward"
+NO_FEED_FORWARD = "this layer has no feed-forward"
+NO_MIXER = "this layer has a feed-forward only"
 CALLED = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 """The display name of each norm."""
 
@@ -111,6 +112,15 @@ def has_ffn(c: Config) -> bool:
     return bool(c.d_ff > 0)
 
 
+def has_mixer(c: Config) -> bool:
+    """Whether a layer has attention, or another mixer."""
+    return bool(c.mixer != "none")
+
+
+def _has_both(c: Config) -> bool:
+    return has_mixer(c) and has_ffn(c)
+
+
 def _scale_added(o: "ModuleType", c: Config) -> Any:
     return o.Multiply(c.residual_scale)
 
@@ -121,8 +131,8 @@ _NOT_SCALED = "the outputs of attention and feed-forward are not scaled in this 
 BEFORE_MIXER: tuple[Step, ...] = (
     Step("in", "block input", "x", WIDE, (), recorded=True, from_stream=True,
          make=lambda o, c: o.Same() if c.d_layer_input else o.Add()),
-    Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",), when=normed_input,
-         make=make_norm, module="norm1", matrix="gain"),
+    Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",),
+         when=lambda c: normed_input(c) and has_mixer(c), make=make_norm, module="norm1", matrix="gain"),
 )  # fmt: skip
 """From the residual stream to the input of attention."""
 BETWEEN: tuple[Step, ...] = (
@@ -130,9 +140,9 @@ BETWEEN: tuple[Step, ...] = (
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="attn_norm", matrix="gain"),
     Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, ("<attn>",), "attention",
-         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added),
+         when=lambda c: _scaled_residual(c) and has_mixer(c), absent=_NOT_SCALED, make=_scale_added),
     Step("mid", "residual after attention", "{inputs}", WIDE, ("in", "<attn>"),
-         when=lambda c: _sequential(c) and has_ffn(c), absent="{no_mid}",
+         when=lambda c: _sequential(c) and _has_both(c), absent="{no_mid}",
          make=lambda o, _: o.Add()),
     Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
          absent="the inputs of attention and feed-forward are not normed in this model",
@@ -181,16 +191,20 @@ def formulas(c: Config) -> dict[str, str]:
         "residual_scale": f"{c.residual_scale:g}",
         "no_norm2": shared if c.shared_norm else unnormed if has_ffn(c) else NO_FEED_FORWARD,
         "no_mid": "attention and feed-forward read the same stream in this model, side by side"
-        if has_ffn(c)
-        else NO_FEED_FORWARD,
-        "ffn_stream": "mid" if _sequential(c) else "x",
+        if _has_both(c)
+        else NO_FEED_FORWARD
+        if has_mixer(c)
+        else NO_MIXER,
+        "ffn_stream": "mid" if _sequential(c) and has_mixer(c) else "x",
     }
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     return {
-        "<read>": ("mid",) if _sequential(c) else ("in",),
-        "<added>": ("mid", "<ffn>") if _sequential(c) and has_ffn(c) else ("in", "<attn>", *["<ffn>"] * has_ffn(c)),
+        "<read>": ("mid",) if _sequential(c) and has_mixer(c) else ("in",),
+        "<added>": ("mid", "<ffn>")
+        if _sequential(c) and _has_both(c)
+        else ("in", *["<attn>"] * has_mixer(c), *["<ffn>"] * has_ffn(c)),
         "<final>": ("final.norm",) if c.final_norm else ("norm2",),
     }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import COUNT, POSITIVE, Part, leaf
+from tinytf.parts.part import POSITIVE, leaf
+from tinytf.parts.recurrence import Recurrence, project
 from tinytf.parts.row import HEADS, WIDE, Config, Step
 
 if TYPE_CHECKING:
@@ -17,20 +18,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShortConvolution(Part):
+class ShortConvolution(Recurrence):
     """gate ⊙ conv(gate_in ⊙ v), where conv weighs each channel of the last ``conv_width`` tokens.
 
     Channels are shown in ``n_heads`` groups of ``d_head``, which together are as wide as the model.
     """
 
-    called = "short_convolution"
-    n_heads: int = leaf(limits=POSITIVE, differs=True)
-    d_head: int = leaf(0, COUNT, differs=True)
+    called, noun = "short_convolution", "a short convolution"
     conv_width: int = leaf(3, POSITIVE)
 
     def fit(self, d_model: int, causal: bool) -> None:
-        if not causal:
-            raise ConfigError("a short convolution reads from left to right, but causal is false")
+        super().fit(d_model, causal)
         if self.n_heads * self.d_head != d_model:
             groups = f"{self.n_heads} groups of {self.d_head} channels"
             raise ConfigError(f"a short convolution of {groups} does not have the {d_model} channels of d_model")
@@ -52,30 +50,26 @@ class ShortConvolution(Part):
         }
 
 
-def _project(o: "ModuleType", _: Config) -> Any:
-    return o.Linear(False)
-
-
 def _multiply(o: "ModuleType", _: Config) -> Any:
     return o.Product()
 
 
 ROWS: tuple[Step, ...] = (
-    Step("gate_in", "input gate", "{conv_in}·W_GI", HEADS, ("<residual>",), "attention", recorded=True, make=_project,
+    Step("gate_in", "input gate", "{conv_in}·W_GI", HEADS, ("<residual>",), "attention", recorded=True, make=project,
          module="conv.gate_in", matrix="W_GI"),
-    Step("v", "values before their gate", "{conv_in}·W_V", HEADS, ("<residual>",), "v", recorded=True, make=_project,
+    Step("v", "values before their gate", "{conv_in}·W_V", HEADS, ("<residual>",), "v", recorded=True, make=project,
          module="conv.v", matrix="W_V"),
     Step("v_gated", "values, gated", "gate_in ⊙ v", HEADS, ("gate_in", "v"), "v", make=_multiply),
     Step("v_conv", "gated values, convolved", "Σ w·v_gated of the last {conv_taps} tokens", HEADS, ("v_gated",), "v",
          make=lambda o, c: o.ShortConv(c.conv_width), module="conv.v_conv"),
     Step("gate", "gate of the convolution", "{conv_in}·W_G", HEADS, ("<residual>",), "attention", recorded=True,
-         make=_project, module="conv.gate", matrix="W_G"),
+         make=project, module="conv.gate", matrix="W_G"),
     Step("head_out", "convolution, gated", "gate ⊙ v_conv", HEADS, ("gate", "v_conv"), "v", recorded=True, core=True,
          make=_multiply),
     Step("concat", "convolution, groups side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
          ("head_out",), "v", make=lambda o, _: o.Concat()),
     Step("attn", "output of the short convolution", "concat·W_O", WIDE, ("concat",), "attention", recorded=True,
-         make=_project, module="conv.o", matrix="W_O"),
+         make=project, module="conv.o", matrix="W_O"),
 )  # fmt: skip
 """From what the mixer reads to what it gives."""
 

@@ -220,13 +220,19 @@ class StepTable:
 
     def map_of(self, layer: int) -> Step | None:
         """The map that multiplies the values in a layer: attention weights, or another mixer's; None without a map."""
+        if not self.has(self.head_out, layer):
+            return None
         name = self.weights if self.has(self.weights, layer) else self.at(self.head_out, layer).inputs[0]
         mixed = self.at(name, layer)
         return mixed if mixed.is_map else None
 
-    def head_output(self, layer: int) -> Step:
-        """The output of each head of a layer: the step whose heads are concatenated."""
-        return self.at(self.at("concat", layer).inputs[0], layer)
+    def head_output(self, layer: int) -> Step | None:
+        """The output of each head of a layer: the step whose heads are concatenated; None without a mixer."""
+        return self.at(self.at("concat", layer).inputs[0], layer) if self.has("concat", layer) else None
+
+    def added_in(self, layer: int) -> tuple[Step, ...]:
+        """The outputs of attention and feed-forward that a layer has."""
+        return tuple(step for step in self.added if self.has(step.name, layer))
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:

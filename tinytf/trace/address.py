@@ -232,7 +232,9 @@ def parse_part_numbers(raw: RawAddress, layers: Sequence[int] | None, config: Mo
     """The numbers of the heads or experts that an address names. Raises AddressError if the layers differ in count."""
     if raw.parts is None or raw.letter == "E":
         return parse_numbers(raw.parts, config.experts, PARTS["E"])
-    counts = {config.at(layer).n_heads for layer in layers or (None,)}
+    counts = {config.at(layer).n_heads for layer in layers or (None,)} - {0}
+    if not counts:
+        raise AddressError("a layer with a feed-forward alone has no heads", "tinytf info shows the layers of a model")
     if len(counts) > 1:
         numbers = " or ".join(map(str, sorted(counts)))
         raise AddressError(f"these layers have different numbers of heads, {numbers}", "name layers of one kind")

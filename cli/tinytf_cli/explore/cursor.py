@@ -149,8 +149,8 @@ def window(count: int, center: int, size: int) -> slice:
 
 
 def _first_step(trace: Trace, layer: int) -> str:
-    """The map of a layer; without one, the output of its heads."""
-    return (trace.steps.map_of(layer) or trace.steps.head_output(layer)).name
+    """The map of a layer; without one, the output of its heads, or of its feed-forward."""
+    return (trace.steps.map_of(layer) or trace.steps.head_output(layer) or trace.steps.added_in(layer)[-1]).name
 
 
 def first_row(trace: Trace, layer: int) -> int:

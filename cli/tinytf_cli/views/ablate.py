@@ -95,7 +95,7 @@ def ablation_sweep(report: AblationSweep, terminal: Terminal, display: AblationS
         layers = list(dict.fromkeys(name.partition("E")[0] for name in report.names))
         yield Heat(values, layers, numbered("E", values.shape[1]), "signed", None, most, False, map_digits(most))
     else:
-        columns = numbered("L", values.shape[1])
+        columns = [name.partition(".")[0] for name in report.names]
         yield Heat(values, [report.what], columns, "signed", None, most, True, map_digits(most))
     yield from check_line(report.check)
 

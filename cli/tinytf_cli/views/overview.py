@@ -10,6 +10,7 @@ from tinytf.loading import Model
 from tinytf.look.overview import Added, Layer, Overview
 from tinytf.look.prediction import Likely, Prediction
 from tinytf.look.traced import Traced
+from tinytf.parts.row import Step
 from tinytf.report import Report
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
@@ -266,11 +267,11 @@ class Screen:
         names, keep = numbered("L", len(layers)), list(range(len(layers)))
         if rows is not None and len(layers) > rows + 1:
             keep = self.overview.telling(rows)
-        heads = [list(self._head(layer)) if layer.layer in keep else "" for layer in layers]
-        added = [[layer.added[index] for layer in layers] for index in range(len(layers[0].added))]
+        heads = [list(self._head(layer)) if layer.heads and layer.layer in keep else "" for layer in layers]
+        sizes = [{added.step: added for added in layer.added} for layer in layers]
         columns = [
             Column("", [Span(name, "residual") for name in names], said=""),
-            *(self._sizes(column) for column in added),
+            *(self._sizes(step, [layer.get(step.name) for layer in sizes]) for step in self.trace.steps.added),
             Column("head that adds most", heads, said="most from"),
         ]
         if self.overview.reading is not None:
@@ -283,11 +284,11 @@ class Screen:
         yield Table(columns).only(keep)
         yield from fold_note(names, keep, "layers", "--all")
 
-    def _sizes(self, column: Sequence[Added]) -> Column:
+    def _sizes(self, step: Step, column: Sequence[Added | None]) -> Column:
         """The relative sizes of what a step adds; a whole bar is as much as the stream, or more."""
-        role = self.trace.steps.by_name[column[0].step].role
         return Column(
-            f"{column[0].step} adds", [Meter(added.share, Figure(added.share, "%.2f"), role) for added in column]
+            f"{step.name} adds",
+            [Meter(added.share, Figure(added.share, "%.2f"), step.role) if added else "" for added in column],
         )
 
     def _head(self, layer: Layer) -> Iterator[Span]:

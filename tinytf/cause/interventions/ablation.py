@@ -260,9 +260,11 @@ def ablation_sweep(
     names = {
         "experts": [f"L{layer}E{number}" for layer in expert_layers for number in range(trace.config.experts)],
         "heads": [f"L{layer}H{head}" for layer in layers for head in range(trace.config.at(layer).n_heads)],
-        "ffn": [f"L{layer}.ffn" for layer in layers],
+        "ffn": [f"L{layer}.ffn" for layer in layers if trace.config.at(layer).d_ff],
         "layers": [f"L{layer}" for layer in layers],
     }[over]
+    if not names:
+        raise UsageError("this model has no feed-forward", "--sweep layers ablates its layers")
     groups = {name: hook_points([name], trace.steps) for name in names}
     if over == "experts":
         used = {layer: trace.step(trace.steps.choice, layer).any(dim=0) for layer in expert_layers}
@@ -301,7 +303,7 @@ def ablation_sweep(
         what=over,
         names=tuple(names),
         effects=tuple(by_name.get(name, unchanged) for name in names),
-        counts=tuple(counts.get(over, [len(layers)])),
+        counts=tuple(counts.get(over, [len(names)])),
         check=check,
         about=About(model, trace.encoding),
     )

@@ -73,14 +73,16 @@ def _parsed(text: str, table: StepTable) -> list[HookPoint]:
     if address.cell:
         raise AddressError(f"{text!r} is a cell, and a step is replaced whole", "name the step alone, such as L0.attn")
     if address.step is not None:
-        outputs = {table.head_output(layer).name for layer in address.layers or ()}
-        if not (address.step.can_intervene or address.step.name in (table.expert_out, *outputs)):
+        outputs = [table.head_output(layer) for layer in address.layers or ()]
+        names = {output.name for output in outputs if output is not None}
+        if not (address.step.can_intervene or address.step.name in (table.expert_out, *names)):
             raise AddressError(f"{text!r} is not a step that can be replaced", _EXAMPLES)
 
     def steps(layer: int) -> tuple[Step, ...]:
         if address.step is not None or address.heads is None:
             return table.added if address.step is None else (address.step,)
-        return (table.by_name[table.expert_out] if address.letter == "E" else table.head_output(layer),)
+        output = table.by_name[table.expert_out] if address.letter == "E" else table.head_output(layer)
+        return () if output is None else (output,)
 
     points = [
         HookPoint(step.name, layer, head, step.letter)

@@ -261,10 +261,18 @@ def patch_sweep(
     shares_prefix = not source.config.looks_ahead and not of_heads
     first = first_different(source.encoding.ids, target.encoding.ids) if shares_prefix else 0
     rows: dict[str, Interventions] = {}
-    for layer in layers:
-        step = steps[over] or table.head_output(layer).name
+    outputs = [table.head_output(layer) for layer in layers]
+    names = (
+        [output.name if output is not None else "" for output in outputs] if of_heads else [steps[over]] * len(layers)
+    )
+    counts = [
+        table.has(name, layer) * (heads[layer] if of_heads else width - first) for layer, name in enumerate(names)
+    ]
+    for layer, step in enumerate(names):
+        if not counts[layer]:
+            continue
         value = source.step(step, layer)  # (H, T, D), or (T, C)
-        for column in range(first, heads[layer] if of_heads else width):
+        for column in range(first, first + counts[layer]):
             point = HookPoint(step, layer, column if of_heads else None)
             name = str(point) if of_heads else f"{point} at position {column}"
             intervention = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
@@ -275,9 +283,10 @@ def patch_sweep(
     )  # fmt: skip
     differences = torch.full((len(layers), width), followed.corrupt, dtype=torch.float64)
     remaining = [math.nan if value is None else value for value in moved]
-    differences[:, first:] = math.nan  # where a layer has fewer heads
-    for layer in layers:
-        count = heads[layer] if of_heads else width - first
+    differences[:, first:] = math.nan  # where a layer has fewer heads, or lacks the step
+    for layer, count in enumerate(counts):
+        if not count:
+            differences[layer] = math.nan
         differences[layer, first : first + count] = torch.tensor(remaining[:count], dtype=torch.float64)
         remaining = remaining[count:]
     return PatchSweep(
@@ -286,7 +295,7 @@ def patch_sweep(
         texts=(source.encoding, target.encoding),
         what=over,
         differences=differences,
-        patches=len(rows) + first * len(layers),
+        patches=len(rows) + first * sum(count > 0 for count in counts),
         first=first,
         about=About(model),
     )

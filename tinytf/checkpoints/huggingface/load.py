@@ -51,6 +51,7 @@ from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPEN
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
+from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.layernorm import (
     COHERE,
     COHERE2,
@@ -65,9 +66,10 @@ from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
-from tinytf.checkpoints.huggingface.mamba2 import MAMBA, MAMBA2
+from tinytf.checkpoints.huggingface.mamba2 import FALCON_MAMBA, MAMBA, MAMBA2
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
+from tinytf.checkpoints.huggingface.nemotron_h import NEMOTRON_H
 from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
@@ -146,7 +148,7 @@ FAMILIES: Mapping[str, Family] = {
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
-        BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, OLMO_HYBRID,
+        BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, OLMO_HYBRID,
     )
 }  # fmt: skip
 

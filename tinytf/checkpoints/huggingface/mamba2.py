@@ -20,7 +20,7 @@ def _read_inner(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     return {"context": 2**20}
 
 
-_TRAINING = (
+TRAINING_OF_STEPS = (
     "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor", "time_step_max", "time_step_min",
     "time_step_scale", "time_step_init_scheme",
 )  # fmt: skip
@@ -40,7 +40,7 @@ MAMBA2 = replace(
     classes={"none": "Mamba2Model", "lm": "Mamba2ForCausalLM"},
     only={"use_bias": (False,), "hidden_act": ("silu", "swish"), "rms_norm": (True,), "time_step_limit": NO_LIMIT},
     fixed={**FIXED, "activation": "silu", "positions": "none", "mixer": "mamba2", "d_ff": 0},
-    harmless=("chunk_size", "time_step_rank", *_TRAINING),
+    harmless=("chunk_size", "time_step_rank", *TRAINING_OF_STEPS),
     settings=(
         Key("vocab_size"),
         Key("hidden_size", "d_model"),
@@ -68,14 +68,25 @@ MAMBA2 = replace(
 )  # fmt: skip
 
 
+def channels(inner: int, state: int) -> dict[str, int]:
+    """The heads of that many channels: groups of up to 64, which change no number."""
+    width = math.gcd(inner, 64)
+    return {"n_heads": inner // width, "d_head": state, "d_value": width}
+
+
+def read_rank(fields: Fields, name: str, draft: Draft) -> int:
+    """The rank of the steps under a key; by default a sixteenth of the width, rounded up."""
+    fields.asked.add(name)
+    return (
+        -(-draft["d_model"] // 16) if fields.data.get(name, "auto") in (None, "auto") else fields.whole(name, least=1)
+    )
+
+
 def _read_channels(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The channels, in groups of up to 64 which change no number, and the rank of their steps."""
     inner = int(fields.number("expand", 2) * draft["d_model"])
     fields.require("intermediate_size", (inner,))
-    width, rank = math.gcd(inner, 64), fields.data.get("time_step_rank", "auto")
-    rank = math.ceil(draft["d_model"] / 16) if rank in (None, "auto") else fields.whole("time_step_rank", least=1)
-    fields.asked.add("time_step_rank")
-    return {"n_heads": inner // width, "d_value": width, "dt_rank": rank, "context": 2**20}
+    rank = read_rank(fields, "time_step_rank", draft)
+    return {**channels(inner, draft["d_head"]), "dt_rank": rank, "context": 2**20}
 
 
 def _write_channels(config: ModelConfig) -> dict[str, Any]:
@@ -93,7 +104,7 @@ MAMBA = replace(
     classes={"none": "MambaModel", "lm": "MambaForCausalLM"},
     only={"use_bias": (False,), "hidden_act": ("silu", "swish")},
     fixed={**MAMBA2.fixed, "mixer": "mamba"},
-    harmless=("use_mambapy", "use_associative_scan", *_TRAINING),
+    harmless=("use_mambapy", "use_associative_scan", *TRAINING_OF_STEPS),
     settings=(
         *MAMBA2.settings[:3],
         Key("state_size", "d_head", 16),
@@ -118,3 +129,13 @@ MAMBA = replace(
         "blocks.{n}.mamba.o": Stored(f"{_IN}.out_proj"),
     },
 )
+
+FALCON_MAMBA = replace(
+    MAMBA,
+    name="Falcon-Mamba",
+    model_type="falcon_mamba",
+    classes={"none": "FalconMambaModel", "lm": "FalconMambaForCausalLM"},
+    fixed={**MAMBA.fixed, "inner_norm": "plain"},
+    settings=(*MAMBA.settings, Key("mixer_rms_eps", "inner_norm_eps", 1e-6)),
+)
+"""Falcon-Mamba (TII 2024): queries, keys and steps are normed."""
