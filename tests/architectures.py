@@ -303,6 +303,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "routed_scale": 2.5,
         "d_shared": 9,
     },
+    "experts chosen by the router's own numbers, norms of heads without a bias": {
+        "qk_norm": True,
+        "qk_norm_across": "heads",
+        "qk_norm_bias": False,
+        "ffn_bias": False,
+        "experts": 4,
+        "experts_per_token": 2,
+        "router": "sigmoid",
+        "choice_bias": True,
+        "choice_of_scores": False,
+    },
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,
         "n_kv_heads": 2,
