@@ -176,7 +176,7 @@ def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
     assert data["check"]["holds"]
     assert "8 of 20; " in text
     rows = [line.split("█")[0].rpartition("  ")[2] + "█" for line in text.splitlines() if line.count("█") == 1]
-    assert f"{t - 1} + 1 {'▒' * 15}█" in rows
+    assert f"{t - 1} + 1 {'▒' * 13}█" in rows
     first, *steps, end = events_of(tinytf(*given, "--format", "ndjson").out)
     assert (first["runs"], len(steps), end["type"]) == (3, 20, "end")
 

@@ -144,7 +144,7 @@ def test_a_name_of_another_tensor_is_no_step(name):
         ("embed.positions", LLAMA_TABLE, "this model has no step 'embed.positions': positions are rotary", ""),
         ("L0.masked", BERT_TABLE, "this model has no step 'masked': this model looks both ways", ""),
         ("final.norm", BERT_TABLE, "this model has no step 'final.norm': norms come after the residual sums", ""),
-        ("L0.sum", GPT2, "this model has no step 'sum': this model norms before each part", ""),
+        ("L0.sum", GPT2, "this model has no step 'sum': the layers of this model add up to out directly", ""),
         ("blocks.9.attn.hook_q", GPT2, "there is no layer 9: the model has 4 layers, 0 to 3", ""),
         ("blocks.0.attn.hook_rot_q", GPT2, "'blocks.0.attn.hook_rot_q' is not a name that this model has", ""),
         ("blocks.0.attn.hook_patern", GPT2, "'blocks.0.attn.hook_patern' is not a name", "did you mean attn.hook_pat"),

@@ -30,12 +30,17 @@ def numbers(tensor: torch.Tensor) -> np.ndarray:
 
 
 def activations(model: Transformer, ids: list[int]) -> np.ndarray:
-    """(layers, T, F)"""
+    """(layers, T, the units of the widest layer), 0 where a layer has fewer."""
     trace = record(model, encoding_of(ids))
-    layers = [layer for layer in range(model.config.n_layers) if trace.steps.has("ffn.act", layer)]
-    found = np.zeros((model.config.n_layers, len(ids), model.config.d_ff))
-    found[layers] = [numbers(trace.step("ffn.act", layer)) for layer in layers]
+    found = np.zeros((model.config.n_layers, len(ids), widest(model)))
+    for layer in range(model.config.n_layers):
+        if trace.steps.has("ffn.act", layer):
+            found[layer, :, : model.config.at(layer).d_ff] = numbers(trace.step("ffn.act", layer))
     return found
+
+
+def widest(model: Transformer) -> int:
+    return max(model.config.at(layer).d_ff for layer in range(model.config.n_layers))
 
 
 @pytest.mark.parametrize("kind", DENSE)
@@ -46,7 +51,7 @@ def test_the_units_of_a_token_are_those_of_the_largest_activations(kind: str) ->
     for token in found.tokens:
         sizes = np.abs(act[:, token.position]).ravel()
         expected = np.argsort(-sizes, kind="stable")[:4]
-        places = [divmod(int(i), model.config.d_ff) for i in expected]
+        places = [divmod(int(i), widest(model)) for i in expected]
         assert [(a.unit.layer, a.unit.index) for a in token.units] == places
         assert [a.activation for a in token.units] == [act[layer, token.position, i] for layer, i in places]
 

@@ -95,8 +95,11 @@ def feed_forward(live: Live) -> Lesson:
     width, hidden, matrices = config.d_model, config.d_ff, 3 if gated else 2
     biases = (matrices - 1) * hidden + width if config.ffn_bias else 0
     matrix_size = width * hidden
-    answer = matrices * matrix_size + biases
+    answer = live.parameters(f"blocks.{live.layer}.ffn")
+    slopes = answer - matrices * matrix_size - biases  # of the activation, where they are learned
     bias_note = "biases included" if biases else "no biases"
+    bias_note += f", {slopes} slopes of the activation" if slopes else ""
+    added = f" + {biases:,} biases" * bool(biases) + f" + {slopes} slopes" * bool(slopes)
     question = live.ask("feed-forward").number(
         f"How many parameters are in one feed-forward with d_model {width:,} and d_ff {hidden:,} "
         f"({'gate, up and down' if gated else 'W₁ and W₂'}, {bias_note})?",
@@ -108,7 +111,7 @@ def feed_forward(live: Live) -> Lesson:
             (width + hidden, "That adds the two sizes, and a matrix has their product."),
             (4 * matrix_size, f"That is 4 matrices, and there are {matrices}."),
         ],
-        f"{matrices} × {width:,} × {hidden:,}{f' + {biases:,} biases' if biases else ''} = {answer:,}; attention in "
+        f"{matrices} × {width:,} × {hidden:,}{added} = {answer:,}; attention in "
         f"the same block has {live.parameters(f'blocks.{live.layer}.attention'):,}.",
     )
     act = np.abs(live.at("L0.ffn.act")[live.here])

@@ -125,7 +125,7 @@ def rope(
 
     def write(config: ModelConfig) -> dict[str, Any]:
         first = config.at((config.rotary_layers or (0,))[0])
-        used = {config.at(layer).rope_scaling for layer in config.rotary_layers}
+        used = {first.rope_scaling, *(config.at(layer).rope_scaling for layer in config.rotary_layers)}
         if not used <= set(scalings.values()) or (share is None and first.rope_width):
             return {}  # this family cannot express it
         outside = {_ORIGINAL: first.rope_original_context} if original and first.rope_original_context else {}
