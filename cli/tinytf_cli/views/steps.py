@@ -33,6 +33,8 @@ _TABLE = 84
 """The width of a table of values that is beside others, in columns."""
 _SEEN = 9
 """The most keys that are listed in full, of those that a query sees."""
+_READ = 4
+"""The most keys that a row names of a map whose rows are no shares."""
 
 
 def as_array(tensor: Tensor) -> Array:
@@ -101,6 +103,19 @@ def _sight(seen: NDArray[np.bool_], names: Sequence[str], most: int | None) -> I
         ],
         header=False,
     )
+    yield from fold_note(range(len(names)), keep, "tokens")
+
+
+def _read(weights: Array, seen: NDArray[np.bool_], names: Sequence[str], most: int | None) -> Iterator[Block]:
+    """The keys that each query reads with the largest weights, of either sign; at most ``most`` queries."""
+    keep = middle_out(len(names), most)
+    largest_keys = [np.argsort(-np.abs(np.where(seen[query], weights[query], 0)), kind="stable") for query in keep]
+    read = [
+        "   ".join(f"{names[key]} {weights[query, key]:.3f}" for key in keys[:_READ] if seen[query, key])
+        for query, keys in zip(keep, largest_keys, strict=True)
+    ]
+    label = Column("", [names[query] for query in keep], said="query")
+    yield Table([label, Column("", ["reads most of"] * len(keep)), Column("", read, shrink=8)], header=False)
     yield from fold_note(range(len(names)), keep, "tokens")
 
 
@@ -198,7 +213,8 @@ def value_blocks(
         else:
             yield Heat(values, names, names, "signed", seen, largest(values, seen), asked=asked, axes=axes)
             if seen is not None:
-                yield from _sight(seen, names, rows)
+                mixes = step is trace.steps.map_of(layer or 0)
+                yield from _read(values, seen, names, rows) if mixes else _sight(seen, names, rows)
     elif step.is_drawn:
         unit = bool(((values >= 0) & (values <= 1)).all())
         scale, limit = ("unit", 1.0) if unit else ("signed", largest(values))
