@@ -34,7 +34,7 @@ ALL = (*MODELS, *(kind for kind in KINDS if kind not in MODELS))
 def live(request: pytest.FixtureRequest, opened: Callable[[str], Model]) -> Live:
     model = opened(request.param)
     if not {"scaling", "positions"} <= {*removable(model.config)}:
-        with pytest.raises(UsageError, match="one lesson is about .*, which this model lacks"):
+        with pytest.raises(UsageError, match=r"one lesson is about .*, which this model lacks"):
             Live(model, TEXT)
         pytest.skip("it lacks what a lesson is about")
     return Live(model, None if request.param in MODELS else TEXT)
