@@ -20,6 +20,7 @@ from tinytf.generate.loop import Looking
 from tinytf.generate.runner import Runner
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Activate, Add, Norm, Operation
+from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 
 ROPE = {**LLAMA, "rope_scaling": "llama3", "rope_factor": 8.0, "rope_original_context": 16}
@@ -53,7 +54,9 @@ SHOWN = [kind for kind in KINDS if config_of(kind).causal and config_of(kind).he
 DECODED = [
     kind
     for kind in SHOWN
-    if not config_of(kind).experts and {b.mixer.called for b in config_of(kind).blocks} == {"attention"}
+    if not config_of(kind).experts
+    and not table_of(config_of(kind)).carried
+    and {b.mixer.called for b in config_of(kind).blocks} == {"attention"}
 ]
 
 

@@ -97,6 +97,9 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
                 own = leaf(f"L{layer}.{name}", trace.step(name, layer))
                 x = x + scale * (_frozen(getattr(block, f"{name}_norm"), own) if added else own)
                 x = _frozen(getattr(block, norm), x) if post else x
+        if trace.steps.has("ple.out", layer):
+            x = x + _frozen(block.ple.out_norm, leaf(f"L{layer}.ple.out", trace.step("ple.out", layer)))
+        x = x * block.scale.weight if trace.config.layer_scale else x
     if trace.config.final_norm:
         x = _frozen(model.final_norm, x)
     if trace.config.head.kind == "mlm":
@@ -129,8 +132,9 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     for layer, block in enumerate(trace.model.blocks):
         fed = ("feed-forward", "feed-forward bias", "expert")
         both = sum(one.value for one in found.parts if one.layer == layer and one.kind in fed)
-        if f"L{layer}.ffn" in leaves:
-            assert both == pytest.approx(_along(leaves[f"L{layer}.ffn"]), abs=1e-12)
+        fed_by = [leaves[name] for name in (f"L{layer}.ffn", f"L{layer}.ple.out") if name in leaves]
+        if fed_by:
+            assert both == pytest.approx(sum(map(_along, fed_by)), abs=1e-12)
         if (attention := mixer_of(block)) is None:
             continue
         width = trace.config.at(layer).value_width

@@ -218,7 +218,7 @@ def test_each_stage_is_named_by_the_address_of_the_stream_there(name: str) -> No
     found = model.lens(trace, sublayers=True)
     for stage in found.stages:
         assert trace[stage.name].shape == (len(IDS), trace.config.d_model)
-    halves = sum(1 + (len(trace.steps.added_in(layer)) == 2) for layer in range(trace.config.n_layers))
+    halves = sum(1 + (len(trace.steps.added_in(layer)) > 1) for layer in range(trace.config.n_layers))
     assert len(found.stages) == 1 + (trace.config.n_layers if trace.config.residual == "parallel" else halves)
     assert [stage.name for stage in model.lens(trace).stages] == [s.name for s in found.stages if "mid" not in s.name][
         :: 2 if trace.config.norm_order == "post" else 1

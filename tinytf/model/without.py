@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from tinytf.config import LEFT_OUT, ModelConfig
-from tinytf.errors import UsageError
+from tinytf.errors import ConfigError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 
@@ -19,7 +19,15 @@ def without_part(config: ModelConfig, part: str) -> ModelConfig:
 
 def removable(config: ModelConfig) -> tuple[str, ...]:
     """The parts of ``LEFT_OUT`` that a model has: leaving one out changes its table."""
-    return tuple(part for part in LEFT_OUT if table_of(without_part(config, part)).rows != table_of(config).rows)
+
+    def changes(part: str) -> bool:
+        table = table_of(without_part(config, part))
+        try:
+            return table.rows != table_of(config).rows and table.carried is not None
+        except ConfigError:  # without windows, layers of other sizes would share their keys
+            return False
+
+    return tuple(filter(changes, LEFT_OUT))
 
 
 def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:

@@ -11,7 +11,7 @@ from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.batches import batches, padded, typed
 from tinytf.model.transformer import Transformer
-from tinytf.steps.operations import Add
+from tinytf.steps.operations import Add, Same
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.hooks import recording_hooks
@@ -51,7 +51,9 @@ def record_all(
     """Record each of ``encodings``, in batches; shorter texts are padded on the right, and the padding is masked."""
     texts = [_require_tokens(model, encoding) for encoding in encodings]
     read_positions = [_positions_read(model.config, ids, mask_id) for ids in texts]
-    chosen = tuple(range(model.config.n_layers)) if layers is None else tuple(sorted(set(layers)))
+    asked = set(range(model.config.n_layers) if layers is None else layers)
+    taken = (table_of(model.config).taken(layer).values() for layer in asked)  # such as the keys of an earlier layer
+    chosen = tuple(sorted(asked | {at for places in taken for _, at in places if at is not None}))
     lengths, device = [len(ids) for ids in texts], next(model.parameters()).device
     if texts and not force:
         _require_room(model, sum(lengths), sum(map(len, read_positions)), chosen)
@@ -146,6 +148,8 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
             continue  # the input of the first block is the embeddings
         if step.from_stream and layer is not None and layer - 1 in layers:
             continue  # the input of a later block is the output of the one before
+        if isinstance(step.operation, Same) and not step.from_stream:
+            continue  # the numbers of another step
         if step.name == table.embedded and len(table.sources(step, None)) == 1 and isinstance(step.operation, Add):
             continue  # with nothing added, the sum is the token embeddings themselves
         shape = {**text_axes, **config.at(layer).sizes} | ({"token": rows} if step.is_vocabulary else {})

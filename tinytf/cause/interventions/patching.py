@@ -312,11 +312,14 @@ def _runs(
 
 
 def _verify_extremes(clean: Trace, corrupt: Trace, position: int) -> tuple[Verified, ...]:
-    """Verify that everything patched is the clean run, and nothing patched the corrupt run, to the last bit."""
+    """Verify that everything patched is the clean run, and nothing patched the corrupt run, to the last bit.
+
+    Where layers take embeddings of their own beside the stream, no patch is everything: then only the latter is.
+    """
+    none_patched = logits_with(corrupt, [], position)
+    nothing = same("nothing patched is the corrupt run", none_patched, corrupt.logits_at(position))
+    if any(layer is None for _, layer in clean.steps.carried.values()):
+        return (nothing,)
     first_input = HookPoint(clean.steps.input, 0)  # everything computed from the tokens passes through here
     all_patched = logits_with(corrupt, [Intervention(first_input, first_input.value(clean))], position)
-    none_patched = logits_with(corrupt, [], position)
-    return (
-        same("everything patched is the clean run", all_patched, clean.logits_at(position)),
-        same("nothing patched is the corrupt run", none_patched, corrupt.logits_at(position)),
-    )
+    return (same("everything patched is the clean run", all_patched, clean.logits_at(position)), nothing)
