@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from tinytf.errors import UsageError
 from tinytf_cli.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
     from tinytf.text.chat import Written
+    from tinytf.through.model import ThroughModel
 
 
 class Host(ABC):
@@ -20,8 +22,20 @@ class Host(ABC):
 
     @property
     @abstractmethod
-    def model(self) -> "Model":
+    def opened(self) -> "Model | ThroughModel":
         """The open model."""
+
+    @property
+    def through(self) -> "ThroughModel | None":
+        """The open model, if it runs through transformers."""
+        from tinytf.through.model import ThroughModel
+
+        return self.opened if isinstance(self.opened, ThroughModel) else None
+
+    @property
+    def model(self) -> "Model":
+        """The open model. Raises UsageError if it runs through transformers."""
+        return with_steps(self.opened)
 
     @abstractmethod
     def require_text(self) -> "Written":
@@ -30,6 +44,20 @@ class Host(ABC):
     @abstractmethod
     def require_own(self, what: str) -> None:
         """Raise UsageError if the running line comes from a file that is not trusted to do ``what``."""
+
+
+def with_steps(model: "Model | ThroughModel") -> "Model":
+    """The model. Raises UsageError if it runs through transformers, which has no steps."""
+    from tinytf.loading import Model
+
+    if isinstance(model, Model):
+        return model
+    context = click.get_current_context(silent=True)
+    asked = None if context is None else context.info_name
+    raise UsageError(
+        f"this model runs through transformers, which has no steps, and {asked or 'this'} needs them",
+        "run, print, top, tokens, trace, score, generate, lens, ablate, patch and diff work on its modules",
+    )
 
 
 def host() -> Host | None:

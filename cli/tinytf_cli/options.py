@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -75,6 +75,11 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
     ]
 
 
+def _names_a_model() -> bool:
+    """Whether an option of a command in a session names another model than the session's."""
+    return is_typed("model", "device", "dtype", "through", "trust_remote_code", "adapter", "tokenizer")
+
+
 def tokenizer_option() -> Any:
     """The option that names or sets the tokenizer of a model."""
     return option(
@@ -110,9 +115,21 @@ class ModelOptions:
     tokenizer: str | None = tokenizer_option()
 
     def through_model(self, output: Output) -> "ThroughModel | None":
-        """The model through transformers, if --through asks for it or tinytf has no table for it; else None."""
-        if host() is not None:
-            return None
+        """The model through transformers, if --through asks for it or tinytf has no table for it; else None.
+
+        In a session it is the session's, unless an option names another.
+        """
+        session = host()
+        if session is None:
+            return self.opened_through(output.note)
+        if self.trust_remote_code:
+            raise UsageError("code in the directory of a model does not run in a session", "use the command line")
+        return (
+            replace(self, through=self._asks_for).opened_through(output.note) if _names_a_model() else session.through
+        )
+
+    def opened_through(self, note: Callable[[str], None]) -> "ThroughModel | None":
+        """As ``through_model``, whatever the session has; ``note`` says what was not asked for."""
         if self.through is None:
             if self.trust_remote_code:
                 return None
@@ -120,7 +137,7 @@ class ModelOptions:
 
             if not has_no_table(self.model):
                 return None
-            output.note("there is no table for this architecture, so it runs through transformers")
+            note("there is no table for this architecture, so it runs through transformers")
         from tinytf.through.model import open_through
 
         for name in ("adapter", "tokenizer"):
@@ -130,21 +147,27 @@ class ModelOptions:
             self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code
         )  # fmt: skip
 
+    @property
+    def _asks_for(self) -> str | None:
+        """What --through asks for; a session's does not concern another model."""
+        is_other = host() is not None and is_typed("model") and not is_typed("through")
+        return None if is_other else self.through
+
     def open(self) -> "Model":
         """Open the model. In a session, use the session's model unless an option names another.
 
         Raises UsageError for --through, which only some commands take; those ask ``through_model`` first.
         """
-        if self.trust_remote_code and self.through is None:
+        session = host()
+        if session is not None and not _names_a_model():
+            return session.model
+        if self.trust_remote_code and self._asks_for is None:
             raise UsageError("--trust-remote-code goes with --through", "add --through transformers")
-        if self.through is not None:
+        if self._asks_for is not None:
             raise UsageError(
                 "this needs a model that tinytf computes itself, not one that runs through transformers",
-                f"{WITH_THROUGH} take --through transformers, outside a session",
+                f"{WITH_THROUGH} take --through transformers",
             )
-        session = host()
-        if session is not None and not is_typed("model", "device", "dtype", "adapter", "tokenizer"):
-            return session.model
         from tinytf.checkpoints.huggingface.load import UnknownArchitecture
         from tinytf.loading import load
 

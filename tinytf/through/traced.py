@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
@@ -141,6 +141,19 @@ class ThroughTrace(Report):
             **self.members("check"),
         }
 
+    @property
+    def outputs(self) -> dict[str, Tensor]:
+        """The outputs and attention weights of the modules by path, without the axis of the batch."""
+        outputs = {call.path: unbatched(call.output) for call in self.recording.calls if call.path}
+        return outputs | {f"{c.path}.weights": c.weights for c in self.recording.calls if c.weights is not None}
+
+    def showing(self, names: Sequence[str]) -> "ThroughTrace":
+        """The trace with the outputs that names or patterns choose. Raises UsageError for one that chooses none."""
+        outputs = self.outputs
+        return replace(
+            self, at=tuple((path, outputs[path]) for name in names for path in matching(list(outputs), name))
+        )
+
     def arrays(self) -> list[Array]:
         return [_array(name, tensor, self.encoding) for name, tensor in self.at]
 
@@ -179,10 +192,8 @@ def trace_through(
     prediction = predicted(model, encoding, recording.logits, top)
     stacks = tuple((path, sum(p.rpartition(".")[0] == path for p, r in roles.by_path.items() if r == "layer"))
                    for path in roles.stacks)  # fmt: skip
-    return ThroughTrace(
-        recording, groups, stacks, prediction, _check(recording), tuple(_picked(recording, at)),
-        about=About(model, encoding),
-    )  # fmt: skip
+    trace = ThroughTrace(recording, groups, stacks, prediction, _check(recording), about=About(model, encoding))
+    return trace.showing(at)
 
 
 def _grouped(recording: Recording) -> dict[str, list[Call]]:
@@ -217,16 +228,6 @@ def _check(recording: Recording) -> ModuleProof:
     passed, unseen = len(recording.calls) - len(made), len(recording.unseen())
     maps = len(innermost(recording.calls))
     return ModuleProof(len(proved), len(made), passed, unseen, maps, off, scale, name, failures)
-
-
-def _picked(recording: Recording, names: Sequence[str]) -> list[tuple[str, Tensor]]:
-    """The outputs and attention weights that names or patterns choose, without the axis of the batch."""
-    outputs = {call.path: unbatched(call.output) for call in recording.calls if call.path}
-    outputs |= {f"{call.path}.weights": call.weights for call in recording.calls if call.weights is not None}
-    picked: list[tuple[str, Tensor]] = []
-    for name in names:
-        picked += [(path, outputs[path]) for path in matching(list(outputs), name)]
-    return picked
 
 
 def matching(paths: Sequence[str], name: str) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import FloatRange, argument, command, option
-from tinytf_cli.host import is_typed
+from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import DTYPES, ChatOptions, FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
@@ -79,7 +79,8 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     """
     from tinytf_cli.views.difference import DifferenceDisplay
 
-    through = None if model_options.through is None and not is_typed("model") else model_options.through_model(output)
+    names_none = host() is None and model_options.through is None and not is_typed("model")
+    through = None if names_none else model_options.through_model(output)
     if through is not None:
         from tinytf_cli.views.module_differences import ModuleDifferencesDisplay
 

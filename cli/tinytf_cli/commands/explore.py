@@ -60,7 +60,7 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         if tour is not None and tour.model and model == default_model():
             model = tour.model
         opened = model_options
-        spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter, opened.tokenizer)
+        spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter, opened.tokenizer, opened.through)
         session = Session(VERBS, spec, Settings(**vars(drawing)))
     elif folder is not None:
         raise UsageError(
@@ -71,6 +71,7 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
             f"the tour is about {tour.model}, and this is {session.state.spec.name}",
             "tinytf explore --tour FILE takes a tour of your own",
         )
+    session.model  # noqa: B018 - refuses a model without steps
     settings = session.settings
     session.change(settings=replace(settings, color="always" if terminal.coloured else "never", theme=terminal.theme))
     if folder is not None or text or session.run is None:

@@ -48,6 +48,8 @@ def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: D
     from tinytf_cli.repl.settings import Settings
     from tinytf_cli.repl.state import Spec
 
+    if model_options.trust_remote_code:
+        raise UsageError("code in the directory of a model does not run in a session", "trace and others take it")
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run traces another text")
     spec = Spec(
@@ -57,6 +59,7 @@ def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: D
         model_options.seed,
         model_options.adapter,
         model_options.tokenizer,
+        model_options.through,
     )
     session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current_interrupt())
     session.debug = bool(click.get_current_context().params.get("debug"))
@@ -71,7 +74,9 @@ def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: D
             run_startup(session, path)
             drawn = {name: value for name, value in vars(drawing).items() if is_typed(name)}
             session.change(settings=replace(session.settings, **drawn))
-            typed_spec = spec if is_typed("model", "device", "dtype", "seed", "adapter", "tokenizer") else None
+            typed_spec = (
+                spec if is_typed("model", "device", "dtype", "seed", "adapter", "tokenizer", "through") else None
+            )
     outcome = session.begin(" ".join(options.words), typed_spec, quiet=not interactive)
     if outcome.failure is not None or outcome.status:
         session.say(outcome)

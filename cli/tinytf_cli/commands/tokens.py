@@ -70,9 +70,9 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         texts.items  # noqa: B018 - report a missing text before opening a tokenizer
     session = host()
     if session is not None and not is_typed("model", "tokenizer"):
-        source: Any = session.model
-        name = session.model.name
-        tokenizer, note = session.model.tokenizer, session.model.tokenizer_note
+        source: Any = session.opened
+        name = session.opened.name
+        tokenizer, note = session.opened.tokenizer, session.opened.tokenizer_note
     else:
         source = find_source(options.model)
         name = source.name

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tinytf.errors import AddressError, TinytfError
 from tinytf.steps.table import StepTable
@@ -13,6 +14,10 @@ from tinytf.trace.address import parse_address, parse_tensor
 from tinytf.trace.lens_names import Lens, known_names
 from tinytf.trace.parameters import is_split
 from tinytf_cli.repl.session import Session
+
+if TYPE_CHECKING:
+    from tinytf.through.model import ThroughModel
+    from tinytf.through.traced import ThroughTrace
 
 _LAYER_OR_HEAD = re.compile(rf"(L{NUMBERS})([HE]{NUMBERS})?")
 _TYPEABLE = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
@@ -38,10 +43,13 @@ def with_prefix(prefix: str, words: Iterable[tuple[str, str]]) -> Iterator[Offer
 def addresses(session: Session, prefix: str, *, bare: bool = False) -> Iterator[Offer]:
     """The addresses with a prefix, up to the next layer, head or step; none while the model is not known.
 
-    ``bare`` adds the steps of a layer by name alone, for a verb that takes the layer from the settings.
+    Those of a model through transformers are the paths of its modules, up to the next dot. ``bare`` adds the steps of a
+    layer by name alone, for a verb that takes the layer from the settings.
     """
     table = session.known_table
     if table is None:
+        if session.is_open and session.through is not None:
+            yield from _module_paths(session.through, session.cached_through, prefix)
         return
     if "[" in prefix:
         yield from _cells(session, table, prefix)
@@ -57,6 +65,16 @@ def addresses(session: Session, prefix: str, *, bare: bool = False) -> Iterator[
         layer = session.settings.layer
         offers += [Offer(step.name, f"{step.title}, of layer {layer}") for step in table.in_layer(layer)]
     yield from (offer for offer in offers if offer.word.startswith(prefix))
+
+
+def _module_paths(model: "ThroughModel", trace: "ThroughTrace | None", prefix: str) -> Iterator[Offer]:
+    """The paths of modules with a prefix, up to the next dot; after a run, only those that ran."""
+    modules = dict(model.transformer.named_modules())
+    paths = list(modules if trace is None else trace.outputs)
+    starts = (path for path in paths if path and path.startswith(prefix))
+    for word in dict.fromkeys(path[: (path + ".").index(".", len(prefix))] for path in starts):
+        about = type(modules[word]).__name__ if word in modules else "attention weights"
+        yield Offer(word, about, not any(path.startswith(f"{word}.") for path in paths))
 
 
 def parameters(session: Session, prefix: str) -> Iterator[Offer]:
@@ -140,7 +158,7 @@ def vocabulary(session: Session, prefix: str) -> Iterator[Offer]:
     yield from words.values()
     if not session.is_open or not prefix:
         return
-    model, space = session.model, "·" if prefix.startswith("·") else ""
+    model, space = session.opened, "·" if prefix.startswith("·") else ""
     for token_id in itertools.islice(model.tokenizer.ids_starting_with(prefix), VOCABULARY_LIMIT):
         shown = model.tokenizer.shown(token_id)
         word = space + shown.lstrip("·")

@@ -128,7 +128,7 @@ def _address_style(session: Session, word: str) -> str:
     name = match[1]
     if name is None:
         return "class:role.residual" if re.match(r"L[0-9*]", word) else ""
-    if session.is_open:
+    if session.is_open and session.through is None:
         step = session.table.by_name.get(session.table.synonym(name) or name)
     else:  # no model is open: the steps of all models
         step = next((step for step in STEPS if step.name == name), None)

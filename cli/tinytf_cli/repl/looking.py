@@ -17,6 +17,8 @@ from tinytf_cli.views.blocks import Line
 from tinytf_cli.views.draw import Shown
 
 if TYPE_CHECKING:
+    from tinytf.through.model import ThroughModel
+    from tinytf.through.traced import ThroughTrace
     from tinytf.trace.trace import Trace
 
 FLAGS = {"shape": "its axes", "stats": "mean, range and more", "values": "every number", "json": "as JSON"}
@@ -40,8 +42,12 @@ def print_address(session: Session, words: tuple[str, ...], rows: int | None) ->
     if len(flags) > 1:
         raise UsageError(f"/{flags[0]} and /{flags[1]} cannot be combined")
     address, form = "".join(word for word, _, _ in parts), "".join(flags)
-    result = _parameter_result(session, address, form, rows)
-    result = result or address_result(session, find_address(session, address), form, rows)
+    result = (
+        _parameter_result(session, address, form, rows)
+        or address_result(session, find_address(session, address), form, rows)
+        if session.through is None
+        else _module_result(session, address, form, rows)
+    )
     if form == "json":
         session.output(session.terminal(), "json", None).show(result)
         return None
@@ -111,6 +117,10 @@ def top(session: Session, count: int, position: str | None) -> Shown:
     from tinytf.look.prediction import predictions
     from tinytf_cli.views.predictions import prediction_blocks
 
+    if session.through is not None:
+        if position is not None:
+            raise UsageError("--at predicts after a step, and this model runs through transformers", "leave it out")
+        return _through_predictions(session.through, session.through_trace, count)
     trace, model = session.trace, session.model
     trace.model.require_head("it predicts no token")
     if position is not None:
@@ -124,6 +134,17 @@ def top(session: Session, count: int, position: str | None) -> Shown:
             table=("predictions", "top"),
         )
     )
+
+
+def _through_predictions(model: "ThroughModel", trace: "ThroughTrace", count: int) -> Shown:
+    """What a model through transformers predicts."""
+    from tinytf.through.traced import predicted
+    from tinytf_cli.views.through import ThroughDisplay, through_prediction
+
+    report = replace(trace, prediction=predicted(model, trace.encoding, trace.recording.logits, count))
+    data = {"predictions": [] if report.prediction is None else [report.prediction.to_dict()]}
+    blocks = tuple(through_prediction(report, ThroughDisplay(top=count)))
+    return Shown(Answer(kind="predictions", data=data, draw=lambda terminal: blocks, table=("predictions", "top")))
 
 
 def _cut_after(trace: "Trace", row: int) -> "Trace":
@@ -180,6 +201,21 @@ def address_result(session: Session, address: Address, form: str = "", rows: int
     settings = session.settings
     report = AddressValues(session.trace, address, about=About(session.model, session.trace.encoding))
     return Shown(report, ValuesDisplay(form, settings.head, settings.dims, settings.rows if rows is None else rows))
+
+
+def _module_result(session: Session, path: str, form: str, rows: int | None) -> Shown:
+    """The outputs of the modules of a path or pattern, through transformers."""
+    from tinytf_cli.views.through import ThroughDisplay, output_blocks
+    from tinytf_cli.views.values import EVERY_DIMENSION
+
+    if not path or form in ("shape", "stats"):
+        message = f"/{form} is of a step, and this model runs through transformers" if path else "no module is named"
+        raise UsageError(message, "print PATH shows the shape and numbers of a module; run lists them")
+    settings, every = session.settings, form == "values"
+    dims, max_rows = (EVERY_DIMENSION, 0) if every else (settings.dims, settings.rows if rows is None else rows)
+    report, display = session.through_trace.showing([path]), ThroughDisplay(every, dims=dims, rows=max_rows)
+    values = {"values": report.fields()["values"]}
+    return Shown(Answer(kind="values", data=values, draw=lambda terminal: output_blocks(report, terminal, display)))
 
 
 def _parameter_result(session: Session, word: str, form: str = "", rows: int | None = None) -> Shown | None:

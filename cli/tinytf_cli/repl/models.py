@@ -8,11 +8,15 @@ from typing import Any, TypeVar
 import torch
 
 from tinytf.cause.interventions.numbers import is_divisor
+from tinytf.errors import AddressError
 from tinytf.loading import Model, load
 from tinytf.model.transformer import Transformer
 from tinytf.text.chat import Written
+from tinytf.through.model import ThroughModel
+from tinytf.through.traced import ThroughTrace, trace_through
 from tinytf.trace.trace import Text, Trace
-from tinytf_cli.options import SMALL
+from tinytf_cli.host import with_steps
+from tinytf_cli.options import SMALL, ModelOptions
 from tinytf_cli.repl.state import Run, Spec
 
 _Key = TypeVar("_Key")
@@ -56,13 +60,26 @@ class Models:
     def __init__(self) -> None:
         self._whole: OrderedDict[Spec, Model] = OrderedDict()
         self._changed: OrderedDict[Spec, Model] = OrderedDict()
+        self._through: OrderedDict[Spec, ThroughModel] = OrderedDict()
         self._traces: OrderedDict[Run, Trace] = OrderedDict()
+        self._through_traces: OrderedDict[Run, ThroughTrace] = OrderedDict()
 
     def model(self, spec: Spec) -> Model:
-        """The model of a spec, opened if it is not cached.
+        """As ``opened``. Raises UsageError for a model that runs through transformers."""
+        return with_steps(self.opened(spec))
 
-        Raises what ``load``, ``Model.without`` and ``Model.with_numbers`` do.
+    def opened(self, spec: Spec) -> Model | ThroughModel:
+        """The model of a spec, opened if it is not cached: through transformers, if asked for or without a table.
+
+        Raises what ``load``, ``open_through``, ``Model.without`` and ``Model.with_numbers`` do.
         """
+        if spec.whole not in self._whole and (through := self._opened_through(spec.whole)) is not None:
+            if spec.changes:
+                raise AddressError(
+                    "this model runs through transformers, which has no steps to ablate or numbers to set",
+                    "ablate --at PATH runs it without a module",
+                )
+            return through
         cache = self._whole
         if spec.changes:
             cache, model = self._changed, self.model(spec.whole)  # they share weights
@@ -74,12 +91,23 @@ class Models:
                     model = model.without(ablation.at, how=ablation.how, reference=ablation.reference)
                 self.add(spec, model.with_numbers(others) if others else model)
         elif spec not in cache:
-            loaded = load(spec.name, **spec.options)
-            self.add(spec, loaded)
+            options = {name: value for name, value in spec.options.items() if name != "through"}
+            self.add(spec, load(spec.name, **options))
         _touch(cache, spec)
         for orphan in [changed for changed in self._changed if changed.whole not in self._whole]:
             del self._changed[orphan]
         return cache[spec]
+
+    def _opened_through(self, spec: Spec) -> ThroughModel | None:
+        """The model of a spec, if it runs through transformers."""
+        if spec not in self._through:
+            options = ModelOptions(model=spec.name, **spec.options, trust_remote_code=False)
+            opened = options.opened_through(lambda note: None)
+            if opened is None:
+                return None
+            self._through[spec] = opened
+        _touch(self._through, spec)
+        return self._through[spec]
 
     def add(self, spec: Spec, model: Model) -> None:
         """Cache an open model, with its traces cached by the session."""
@@ -97,7 +125,7 @@ class Models:
 
     def is_open(self, spec: Spec) -> bool:
         """Whether the model of a spec is open."""
-        return spec in self._whole or spec in self._changed
+        return spec in self._whole or spec in self._changed or spec in self._through
 
     def trace(self, run: Run) -> Trace:
         """The trace of a run, recorded if it is not cached."""
@@ -116,11 +144,26 @@ class Models:
         """The trace of a run, if it is cached."""
         return self._traces.get(run)
 
+    def through_trace(self, run: Run) -> ThroughTrace:
+        """The trace of a run through transformers, recorded if it is not cached. The model has to be such a one."""
+        if run not in self._through_traces:
+            model = self.opened(run.spec)
+            assert isinstance(model, ThroughModel)
+            self._through_traces[run] = trace_through(model, run.text, truncate=run.truncate)
+        _touch(self._through_traces, run)
+        return self._through_traces[run]
+
+    def cached_through(self, run: Run) -> ThroughTrace | None:
+        """The trace of a run through transformers, if it is cached."""
+        return self._through_traces.get(run)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the open weights and recorded traces."""
-        weights = sum(p.nbytes for model in self._whole.values() for p in model.transformer.parameters())
-        return weights + sum(trace.recorded_bytes for trace in self._traces.values())
+        models = (*self._whole.values(), *self._through.values())
+        weights = sum(p.nbytes for model in models for p in model.transformer.parameters())
+        outputs = sum(call.output.nbytes for trace in self._through_traces.values() for call in trace.recording.calls)
+        return weights + outputs + sum(trace.recorded_bytes for trace in self._traces.values())
 
 
 def _touch(cache: OrderedDict[_Key, _Value], key: _Key) -> None:

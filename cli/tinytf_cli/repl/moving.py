@@ -193,7 +193,10 @@ def _step_data(session: Session) -> dict[str, Any]:
 def step_result(session: Session, message: str = "", *, new_run: bool = False) -> Shown:
     """The result of every movement: the present step, the stops that ended it, and the displays."""
     from tinytf_cli.views.pipeline import current_step_blocks, run_blocks
+    from tinytf_cli.views.through import ThroughDisplay
 
+    if session.through is not None:
+        return Shown(session.through_trace, ThroughDisplay())
     row, trace, model = session.require_row(), session.trace, session.model
     displays = session.state.displays
 

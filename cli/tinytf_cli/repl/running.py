@@ -1,6 +1,7 @@
 """Verbs that run a text, name runs, return to a named run, and compare two runs."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
@@ -9,6 +10,7 @@ from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
 from tinytf_cli.command import FloatRange
+from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_conversations
 from tinytf_cli.options import FoldOptions
 from tinytf_cli.repl.moving import no_stop_held, run_to_stop, step_result
@@ -36,7 +38,9 @@ def run(session: Session, words: tuple[str, ...], truncate: bool, force: bool, q
         text = read_conversations(words, lines=False)[0] if chat else " ".join(words)
         session.set_run(Run(session.state.spec, text, truncate, force))
     else:
-        session.models.trace(session.require_run())
+        session.require_run()
+    if session.through is not None:
+        return None if quiet else step_result(session, new_run=True)
     session.change(row=0, stops=tuple(replace(stop, hits=0) for stop in session.state.stops))
     last, stops = len(session.table.rows) - 1, session.state.stops
     message = (run_to_stop(session, 0, last) or no_stop_held(session)) if stops else ""
@@ -69,8 +73,8 @@ def use(session: Session, name: str) -> Shown:
     """
     run, previous_spec = _find_run(session, name), session.state.spec
     session.set_run(run)
-    if run.spec.name != previous_spec.name:
-        session.change(row=0, head=None)
+    if run.spec.name != previous_spec.name or session.row is None:
+        session.go_to_first()
     return step_result(session, new_run=True)
 
 
@@ -140,11 +144,32 @@ def diff(
     runs = [*session.state.runs[:-1], *named, *session.state.runs[-1:]][-2:] if len(named) < 2 else named
     if len(runs) < 2:
         raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
+    if session.through is not None:
+        return _module_differences(session, runs, tolerance, full or everything)
     model_a, model_b = (session.models.model(run.spec) for run in runs)
     first, second = (session.models.trace(run) for run in runs)
     report = model_a.diff(first, (model_b, second), tolerance=tolerance, head=head, top=top)
     max_rows = FoldOptions(everything).rows(rows)
     return Shown(report, DifferenceDisplay(max_rows, full, head is not None, top))
+
+
+def _module_differences(session: Session, runs: Sequence[Run], tolerance: float | None, full: bool) -> Shown:
+    """The modules of two runs through transformers, compared."""
+    from tinytf.through.comparing import diff_through
+    from tinytf.through.model import ThroughModel
+    from tinytf_cli.views.module_differences import ModuleDifferencesDisplay
+
+    if is_typed("head", "top", "rows"):
+        raise UsageError("--head, --top and --rows show steps, and this model runs through transformers",
+                         "leave them out; --full shows every module")  # fmt: skip
+    first, second = (session.models.opened(run.spec) for run in runs)
+    if not isinstance(first, ThroughModel) or not isinstance(second, ThroughModel):
+        raise UsageError("one of the two runs is through transformers, and the other is not", "run both the same way")
+    if first is not second and runs[0].text != runs[1].text:
+        raise UsageError("the two runs differ in model and text", "run one text through both models")
+    other = runs[1].text if first is second else second
+    report = diff_through(first, runs[0].text, other, tolerance=tolerance, truncate=runs[0].truncate)
+    return Shown(report, ModuleDifferencesDisplay(full))
 
 
 RUNNING = (run, keep, use, diff)

@@ -40,6 +40,8 @@ from tinytf_cli.views.draw import Shown
 if TYPE_CHECKING:
     from tinytf.loading import Model
     from tinytf.text.chat import Written
+    from tinytf.through.model import ThroughModel
+    from tinytf.through.traced import ThroughTrace
     from tinytf.trace.trace import Trace
     from tinytf_cli.repl.models import Models
 
@@ -108,9 +110,9 @@ class Session(Outlet):
         return self._models
 
     @property
-    def model(self) -> "Model":
+    def opened(self) -> "Model | ThroughModel":
         """The present model, opened on first access."""
-        return self.models.model(self.state.spec)
+        return self.models.opened(self.state.spec)
 
     @property
     def is_open(self) -> bool:
@@ -145,21 +147,32 @@ class Session(Outlet):
         return None if self.run is None else self.models.cached_trace(self.run)
 
     @property
+    def through_trace(self) -> "ThroughTrace":
+        """The trace of the present run through transformers; UsageError before any."""
+        return self.models.through_trace(self.require_run())
+
+    @property
+    def cached_through(self) -> "ThroughTrace | None":
+        """The trace of the present run through transformers, if it is cached."""
+        return None if self.run is None else self.models.cached_through(self.run)
+
+    @property
     def table(self) -> StepTable:
         """The steps of the present model."""
         return StepTable(self.model.config) if self.cached_trace is None else self.cached_trace.steps
 
     @property
     def known_table(self) -> StepTable | None:
-        """The steps of the present model, or None if finding them would open it, import torch or use the network."""
+        """The steps of the present model; None if it has none, or if finding them would open it or import torch."""
         if self.is_open:
-            return self.table
+            return self.table if self.through is None else None
         return _table_of(self.state.spec.name) if "safetensors.torch" in sys.modules else None
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """The printable tokens of the present text."""
-        return () if self.cached_trace is None else tuple(token.shown for token in self.cached_trace.tokens)
+        recorded = self.cached_through if self.cached_trace is None else self.cached_trace
+        return () if recorded is None else tuple(token.shown for token in recorded.encoding.tokens)
 
     @property
     def row(self) -> int | None:
@@ -167,8 +180,9 @@ class Session(Outlet):
         return self.state.row
 
     def require_row(self) -> int:
-        """The index of the present step in ``table.rows``; UsageError before any run."""
+        """The index of the present step in ``table.rows``; UsageError before any run, and without steps."""
         self.require_run()
+        self.model  # noqa: B018 - refuses a model without steps
         return self.row or 0
 
     @property
@@ -195,13 +209,24 @@ class Session(Outlet):
 
     def set_run(self, run: Run) -> None:
         """Make a run the present one, at the same step if its model has it; record it if it is not cached."""
-        previous_rows, index = self.table.rows if self.run else (), self.row
+        from tinytf.through.model import ThroughModel
+
+        index = self.row
+        if isinstance(self.models.opened(run.spec), ThroughModel):
+            self.models.through_trace(run)
+            self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), row=None, head=None)
+            return
+        previous_rows = () if index is None else self.table.rows
         rows = self.models.trace(run).steps.rows
         if index is not None:
             step, layer = previous_rows[index]
             same_step = find_row(rows, step.name, layer)
             index = min(index, len(rows) - 1) if same_step is None else same_step
         self.change(spec=run.spec, runs=(*self.state.runs[-1:], run), row=index)
+
+    def go_to_first(self) -> None:
+        """Go to the first step of the present run, if it has steps."""
+        self.change(row=0 if self.run is not None and self.through is None else None, head=None)
 
     def undo(self) -> str:
         """Return to the state before the last line that changed something, and return that line."""
@@ -371,8 +396,9 @@ class Session(Outlet):
         """The names in the scope of Python, without opening or recording anything."""
         modules = {"torch": "torch", "np": "numpy"}
         loaded = {name: sys.modules[module] for name, module in modules.items() if module in sys.modules}
-        present = {**loaded, "session": self, **({"model": self.model} if self.is_open else {})}
-        return {**self._scope, **present, **({"trace": self.cached_trace} if self.cached_trace is not None else {})}
+        present = {**loaded, "session": self, **({"model": self.opened} if self.is_open else {})}
+        trace = self.cached_through if self.cached_trace is None else self.cached_trace
+        return {**self._scope, **present, **({} if trace is None else {"trace": trace})}
 
     def _python_scope(self) -> dict[str, Any]:
         """The scope of Python, with the names that the user assigned."""
@@ -380,9 +406,9 @@ class Session(Outlet):
         import torch
 
         scope = self._scope
-        scope.update(torch=torch, np=np, session=self, model=self.model, __builtins__=builtins)
+        scope.update(torch=torch, np=np, session=self, model=self.opened, __builtins__=builtins)
         if self.run is not None:
-            scope["trace"] = self.trace
+            scope["trace"] = self.trace if self.through is None else self.through_trace
         else:
             scope.pop("trace", None)
         return scope

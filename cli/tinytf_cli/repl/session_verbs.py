@@ -100,24 +100,28 @@ def _read_ablation(
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Random seed of a preset's weights.")
 @click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter of PEFT to merge.")
 @click.option("--tokenizer", metavar="PLACE,KEY=VALUE", help="Where its tokenizer is, or what its files leave open.")
+@click.option("--through", type=click.Choice(["transformers"]), help="Run it through transformers, by its modules.")
 @click.option("--quiet", is_flag=True, help="Show nothing.")
 def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
     """Open another model for the present text, or show which one is open.
 
-    A model that is named has no adapter and its own tokenizer, unless an option gives others.
+    A model that is named has no adapter and its own tokenizer, unless an option gives others. One of an architecture
+    that tinytf has no table for runs through transformers.
     """
     from tinytf_cli.views.banner import model_words, notes
 
-    base = replace(session.state.spec, adapter=None, tokenizer=None) if options["name"] else session.state.spec
+    base = session.state.spec
+    if options["name"]:
+        base = replace(base, adapter=None, tokenizer=None, through=None)
     spec = replace(base, **{key: value for key, value in options.items() if value is not None})
     try:
-        loaded = session.models.model(spec)
+        loaded = session.models.opened(spec)
     except AddressError as error:  # this model lacks an ablated step or a set number
         hint = "the open model is changed; restore it first: without none, set none"
         raise AddressError(error.message, hint) from None
     if spec != session.state.spec:
         session.set_spec(spec)
-        session.change(row=0 if session.run else None, head=None)
+        session.go_to_first()
     return None if quiet else answer("model", {"model": loaded.to_dict()}, Line(model_words(loaded)), *notes(loaded))
 
 

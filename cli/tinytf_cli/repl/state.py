@@ -71,6 +71,7 @@ class Spec:
     seed: int = 0
     adapter: Path | None = None
     tokenizer: str | None = None
+    through: str | None = None
     without: Ablation | None = None
     numbers: tuple[tuple[str, float], ...] = ()
 
@@ -95,7 +96,7 @@ class Spec:
     @property
     def options(self) -> dict[str, Any]:
         """The options of the model by name, as ``model`` and the commands take them."""
-        return {name: getattr(self, name) for name in ("device", "dtype", "seed", "adapter", "tokenizer")}
+        return {name: getattr(self, name) for name in ("device", "dtype", "seed", "adapter", "tokenizer", "through")}
 
     @property
     def short(self) -> str:

@@ -37,20 +37,20 @@ class ThroughDisplay(Display):
 def through(report: ThroughTrace, terminal: Terminal, display: ThroughDisplay) -> Iterator[Block]:
     """The modules in groups and the prediction, or the outputs asked for; then the check."""
     yield from banner(model_of(report), report.encoding)
-    for name, tensor in report.at:
-        yield from _output_blocks(name, tensor, report.encoding, terminal, display)
+    yield from output_blocks(report, terminal, display)
     if not report.at:
         stacks = ", ".join(f"{path} ({plural(count, 'layer')})" for path, count in report.stacks)
         yield Heading("modules", stacks or "no list of layers", "output")
         groups = [group for group in report.groups if display.all or group.made or group.role]
         names = [group.modules for group in groups]
         yield from folded(record_table(groups), names, None if display.all else _GROUPS, "groups")
-        yield from _prediction(report, display)
+        yield from through_prediction(report, display)
     yield Line("")
     yield from proof_lines(report.check)
 
 
-def _prediction(report: ThroughTrace, display: ThroughDisplay) -> Iterator[Block]:
+def through_prediction(report: ThroughTrace, display: ThroughDisplay) -> Iterator[Block]:
+    """The most probable tokens or classes, or why there are none."""
     seen = report.prediction
     if seen is None:
         fills = model_of(report).config.predicts_tokens
@@ -86,6 +86,12 @@ def proof_lines(check: ModuleProof) -> Iterator[Line]:
         yield verdict(False, [words, difference, " where ", limit, " is allowed"])
     more = [failure.module for failure in check.failures[_NAMED:]]
     yield note(f"{proved}" + (f"; also wrong: {first_of(more, _NAMED)}" if more else ""))
+
+
+def output_blocks(report: ThroughTrace, terminal: Terminal, display: ThroughDisplay) -> Iterator[Block]:
+    """The outputs asked for."""
+    for name, tensor in report.at:
+        yield from _output_blocks(name, tensor, report.encoding, terminal, display)
 
 
 def _output_blocks(
