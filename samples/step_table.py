@@ -22,6 +22,10 @@ ARCHITECTURES = {
         norm_order="both", qk_norm=True, v_norm=True, layer_scale=True, d_layer_input=256,
         by_layer=(("values_of_keys", (False, True, False, False)), ("shares_keys", (False, False, True, True))),
     ),
+    "Gemma 4 26B": _LLAMA.but(
+        norm_order="both", layer_scale=True, experts=128, experts_per_token=8, d_expert=704, d_shared=2112,
+        expert_norms=True,
+    ),
     "Granite": _LLAMA.but(residual_scale=0.22, logit_scale=0.125),
     "OLMo": _LLAMA.but(norm="layernorm", norm_gain=False, norm_bias=False, clip_qkv=8.0),
     "BLOOM": PRESETS["gpt2"].but(positions="alibi", embed_norm=True),

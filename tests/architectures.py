@@ -132,6 +132,18 @@ KINDS: dict[str, dict[str, Any]] = {
         ),
         "tied_head": True,
     },
+    "gemma 4, experts beside the feed-forward, with norms of their own": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "activation": "gelu_tanh",
+        "norm_order": "both",
+        "layer_scale": True,
+        "experts": 5,
+        "experts_per_token": 2,
+        "d_expert": 7,
+        "d_shared": 9,
+        "expert_norms": True,
+    },
     "deepseek, latent keys and values": {
         **LLAMA,
         "d_head": 10,

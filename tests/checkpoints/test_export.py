@@ -304,6 +304,18 @@ WRITTEN = {
         "Gemma 4",
         config_of("gemma 4, wider heads whose values are keys, shared keys, and embeddings of layers"),
     ),
+    "gemma 4, experts": (
+        "Gemma 4",
+        config_of(
+            "gemma 4, experts beside the feed-forward, with norms of their own",
+            d_ff=9,
+            d_expert=8,
+            attention_divisor=1.0,
+            qk_norm=True,
+            v_norm=True,
+            embed_scale=24**0.5,
+        ),
+    ),
     "vaultgemma": (
         "VaultGemma",
         config_of("gemma 2, norms around each part and windows by layer", norm_order="pre", attention_divisor=4.0),

@@ -312,7 +312,7 @@ def _gemma3(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     return getattr(transformers, f"Gemma3{'Text' * (kind == 'Model')}{kind}")(config)
 
 
-def _gemma4(**settings: Any) -> nn.Module:
+def _gemma4(kind: str = "Gemma4Text", **settings: Any) -> nn.Module:
     """Heads of two widths, the wide ones turned in part; the last layer has no window."""
     given = {
         "head_dim": 6,
@@ -322,14 +322,14 @@ def _gemma4(**settings: Any) -> nn.Module:
         "sliding_window": 4,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "num_hidden_layers": 4,
-        "hidden_size_per_layer_input": 0,
         "pad_token_id": 0,
+        **({"hidden_size_per_layer_input": 0} if kind == "Gemma4Text" else {}),
         "rope_parameters": {
             "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
             "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
         },
     }
-    return _decoder("Gemma4Text", **{**given, **settings})
+    return _decoder(kind, **{**given, **settings})
 
 
 def _phi3(**settings: Any) -> nn.Module:
@@ -635,6 +635,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         num_hidden_layers=5,
         layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention", "full_attention"],
     ),
+    "gemma 4, experts beside the feed-forward": lambda: _gemma4(
+        enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=8
+    ),
+    "gemma 4 unified": lambda: _gemma4("Gemma4UnifiedText"),
     "vaultgemma": lambda: _decoder("VaultGemma", head_dim=10, sliding_window=4, pad_token_id=0, num_hidden_layers=N),
     "olmo 2": lambda: _decoder("Olmo2", attention_bias=True, pad_token_id=0),
     "olmo 3": lambda: _decoder("Olmo3", sliding_window=4, num_hidden_layers=4, pad_token_id=0, rope_parameters=_OLMO3),

@@ -77,7 +77,7 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
         torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4, msg=f"{name} {layer} {meanings}")
         named[name] = layer
     outside = (
-        kind in ("granitemoeshared", "granitemoehybrid", "granitemoe_swa") and config.experts
+        kind in ("granitemoeshared", "granitemoehybrid", "granitemoe_swa", "gemma4_text") and config.experts
     )  # it adds outside of a module
     added = "ffn.mixed" if outside else trace.steps.added[-1].name
     values = {"v"} - ({"v"} if kind in VALUES_UNNAMED else set())

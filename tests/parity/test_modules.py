@@ -72,8 +72,9 @@ def test_every_module_gives_what_theirs_gives(models):
         module = module or found(theirs, f"{theirs.base_model_prefix}.{place}".rpartition(".")[0])  # Nemotron-H
         if path == "head.decoder" and ours.config.head_bias and getattr(module, "bias", None) is None:
             module = found(theirs, place.split(".")[0])  # ESM adds the bias outside
-        # which gives another step, or adds its bias outside
-        whole = isinstance(ours.get_submodule(path), StepModule) or how.gives or how.bias
+        serves_all = path.startswith("blocks.") and "{n}" not in how.module
+        # which gives another step, adds its bias outside, holds it among others, or serves all layers at once
+        whole = isinstance(ours.get_submodule(path), StepModule) or how.gives or how.bias or how.bare or serves_all
         if module is not None and not whole:
             mine[path], known[path], stored[path] = ours.get_submodule(path), module, how
     given, expected = outputs_of(ours, mine), outputs_of(theirs, known)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
-from tinytf.parts.norm import NO_FEED_FORWARD, has_ffn
+from tinytf.parts.norm import NO_FEED_FORWARD, has_ffn, make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
 from tinytf.parts.row import ROUTES, WIDE, Config, Step
 
@@ -30,7 +30,9 @@ class Experts(Part):
     the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With
     ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the ``group_best``
     largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a softmax over itself
-    and the experts below it whose numbers are within that fraction (PhiMoE).
+    and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and
+    shared expert are parallel branches: the first two read the stream through norms of their own, the outputs of both
+    kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma 4).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0)
@@ -50,6 +52,7 @@ class Experts(Part):
     routes_first: bool = leaf(False)
     d_shared: int = leaf(0, COUNT)
     shared_gate: bool = leaf(False)
+    expert_norms: bool = leaf(False)
 
     def require(self) -> None:
         if self.experts and not 0 < self.experts_per_token <= self.experts:
@@ -68,6 +71,8 @@ class Experts(Part):
             raise ConfigError(f"route_margin {self.route_margin:g} needs the router 'softmax', not {self.router!r}")
         if self.shared_gate and not self.d_shared:
             raise ConfigError("shared_gate is true, but there is no shared expert: d_shared is 0")
+        if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
+            raise ConfigError("expert_norms needs a shared expert without a gate, and weights that multiply outputs")
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.experts:
@@ -81,8 +86,10 @@ class Experts(Part):
             self._sum_words(),
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
             self.routes_first and "multiplied before the experts",
+            self.expert_norms and "times a learned number of each expert",
         )
         shared = f"; a shared expert of {self.d_shared:,} units" + " behind a gate" * self.shared_gate
+        shared += "; norms of their own before router and experts, and after either kind" * self.expert_norms
         chosen = f"{self.experts} experts of {self.d_expert:,} units, {self.experts_per_token} for each token"
         return {"feed-forward": f"{chosen}; {weights}" + (shared if self.d_shared else "")}
 
@@ -155,6 +162,10 @@ def _weighed_first(c: Config) -> bool:
     return _mixed(c) and c.routes_first
 
 
+def _normed(c: Config) -> bool:
+    return _mixed(c) and c.expert_norms
+
+
 def _ffn(o: "ModuleType", c: Config) -> Any:
     return o.Linear(c.ffn_bias)
 
@@ -192,6 +203,7 @@ _SHARED = ("token", "d_shared")
 _NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
 _NO_SHARED = "this model has no shared expert, which takes every token"
 _NO_DENSE = "{no_dense}"
+_NO_NORMS = "router and experts have no norms of their own in this model"
 
 ROWS: tuple[Step, ...] = (
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
@@ -207,7 +219,13 @@ ROWS: tuple[Step, ...] = (
          late=True),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", WIDE, ("ffn.act",), "ffn", recorded=True,
          when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.down", matrix="{w_down}"),
-    Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", ROUTES, ("<residual>",), "ffn", recorded=True,
+    Step("ffn.router_norm", "norm before the router", "{norm}({ffn_stream})", WIDE, ("<read>",), "ffn", when=_normed,
+         absent=_NO_NORMS, make=make_norm, module="ffn.router_norm", matrix="gain"),
+    Step("ffn.router_in", "input of the router", "router_norm / √{d_model}", WIDE, ("ffn.router_norm",), "ffn",
+         when=_normed, absent=_NO_NORMS, make=lambda o, c: o.Multiply(c.d_model**-0.5)),
+    Step("ffn.experts_norm", "norm before the experts", "{norm}({ffn_stream})", WIDE, ("<read>",), "ffn", when=_normed,
+         absent=_NO_NORMS, make=make_norm, module="ffn.experts_norm", matrix="gain"),
+    Step("ffn.router", "router", "{router_in}·W_router{router_bias}", ROUTES, ("<into router>",), "ffn", recorded=True,
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router"),
     Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
@@ -217,6 +235,9 @@ ROWS: tuple[Step, ...] = (
          ("<decides>",), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_choose, in_experts=True, to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
          when=_mixed, absent=_NO_EXPERTS, in_experts=True, make=_route),
+    Step("ffn.weights", "weights of the experts, scaled", "routes ⊙ gain", ROUTES, ("ffn.routes",), "ffn",
+         when=_normed, absent="the weights of experts are not scaled one by one in this model",
+         make=lambda o, _: o.Gain(), module="ffn.weights", matrix="gain", in_experts=True),
     Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *WIDE), ("<residual>", "ffn.routes"),
          "ffn", when=_weighed_first, absent="{no_expert_in}", make=lambda o, _: o.Weigh(), in_experts=True),
     Step("expert.hidden", "expert, expanded", "{expert_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
@@ -230,13 +251,15 @@ ROWS: tuple[Step, ...] = (
     Step("expert.out", "expert output", "act·{w_down}{ffn_bias_2} where chosen, else 0", ("expert", *WIDE),
          ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
          matrix="{w_down}", in_experts=True),
-    Step("expert.added", "what an expert adds", "routes ⊙ out", ("expert", *WIDE), ("expert.out", "ffn.routes"), "ffn",
-         when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}", make=lambda o, _: o.Weigh(),
-         in_experts=True),
+    Step("expert.added", "what an expert adds", "{weights} ⊙ out", ("expert", *WIDE), ("expert.out", "<weights>"),
+         "ffn", when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}",
+         make=lambda o, _: o.Weigh(), in_experts=True),
     Step("ffn", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", recorded=True,
          when=lambda c: _mixed(c) and not _shared(c), make=lambda o, _: o.SumExperts(), at="ffn.sum"),
     Step("ffn.mixed", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", when=_shared,
          absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
+    Step("ffn.mixed_norm", "experts, summed and normed", "{norm}(mixed)", WIDE, ("ffn.mixed",), "ffn", when=_normed,
+         absent=_NO_NORMS, make=make_norm, module="ffn.mixed_norm", matrix="gain"),
     Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
          recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}"),
     Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, ("<residual>",), "ffn",
@@ -246,12 +269,14 @@ ROWS: tuple[Step, ...] = (
          absent=_NO_SHARED, make=_activate),
     Step("shared.out", "shared expert output", "act·{w_down}{ffn_bias_2}", WIDE, ("shared.act",), "ffn", when=_shared,
          absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}"),
+    Step("shared.norm", "shared expert output, normed", "{norm}(out)", WIDE, ("shared.out",), "ffn", when=_normed,
+         absent=_NO_NORMS, make=make_norm, module="ffn.shared_norm", matrix="gain"),
     Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), ("<residual>",), "ffn",
          when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Linear(False),
          module="ffn.shared_score", matrix="W_score"),
     Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", WIDE, ("shared.out", "shared.score"), "ffn",
          when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch()),
-    Step("ffn", "experts and shared expert", "{inputs}", WIDE, ("ffn.mixed", "<shared>"), "ffn", recorded=True,
+    Step("ffn", "experts and shared expert", "{inputs}", WIDE, ("<mixed>", "<shared>"), "ffn", recorded=True,
          when=_shared, make=lambda o, _: o.Add(), at="ffn.sum"),
 )  # fmt: skip
 """From the input of the feed-forward to its output."""
@@ -265,7 +290,9 @@ def formulas(c: Config) -> dict[str, str]:
     of_experts = "the weights multiply the inputs of experts in this model; see expert.in"
     return {
         "ffn_in": read,
-        "expert_in": "in" if c.routes_first else read,
+        "expert_in": "in" if c.routes_first else "experts_norm" if c.expert_norms else read,
+        "router_in": "router_in" if c.expert_norms else read,
+        "weights": "weights" if c.expert_norms else "routes",
         "no_expert_in": of_router if _mixed(c) else _NO_EXPERTS,
         "no_expert_added": of_experts if _mixed(c) else _NO_EXPERTS,
         "w_up": "W_up" if c.gated else "W₁",
@@ -311,9 +338,14 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     return {
         "<activated>": ("ffn.gate", "ffn.hidden") if c.gated else ("ffn.hidden",),
         "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
-        "<into expert>": ("expert.in",) if c.routes_first else ("<residual>",),
+        "<into router>": ("ffn.router_in",) if c.expert_norms else ("<residual>",),
+        "<into expert>": ("expert.in",)
+        if c.routes_first
+        else ("ffn.experts_norm" if c.expert_norms else "<residual>",),
+        "<weights>": ("ffn.weights",) if c.expert_norms else ("ffn.routes",),
         "<of experts>": ("expert.out",) if c.routes_first else ("expert.added",),
         "<of expert>": ("expert.gate", "expert.hidden") if c.gated else ("expert.hidden",),
         "<of shared>": ("shared.gate", "shared.hidden") if c.gated else ("shared.hidden",),
-        "<shared>": ("shared.added",) if c.shared_gate else ("shared.out",),
+        "<mixed>": ("ffn.mixed_norm",) if c.expert_norms else ("ffn.mixed",),
+        "<shared>": ("shared.norm",) if c.expert_norms else ("shared.added" if c.shared_gate else "shared.out",),
     }

@@ -7,9 +7,10 @@ from typing import Any
 from tinytf.checkpoints.huggingface.gemma import GEMMA2, cap
 from tinytf.checkpoints.huggingface.llama import UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.routing import shared_expert
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL, all_but_nth, layer_kinds, windows
-from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, stacked_experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -88,19 +89,64 @@ def _write_inputs(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _read_experts(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The experts, beside a feed-forward for every token, which is the shared expert."""
+    if not fields.flag("enable_moe_block", False):
+        return {}
+    if "by_layer" in draft and any(name == "d_ff" for name, _ in draft["by_layer"]):
+        raise fields.fault("use_double_wide_mlp true is not implemented with experts")
+    return {
+        "experts": fields.whole("num_experts", least=1),
+        "experts_per_token": fields.whole("top_k_experts", least=1),
+        "d_expert": fields.whole("moe_intermediate_size", least=1),
+        "d_shared": draft["d_ff"],
+        "expert_norms": True,
+    }
+
+
+def _write_experts(config: ModelConfig) -> dict[str, Any]:
+    if not config.experts:
+        return {"enable_moe_block": False}
+    return {
+        "enable_moe_block": True,
+        "num_experts": config.experts,
+        "top_k_experts": config.experts_per_token,
+        "moe_intermediate_size": config.d_expert,
+        "intermediate_size": config.d_shared,
+    }
+
+
+_WINDOWS = windows(_kinds, 512)
+
+
+def _write_windows(config: ModelConfig) -> dict[str, Any]:
+    """The window, left out where no layer has one: transformers does not accept null here."""
+    return {key: value for key, value in _WINDOWS.write(config).items() if value is not None}
+
+
+_NOT_UNIFIED = (Group(_read_inputs, _write_inputs), Group(_read_experts, _write_experts))
+_EXPERTS = {
+    "router": Stored("layers.{n}.router.proj"),
+    "router_norm": Stored("layers.{n}.router.scale", bare=True),
+    "weights": Stored("layers.{n}.router.per_expert_scale", bare=True),
+    "experts_norm": Stored("layers.{n}.pre_feedforward_layernorm_2"),
+    "mixed_norm": Stored("layers.{n}.post_feedforward_layernorm_2"),
+    "shared_norm": Stored("layers.{n}.post_feedforward_layernorm_1"),
+}
+
 GEMMA4 = replace(
     GEMMA2,
     name="Gemma 4",
     model_type="gemma4_text",
     classes={"none": "Gemma4TextModel", "lm": "Gemma4ForCausalLM"},
-    only={"use_bidirectional_attention": ("vision",), "enable_moe_block": (False,)},
-    harmless=("num_experts", "top_k_experts", "moe_intermediate_size"),
+    only={"use_bidirectional_attention": ("vision",)},
+    harmless=("num_experts", "top_k_experts", "moe_intermediate_size"),  # null without experts
     fixed={**GEMMA2.fixed, "qk_norm": True, "v_norm": True, "layer_scale": True, "attention_divisor": 1.0},
     settings=(
         *(key for key in UNTURNED if key.name != "num_key_value_heads"),
         Group(_read_heads, _write_heads),
         Group(_read_shared, _write_shared),
-        Group(_read_inputs, _write_inputs),
+        *_NOT_UNIFIED,
         rope(
             1_000_000.0,
             kinds=_kinds,
@@ -110,7 +156,7 @@ GEMMA4 = replace(
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
         cap("final_logit_softcapping", "logit_cap", 0.0),
         Group(lambda fields, draft, tensors: {"embed_scale": math.sqrt(draft["d_model"])}),
-        windows(_kinds, 512),
+        Group(_WINDOWS.read, _write_windows),
         Key("attention_bias", "qkv_bias o_bias", False),
         Key("tie_word_embeddings", "tied_head", True),
         lm_head(),
@@ -123,8 +169,21 @@ GEMMA4 = replace(
         "blocks.{n}.ple.gate": Stored("layers.{n}.per_layer_input_gate"),
         "blocks.{n}.ple.out": Stored("layers.{n}.per_layer_projection"),
         "blocks.{n}.ple.out_norm": Stored("layers.{n}.post_per_layer_input_norm"),
+        **{f"blocks.{{n}}.ffn.{name}": layout for name, layout in _EXPERTS.items()},
+        **shared_expert("layers.{n}.mlp"),
+        **stacked_experts("layers.{n}.experts"),
         "blocks.{n}.scale": Stored("layers.{n}.layer_scalar", bare=True),
     },
     skipped=(*GEMMA2.skipped, Skip(r"layers\.\d+\.self_attn\.[kv]_(proj|norm)\..*", "keys of layers that share them")),
 )
 """Gemma 4 (Google 2026)."""
+
+GEMMA4_UNIFIED = replace(
+    GEMMA4,
+    name="Gemma 4 Unified",
+    model_type="gemma4_unified_text",
+    classes={"none": "Gemma4UnifiedTextModel", "lm": "Gemma4UnifiedForCausalLM"},
+    harmless=(),
+    settings=tuple(setting for setting in GEMMA4.settings if setting not in _NOT_UNIFIED),
+)
+"""Gemma 4 12B, whose images and sounds need no encoder: without embeddings of layers or experts."""

@@ -45,7 +45,7 @@ from tinytf.checkpoints.huggingface.encoders import (
 )
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, PHIMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
-from tinytf.checkpoints.huggingface.gemma4 import GEMMA4
+from tinytf.checkpoints.huggingface.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
@@ -131,7 +131,7 @@ FAMILIES: Mapping[str, Family] = {
         DEBERTA, DEBERTA_V2,
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE,
-        GEMMA, GEMMA2, GEMMA3, GEMMA4, VAULTGEMMA,
+        GEMMA, GEMMA2, GEMMA3, GEMMA4, GEMMA4_UNIFIED, VAULTGEMMA,
         *COUSINS,
         NEOX, NEOX_JAPANESE,
         MIXTRAL, PHIMOE, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,

@@ -15,6 +15,7 @@ from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import FamilyTable, Stored, fused
+from tinytf.parts.row import ROUTES
 from tinytf.steps.operations import Add, HeadNorm, Linear, Lookup, Multiply, Norm, Pooled, Positions, SumExperts
 from tinytf.steps.table import StepKey, StepTable
 
@@ -240,6 +241,8 @@ class Layout:
         if step.of_experts:  # one module weights and sums them
             sums = (row for row in self.steps.in_layer(last[1] or 0) if isinstance(row.operation, SumExperts))
             return [(row.name, last[1]) for row in sums]
+        if step.axes == ROUTES:
+            return []  # a router around its parts gives several tensors
         if last[1] is None or step not in self.steps.added:
             return [last]
         return [(self.steps.to_stream(step, last[1])[-1].name, last[1]), last]
