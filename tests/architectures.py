@@ -511,6 +511,17 @@ KINDS: dict[str, dict[str, Any]] = {
             ("experts", (0, 4)),
         ),
     },
+    "minimax, lightning attention, and residuals of normed inputs": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "residual_of": "normed",
+        "kept_scale": 3.5,
+        "experts": 4,
+        "experts_per_token": 2,
+        "d_expert": 9,
+        "by_layer": (("mixer", ("lightning", "attention")), ("decay_scale", (1.00001, 1.0))),
+    },
+    "residuals of normed inputs": {**LLAMA, "n_kv_heads": 2, "residual_of": "normed"},
     "nemotron-h, a mixer or a feed-forward a layer": {
         **LLAMA,
         "n_layers": 4,
@@ -586,7 +597,9 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
 def mixer_of(block: Any) -> Any:
     """The attention of a block, or the mixer that it has instead; None without either."""
     children = dict(block.named_children())
-    return next((children[name] for name in ("attention", "delta", "conv", "mamba") if name in children), None)
+    return next(
+        (children[name] for name in ("attention", "delta", "conv", "mamba", "lightning") if name in children), None
+    )
 
 
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:

@@ -88,13 +88,14 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     if trace.config.embed_norm:
         x = _frozen(model.embed.norm, x)
         x = model.embed.projection(x) if trace.config.d_embed else x
-    scale = trace.config.residual_scale
+    scale, normed = trace.config.residual_scale, trace.config.residual_of == "normed"
     for layer, block in enumerate(model.blocks):
         order = trace.config.at(layer).norm_order
         post, added = order == "post", order in ("both", "output")
         for name, norm in (("attn", "norm1"), ("ffn", "norm2")):
             if trace.steps.has(name, layer):
                 own = leaf(f"L{layer}.{name}", trace.step(name, layer))
+                x = trace.config.kept_scale * _frozen(getattr(block, norm), x) if normed else x
                 x = x + scale * (_frozen(getattr(block, f"{name}_norm"), own) if added else own)
                 x = _frozen(getattr(block, norm), x) if post else x
         if trace.steps.has("ple.out", layer):

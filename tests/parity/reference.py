@@ -176,6 +176,10 @@ def _jamba(**settings: Any) -> nn.Module:
     return _decoder("Jamba", **{**odd, "mamba_dt_rank": 5, "pad_token_id": 0, **settings})
 
 
+def _minimax(**settings: Any) -> nn.Module:
+    return _decoder("MiniMax", num_local_experts=5, num_experts_per_tok=2, **{"head_dim": 6, **settings})
+
+
 def _nemotron_h(*kinds: str, **settings: Any) -> nn.Module:
     odd = {"mamba_num_heads": 12, "mamba_head_dim": 4, "n_groups": 3, "ssm_state_size": 5, "conv_kernel": 3}
     odd |= {"chunk_size": 4, "head_dim": 8, "layer_norm_epsilon": 1e-3, "time_step_min": 0.4, "rms_norm_eps": None}
@@ -752,6 +756,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         use_conv_bias=False,
         routed_scaling_factor=1.5,
         mlp_hidden_act="silu",
+    ),
+    "minimax": lambda: _minimax(),
+    "minimax, residuals scaled, blocks of 4, and lightning first": lambda: _minimax(
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        block_size=4,
+        sliding_window=5,
+        **{f"{part}_alpha_factor": 3.5 for part in ("full_attn", "linear_attn", "mlp")},
+        **{f"{part}_beta_factor": 0.8 for part in ("full_attn", "linear_attn", "mlp")},
     ),
     "mamba 2": lambda: _mamba2(),
     "mamba 2, tied, one group and convolutions without biases": lambda: _mamba2(

@@ -315,14 +315,16 @@ def _send_through_block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, S
     """
     table = parts.trace.steps
     parts.replace(table.input, layer)
-    norms = {step.inputs[0]: step for step in (*table.stream_norms, *table.stream_scales)}
-    for step in table.added_in(layer):
-        parts_added = parts_of(parts, step, layer)
-        *steps_on_way, total = table.to_stream(step, layer)
-        for step_on_way in steps_on_way:
-            parts_added.send_through(step_on_way, layer)
-        parts.extend(parts_added)
-        parts.send_through(norms.get(total.name), layer)
+    paths = [(step, table.to_stream(step, layer)) for step in table.added_in(layer)]
+    for stage in reversed(table.stream(layer)[:-1]):
+        arriving = [(step, on_way) for step, (*on_way, total) in paths if total.name == stage]
+        for step, on_way in arriving:
+            parts_added = parts_of(parts, step, layer)
+            for step_on_way in on_way:
+                parts_added.send_through(step_on_way, layer)
+            parts.extend(parts_added)
+        if not arriving:
+            parts.send_through(table.at(stage, layer), layer)
     parts.replace(table.output, layer)
 
 

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from tinytf.errors import ConfigError
-from tinytf.parts import attention, feed_forward, gated_delta, layer_inputs, mamba, mamba2, norm, short_conv
+from tinytf.parts import attention, feed_forward, gated_delta, layer_inputs, lightning, mamba, mamba2, norm, short_conv
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.gated_delta import GatedDelta
 from tinytf.parts.layer_inputs import LayerInputs
+from tinytf.parts.lightning import Lightning
 from tinytf.parts.mamba import Mamba
 from tinytf.parts.mamba2 import Mamba2
 from tinytf.parts.norm import Norms, Residual
@@ -36,7 +37,7 @@ class NoMixer(Part):
 class BlockConfig(Part):
     """The parts of one layer."""
 
-    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba | NoMixer
+    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba | Lightning | NoMixer
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
@@ -48,6 +49,14 @@ class BlockConfig(Part):
             raise ConfigError("d_ff is 0, but only a sequential pre-norm block can do without a feed-forward")
         if self.residual.layer_scale and norms.norm_order == "post":
             raise ConfigError("layer_scale multiplies a sum that nothing norms, but norm_order is 'post'")
+        if self.residual.residual_of == "normed" and not (
+            kind == "sequential"
+            and norms.norm_order == "pre"
+            and norms.input_norm
+            and self.feed_forward.d_ff
+            and not isinstance(self.mixer, NoMixer)
+        ):
+            raise ConfigError("residual_of 'normed' needs a sequential pre-norm block with a mixer and a feed-forward")
         if self.layer_inputs.d_layer_input and not self.residual.layer_scale:
             raise ConfigError("d_layer_input needs layer_scale")
         if isinstance(self.mixer, NoMixer):
@@ -77,6 +86,7 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 ROWS: tuple[Step, ...] = (
     *norm.BEFORE_MIXER, *_rows_of(Attention, attention), *_rows_of(GatedDelta, gated_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
+    *_rows_of(Lightning, lightning),
     *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *layer_inputs.ROWS, *norm.AFTER,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import COUNT, NOT_NEGATIVE, choice, leaf, listed
+from tinytf.parts.part import COUNT, NOT_NEGATIVE, POSITIVE, choice, leaf, listed
 from tinytf.parts.recurrence import Recurrence, activate, project
 from tinytf.parts.row import KV, OF_HEADS, WIDE, Config, Step
 
@@ -29,6 +29,7 @@ class Mamba(Recurrence):
     """
 
     called, noun = "mamba", "a state space"
+    conv_width: int = leaf(4, POSITIVE)
     d_value: int = leaf(0, COUNT, differs=True)
     conv_bias: bool = leaf(False)
     dt_rank: int = leaf(0, COUNT)

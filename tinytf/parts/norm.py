@@ -68,18 +68,27 @@ class Residual(Part):
     """How a block adds to the residual stream: after each part (``sequential``), or both parts at once (``parallel``).
 
     In a parallel block the feed-forward reads the same stream as attention. ``residual_scale`` multiplies what is
-    added. ``layer_scale`` multiplies the stream after each layer by a number of its own (Gemma 4).
+    added. With ``residual_of`` ``normed`` each part is added to its normed input, times ``kept_scale``, rather than to
+    the stream (MiniMax). ``layer_scale`` multiplies the stream after each layer by a number of its own (Gemma 4).
     """
 
     residual: str = choice("sequential", "parallel")
     residual_scale: float = leaf(1.0, ABOVE_ZERO)
+    residual_of: str = choice("stream", "normed")
+    kept_scale: float = leaf(1.0, ABOVE_ZERO)
     layer_scale: bool = leaf(False)
+
+    def require(self) -> None:
+        if self.kept_scale != 1 and self.residual_of != "normed":
+            raise ConfigError(f"kept_scale {self.kept_scale:g} multiplies normed inputs, but residual_of is 'stream'")
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
             "residual": listed(
                 self.residual == "parallel" and "attention and feed-forward side by side",
                 self.residual_scale != 1 and f"additions times {self.residual_scale:g}",
+                self.residual_of == "normed"
+                and f"of normed inputs{f' times {self.kept_scale:g}' * (self.kept_scale != 1)}",
                 self.layer_scale and "each layer's output times a number of its own",
             )
         }
@@ -121,11 +130,20 @@ def _has_both(c: Config) -> bool:
     return has_mixer(c) and has_ffn(c)
 
 
+def _kept(c: Config) -> bool:
+    return c.kept_scale != 1
+
+
+def _scale_kept(o: "ModuleType", c: Config) -> Any:
+    return o.Multiply(c.kept_scale)
+
+
 def _scale_added(o: "ModuleType", c: Config) -> Any:
     return o.Multiply(c.residual_scale)
 
 
 _NO_OUTPUT_NORM = "the outputs of attention and feed-forward are not normed in this model"
+_NOT_KEPT = "the residual stream is not scaled in this model"
 _NOT_SCALED = "the outputs of attention and feed-forward are not scaled in this model"
 
 BEFORE_MIXER: tuple[Step, ...] = (
@@ -141,7 +159,9 @@ BETWEEN: tuple[Step, ...] = (
          make=make_norm, module="attn_norm", matrix="gain"),
     Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, ("<attn>",), "attention",
          when=lambda c: _scaled_residual(c) and has_mixer(c), absent=_NOT_SCALED, make=_scale_added),
-    Step("mid", "residual after attention", "{inputs}", WIDE, ("in", "<attn>"),
+    Step("in_kept", "normed input, scaled for the sum", "norm1 · {kept_scale}", WIDE, ("norm1",), when=_kept,
+         absent=_NOT_KEPT, make=_scale_kept),
+    Step("mid", "residual after attention", "{inputs}", WIDE, ("<kept>", "<attn>"),
          when=lambda c: _sequential(c) and _has_both(c), absent="{no_mid}",
          make=lambda o, _: o.Add()),
     Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
@@ -158,6 +178,8 @@ FFN_ADDED: tuple[Step, ...] = (
          make=make_norm, module="ffn_norm", matrix="gain"),
     Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", WIDE, ("<ffn>",), "ffn",
          when=lambda c: _scaled_residual(c) and has_ffn(c), absent=_NOT_SCALED, make=_scale_added),
+    Step("mid_kept", "normed residual, scaled for the sum", "norm2 · {kept_scale}", WIDE, ("norm2",), when=_kept,
+         absent=_NOT_KEPT, make=_scale_kept),
     Step("sum", "residual after feed-forward, to be scaled", "{inputs}", WIDE, ("<added>",),
          when=lambda c: c.layer_scale, make=lambda o, _: o.Add()),
 )  # fmt: skip
@@ -189,6 +211,7 @@ def formulas(c: Config) -> dict[str, str]:
     return {
         "norm": CALLED[c.norm],
         "residual_scale": f"{c.residual_scale:g}",
+        "kept_scale": f"{c.kept_scale:g}",
         "no_norm2": shared if c.shared_norm else unnormed if has_ffn(c) else NO_FEED_FORWARD,
         "no_mid": "attention and feed-forward read the same stream in this model, side by side"
         if _has_both(c)
@@ -201,9 +224,11 @@ def formulas(c: Config) -> dict[str, str]:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
+    normed, kept = c.residual_of == "normed", c.kept_scale != 1
     return {
+        "<kept>": ("in_kept" if kept else "norm1" if normed else "in",),
         "<read>": ("mid",) if _sequential(c) and has_mixer(c) else ("in",),
-        "<added>": ("mid", "<ffn>")
+        "<added>": ("mid_kept" if kept else "norm2" if normed else "mid", "<ffn>")
         if _sequential(c) and _has_both(c)
         else ("in", *["<attn>"] * has_mixer(c), *["<ffn>"] * has_ffn(c)),
         "<final>": ("final.norm",) if c.final_norm else ("norm2",),

@@ -18,7 +18,6 @@ class Recurrence(Part):
     noun: ClassVar[str] = "a recurrence"
     n_heads: int = leaf(limits=POSITIVE, differs=True)
     d_head: int = leaf(0, COUNT, differs=True)
-    conv_width: int = leaf(4, POSITIVE)
 
     def fit(self, d_model: int, causal: bool) -> None:
         if not causal:
@@ -33,6 +32,7 @@ class MatrixState(Recurrence):
     scales by its decay before it writes to it.
     """
 
+    conv_width: int = leaf(4, POSITIVE)
     n_kv_heads: int = leaf(0, COUNT, differs=True)
     d_value: int = leaf(0, COUNT, differs=True)
 

@@ -14,7 +14,8 @@ from tinytf.config import ModelConfig
 from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.delta import Write, delta_rule
 from tinytf.steps.operations.expert_linear import used_experts
-from tinytf.steps.operations.mask import Sight
+from tinytf.steps.operations.fade_at_rate import FadeAtRate
+from tinytf.steps.operations.mask import Sight, real_tokens
 from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.operation import Operation, Pass, wide
 from tinytf.steps.operations.scale import Scale
@@ -117,9 +118,27 @@ class FusedUnroll(FusedState):
         return read + wide(self.row.module.get_parameter("weight"))[:, None, None] * wide(v), state
 
 
+class FusedFade(FusedState):
+    """Lightning attention from the fits of queries and keys to what is read."""
+
+    def __init__(self, rows: Sequence[Instruction]) -> None:
+        (self.fade,) = (row.operation for row in rows if isinstance(row.operation, FadeAtRate))
+
+    def __call__(self, now: Pass, *inputs: Tensor) -> Tensor:
+        q, k, v = inputs
+        return super().__call__(
+            now, q, k if now.padding_mask is None else k * real_tokens(now.padding_mask, k.shape[-2]), v
+        )
+
+    def scan(self, state: Tensor | None, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = inputs
+        return self.fade.scan(q, k, v, state)
+
+
 _STATES: dict[type[Operation], Callable[[Sequence[Instruction]], FusedState]] = {
     Write: FusedDelta,
     Unroll: FusedUnroll,
+    FadeAtRate: FusedFade,
 }
 """The kernels of recurrences, by an operation among the rows that each replaces."""
 

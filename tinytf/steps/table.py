@@ -22,6 +22,7 @@ from tinytf.parts import (
     gated_delta,
     head,
     layer_inputs,
+    lightning,
     mamba,
     mamba2,
     norm,
@@ -81,6 +82,7 @@ _PARTS = (
     short_conv,
     mamba2,
     mamba,
+    lightning,
     positions,
     feed_forward,
     layer_inputs,
@@ -289,7 +291,7 @@ class StepTable:
         def streams(step: Step) -> bool:
             first = next(layer for layer in range(self.config.n_layers) if self.has(step.name, layer))
             added = any(isinstance(later.operation, Add) for later, _, _ in self.consumers((step.name, first)))
-            return isinstance(step.operation, Norm) and (added or step.name == self.output)
+            return isinstance(step.operation, Norm) and (added or step.name in self.stream(first))
 
         return tuple(step for step in self.layer_steps if streams(step))
 

@@ -67,6 +67,7 @@ from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
 from tinytf.checkpoints.huggingface.mamba2 import FALCON_MAMBA, MAMBA, MAMBA2
+from tinytf.checkpoints.huggingface.minimax import MINIMAX
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.nemotron_h import NEMOTRON_H
@@ -148,7 +149,7 @@ FAMILIES: Mapping[str, Family] = {
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
-        BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, OLMO_HYBRID,
+        BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID,
     )
 }  # fmt: skip
 

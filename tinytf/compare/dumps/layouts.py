@@ -220,6 +220,7 @@ class Layout:
         """
         start, source = min(self._order[place] for place in places), self._input_of(places)
         computed, layers, last = {*places, source}, {layer for _, layer in places}, source
+        carried = {source}  # the stream, which a module may scale before it adds to it
         for step, layer in self.steps.rows[start:]:
             place, sources = (step.name, layer), self.steps.sources(step, layer)
             if place not in places:
@@ -233,7 +234,9 @@ class Layout:
                 ):
                     continue
                 computed.add(place)
-                joins = isinstance(step.operation, Add) and len(sources) == 2 and source in sources
+                joins = isinstance(step.operation, Add) and len(sources) == 2 and carried & {*sources}
+                if isinstance(step.operation, Multiply) and carried.issuperset(sources):
+                    carried.add(place)
                 if joins or isinstance(step.operation, Multiply) or step.axes == ("token", "expert"):
                     continue
             last = place

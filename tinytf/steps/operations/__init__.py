@@ -12,6 +12,7 @@ from tinytf.steps.operations.decay import Decay
 from tinytf.steps.operations.delta import Fade, Write
 from tinytf.steps.operations.disentangled import ByDistance, Table
 from tinytf.steps.operations.expert_linear import ExpertLinear
+from tinytf.steps.operations.fade_at_rate import FadeAtRate
 from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_norm import HeadNorm
@@ -62,6 +63,7 @@ __all__ = [
     "Decay",
     "ExpertLinear",
     "Fade",
+    "FadeAtRate",
     "Gain",
     "Grow",
     "HeadNorm",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
 from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working
@@ -20,6 +21,19 @@ def mask_scores(scaled: Tensor, allowed: Tensor | None) -> Tensor:
 def mask_gradient(g: Tensor, allowed: Tensor | None) -> Tensor:
     """The gradient of the scores: 0 where a score was masked, since −∞ replaced it."""
     return g if allowed is None else g.masked_fill(~allowed, 0.0)
+
+
+def real_tokens(padding_mask: Tensor, tokens: int) -> Tensor:
+    """1 for a real token and 0 for padding, of the last ``tokens``: (B, K) -> (B, 1, T, 1).
+
+    Raises UsageError where several texts share a row: they would mix in a state.
+    """
+    if padding_mask.dtype is not torch.bool:
+        raise UsageError(
+            "several texts in one row would mix in the convolutions and states of this model",
+            "put each text in a row of its own",
+        )
+    return padding_mask[:, None, -tokens:, None]
 
 
 def real_keys(padding_mask: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
-from tinytf.errors import UsageError
 from tinytf.parts.row import Step
+from tinytf.steps.operations.mask import real_tokens
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
@@ -73,7 +73,7 @@ class ShortConv(Operation):
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        real = None if now.padding_mask is None else self._real(now.padding_mask, x.shape[-2])
+        real = None if now.padding_mask is None else real_tokens(now.padding_mask, x.shape[-2])
         x = x if real is None else x * real
         window = None if now.cache is None else now.cache.recall(module)
         y = self.convolve(module, x, window)
@@ -86,16 +86,6 @@ class ShortConv(Operation):
         extended = torch.cat((self._zeros(x) if window is None else window, x), dim=-2)
         windows = extended.unfold(-2, self.width - 1, 1)  # (…, H, T + 1, D, W − 1)
         now.cache.remember(module, x.shape[-2], *(windows[..., position, :, :].mT for position in (-2, -1)))
-
-    @staticmethod
-    def _real(padding_mask: Tensor, tokens: int) -> Tensor:
-        """1 for a real token and 0 for padding, of the last ``tokens``: (B, 1, T, 1)."""
-        if padding_mask.dtype is not torch.bool:
-            raise UsageError(
-                "several texts in one row would mix in the convolutions and states of this model",
-                "put each text in a row of its own",
-            )
-        return padding_mask[:, None, -tokens:, None]
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return of_query_heads(self.convolve(site.module, site.input()), site, heads)
