@@ -61,7 +61,7 @@ def test_cached_and_uncached_text_is_the_same_in_every_kind(kind: str) -> None:
         plain = list(stream(transformer, PROMPT, max_tokens=25, sampling=sampling, seed=4, use_cache=False))
         assert [step.id for step in cached] == [step.id for step in plain]
         for ours, theirs in zip(cached, plain, strict=True):
-            assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-5)
+            assert ours.log_probability == pytest.approx(theirs.log_probability, abs=2e-5)
             assert ours.entropy == pytest.approx(theirs.entropy, abs=1e-5)
 
 

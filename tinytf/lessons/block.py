@@ -168,7 +168,7 @@ def _experts(live: Live) -> Lesson:
         if step.role == "ffn" and step.module:
             parameters = dict(live.model.transformer.blocks[live.layer].get_submodule(step.module).named_parameters())
             for kind, weight in parameters.items():  # torch keeps (out, in); in n·W it is (in, out)
-                shape = weight.shape if kind == "bias" else weight.transpose(-1, -2).shape
+                shape = weight.shape if kind == "bias" or weight.dim() < 2 else weight.transpose(-1, -2).shape
                 label = f"b of {step.parameter}" if kind == "bias" else step.parameter
                 rows.append((label, " × ".join(f"{size:,}" for size in shape), weight.numel()))
     routes = live.at(f"L0.{live.trace.steps.routes}[{here}]")
