@@ -383,3 +383,12 @@ def test_a_failed_check_and_a_fault_are_at_the_top_and_at_the_bottom(
     for part in (ran.lines[:6], ran.lines[-6:]):
         assert any(line.startswith("check failed: ") for line in part)
         assert any(line.startswith("nan: forward, first at L1.ffn: ") for line in part)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_maps_that_grow_draw_every_number_as_often_as_the_lines_allow(times: int) -> None:
+    maps = [Miniature(f"H{head}", "first", np.eye(6)) for head in range(2)]
+    lines = 2 + 6 * times
+    drawn = list(paint([Miniatures(maps, lines, "heads", 2, "all", "", grow=True)], PAPER))[-6 * times :]
+    expected = [" " * (row // times * times) + "█" * times for row in range(6 * times)]
+    assert [line[2 : 2 + 6 * times].rstrip() for line in drawn] == expected

@@ -1,6 +1,6 @@
 """Many small maps at once: one string per line, built with array look-ups."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ _LARGEST = 32
 _BETWEEN = LEVELS + 1
 """The level between maps, where there is no cell; LEVELS is a masked cell."""
 _LOW, _HIGH = 2, 5  # lines of a miniature
+_MOST_TIMES = 4  # as often a number is drawn in each direction, at most
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
@@ -97,8 +98,7 @@ def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]
         cell_len(shown(text, terminal)) for miniature in block.maps for text in (miniature.title, miniature.word)
     )
     size = _Size(length, terminal, block.lines - 2)
-    for most in range(length, _HIGH, -1) if block.grow else ():
-        large = _Size(length, terminal, most, most)
+    for large in _larger(length, terminal) if block.grow else ():
         per_row = max(1, terminal.width // (2 + max(names, large.wide)))
         if large.wide + 2 <= terminal.width and -(-len(block.maps) // per_row) * (2 + large.lines) <= block.lines:
             size = large
@@ -120,22 +120,32 @@ def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]
     return lines
 
 
+def _larger(length: int, terminal: Terminal) -> Iterator["_Size"]:
+    """Sizes above the usual, the largest first: every number several times, then as many numbers as lines allow."""
+    for times in range(_MOST_TIMES, 1, -1):
+        yield _Size(length, terminal, length, length, times)
+    for most in range(length, _HIGH, -1):
+        yield _Size(length, terminal, most, most)
+
+
 class _Size:
     """The size of a small map of ``length`` tokens: half blocks in colour, otherwise shades, twice as high as wide.
 
-    A cell is the strongest of ``down`` × ``across``; a map has ``lines`` lines (``most`` at most) of ``wide`` cells.
+    A cell is the strongest of ``down`` × ``across``; a map has ``lines`` lines (``most`` at most) of ``wide`` cells,
+    or so many ``times`` both if each number is drawn so often.
     """
 
-    def __init__(self, length: int, terminal: Terminal, most: int = _HIGH, high: int = _HIGH) -> None:
+    def __init__(self, length: int, terminal: Terminal, most: int = _HIGH, high: int = _HIGH, times: int = 1) -> None:
         halves, most = _halves(terminal), max(_LOW, min(high, most))
         self.across = -(-length // (2 * most))
         self.down = self.across if halves else -(-length // most)
-        self.wide, self.high = -(-length // self.across), -(-length // self.down)
+        self.times, self.wide, self.high = times, times * -(-length // self.across), times * -(-length // self.down)
         self.lines = -(-self.high // 2) if halves else self.high
         self.pooled = f"each cell the strongest of {self.down} × {self.across}" if self.down > 1 else ""
 
     def draw(self, miniature: Miniature, terminal: Terminal) -> list[PaintedLine]:
         levels = _levels(miniature.weights, miniature.visible, self.down, self.across)
+        levels = _even(levels[: self.high // self.times].repeat(self.times, 0).repeat(self.times, 1))
         if _halves(terminal):
             return [_half_cells(*pair, terminal) for pair in zip(levels[0::2], levels[1::2], strict=True)]
         return [[Segment(text)] for text in _shaded(levels[: self.high], terminal)]
@@ -194,7 +204,11 @@ def _levels(weights: Array, visible: Visible, down: int, across: int) -> NDArray
     """The levels of a pooled map, padded to an even number of rows."""
     pooled, seen = pool(weights, visible, down, across)
     levels = level(pooled, "unit", 1.0)
-    levels = levels if seen is None else np.where(seen, levels, LEVELS)
+    return _even(levels if seen is None else np.where(seen, levels, LEVELS))
+
+
+def _even(levels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The levels with an even number of rows: half blocks take two."""
     return np.pad(levels, ((0, len(levels) % 2), (0, 0)), constant_values=LEVELS)
 
 
