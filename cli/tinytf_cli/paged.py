@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
 from prompt_toolkit.application import Application
@@ -59,9 +60,13 @@ def screen_of(
             elif not pages.press(key):
                 app.exit()
 
+    @lru_cache(maxsize=1)
+    def parsed(page: str) -> ANSI:
+        return ANSI(page)
+
     def text() -> ANSI:
         columns, rows = app.output.get_size().columns, app.output.get_size().rows
-        return ANSI("\n".join(pages.lines(min(columns, width or columns), rows)))
+        return parsed("\n".join(pages.lines(min(columns, width or columns), rows)))
 
     def compute(app: Application[None]) -> None:
         """Compute the page after the screen has announced it. Keys pressed meanwhile wait."""

@@ -39,6 +39,8 @@ class Player:
         self.sight = Sight(self.steps[0])
         self.opened: Path | None = None
         self._turned = time.monotonic()
+        self._shown: object = None  # of what the lines below are
+        self._lines: list[str] = []
 
     def compute(self) -> None: ...
 
@@ -92,8 +94,14 @@ class Player:
             self.playing = self.index < len(self.steps) - 1
 
     def lines(self, columns: int, rows: int) -> list[str]:
-        """The screen: exactly as many lines as it has."""
+        """The screen: exactly as many lines as it has. It is drawn anew where something on it changes."""
         self._tick()
+        shown = (self.sight, self.playing, self.note, columns, rows)
+        if shown != self._shown:
+            self._shown, self._lines = shown, self._drawn(columns, rows)
+        return self._lines
+
+    def _drawn(self, columns: int, rows: int) -> list[str]:
         terminal = replace(self.terminal, width=max(20, columns))
         tried = (layout for layout in LAYOUTS if layout.maps <= max(rows, LAYOUTS[-1].maps))
         layouts = (FrameView(self.films, self.sight, layout).blocks(terminal) for layout in tried)

@@ -235,3 +235,17 @@ def test_real_keys_turn_play_and_leave(film: Film) -> None:
         source.send_text("\x1b[C\x1b[C\t\x1b[Bq")
         screen_of(one, input=source, output=DummyOutput()).run()
     assert (one.sight.step, one.sight.probe, one.sight.token, one.opened) == (2, 1, 1, None)
+
+
+def test_a_screen_is_drawn_anew_only_where_something_on_it_changes(film: Film, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    draw = Player._drawn
+    monkeypatch.setattr(Player, "_drawn", lambda one, *size: drawn.append(1) or draw(one, *size))
+    one = player(film)
+    assert one.lines(80, 24) == one.lines(80, 24)
+    assert len(drawn) == 1
+    before = one.lines(80, 24)
+    one.press("next")
+    assert one.lines(80, 24) != before
+    one.lines(120, 45)
+    assert len(drawn) == 3
