@@ -416,6 +416,8 @@ class TraceOptions:
         """
         flags = ("--chat",) if self.texts.chat else ()
         flags = (*flags, "--system", self.texts.system) if self.texts.system is not None else flags
+        pair = self.texts.pair
+        flags = (*flags, "--pair", _typed_again(pair)) if pair is not None else flags
         if host() is not None:
             return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
         model, tokenizer = self.model_options.model, self.model_options.tokenizer
@@ -423,9 +425,8 @@ class TraceOptions:
         flags = ("-m", model if model.isprintable() else "MODEL", *flags) if is_typed("model") else flags
 
         def command_for(text: "Written") -> "Callable[..., str]":
-            text_typed = " ".join(self.texts.words) if self.texts.chat else str(text)
-            is_short = text_typed.isprintable() and 0 < len(text_typed) <= _QUOTED and not text_typed.startswith("-")
-            word = text_typed if is_short else "TEXT"
+            first = " ".join(self.texts.words) if self.texts.chat else str(text).removesuffix(f"\n{pair}")
+            word = _typed_again(first)
             return lambda *command, options=(): shlex.join(["tinytf", *command, word, *options, *flags])
 
         return command_for
@@ -437,6 +438,11 @@ class TraceOptions:
         """Record each text, answer the question, and draw the answer. Returns the exit status: 1 if a check fails."""
         reports = (question(self.trace(text, layers)) for text in self.texts)
         return self.output.draw_all(reports, plural, self.texts.lines, display)
+
+
+def _typed_again(text: str) -> str:
+    """A text as a command line repeats it; TEXT where it is long or spans lines."""
+    return text if text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-") else "TEXT"
 
 
 @dataclass(frozen=True, kw_only=True)

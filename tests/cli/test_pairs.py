@@ -71,6 +71,8 @@ def test_the_command_line_reads_a_pair(folder: Path, tinytf: Tinytf) -> None:
     assert [token["type"] for token in tokens] == [0] * 5 + [1] * 5
     shown = tinytf("tokens", FIRST, "--pair", SECOND, "-m", folder).out
     assert "a pair: [CLS] text [SEP] text [SEP]" in shown
+    drawn = tinytf("trace", FIRST, "--pair", SECOND, "-m", folder).out
+    assert f"tinytf attribute '{FIRST}' -m {folder} --pair '{SECOND}'" in " ".join(drawn.split())
     for given, said in (
         (("trace", FIRST, "--pair", SECOND), "a pair of texts is for encoders"),
         (("trace", FIRST, "--pair", " ", "-m", folder), "one text of the pair is empty"),

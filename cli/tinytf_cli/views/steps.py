@@ -109,9 +109,10 @@ def _sight(seen: NDArray[np.bool_], names: Sequence[str], most: int | None) -> I
 def _read(weights: Array, seen: NDArray[np.bool_], names: Sequence[str], most: int | None) -> Iterator[Block]:
     """The keys that each query reads with the largest weights, of either sign; at most ``most`` queries."""
     keep = middle_out(len(names), most)
-    largest_keys = [np.argsort(-np.abs(np.where(seen[query], weights[query], 0)), kind="stable") for query in keep]
+    rounded = np.where(seen, np.round(weights, 3), 0)
+    largest_keys = [np.argsort(-np.abs(rounded[query]), kind="stable") for query in keep]
     read = [
-        "   ".join(f"{names[key]} {weights[query, key]:.3f}" for key in keys[:_READ] if seen[query, key])
+        "   ".join(f"{names[key]} {rounded[query, key]:.3f}" for key in keys[:_READ] if rounded[query, key])
         for query, keys in zip(keep, largest_keys, strict=True)
     ]
     label = Column("", [names[query] for query in keep], said="query")

@@ -82,6 +82,14 @@ def delta_rule(
     return recurrence(q / divisor, k, decay, empty_state(k, v) if state is None else state, written)
 
 
+def of_a_later_token(cell: Cell, source: Cell) -> Working:
+    """The 0 of a map that is read from a state, at a key after the query; ``source`` is the cell that is hidden."""
+    query, key = cell.index
+    after = (Value("read", 0.0, "nothing is read of a later token"),)
+    note = f"key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
+    return Working(((source, 2),), after=after, leads=(source,), note=note)
+
+
 class Write(Operation):
     """u of each head, from unit keys, values, writing strengths β and decays."""
 
@@ -215,9 +223,7 @@ class Fade(Operation):
         query, key = cell.index
         source = cell.source(0, query, key)
         if key > query:
-            after = (Value("read", 0.0, "nothing is read of a later token"),)
-            note = f"key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
-            return Working(((source, 2),), after=after, leads=(source,), note=note)
+            return of_a_later_token(cell, source)
         since = cell.source(1, query, 0)
         decay = float(cell.site.input(1)[cell.head or 0, key + 1 : query + 1, 0].double().sum())
         before = (Value("G", decay, f"decay of the tokens after {key}, up to {query}"), Value("e^G", math.exp(decay)))

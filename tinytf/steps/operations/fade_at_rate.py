@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.delta import empty_state, recurrence
+from tinytf.steps.operations.delta import empty_state, of_a_later_token, recurrence
 from tinytf.steps.operations.mask import real_tokens
 from tinytf.steps.operations.operation import Consumer, Operation, Pass, Summand, wide
 from tinytf.steps.operations.protocols import Cell, Site
@@ -68,9 +68,7 @@ class FadeAtRate(Operation):
         query, key = cell.index
         source = cell.source(0, query, key)
         if key > query:
-            after = (Value("read", 0.0, "nothing is read of a later token"),)
-            note = f"key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
-            return Working(((source, 2),), after=after, leads=(source,), note=note)
+            return of_a_later_token(cell, source)
         rate = self.rates()[cell.head or 0]
         share = math.exp(-rate * (query - key))
         before = (

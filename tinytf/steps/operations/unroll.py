@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.parts.row import Step
-from tinytf.steps.operations.delta import empty_state, of_decay, recurrence, remaining
+from tinytf.steps.operations.delta import empty_state, of_a_later_token, of_decay, recurrence, remaining
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
@@ -93,9 +93,7 @@ class Unroll(Operation):
         query, key = cell.index
         source, dt = cell.source(0, query, key), cell.source(2, key, 0)
         if key > query:
-            after = (Value("read", 0.0, "nothing is read of a later token"),)
-            note = f"key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
-            return Working(((source, 2),), after=after, leads=(source,), note=note)
+            return of_a_later_token(cell, source)
         since, head = cell.source(1, query, 0), cell.head or 0
         decay = float(cell.site.input(1)[head, key + 1 : query + 1, 0].double().sum())
         before = (Value("G", decay, f"decay of the tokens after {key}, up to {query}"), Value("e^G", math.exp(decay)))
