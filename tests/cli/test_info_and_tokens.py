@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from architectures import encoding_of
 from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error
 
 from tinytf.loading import Model, load
 from tinytf.presets import PRESETS
+from tinytf.trace.record import record
 from tinytf_cli.views import tokens as tokens_view
 
 # The published parameter counts: GPT-2 small, and BERT base uncased with its pooler.
@@ -41,6 +43,14 @@ def test_info_counts_the_opened_model_too(tinytf: Tinytf, decoder: Path, encoder
         shapes = [tuple(p.shape) for p in load(str(folder), device="cpu").transformer.parameters()]
         assert data["counted_parameters"] == data["total_parameters"] == sum(map(math.prod, shapes))
         assert f"checked: the opened model holds {data['total_parameters']:,}" in tinytf("info", folder).out
+
+
+def test_info_says_what_a_trace_keeps(tinytf: Tinytf, decoder: Path) -> None:
+    said = json.loads(tinytf("info", decoder, "--json").out)["trace_bytes"]
+    model = load(str(decoder), device="cpu").transformer
+    ids = [token % model.config.vocab_size for token in range(said["tokens"])]
+    assert said["tokens"] == min(512, model.config.context)
+    assert said["fp32"] == 2 * said["bf16"] == record(model, encoding_of(ids)).recorded_bytes
 
 
 def test_the_key_value_cache_is_two_vectors_a_head_and_layer(tinytf: Tinytf) -> None:

@@ -14,6 +14,7 @@ from tinytf.sentences import listed, several
 from tinytf.steps.table import table_of
 from tinytf.steps.work import Work, cache_bytes_per_token, work_per_token
 from tinytf.tables import count, in_bytes
+from tinytf.trace.record import recording_bytes
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class StepShape:
 
 _OF_TEXTS = ("embed.tokens", "embed.types")
 """The steps that read the ids of a text; what comes from one of them differs from text to text."""
+_NUMBERS = {"fp32": 4, "bf16": 2}
+"""Bytes of a number."""
+_TRACED = 512
+"""Tokens of the text whose trace is measured, if the context has as many."""
 _GROUPS = {"q": "attention", "k": "attention", "v": "attention", "attention": "attention", "ffn": "feed-forward"}
 
 
@@ -167,13 +172,20 @@ class Info(Report):
 
     @property
     def memory_bytes(self) -> dict[str, int]:
-        return {"fp32": 4 * self.total, "bf16": 2 * self.total}
+        return {name: size * self.total for name, size in _NUMBERS.items()}
 
     @property
     def cache_bytes(self) -> dict[str, int]:
         """The bytes of the key-value cache for one token; 0 for an encoder, which has none."""
-        sizes = {"fp32": 4, "bf16": 2}
-        return {name: cache_bytes_per_token(self.config, size) * self.config.causal for name, size in sizes.items()}
+        return {name: cache_bytes_per_token(self.config, size) * self.config.causal for name, size in _NUMBERS.items()}
+
+    @property
+    def trace_bytes(self) -> dict[str, int]:
+        """The bytes that the trace of a text of ``tokens`` keeps, with all layers and a row of logits."""
+        tokens = min(_TRACED, self.config.context)
+        layers = range(self.config.n_layers)
+        kept = {name: recording_bytes(self.config, tokens, 1, size, layers) for name, size in _NUMBERS.items()}
+        return {"tokens": tokens, **kept}
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -186,6 +198,7 @@ class Info(Report):
             **self.members("memory_bytes"),
             "flops_per_token": {**vars(self.work), "total": self.work.total},
             "kv_cache_bytes_per_token": self.cache_bytes,
+            "trace_bytes": self.trace_bytes,
             "card": self.card,
             **({"shapes": plain(self.shapes)} if self.batch else {}),
         }

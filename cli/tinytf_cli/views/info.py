@@ -149,4 +149,6 @@ def _figures(report: Info) -> list[tuple[str, str, str]]:
         cache = report.cache_bytes["fp32"]
         rows.append(("KV cache per token, fp32", in_bytes(cache), f"{layers} · G · {_both_widths(c)} · 4 bytes"))
         rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
+    trace = report.trace_bytes
+    rows.append((f"trace of {trace['tokens']:,} tokens, fp32", in_bytes(trace["fp32"]), "what recording keeps"))
     return rows
