@@ -17,6 +17,7 @@ from tinytf.gradients.loss import Targets
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.table import table_of
+from tinytf.tolerance import MARGIN
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -82,6 +83,17 @@ def relative(found: Tensor, expected: Tensor) -> float:
     found, expected = found.detach(), expected.detach()
     difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
     return difference / largest if largest else difference
+
+
+def is_near(found: Tensor, expected: Tensor, tolerance: float, exact: Callable[[], Tensor]) -> bool:
+    """Whether two gradients are equal within a tolerance, or as near to the ``exact`` one as rounding is.
+
+    That is autograd's own distance from it in the same precision, times the usual margin of two computations.
+    """
+    if relative(found, expected) <= tolerance:
+        return True
+    true = exact()
+    return relative(found.double(), true) <= MARGIN * relative(expected.double(), true)
 
 
 def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Reshape]]]:
