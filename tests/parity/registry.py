@@ -3,7 +3,8 @@
 ``python tests/parity/registry.py [--only NAME ...] [--flags]``: a line an architecture, then the counts. Each that
 tinytf knows by name gets a tiny random model with odd sizes, saved by transformers and opened by tinytf, whose logits
 are compared. With ``--flags`` each boolean setting is also turned the other way once: a difference that is neither
-computed nor refused is wrong. Exits 1 where one is wrong or crashed.
+computed nor refused is wrong. With ``--through`` each that no table opens runs through transformers, and its line says
+how many module outputs were computed again. Exits 1 where one is wrong or crashed.
 """
 
 import argparse
@@ -32,6 +33,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.errors import TinytfError
+from tinytf.through.model import open_through
+from tinytf.through.traced import trace_through
 
 TOLERANCE = 2e-5
 SECONDS = 120
@@ -65,6 +68,7 @@ _GROWING = {
 }
 _AROUND = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 _LATENT = {"head_dim": 6, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": H}
+_INDEXED = {**_LATENT, "index_head_dim": 8, "index_n_heads": 2, "index_topk": 4}
 _DELTA = {"linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 10, "linear_value_head_dim": 5}
 _MAMBA2 = {"mamba_n_heads": 12, "mamba_d_head": 4, "mamba_n_groups": 3, "mamba_chunk_size": 4}
 _OWN: dict[str, dict[str, Any]] = {
@@ -122,6 +126,21 @@ _OWN: dict[str, dict[str, Any]] = {
     },
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 3},
     "falcon_mamba": {"intermediate_size": 2 * C},
+    **dict.fromkeys(("axk1", "axk2", "longcat_flash"), _LATENT),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "mistral_large4_text", "dots3_note_text"), _INDEXED),
+    "bailing_hybrid": {**_LATENT, "num_expert_group": 1, "layer_group_size": 2},
+    "cohere_compass_text": {
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 500.0} for kind in ("full_attention", "sliding_attention")
+        },
+    },
+    "blt": {
+        f"{part}_config": {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 40}
+        for part in ("patcher", "encoder", "decoder", "global")
+    },
+    "reformer": {"hidden_size": C, "axial_pos_embds_dim": (8, 16), "axial_pos_shape": (4, 8), "attention_head_size": 6},
+    "zaya": {"num_experts_per_tok": 1},
 }
 """Settings of single architectures, where those sizes do not fit."""
 _NOT_FLAGS = {
@@ -227,13 +246,37 @@ def outcome(kind: str, name: str, **settings: Any) -> Outcome:
     return Outcome("right" if difference <= TOLERANCE else "wrong", f"{difference:.1e}")
 
 
+@torch.no_grad()
+def through(kind: str, name: str) -> Outcome:
+    """What a trace through transformers says of an architecture; wrong where its check fails."""
+    try:
+        theirs = model_of(kind, name)
+        with tempfile.TemporaryDirectory() as folder:
+            theirs.save_pretrained(folder)
+            try:
+                traced = trace_through(open_through(folder), "3 5 8 13 21 34 7")
+            except TinytfError as error:
+                return Outcome("refused", _line(error).replace(folder, "it"))
+            except Exception as error:
+                return Outcome("crashed", _line(error))
+    except Exception as error:
+        return Outcome("not built", _line(error))
+    check = traced.check
+    return Outcome("through" if check.holds else "wrong", f"{check.proved} of {check.made} outputs computed again")
+
+
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removeprefix("CheckpointError: ").split("\n")[0][:150]
 
 
-def of_all(kind: str, name: str, flags: bool) -> Outcome:
-    """The outcome as it is; where it is right and ``flags``, the worst with each flag turned, and which it was."""
+def of_all(kind: str, name: str, flags: bool, others: bool) -> Outcome:
+    """The outcome as it is; where it is right and ``flags``, the worst with each flag turned, and which it was.
+
+    With ``others`` that of a refused one is its outcome through transformers.
+    """
     plain = outcome(kind, name)
+    if others and plain.word == "refused":
+        return through(kind, name)
     if not flags or plain.word != "right":
         return plain
     turned = {flag: outcome(kind, name, **{flag: value}) for flag, value in flags_of(kind).items()}
@@ -272,6 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", metavar="NAME", default=[], nargs="+", help="only these model_types")
     parser.add_argument("--flags", action="store_true", help="turn each boolean setting the other way, too")
+    parser.add_argument("--through", action="store_true", help="run what no table opens through transformers")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = dict(registered(options.only))
@@ -279,7 +323,8 @@ def main() -> int:
         parser.error(f"not registered as a model of text in one stack: {', '.join(sorted(strays))}")
     counts: Counter[str] = Counter()
     for kind in found:
-        result = (in_a_process if _model_type(kind) in FAMILIES else of_all)(kind, found[kind], options.flags)
+        is_built = options.through or _model_type(kind) in FAMILIES
+        result = (in_a_process if is_built else of_all)(kind, found[kind], options.flags, options.through)
         counts[result.word] += 1
         sys.stdout.write(f"{result.word:9} {kind:24} {result.why}\n")
         sys.stdout.flush()

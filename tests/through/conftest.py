@@ -7,8 +7,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "pad_token_id": 3,
-         "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+ENDS = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2}
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, **ENDS}
 HEADS = {**SIZES, "num_attention_heads": 2, "max_position_embeddings": 32}
 MADE = {
     "falcon_mamba": lambda: transformers.FalconMambaForCausalLM(
@@ -32,6 +32,11 @@ MADE = {
                                  mamba_dt_rank=4)),
     "convbert": lambda: transformers.ConvBertForSequenceClassification(
         transformers.ConvBertConfig(**HEADS, embedding_size=16)),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=2, n_positions=32, **ENDS)),
+    "trocr": lambda: transformers.TrOCRForCausalLM(
+        transformers.TrOCRConfig(vocab_size=40, d_model=16, decoder_layers=2, decoder_attention_heads=2,
+                                 decoder_ffn_dim=24, max_position_embeddings=32, **ENDS)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**HEADS, num_key_value_heads=1)),
 }  # fmt: skip
 

@@ -10,13 +10,15 @@ from torch import nn
 import tinytf
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.through import model as through_model
+from tinytf.through.formulas import Proof
 from tinytf.through.model import ThroughModel, open_through
+from tinytf.through.recording import Call, Recording
 from tinytf.through.traced import trace_through
 from tinytf_cli.main import run
 
 TEXT = "the cat sat on a mat"
-KINDS = ("falcon_mamba", "t5", "xlnet", "longformer", "reformer", "jamba", "convbert")
-"""Decoders, encoders, both, and mixers that are not attention."""
+KINDS = ("falcon_mamba", "t5", "xlnet", "longformer", "reformer", "jamba", "convbert", "gpt2", "trocr")
+"""Decoders, encoders, both, mixers that are not attention, square matrices (in, out), looked-up positions."""
 
 
 def recorded(model: ThroughModel, text: str = TEXT):
@@ -124,6 +126,16 @@ def test_a_module_that_returns_something_else_is_named(path, directories, monkey
     assert "sentence" not in data
     assert run(line) == 1
     assert f"check failed: {path} is not {BREAKS[path]}: off by 1.0e-02" in capsys.readouterr().out
+
+
+def test_a_class_that_mostly_does_something_else_breaks_nothing():
+    """Its formula held by chance, such as that of a norm in groups for groups that are alike."""
+    grouped = type("Grouped", (nn.RMSNorm,), {})
+    right, wrong, also = (
+        Call("a", grouped(4), torch.ones(4), proof=Proof("RMS norm", off, 1e-5, 1.0)) for off in (0.0, 1.0, 1.0)
+    )
+    assert Recording((right, wrong, also), None).failed() == ()
+    assert Recording((right, wrong), None).failed() == (wrong,)
 
 
 def test_code_between_modules_is_counted_and_not_called_proved(directories):

@@ -86,12 +86,14 @@ def load_tokenizer_directory(directory: Path, given: Settings = NOTHING) -> Voca
 def tokenizer_in_memory(tokenizer: Any, model: Any) -> Vocabulary:
     """The tokenizer for a transformers model: a fast one of transformers, one of the tokenizers library, or ours.
 
-    None gives a tokenizer of ids. Raises UsageError for a tokenizer without a backend_tokenizer.
+    None gives a tokenizer of ids. Raises UsageError for a tokenizer without a backend_tokenizer, and for ids of a model
+    whose configuration has no vocab_size.
     """
     if tokenizer is None:
-        return Vocabulary(
-            IdTokenizer(model.config.get_text_config().vocab_size), "none: a text is ids, such as 464 3797"
-        )
+        size = getattr(model.config.get_text_config(), "vocab_size", None)
+        if not size:
+            raise UsageError("there is no tokenizer, and the configuration has no vocab_size", _CONVERT)
+        return Vocabulary(IdTokenizer(size), "none: a text is ids, such as 464 3797")
     if isinstance(tokenizer, Tokenizer):
         return Vocabulary(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)

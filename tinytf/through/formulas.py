@@ -64,20 +64,25 @@ def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _linear(module: Any, x: Tensor, y: Tensor) -> Tensor | None:
-    weight, bias = module.weight, getattr(module, "bias", None)
-    if weight.dim() != 2 or not x.is_floating_point():
-        return None
-    for matrix in (weight, weight.T):  # GPT-2 stores (in, out)
-        if (x.shape[-1], y.shape[-1]) == (matrix.shape[1], matrix.shape[0]):
-            return _product(x, matrix, bias)
-    return None
+    return _by_matrix(module.weight, module, x, y)
+
+
+def _transposed(module: Any, x: Tensor, y: Tensor) -> Tensor | None:
+    """By a matrix (in, out), as GPT-2 stores it."""
+    return _by_matrix(module.weight.T, module, x, y)
+
+
+def _by_matrix(matrix: Tensor, module: Any, x: Tensor, y: Tensor) -> Tensor | None:
+    fits = matrix.dim() == 2 and (x.shape[-1], y.shape[-1]) == (matrix.shape[1], matrix.shape[0])
+    return _product(x, matrix, getattr(module, "bias", None)) if fits and x.is_floating_point() else None
 
 
 def _rows(module: Any, x: Tensor, y: Tensor) -> Tensor | None:
     """The rows of the ids."""
     if x.is_floating_point() or module.weight.dim() != 2 or y.shape != (*x.shape, module.weight.shape[1]):
         return None
-    return _wide(module.weight[x])
+    is_inside = bool(((x >= 0) & (x < len(module.weight))).all())  # not so where a module looks up positions
+    return _wide(module.weight[x]) if is_inside else None
 
 
 def _scaled_rows(module: Any, x: Tensor, y: Tensor) -> Tensor | None:
@@ -189,7 +194,7 @@ def _formulas(module: nn.Module) -> dict[str, Formula]:
     if weight is None or set(own) - {"weight", "bias"}:
         return {}
     if weight.dim() == 2:
-        return {"x·Wᵀ + b": _linear, ROWS: _rows, "rows of the ids × a number": _scaled_rows}
+        return {"x·Wᵀ + b": _linear, "x·W + b": _transposed, ROWS: _rows, "rows of the ids × a number": _scaled_rows}
     return _NORMS if weight.dim() == 1 else {}
 
 

@@ -1,5 +1,6 @@
 """Record a pass by forward hooks on every module: what each returned, and whether it can be computed again."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -45,14 +46,17 @@ class Recording:
     logits: Tensor | None
 
     def failed(self) -> tuple[Call, ...]:
-        """The calls whose recomputation does not hold, though their class is torch's or follows it elsewhere."""
-        follows = {(type(c.module), c.proof.formula) for c in self.calls if c.proof is not None and c.proof.holds}
+        """The calls whose recomputation does not hold, though their class is torch's or follows it in half of its calls.
+
+        What counts as a class has parameters of the same shapes: others of its settings may change what it computes.
+        """
+        tried = [(call, call.proof, _kind(call.module)) for call in self.calls if call.proof is not None]
+        verdicts = Counter((kind, proof.formula, proof.holds) for _, proof, kind in tried)
         return tuple(
-            c
-            for c in self.calls
-            if c.proof is not None
-            and not c.proof.holds
-            and (must_hold(c.module) or (type(c.module), c.proof.formula) in follows)
+            call
+            for call, proof, kind in tried
+            if not proof.holds
+            and (must_hold(call.module) or verdicts[kind, proof.formula, True] >= verdicts[kind, proof.formula, False])
         )
 
     def proved(self) -> tuple[Call, ...]:
@@ -66,6 +70,11 @@ class Recording:
     def made(self) -> tuple[Call, ...]:
         """The calls whose output is new: not that of a module inside, and not their input."""
         return tuple(c for c in self.calls if not c.passes)
+
+
+def _kind(module: nn.Module) -> tuple[Any, ...]:
+    """The class of a module and the shapes of its own parameters."""
+    return (type(module), *(parameter.shape for parameter in module.parameters(recurse=False)))
 
 
 _RECENT = 24
