@@ -34,6 +34,7 @@ code "The cat sat" --at L0.masked --at L0.weights
 grad "The cat sat on the mat"
 attribute "The cat sat on the"
 rollout "The cat sat on the mat."
+state "The cat sat on the mat." -m preset:qwen3.5-tiny
 ablate "The cat sat on the" --sweep heads
 ablate "The cat sat" --without scaling
 patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat lost the" --sweep residual

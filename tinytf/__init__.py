@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from tinytf.look.rollout import Rollout as Rollout
     from tinytf.look.similar import Similar as Similar
     from tinytf.look.size import Info as Info
+    from tinytf.look.state import State as State
     from tinytf.look.tokens import Tokenized as Tokenized
     from tinytf.look.traced import Traced as Traced
     from tinytf.look.values import AddressValues as AddressValues
@@ -139,6 +140,7 @@ _LAZY = {
     "Sampling": "tinytf.generate.samplers",
     "Score": "tinytf.generate.score",
     "Splits": "tinytf.compare.splits",
+    "State": "tinytf.look.state",
     "Taught": "tinytf.lessons.teach",
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",

@@ -50,6 +50,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.ranked import most_similar
     from tinytf.look.rollout import rollout
     from tinytf.look.similar import similar
+    from tinytf.look.state import state
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
 
@@ -80,6 +81,7 @@ class Model(TextModel):
     heads = heads
     grammar = grammar
     rollout = rollout
+    state = state
     parameters = parameters
     explain = explain
     traced = traced

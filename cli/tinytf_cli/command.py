@@ -39,6 +39,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "grad": "Show how the loss flows back through every step, and check it.",
         "attribute": "Show what each head, feed-forward and bias adds to a logit.",
         "rollout": "Show how much of each token attention carries to a position.",
+        "state": "Show what a recurrent layer holds, and which tokens wrote it.",
         "ablate": "Show the prediction without a head, a feed-forward or a layer.",
         "patch": "Show which activations of CLEAN restore its answer in CORRUPT.",
         "diff": "Show where two runs begin to differ, and by how much.",

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from architectures import config_of, encoding_of, lively
-from caught_gradients import DECODED, IDS, MODELS, backward, by_autograd, is_near, loss, relative, traced
+from caught_gradients import DECODED, IDS, MODELS, backward, by_autograd, is_near, loss, traced
 from covering import along
 
 from tinytf.config import ModelConfig

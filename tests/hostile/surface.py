@@ -29,6 +29,7 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     "grad": _TRACED,
     "attribute": _TRACED,
     "rollout": _TRACED,
+    "state": ("the cat sat", "-m", "preset:granite4-tiny"),
     "ablate": ("the cat sat", "--at", "L0H0", *MODEL),
     "patch": ("the cat sat", "the dog sat", *MODEL),
     "diff": ("the cat", "a cat", *MODEL),

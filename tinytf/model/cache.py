@@ -184,6 +184,12 @@ class StateCache:
         self._states[key] = {**start, position + tokens - 1: before, position + tokens: state}
 
     @property
+    def read(self) -> Tensor:
+        """The state (B, …) that the layer reads last: not the windows of its convolutions, which come before it."""
+        *_, states = self._states.values()
+        return states[self.owner.position]
+
+    @property
     def allocated(self) -> int:
         """The bytes of one state of each kind; the predicted bytes before there is any."""
         last = (states[max(states)].nbytes for states in self._states.values())

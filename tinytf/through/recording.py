@@ -46,7 +46,7 @@ class Recording:
     logits: Tensor | None
 
     def failed(self) -> tuple[Call, ...]:
-        """The calls whose recomputation does not hold, though their class is torch's or follows it in half of its calls.
+        """The calls whose recomputation does not hold, though their class is torch's or follows it in half its calls.
 
         What counts as a class has parameters of the same shapes: others of its settings may change what it computes.
         """

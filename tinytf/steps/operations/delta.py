@@ -7,7 +7,7 @@ and key heads, K and D their widths.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from tinytf.steps.operations.operation import (
 )
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product, single
+from tinytf.steps.operations.written import Written, at_keys, since
 
 _CHUNK = 64
 """The number of tokens that are unrolled together."""
@@ -195,6 +196,7 @@ class Fade(Operation):
     words = "a product"
     over_tokens = True
     hides_ahead = True
+    has_state = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         fits, decay = inputs
@@ -202,6 +204,10 @@ class Fade(Operation):
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return self.forward(site.input(0, heads), site.input(1, heads))
+
+    def written(self, site: Site, core: Sequence[Site], head: int) -> Written:
+        decay = site.input(1)[head, :, 0].cpu().double()
+        return at_keys(core, head, lambda token: since(decay, token).exp())
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         fits, decay = site.inputs()

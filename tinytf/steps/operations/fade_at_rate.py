@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, H heads, D their width.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from tinytf.steps.operations.mask import real_tokens
 from tinytf.steps.operations.operation import Consumer, Operation, Pass, Summand, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
+from tinytf.steps.operations.written import Written, at_keys, since
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class FadeAtRate(Operation):
     words = "a product"
     over_tokens = True
     hides_ahead = True
+    has_state = True
 
     def rates(self) -> list[float]:
         """The rate s of each head: how much the logarithm of the state falls a token."""
@@ -51,6 +54,10 @@ class FadeAtRate(Operation):
         fits = site.input(0, heads)
         remaining = self._remaining(fits)
         return fits * (remaining if heads is None else remaining[list(heads)])
+
+    def written(self, site: Site, core: Sequence[Site], head: int) -> Written:
+        rates = torch.full((len(site.ids),), -self.rates()[head], dtype=torch.float64)
+        return at_keys(core, head, lambda token: since(rates, token).exp())
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (g * self._remaining(g),)

@@ -6,7 +6,7 @@ K keys), H query heads, G key-value heads, D head width, C model width.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.protocols import Cell, Kernels, Site
 from tinytf.steps.operations.working import Working
+from tinytf.steps.operations.written import Written
 
 _IN_CODE = str.maketrans("₁₂.", "12_")
 """Characters in addresses that cannot occur in names of code, and their replacements."""
@@ -162,7 +163,8 @@ class Operation(ABC):
     returns heads concatenated, (T, H·D). ``deciding``: the inputs, by number, that only decide and have no gradient.
     ``over_tokens``: it needs all rows of its input at once. ``remembers``: the inputs, by number, that a cache stores
     for all tokens so far, with their names there. ``pointwise``: each number depends only on the inputs' numbers at the
-    same index. ``hides_ahead``: it is 0 wherever a key comes after its query.
+    same index. ``hides_ahead``: it is 0 wherever a key comes after its query. ``has_state``: it reads what tokens wrote
+    into a state, which ``written`` gives.
     """
 
     words: ClassVar[str]
@@ -174,6 +176,7 @@ class Operation(ABC):
     remembers: ClassVar[tuple[tuple[int, str], ...]] = ()
     pointwise: ClassVar[bool] = False
     hides_ahead: ClassVar[bool] = False
+    has_state: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -265,6 +268,10 @@ class Operation(ABC):
     def summand(self, to: Consumer) -> Summand:
         """The contribution of a step of this operation to one row of the gradient of its input."""
         raise TypeError(f"{self.words} has no input that a gradient could go to")
+
+    def written(self, site: Site, core: Sequence[Site], head: int) -> Written:
+        """What each token writes into the state of a head; ``core`` are the core steps of its mixer, of which it is."""
+        raise TypeError(f"{self.words} reads no state")
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         """Multiply-adds of one layer's step for ``tokens`` queries that look at ``keys`` keys.

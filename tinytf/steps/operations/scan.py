@@ -4,7 +4,7 @@ S_t = e^(Δ_t·a)·S_(t−1) + Δ_t·v_t·k_t with a = −e^A, and the output q_
 equation 2). Shapes: T tokens, H groups of D channels, N numbers of a state; q and k (…, 1, T, N) serve all channels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pass, Quantity, Summand, in_float32, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Working, product
+from tinytf.steps.operations.written import Written, since
 
 
 def scan_states(q: Tensor, k: Tensor, dt: Tensor, v: Tensor, rate: Tensor, state: Tensor | None) -> list[Tensor]:
@@ -31,6 +32,7 @@ class Scan(Operation):
 
     words = "a recurrence"
     over_tokens = True
+    has_state = True
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         channels = f"n_heads·{step.axes[-1]}"
@@ -70,6 +72,15 @@ class Scan(Operation):
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         output = self.compute(site.module, site.inputs())[0]
         return output if heads is None else output[list(heads)]
+
+    def written(self, site: Site, core: Sequence[Site], head: int) -> Written:
+        """A channel in each row of the state: values ⊗ keys."""
+        _, k, dt, v = (x.cpu().double() for x in site.inputs())
+        rate, step = self._of_channels(site.module, site.input(3))[0][head].detach().cpu().double(), dt[head]
+        return Written(
+            v[head], k[0],
+            lambda token: (since(step, token)[..., None] * rate).exp() * step[: token + 1, :, None],
+        )  # fmt: skip
 
     def _gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """The gradients of q, k, Δ, v, A and D, from the last token to the first."""

@@ -5,7 +5,7 @@ of token s, and D times its own. Shapes: B batch, T tokens, H heads, G of querie
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from tinytf.steps.operations.operation import (
 )
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, single
+from tinytf.steps.operations.written import Written, at_keys, since
 
 
 def state_space(
@@ -46,6 +47,7 @@ class Unroll(Operation):
     words = "a product"
     over_tokens = True
     hides_ahead = True
+    has_state = True
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return (Parameter(f"{step.name}.D", "weight", ("n_heads·switch",)),)
@@ -65,6 +67,10 @@ class Unroll(Operation):
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         own = site.module.weight if heads is None else site.module.weight[list(heads)]
         return self.forward(*site.inputs(heads), own)
+
+    def written(self, site: Site, core: Sequence[Site], head: int) -> Written:
+        decay, dt = (site.input(number)[head, :, 0].cpu().double() for number in (1, 2))
+        return at_keys(core, head, lambda token: since(decay, token).exp() * dt[: token + 1])
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         fits, decay, dt = site.inputs()
