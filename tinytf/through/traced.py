@@ -147,6 +147,10 @@ class ThroughTrace(Report):
         outputs = {call.path: unbatched(call.output) for call in self.recording.calls if call.path}
         return outputs | {f"{c.path}.weights": c.weights for c in self.recording.calls if c.weights is not None}
 
+    def role(self, call: Call) -> str:
+        """The role of a call's module; empty for one without."""
+        return next((group.role for group in self.groups if group.modules == _pattern(call.name)), "")
+
     def showing(self, names: Sequence[str]) -> "ThroughTrace":
         """The trace with the outputs that names or patterns choose. Raises UsageError for one that chooses none."""
         outputs = self.outputs
@@ -200,8 +204,13 @@ def _grouped(recording: Recording) -> dict[str, list[Call]]:
     """The calls by their path with * for numbers, in the order of the modules in the pass, outer ones last."""
     groups: dict[str, list[Call]] = {}
     for call in recording.calls:
-        groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", call.name) or "(the model)", []).append(call)
+        groups.setdefault(_pattern(call.name), []).append(call)
     return groups
+
+
+def _pattern(path: str) -> str:
+    """A path with * for numbers."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path) or "(the model)"
 
 
 def _group(name: str, calls: list[Call], role: str) -> ModuleGroup:
@@ -238,8 +247,13 @@ def matching(paths: Sequence[str], name: str) -> list[str]:
     return found
 
 
-def predicted(model: ThroughModel, encoding: Encoding, logits: Tensor | None, top: int) -> Prediction | None:
-    """What the model predicts: the next token, the first mask, the first token of its answer, or a class."""
+def predicted(
+    model: ThroughModel, encoding: Encoding, logits: Tensor | None, top: int, position: int = -1
+) -> Prediction | None:
+    """What the model predicts: the next token, the first mask, the first token of its answer, or a class.
+
+    The next token is that after ``position``, by default the last.
+    """
     config, tokens = model.config, encoding.tokens
     if logits is None:
         return None
@@ -255,7 +269,7 @@ def predicted(model: ThroughModel, encoding: Encoding, logits: Tensor | None, to
         masks = [i for i, token in enumerate(tokens) if token.id == model.tokenizer.mask_id]
         if not config.causal and not masks:
             return None
-        row, what = (len(tokens) - 1, "next") if config.causal else (masks[0], "fills")
+        row, what = (range(len(tokens))[position], "next") if config.causal else (masks[0], "fills")
         values = logits[row]
     values = values.float()
     shares = values.softmax(-1)

@@ -71,7 +71,10 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
             f"the tour is about {tour.model}, and this is {session.state.spec.name}",
             "tinytf explore --tour FILE takes a tour of your own",
         )
-    session.model  # noqa: B018 - refuses a model without steps
+    if session.through is not None and (tour is not None or folder is not None):
+        raise UsageError(
+            "a model that runs through transformers has no tour", f"tinytf explore -m {session.state.spec.name} TEXT"
+        )
     settings = session.settings
     session.change(settings=replace(settings, color="always" if terminal.coloured else "never", theme=terminal.theme))
     if folder is not None or text or session.run is None:
@@ -81,6 +84,13 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
             return outcome.status
     if not terminal.coloured:
         os.environ["NO_COLOR"] = "1"
+    if session.through is not None:
+        from tinytf_cli.explore.modules import ModuleExplorer
+
+        modules = ModuleExplorer(session, terminal)
+        status = modules.run()
+        session.change(settings=settings)
+        return status or 0
     from tinytf_cli.explore.app import Explorer
     from tinytf_cli.explore.keys import KEYS
 
