@@ -67,7 +67,8 @@ def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
     enliven(model, 11)
     config = model.config
     name = gguf.MODEL_ARCH_NAMES[conversion.architecture]
-    own = {f"{name}.{key}": value for key, value in (_sizes(config) | conversion.keys(config)).items()}
+    keys = {key: value for key, value in (_sizes(config) | conversion.keys(config)).items() if value is not None}
+    own = {f"{name}.{key}": value for key, value in keys.items()}
     parts = Parts({"general.architecture": name, **own, **byte_level_keys(V)})
     names = gguf.get_tensor_name_map(conversion.architecture, config.num_hidden_layers)
     balance = {
@@ -433,6 +434,22 @@ def _of_hunyuan(config: Any) -> dict[str, Any]:
 
 
 _DYNAMIC = {"rope_type": "dynamic", "alpha": 30.0, "rope_theta": 300.0, "factor": 1.0}
+
+
+def _lfm2(family: str, **settings: Any) -> Callable[[], nn.Module]:
+    layers = ["conv", "full_attention", "conv"]
+    own = {"layer_types": layers, "conv_L_cache": 3, "norm_eps": 3e-5, "block_auto_adjust_ff_dim": False}
+    return _decoder(family, rope_theta=700.0, **own, **settings)
+
+
+def _of_lfm2(config: Any) -> dict[str, Any]:
+    counts = [config.num_key_value_heads * (kind == "full_attention") for kind in config.layer_types]
+    epsilon = {"attention.layer_norm_rms_epsilon": config.norm_eps, "attention.layer_norm_epsilon": None}
+    return {"attention.head_count_kv": counts, "shortconv.l_cache": config.conv_L_cache, **epsilon}
+
+
+def _as_lfm2(name: str, numbers: Array, config: Any) -> Tensors:
+    yield from _balanced(name, numbers.squeeze(1) if name.endswith("conv.conv.weight") else numbers, config)
 
 
 def _dbrx() -> nn.Module:
@@ -839,6 +856,15 @@ CONVERSIONS: dict[str, Conversion] = {
         _with_experts(_balanced),
     ),
     "dbrx": Conversion(ARCH.DBRX, _dbrx, _of_dbrx, _as_dbrx),
+    "lfm2": Conversion(ARCH.LFM2, _lfm2("Lfm2"), _of_lfm2, _as_lfm2),
+    "lfm2moe": Conversion(
+        ARCH.LFM2MOE,
+        _lfm2("Lfm2Moe", num_experts=5, num_experts_per_tok=2, moe_intermediate_size=20, num_dense_layers=1),
+        lambda config: {
+            **_of_lfm2(config), **_of_experts(config), "expert_gating_func": 2, "leading_dense_block_count": 1,
+        },
+        _with_experts(_as_lfm2),
+    ),
     "gpt2": Conversion(ARCH.GPT2, _gpt2, change=_transposed),
     "gptneox": Conversion(ARCH.GPTNEOX, _neox(), _of_neox, _by_parts),
     "gptneox, one after the other": Conversion(ARCH.GPTNEOX, _neox(use_parallel_residual=False), _of_neox, _by_parts),

@@ -12,6 +12,7 @@ from tinytf.checkpoints.gguf.experts import (
     QWEN2_MOE,
     QWEN3_MOE,
 )
+from tinytf.checkpoints.gguf.hybrids import LFM2, LFM2_MOE
 from tinytf.checkpoints.gguf.layernorms import (
     BERT,
     BLOOM,
@@ -57,6 +58,7 @@ ARCHITECTURES = {
         GRANITE, ARCEE, SEED_OSS, EXAONE4, ERNIE4_5, HUNYUAN,
         QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS, DEEPSEEK2, GLM4_MOE, DOTS1, MINIMAX_M2,
         ERNIE4_5_MOE, HUNYUAN_MOE, AFMOE, DBRX,
+        LFM2, LFM2_MOE,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
         STABLELM, NEMOTRON, BERT, NOMIC_BERT, MODERN_BERT,
     )

@@ -24,7 +24,7 @@ _SOFTMAX, _SIGMOID = 1, 2
 """Values of expert_gating_func."""
 
 
-def _router(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+def read_router(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Experts with their router; several shared ones are read as one wide expert."""
     read = EXPERTS.read(keys, draft, tensors)
     if not read:
@@ -53,7 +53,7 @@ def _without_further(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, 
 
 
 _SKIPPED = (Skip(r"blk\.(?P<layer>\d+)\..*", "layers that predict further tokens", noted=True),)
-_MIXED = {
+MIXED = {
     **STACKED,
     **SHARED,
     "blocks.{n}.ffn.preference": Stored("blk.{n}.exp_probs_b.bias", bare=True),
@@ -103,7 +103,7 @@ DEEPSEEK2 = replace(
         Key("rope.freq_base", "rope_theta", 10_000.0),
         Group(_without_further),
         Group(_scaling),
-        Group(_router),
+        Group(read_router),
     ),
     stored={
         **STORED,
@@ -117,7 +117,7 @@ DEEPSEEK2 = replace(
             "blk.{n}.attn_k_b", apart="n_heads", transposed=True, instead=Stored(_KV_B, **_OWN)
         ),
         "blocks.{n}.attention.v": Stored("blk.{n}.attn_v_b", apart="n_heads", instead=Stored(_KV_B, part=1, **_OWN)),
-        **_MIXED,
+        **MIXED,
     },
     only=except_keys(*COUNTS),
     harmless=_HARMLESS,
@@ -132,9 +132,9 @@ GLM4_MOE = replace(
         *QWEN2.settings,
         Group(_without_further),
         Group(lambda keys, draft, tensors: {"qk_norm": "blk.0.attn_q_norm.weight" in tensors}),
-        Group(_router),
+        Group(read_router),
     ),
-    stored={**STORED, **QK_NORMS, **_MIXED, "blocks.{n}.norm2": Stored("blk.{n}.post_attention_norm")},
+    stored={**STORED, **QK_NORMS, **MIXED, "blocks.{n}.norm2": Stored("blk.{n}.post_attention_norm")},
     only=except_keys(*COUNTS),
     harmless=_HARMLESS,
     skipped=_SKIPPED,
@@ -142,9 +142,9 @@ GLM4_MOE = replace(
 DOTS1 = replace(
     QWEN2,
     name="dots1",
-    settings=(*QWEN2.settings, Group(_router)),
+    settings=(*QWEN2.settings, Group(read_router)),
     fixed={**QWEN2.fixed, "qk_norm": True},
-    stored={**STORED, **QK_NORMS, **_MIXED},
+    stored={**STORED, **QK_NORMS, **MIXED},
     only=except_keys(*COUNTS),
     harmless=_HARMLESS,
 )
@@ -158,8 +158,8 @@ MINIMAX_M2 = replace(
 ERNIE4_5_MOE = replace(
     LLAMA,
     name="ernie4_5-moe",
-    settings=(*LLAMA.settings, Group(_router), _RENORMED),
-    stored={**LLAMA.stored, **_MIXED},
+    settings=(*LLAMA.settings, Group(read_router), _RENORMED),
+    stored={**LLAMA.stored, **MIXED},
     only=except_keys(*COUNTS),
     harmless=(*_HARMLESS, "interleave_moe_layer_step", "expert_shared_feed_forward_length"),
 )
@@ -177,9 +177,9 @@ def _layers_of_afmoe(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, 
 AFMOE = replace(
     QWEN2,
     name="afmoe",
-    settings=(*SIZES, RMS_NORM, *ROTARY, SCALING, Group(_router), Group(_layers_of_afmoe)),
+    settings=(*SIZES, RMS_NORM, *ROTARY, SCALING, Group(read_router), Group(_layers_of_afmoe)),
     fixed={**QWEN2.fixed, "norm_order": "both", "qk_norm": True, "attention_gate": True},
-    stored={**GEMMA2.stored, **QK_NORMS, **_MIXED, "blocks.{n}.attention.gate": Stored("blk.{n}.attn_gate")},
+    stored={**GEMMA2.stored, **QK_NORMS, **MIXED, "blocks.{n}.attention.gate": Stored("blk.{n}.attn_gate")},
     only=except_keys(*COUNTS),
     harmless=_HARMLESS,
 )
