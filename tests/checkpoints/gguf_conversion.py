@@ -452,6 +452,75 @@ def _as_lfm2(name: str, numbers: Array, config: Any) -> Tensors:
     yield from _balanced(name, numbers.squeeze(1) if name.endswith("conv.conv.weight") else numbers, config)
 
 
+def _of_mamba(config: Any) -> dict[str, Any]:
+    heads, width = _of(config, "mamba_n_heads", "num_heads"), _of(config, "mamba_d_head", "head_dim")
+    inner = heads * width if heads else config.intermediate_size
+    norms = {"attention.layer_norm_epsilon": None} if heads is None or config.model_type == "mamba2" else {}
+    return {
+        "ssm.conv_kernel": _of(config, "mamba_d_conv", "conv_kernel"),
+        "ssm.inner_size": inner,
+        "ssm.state_size": _of(config, "mamba_d_state", "state_size"),
+        "ssm.time_step_rank": heads or config.time_step_rank,
+        "ssm.group_count": _of(config, "mamba_n_groups", "n_groups"),
+        "ssm.dt_b_c_rms": True if config.model_type == "falcon_mamba" else None,
+        "attention.layer_norm_rms_epsilon": _of(config, "layer_norm_epsilon", "rms_norm_eps"),
+        **norms,
+    }
+
+
+def _of_mamba_alone(config: Any) -> dict[str, Any]:
+    none = {"attention.head_count": 0, "feed_forward_length": 0, "attention.key_length": None, "context_length": 2**20}
+    return {**_of_mamba(config), **none, "attention.value_length": None}
+
+
+def _as_mamba(name: str, numbers: Array, config: Any) -> Tensors:
+    """Rates as they are used, not their logarithms; of Mamba-2 those and D as columns, and the norm by groups."""
+    if name.endswith("conv1d.weight"):
+        numbers = numbers.squeeze(1)
+    if name.endswith("A_log"):
+        numbers = -np.exp(numbers)
+    if name.endswith(("A_log", ".D")) and config.model_type not in ("mamba", "falcon_mamba"):
+        numbers = numbers[:, None]
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        numbers = numbers.reshape(_of(config, "mamba_n_groups", "n_groups"), -1)
+    yield name.replace("dt_bias", "dt_proj.bias"), numbers
+
+
+_INNER = {"intermediate_size": 2 * C}
+_GRANITE_HYBRID = {
+    "layer_types": ["mamba", "attention", "mamba"], "mamba_n_heads": 16, "mamba_d_head": 4, "mamba_n_groups": 2,
+    "mamba_d_state": 6, "mamba_d_conv": 3, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2, "logits_scaling": 0.7,
+}  # fmt: skip
+
+
+def _of_granite_hybrid(config: Any) -> dict[str, Any]:
+    counts = [config.num_key_value_heads * (kind in ("attention", "full_attention")) for kind in config.layer_types]
+    experts = {"expert_count": 4, "expert_used_count": 2, "expert_shared_feed_forward_length": 20}
+    return {
+        **_of_mamba(config), "attention.head_count_kv": counts, "embedding_scale": 3.0, "residual_scale": 0.4,
+        "attention.scale": 0.2, "logit_scale": 0.7, "rope.scaling.finetuned": config.position_embedding_type == "rope",
+        **(experts if config.num_local_experts else {}),
+    }  # fmt: skip
+
+
+def _as_granite_hybrid(name: str, numbers: Array, config: Any) -> Tensors:
+    if ".mamba." in name:
+        yield from _as_mamba(name, numbers, config)
+    elif name.endswith("shared_mlp.input_linear.weight"):
+        for one, part in zip(("gate_proj", "up_proj"), np.split(numbers, 2), strict=True):
+            layer = name.split("layers.")[1].split(".")[0]
+            yield f"model.layers.{layer}.mlp.{'shared_expert.' if config.num_local_experts else ''}{one}.weight", part
+    elif name.endswith("shared_mlp.output_linear.weight"):
+        layer = name.split("layers.")[1].split(".")[0]
+        yield (
+            f"model.layers.{layer}.mlp.{'shared_expert.' if config.num_local_experts else ''}down_proj.weight",
+            numbers,
+        )
+    else:
+        yield from _permuted(name, numbers, config)
+
+
 def _dbrx() -> nn.Module:
     ffn = {"ffn_hidden_size": 20, "moe_num_experts": 5, "moe_top_k": 2}
     sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T}
@@ -856,12 +925,50 @@ CONVERSIONS: dict[str, Conversion] = {
         _with_experts(_balanced),
     ),
     "dbrx": Conversion(ARCH.DBRX, _dbrx, _of_dbrx, _as_dbrx),
+    "mamba2": Conversion(
+        ARCH.MAMBA2,
+        _model("Mamba2", num_heads=16, head_dim=4, n_groups=2, state_size=6, conv_kernel=3, layer_norm_epsilon=3e-5),
+        _of_mamba_alone,
+        _as_mamba,
+    ),
+    "mamba": Conversion(
+        ARCH.MAMBA,
+        _model("Mamba", state_size=6, conv_kernel=3, layer_norm_epsilon=3e-5, **_INNER),
+        _of_mamba_alone,
+        _as_mamba,
+    ),
+    "falcon-mamba": Conversion(
+        ARCH.MAMBA, _model("FalconMamba", state_size=6, layer_norm_epsilon=3e-5, **_INNER), _of_mamba_alone, _as_mamba
+    ),
+    "granitehybrid": Conversion(
+        ARCH.GRANITE_HYBRID,
+        _decoder("GraniteMoeHybrid", num_local_experts=0, shared_intermediate_size=F, **_GRANITE_HYBRID),
+        _of_granite_hybrid,
+        _as_granite_hybrid,
+    ),
+    "granitehybrid, experts, positions": Conversion(
+        ARCH.GRANITE_HYBRID,
+        _decoder(
+            "GraniteMoeHybrid",
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            shared_intermediate_size=20,
+            position_embedding_type="rope",
+            rope_theta=700.0,
+            **_GRANITE_HYBRID,
+        ),
+        _of_granite_hybrid,
+        _with_experts(_as_granite_hybrid),
+    ),
     "lfm2": Conversion(ARCH.LFM2, _lfm2("Lfm2"), _of_lfm2, _as_lfm2),
     "lfm2moe": Conversion(
         ARCH.LFM2MOE,
         _lfm2("Lfm2Moe", num_experts=5, num_experts_per_tok=2, moe_intermediate_size=20, num_dense_layers=1),
         lambda config: {
-            **_of_lfm2(config), **_of_experts(config), "expert_gating_func": 2, "leading_dense_block_count": 1,
+            **_of_lfm2(config),
+            **_of_experts(config),
+            "expert_gating_func": 2,
+            "leading_dense_block_count": 1,
         },
         _with_experts(_as_lfm2),
     ),

@@ -142,7 +142,8 @@ class Checkpoint:
                         f"{self.source}: {name} holds {tensor.dtype} numbers, which cannot be weights"
                     )
                 if layout.expert is None:
-                    state[parameter] = layout.read(tensor, layer_of(parameter, self.config))
+                    kind = parameter.rpartition(".")[2]
+                    state[parameter] = layout.read(tensor, layer_of(parameter, self.config), kind)
                     continue
                 if parameter not in state:
                     state[parameter] = torch.empty(shapes[parameter], dtype=dtype)

@@ -79,6 +79,7 @@ class Stored:
     name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
     that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
     ``convolution`` are (channels, 1, width). ``beside`` are constants, by their names, that must be written with it.
+    The weight of a ``rate`` is stored as −e^A for our A; this is only read.
     """
 
     module: str
@@ -99,6 +100,7 @@ class Stored:
     gives: str = ""
     convolution: bool = False
     beside: tuple[tuple[str, float], ...] = ()
+    rate: bool = False
     expert: int | None = None
     rows: int = 0
     instead: "Stored | None" = None
@@ -130,8 +132,8 @@ class Stored:
     def _heads(self, config: ModelConfig) -> int:
         return _count(config, self.by_head or "1")
 
-    def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
-        """Our tensor from the stored one: a view of it where possible."""
+    def read(self, stored: Tensor, config: ModelConfig, kind: str = "weight") -> Tensor:
+        """Our tensor from the stored one, a ``weight`` or a ``bias``: a view of it where possible."""
         tensor = stored.unflatten(0, (config.experts, -1)) if self.stacked else stored
         tensor = tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor
         if self.apart:  # (H, rows, C) -> (H·rows, C)
@@ -148,6 +150,8 @@ class Stored:
             piece = self._roll_heads(piece, config, config.rope.width)
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
+        if self.rate and kind == "weight":
+            piece = (-piece).log()
         return piece + self.offset if self.offset else piece
 
     def _regroup_rotary(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:

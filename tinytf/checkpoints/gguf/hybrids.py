@@ -4,14 +4,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.gguf.experts import COUNTS
-from tinytf.checkpoints.gguf.keys import RMS_NORM, ROTARY, SIZES, by_layer, except_keys
-from tinytf.checkpoints.gguf.llamas import QK_NORMS, QWEN2, SCALING, STORED
+from tinytf.checkpoints.gguf.experts import COUNTS, GRANITE_MOE
+from tinytf.checkpoints.gguf.keys import RMS_NORM, ROTARY, SIZES, VALUE_WIDTH, by_layer, except_keys
+from tinytf.checkpoints.gguf.llamas import GRANITE, QK_NORMS, QWEN2, SCALING, STORED
 from tinytf.checkpoints.gguf.routed import MIXED, read_router
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
 _KV = "attention.head_count_kv"
+_OF_ATTENTION = ("attention.head_count", "attention.key_length", "feed_forward_length")
 _SIZES = tuple(key for key in SIZES if not (isinstance(key, Key) and key.name == _KV))
 
 
@@ -51,4 +52,113 @@ LFM2_MOE = replace(
     stored={**LFM2.stored, **MIXED},
     only=except_keys(*COUNTS),
     harmless=(*LFM2.harmless, "leading_dense_block_count"),
+)
+
+
+def _inner(keys: Fields, heads: int) -> dict[str, Any]:
+    """The heads of a Mamba-2 layer."""
+    inner = keys.whole("ssm.inner_size", least=1)
+    if inner % heads:
+        raise keys.fault(f"ssm.inner_size {inner:,} is not divisible by {heads:,} heads")
+    return {
+        "n_heads": heads,
+        "n_kv_heads": keys.whole("ssm.group_count", least=1),
+        "d_head": keys.whole("ssm.state_size", least=1),
+        "d_value": inner // heads,
+    }
+
+
+def _convolution(keys: Fields, tensors: Tensors) -> dict[str, Any]:
+    has_bias = any(name.endswith(".ssm_conv1d.bias") for name in tensors)
+    return {"conv_width": keys.whole("ssm.conv_kernel", least=1), "conv_bias": has_bias}
+
+
+def _mamba2(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    return {**_inner(keys, keys.whole("ssm.time_step_rank", least=1)), **_convolution(keys, tensors)}
+
+
+def _mamba(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Groups of up to 64 channels, which change no number. No key has the ε of Falcon-Mamba's inner norms, 1e-6."""
+    inner = keys.whole("ssm.inner_size", least=1)
+    width = math.gcd(inner, 64)
+    sizes = {"n_heads": inner // width, "d_head": keys.whole("ssm.state_size", least=1), "d_value": width}
+    normed = {"inner_norm": "plain", "inner_norm_eps": 1e-6} if keys.flag("ssm.dt_b_c_rms", False) else {}
+    rank = keys.whole("ssm.time_step_rank", least=1)
+    return {**sizes, **normed, "dt_rank": rank, **_convolution(keys, tensors)}
+
+
+_INNER, _STATE, _STEPS = "n_heads·d_value", "n_kv_heads·d_head", ("dt_rank", "d_head", "d_head")
+_IN, _CONV, _X = "blk.{n}.ssm_in", "blk.{n}.ssm_conv1d", "blk.{n}.ssm_x"
+_STATE_SPACE = {
+    **{
+        f"blocks.{{n}}.mamba.{name}": Stored(_IN, part=part, parts=(_INNER, _INNER, _STATE, _STATE, "n_heads"))
+        for part, name in enumerate(("gate", "v", "k", "q", "dt_in"))
+    },
+    **{
+        f"blocks.{{n}}.mamba.{name}_conv": Stored(_CONV, part=part, parts=(_INNER, _STATE, _STATE))
+        for part, name in enumerate("vkq")
+    },
+    "blocks.{n}.mamba.dt": Stored("blk.{n}.ssm_dt"),
+    "blocks.{n}.mamba.decay": Stored("blk.{n}.ssm_a", bare=True, by_row="n_heads", rate=True),
+    "blocks.{n}.mamba.read": Stored("blk.{n}.ssm_d", bare=True, by_row="n_heads"),
+    "blocks.{n}.mamba.norm": Stored("blk.{n}.ssm_norm", by_row="n_kv_heads"),
+    "blocks.{n}.mamba.o": Stored("blk.{n}.ssm_out"),
+}
+_ALONE = tuple(
+    key for key in _SIZES if key is not VALUE_WIDTH and not (isinstance(key, Key) and key.name in _OF_ATTENTION)
+)
+MAMBA2 = replace(
+    QWEN2,
+    name="mamba2",
+    settings=(*_ALONE, RMS_NORM, Group(_mamba2)),
+    fixed={"norm": "rmsnorm", "positions": "none", "activation": "silu", "mixer": "mamba2", "d_ff": 0},
+    stored={**STORED, **_STATE_SPACE},
+    only={**QWEN2.only, "attention.head_count": (0,), "feed_forward_length": (0,)},
+)
+MAMBA = replace(
+    MAMBA2,
+    name="mamba",
+    settings=(*_ALONE, RMS_NORM, Group(_mamba)),
+    fixed={**MAMBA2.fixed, "mixer": "mamba"},
+    stored={
+        **STORED,
+        "blocks.{n}.mamba.v": Stored(_IN, part=0, parts=(_INNER, _INNER)),
+        "blocks.{n}.mamba.gate": Stored(_IN, part=1, parts=(_INNER, _INNER)),
+        "blocks.{n}.mamba.v_conv": Stored(_CONV),
+        "blocks.{n}.mamba.dt_low": Stored(_X, part=0, parts=_STEPS),
+        "blocks.{n}.mamba.k": Stored(_X, part=1, parts=_STEPS),
+        "blocks.{n}.mamba.q": Stored(_X, part=2, parts=_STEPS),
+        "blocks.{n}.mamba.dt_in": Stored("blk.{n}.ssm_dt"),
+        "blocks.{n}.mamba.dt": Stored("blk.{n}.ssm_dt"),
+        "blocks.{n}.mamba.scan": Stored("blk.{n}.ssm_a", bare=True, bias="blk.{n}.ssm_d", rate=True),
+        "blocks.{n}.mamba.o": Stored("blk.{n}.ssm_out"),
+    },
+)
+"""Mamba and Falcon-Mamba."""
+
+
+def _granite(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """State spaces where there are no keys and values; a text has positions if their scaling was trained."""
+    counts = keys.array(_KV, int, count=draft["n_layers"])
+    own = _inner(keys, keys.whole("ssm.time_step_rank", least=1))
+    attention = {"n_heads": draft["n_heads"], "d_head": draft["d_head"], "d_value": draft["d_head"]}
+    layers = [own if not count else {**attention, "n_kv_heads": count} for count in counts]
+    sizes = {name: tuple(layer[name] for layer in layers) for name in own}
+    positions = "rotary" if keys.flag("rope.scaling.finetuned", False) else "none"
+    kinds = tuple("attention" if count else "mamba2" for count in counts)
+    return {"positions": positions, **_convolution(keys, tensors), **by_layer(mixer=kinds, **sizes)}
+
+
+GRANITE_HYBRID = replace(
+    GRANITE,
+    name="granitehybrid",
+    settings=(
+        *_SIZES,
+        *GRANITE.settings[len(SIZES) :],
+        Group(_granite),
+        *GRANITE_MOE.settings[len(GRANITE.settings) :],
+    ),
+    stored={**GRANITE_MOE.stored, **_STATE_SPACE},
+    only=except_keys(*COUNTS),
+    harmless=("rope.scaling.original_context_length",),
 )
