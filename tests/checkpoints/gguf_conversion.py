@@ -521,6 +521,53 @@ def _as_granite_hybrid(name: str, numbers: Array, config: Any) -> Tensors:
         yield from _permuted(name, numbers, config)
 
 
+_DELTA = {
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 1,
+    "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.25},
+}  # fmt: skip
+_ROUTED = {
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28,
+}  # fmt: skip
+
+
+def _of_delta(config: Any) -> dict[str, Any]:
+    experts = {
+        "expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 20,
+        "expert_shared_feed_forward_length": 28,
+    }  # fmt: skip
+    return {
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_num_value_heads * config.linear_value_head_dim,
+        "full_attention_interval": 4,
+        "rope.dimension_count": 4,
+        **(experts if hasattr(config, "num_experts") else {}),
+    }
+
+
+def _as_delta(name: str, numbers: Array, config: Any) -> Tensors:
+    """Norms with their 1, rates as they are used; of Qwen3-Next queries, keys and values of all heads, and the gate."""
+    if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        numbers = numbers + 1
+    if name.endswith("conv1d.weight"):
+        numbers = numbers.squeeze(1)
+    if name.endswith("A_log"):
+        numbers = -np.exp(numbers)
+    if not name.endswith("in_proj_qkvz.weight"):
+        yield name.replace("dt_bias", "dt_proj.bias"), numbers
+        return
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+    each = [config.linear_key_head_dim] * 2 + [config.linear_value_head_dim * values // keys] * 2
+    grouped = numbers.reshape(keys, sum(each), -1)
+    q, k, v, gate = (part.reshape(-1, numbers.shape[1]) for part in np.split(grouped, np.cumsum(each)[:-1], axis=1))
+    yield name.replace("qkvz", "qkv"), np.concatenate([q, k, v])
+    yield name.replace("qkvz", "z"), gate
+
+
 def _dbrx() -> nn.Module:
     ffn = {"ffn_hidden_size": 20, "moe_num_experts": 5, "moe_top_k": 2}
     sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T}
@@ -959,6 +1006,9 @@ CONVERSIONS: dict[str, Conversion] = {
         ),
         _of_granite_hybrid,
         _with_experts(_as_granite_hybrid),
+    ),
+    "qwen3next": Conversion(
+        ARCH.QWEN3NEXT, _decoder("Qwen3Next", **_DELTA, **_ROUTED), _of_delta, _with_experts(_as_delta)
     ),
     "lfm2": Conversion(ARCH.LFM2, _lfm2("Lfm2"), _of_lfm2, _as_lfm2),
     "lfm2moe": Conversion(

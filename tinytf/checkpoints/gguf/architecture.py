@@ -12,7 +12,7 @@ from tinytf.checkpoints.gguf.experts import (
     QWEN2_MOE,
     QWEN3_MOE,
 )
-from tinytf.checkpoints.gguf.hybrids import GRANITE_HYBRID, LFM2, LFM2_MOE, MAMBA, MAMBA2
+from tinytf.checkpoints.gguf.hybrids import GRANITE_HYBRID, LFM2, LFM2_MOE, MAMBA, MAMBA2, QWEN3_NEXT
 from tinytf.checkpoints.gguf.layernorms import (
     BERT,
     BLOOM,
@@ -58,7 +58,7 @@ ARCHITECTURES = {
         GRANITE, ARCEE, SEED_OSS, EXAONE4, ERNIE4_5, HUNYUAN,
         QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS, DEEPSEEK2, GLM4_MOE, DOTS1, MINIMAX_M2,
         ERNIE4_5_MOE, HUNYUAN_MOE, AFMOE, DBRX,
-        LFM2, LFM2_MOE, MAMBA, MAMBA2, GRANITE_HYBRID,
+        LFM2, LFM2_MOE, MAMBA, MAMBA2, GRANITE_HYBRID, QWEN3_NEXT,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
         STABLELM, NEMOTRON, BERT, NOMIC_BERT, MODERN_BERT,
     )
@@ -70,7 +70,8 @@ def table_of(name: str, tensors: Tensors) -> FamilyTable:
     table = ARCHITECTURES[name]
     if table is FALCON and "blk.0.attn_norm_2.weight" in tensors:
         table = FALCON_NEW
-    if "blk.0.attn_qkv.weight" not in tensors or table.stored["blocks.{n}.attention.q"].module == "blk.{n}.attn_qkv":
+    has_place = any(layout.module == "blk.{n}.attn_qkv" for layout in table.stored.values())
+    if "blk.0.attn_qkv.weight" not in tensors or has_place:
         return table
     joint = {
         module: replace(layout, paired=table.stored[module].paired)

@@ -38,7 +38,7 @@ def _experts(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
 
 
 EXPERTS = Group(_experts)
-_WIDTHS = (
+WIDTHS = (
     Key("expert_feed_forward_length", "d_expert", lambda draft: draft["d_ff"]),
     Key("expert_shared_feed_forward_length", "d_shared", 0),
 )
@@ -51,14 +51,14 @@ MIXTRAL = replace(
 QWEN3_MOE = replace(
     QWEN3,
     name="qwen3moe",
-    settings=(*QWEN3.settings, EXPERTS, _WIDTHS[0]),
+    settings=(*QWEN3.settings, EXPERTS, WIDTHS[0]),
     stored={**QWEN3.stored, **STACKED},
     only=except_keys(*COUNTS),
 )
 QWEN2_MOE = replace(
     QWEN2,
     name="qwen2moe",
-    settings=(*QWEN2.settings, EXPERTS, *_WIDTHS),
+    settings=(*QWEN2.settings, EXPERTS, *WIDTHS),
     fixed={**QWEN2.fixed, "routes_renormed": False, "shared_gate": True},
     stored={**QWEN2.stored, **STACKED, **SHARED, "blocks.{n}.ffn.shared_score": Stored("blk.{n}.ffn_gate_inp_shexp")},
     only=except_keys(*COUNTS),
@@ -74,14 +74,14 @@ OLMOE = replace(
 GRANITE_MOE = replace(
     GRANITE,
     name="granitemoe",
-    settings=(*GRANITE.settings, EXPERTS, _WIDTHS[1]),
+    settings=(*GRANITE.settings, EXPERTS, WIDTHS[1]),
     stored={**GRANITE.stored, **STACKED, **SHARED},
     only=except_keys(*COUNTS),
 )
 HUNYUAN_MOE = replace(
     HUNYUAN,
     name="hunyuan-moe",
-    settings=(*HUNYUAN.settings, EXPERTS, *_WIDTHS),
+    settings=(*HUNYUAN.settings, EXPERTS, *WIDTHS),
     stored={**HUNYUAN.stored, **STACKED, **SHARED},
     only=except_keys(*COUNTS),
     harmless=(*HUNYUAN.harmless, "expert_shared_count"),
@@ -89,7 +89,7 @@ HUNYUAN_MOE = replace(
 DBRX = replace(
     OLMO,
     name="dbrx",
-    settings=(*OLMO.settings, EXPERTS, _WIDTHS[0]),
+    settings=(*OLMO.settings, EXPERTS, WIDTHS[0]),
     fixed=STABLELM.fixed,
     stored={**STABLELM.stored, **STACKED, "blocks.{n}.norm2": Stored("blk.{n}.attn_output_norm")},
     only=except_keys(*COUNTS, "attention.clamp_kqv"),
@@ -102,7 +102,7 @@ GPT_OSS = replace(
         *(setting for setting in QWEN2.settings if setting is not NO_WINDOW),
         Group(lambda keys, draft, tensors: by_layer(window=_windows_of_gpt_oss(keys, draft))),
         EXPERTS,
-        _WIDTHS[0],
+        WIDTHS[0],
     ),
     fixed={
         **QWEN2.fixed,

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.gguf.experts import COUNTS, GRANITE_MOE
+from tinytf.checkpoints.gguf.experts import COUNTS, EXPERTS, GRANITE_MOE, QWEN2_MOE, WIDTHS
 from tinytf.checkpoints.gguf.keys import RMS_NORM, ROTARY, SIZES, VALUE_WIDTH, by_layer, except_keys
 from tinytf.checkpoints.gguf.llamas import GRANITE, QK_NORMS, QWEN2, SCALING, STORED
 from tinytf.checkpoints.gguf.routed import MIXED, read_router
@@ -161,4 +161,46 @@ GRANITE_HYBRID = replace(
     stored={**GRANITE_MOE.stored, **_STATE_SPACE},
     only=except_keys(*COUNTS),
     harmless=("rope.scaling.original_context_length",),
+)
+
+
+def _delta(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Gated delta rules in all but the last of every few layers; attention has other heads."""
+    heads, layers = keys.whole("ssm.time_step_rank", least=1), range(draft["n_layers"])
+    own, interval = _inner(keys, heads), keys.whole("full_attention_interval", 4, least=1)
+    attention = {name: draft[name] for name in ("n_heads", "n_kv_heads", "d_head")} | {"d_value": draft["d_head"]}
+    kinds = tuple("gated_delta" if (layer + 1) % interval else "attention" for layer in layers)
+    chosen = [own if kind == "gated_delta" else attention for kind in kinds]
+    sizes = {name: tuple(layer[name] for layer in chosen) for name in own}
+    return {"conv_width": keys.whole("ssm.conv_kernel", least=1), **by_layer(mixer=kinds, **sizes)}
+
+
+_QKV = ("n_kv_heads·d_head", "n_kv_heads·d_head", "n_heads·d_value")
+_DELTA_RULE = {
+    **QK_NORMS,
+    **{
+        f"blocks.{{n}}.attention.{name}": Stored("blk.{n}.attn_q", part=part, parts=("d_head",) * 2, by_head="n_heads")
+        for part, name in enumerate(("q", "gate"))
+    },
+    **{f"blocks.{{n}}.delta.{name}": Stored("blk.{n}.attn_qkv", part=part, parts=_QKV) for part, name in enumerate("qkv")},
+    **{f"blocks.{{n}}.delta.{name}_conv": Stored(_CONV, part=part, parts=_QKV) for part, name in enumerate("qkv")},
+    "blocks.{n}.delta.gate": Stored("blk.{n}.attn_gate"),
+    "blocks.{n}.delta.dt": Stored("blk.{n}.ssm_dt"),
+    "blocks.{n}.delta.decay": Stored("blk.{n}.ssm_a", bare=True, rate=True),
+    "blocks.{n}.delta.norm": Stored("blk.{n}.ssm_norm"),
+    "blocks.{n}.delta.o": Stored("blk.{n}.ssm_out"),
+    "blocks.{n}.norm2": Stored("blk.{n}.post_attention_norm"),
+}
+_BA: dict[str, Any] = {"parts": ("n_heads", "n_heads"), "by_head": "n_kv_heads"}
+QWEN3_NEXT = replace(
+    QWEN2_MOE,
+    name="qwen3next",
+    settings=(*SIZES, RMS_NORM, *ROTARY, SCALING, EXPERTS, *WIDTHS, Group(_delta)),
+    fixed={**QWEN2_MOE.fixed, "routes_renormed": True, "qk_norm": True, "attention_gate": True},
+    stored={
+        **QWEN2_MOE.stored,
+        **_DELTA_RULE,
+        "blocks.{n}.delta.beta_in": Stored("blk.{n}.ssm_ba", part=0, **_BA),
+        "blocks.{n}.delta.decay_in": Stored("blk.{n}.ssm_ba", part=1, **_BA),
+    },
 )
