@@ -99,7 +99,7 @@ def _model(family: str, **settings: Any) -> Callable[[], nn.Module]:
         "pad_token_id": 0,
         **settings,
     }
-    name = {"Gemma3Text": "Gemma3"}.get(family, family)
+    name = {"Gemma3Text": "Gemma3"}.get(family, family).replace("3_5Text", "3_5").replace("MoeText", "Moe")
     return lambda: getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{family}Config")(**given))
 
 
@@ -568,6 +568,31 @@ def _as_delta(name: str, numbers: Array, config: Any) -> Tensors:
     yield name.replace("qkvz", "z"), gate
 
 
+def _in_turns(numbers: Array, config: Any, width: int) -> Array:
+    """The value heads of all key heads in turns: the first of each, then the second of each, and so on."""
+    keys = config.linear_num_key_heads
+    rows = numbers.reshape(keys, config.linear_num_value_heads // keys, width, *numbers.shape[1:])
+    return rows.swapaxes(0, 1).reshape(numbers.shape)
+
+
+def _as_delta_in_turns(name: str, numbers: Array, config: Any) -> Tensors:
+    """Qwen3.5's converter besides reorders value heads wherever they are."""
+    width, keys = config.linear_value_head_dim, 2 * config.linear_num_key_heads * config.linear_key_head_dim
+    if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+        numbers = np.concatenate([numbers[:keys], _in_turns(numbers[keys:], config, width)])
+    elif name.endswith("in_proj_z.weight"):
+        numbers = _in_turns(numbers, config, width)
+    elif name.endswith(("in_proj_b.weight", "in_proj_a.weight", "linear_attn.dt_bias", "linear_attn.A_log")):
+        numbers = _in_turns(numbers, config, 1)
+    elif name.endswith("linear_attn.out_proj.weight"):
+        numbers = _in_turns(numbers.T, config, width).T
+    yield from _as_delta(name, numbers, config)
+
+
+def _of_delta_in_turns(config: Any) -> dict[str, Any]:
+    return {**_of_delta(config), "rope.dimension_sections": [1, 1, 0, 0]}
+
+
 def _dbrx() -> nn.Module:
     ffn = {"ffn_hidden_size": 20, "moe_num_experts": 5, "moe_top_k": 2}
     sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T}
@@ -1009,6 +1034,13 @@ CONVERSIONS: dict[str, Conversion] = {
     ),
     "qwen3next": Conversion(
         ARCH.QWEN3NEXT, _decoder("Qwen3Next", **_DELTA, **_ROUTED), _of_delta, _with_experts(_as_delta)
+    ),
+    "qwen35": Conversion(ARCH.QWEN35, _decoder("Qwen3_5Text", **_DELTA), _of_delta_in_turns, _as_delta_in_turns),
+    "qwen35moe": Conversion(
+        ARCH.QWEN35MOE,
+        _decoder("Qwen3_5MoeText", **_DELTA, **_ROUTED),
+        _of_delta_in_turns,
+        _with_experts(_as_delta_in_turns),
     ),
     "lfm2": Conversion(ARCH.LFM2, _lfm2("Lfm2"), _of_lfm2, _as_lfm2),
     "lfm2moe": Conversion(

@@ -209,7 +209,7 @@ def refused(parts: Parts, tmp_path: Path) -> str:
         ("llama.pooling_type", 9, "pooling_type 9 is not implemented"),
         ("llama.vocab_size", 299, "token_embd.weight has 300 rows, and llama.vocab_size 299"),
         ("general.type", "adapter", "holds a 'adapter', not a model"),
-        ("general.architecture", "mamba", "the architecture 'mamba' is not one that tinytf opens"),
+        ("general.architecture", "rwkv7", "the architecture 'rwkv7' is not one that tinytf opens"),
     ],
 )
 def test_metadata_that_would_change_the_numbers_is_refused(tmp_path, key, value, said):
@@ -261,7 +261,7 @@ def test_the_pooling_of_a_file_is_a_step(tmp_path, number, pooling):
 
 def test_an_unknown_architecture_says_what_is_known(tmp_path):
     parts = small_parts()
-    parts.keys["general.architecture"] = "mamba"
+    parts.keys["general.architecture"] = "rwkv7"
     with pytest.raises(CheckpointError) as caught:
         read_gguf(parts.write(tmp_path / "a.gguf"))
     assert caught.value.hint.startswith("known: llama, qwen2, ")

@@ -79,7 +79,8 @@ class Stored:
     name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
     that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
     ``convolution`` are (channels, 1, width). ``beside`` are constants, by their names, that must be written with it.
-    The weight of a ``rate`` is stored as −e^A for our A; this is only read.
+    The weight of a ``rate`` is stored as −e^A for our A; ``tiled`` query heads take turns, the first of each key-value
+    head before all second ones. These two are only read.
     """
 
     module: str
@@ -101,6 +102,7 @@ class Stored:
     convolution: bool = False
     beside: tuple[tuple[str, float], ...] = ()
     rate: bool = False
+    tiled: bool = False
     expert: int | None = None
     rows: int = 0
     instead: "Stored | None" = None
@@ -150,6 +152,9 @@ class Stored:
             piece = self._roll_heads(piece, config, config.rope.width)
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
+        if self.tiled:  # (R, G, rows) -> (G, R, rows)
+            heads_of = (config.heads_per_kv, config.n_kv_heads, -1)
+            piece = piece.unflatten(axis, heads_of).transpose(axis, axis + 1).flatten(axis, axis + 2)
         if self.rate and kind == "weight":
             piece = (-piece).log()
         return piece + self.offset if self.offset else piece

@@ -12,7 +12,16 @@ from tinytf.checkpoints.gguf.experts import (
     QWEN2_MOE,
     QWEN3_MOE,
 )
-from tinytf.checkpoints.gguf.hybrids import GRANITE_HYBRID, LFM2, LFM2_MOE, MAMBA, MAMBA2, QWEN3_NEXT
+from tinytf.checkpoints.gguf.hybrids import (
+    GRANITE_HYBRID,
+    LFM2,
+    LFM2_MOE,
+    MAMBA,
+    MAMBA2,
+    QWEN3_5,
+    QWEN3_5_MOE,
+    QWEN3_NEXT,
+)
 from tinytf.checkpoints.gguf.layernorms import (
     BERT,
     BLOOM,
@@ -58,7 +67,7 @@ ARCHITECTURES = {
         GRANITE, ARCEE, SEED_OSS, EXAONE4, ERNIE4_5, HUNYUAN,
         QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS, DEEPSEEK2, GLM4_MOE, DOTS1, MINIMAX_M2,
         ERNIE4_5_MOE, HUNYUAN_MOE, AFMOE, DBRX,
-        LFM2, LFM2_MOE, MAMBA, MAMBA2, GRANITE_HYBRID, QWEN3_NEXT,
+        LFM2, LFM2_MOE, MAMBA, MAMBA2, GRANITE_HYBRID, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
         STABLELM, NEMOTRON, BERT, NOMIC_BERT, MODERN_BERT,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from tinytf.checkpoints.gguf.experts import COUNTS, EXPERTS, GRANITE_MOE, QWEN2_MOE, WIDTHS
 from tinytf.checkpoints.gguf.keys import RMS_NORM, ROTARY, SIZES, VALUE_WIDTH, by_layer, except_keys
-from tinytf.checkpoints.gguf.llamas import GRANITE, QK_NORMS, QWEN2, SCALING, STORED
+from tinytf.checkpoints.gguf.llamas import GRANITE, QK_NORMS, QWEN2, QWEN3, SCALING, STORED
 from tinytf.checkpoints.gguf.routed import MIXED, read_router
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
@@ -175,6 +175,13 @@ def _delta(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     return {"conv_width": keys.whole("ssm.conv_kernel", least=1), **by_layer(mixer=kinds, **sizes)}
 
 
+def _sections(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Positions of images and films in three parts of each head; of a text all three are the same."""
+    keys.asked.add(f"{keys.prefix}rope.dimension_sections")
+    return {}
+
+
+_SECTIONS = Group(_sections)
 _QKV = ("n_kv_heads·d_head", "n_kv_heads·d_head", "n_heads·d_value")
 _DELTA_RULE = {
     **QK_NORMS,
@@ -182,7 +189,10 @@ _DELTA_RULE = {
         f"blocks.{{n}}.attention.{name}": Stored("blk.{n}.attn_q", part=part, parts=("d_head",) * 2, by_head="n_heads")
         for part, name in enumerate(("q", "gate"))
     },
-    **{f"blocks.{{n}}.delta.{name}": Stored("blk.{n}.attn_qkv", part=part, parts=_QKV) for part, name in enumerate("qkv")},
+    **{
+        f"blocks.{{n}}.delta.{name}": Stored("blk.{n}.attn_qkv", part=part, parts=_QKV)
+        for part, name in enumerate("qkv")
+    },
     **{f"blocks.{{n}}.delta.{name}_conv": Stored(_CONV, part=part, parts=_QKV) for part, name in enumerate("qkv")},
     "blocks.{n}.delta.gate": Stored("blk.{n}.attn_gate"),
     "blocks.{n}.delta.dt": Stored("blk.{n}.ssm_dt"),
@@ -203,4 +213,37 @@ QWEN3_NEXT = replace(
         "blocks.{n}.delta.beta_in": Stored("blk.{n}.ssm_ba", part=0, **_BA),
         "blocks.{n}.delta.decay_in": Stored("blk.{n}.ssm_ba", part=1, **_BA),
     },
+)
+_TILED = ("v", "v_conv", "gate", "dt", "decay", "o")
+QWEN3_5 = replace(
+    QWEN3,
+    name="qwen35",
+    settings=(*SIZES, RMS_NORM, *ROTARY, SCALING, _SECTIONS, Group(_delta)),
+    fixed={**QWEN3.fixed, "attention_gate": True},
+    stored={
+        **STORED,
+        **_DELTA_RULE,
+        **{
+            f"blocks.{{n}}.delta.{name}": replace(
+                _DELTA_RULE[f"blocks.{{n}}.delta.{name}"], tiled=True, axis=int(name == "o")
+            )
+            for name in _TILED
+        },
+        "blocks.{n}.delta.beta_in": Stored("blk.{n}.ssm_beta", tiled=True),
+        "blocks.{n}.delta.decay_in": Stored("blk.{n}.ssm_alpha", tiled=True),
+    },
+)
+QWEN3_5_MOE = replace(
+    QWEN3_5,
+    name="qwen35moe",
+    settings=(
+        *(key for key in QWEN3_5.settings if not (isinstance(key, Key) and key.name == "feed_forward_length")),
+        Key("expert_feed_forward_length", "d_expert d_ff"),
+        EXPERTS,
+        WIDTHS[1],
+    ),
+    fixed=QWEN3_NEXT.fixed,
+    stored={**QWEN3_5.stored, **{name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name}},
+    only=except_keys(*COUNTS),
+    harmless=(*QWEN3_5.harmless, "feed_forward_length"),  # no layer is dense
 )
