@@ -453,14 +453,15 @@ def _as_lfm2(name: str, numbers: Array, config: Any) -> Tensors:
 
 
 def _of_mamba(config: Any) -> dict[str, Any]:
-    heads, width = _of(config, "mamba_n_heads", "num_heads"), _of(config, "mamba_d_head", "head_dim")
+    heads = _of(config, "mamba_n_heads", "mamba_num_heads", "num_heads")
+    width = _of(config, "mamba_d_head", "mamba_head_dim", "head_dim")
     inner = heads * width if heads else config.intermediate_size
     norms = {"attention.layer_norm_epsilon": None} if heads is None or config.model_type == "mamba2" else {}
     return {
         "ssm.conv_kernel": _of(config, "mamba_d_conv", "conv_kernel"),
         "ssm.inner_size": inner,
         "ssm.state_size": _of(config, "mamba_d_state", "state_size"),
-        "ssm.time_step_rank": heads or config.time_step_rank,
+        "ssm.time_step_rank": heads or _of(config, "time_step_rank", "mamba_dt_rank"),
         "ssm.group_count": _of(config, "mamba_n_groups", "n_groups"),
         "ssm.dt_b_c_rms": True if config.model_type == "falcon_mamba" else None,
         "attention.layer_norm_rms_epsilon": _of(config, "layer_norm_epsilon", "rms_norm_eps"),
@@ -479,7 +480,7 @@ def _as_mamba(name: str, numbers: Array, config: Any) -> Tensors:
         numbers = numbers.squeeze(1)
     if name.endswith("A_log"):
         numbers = -np.exp(numbers)
-    if name.endswith(("A_log", ".D")) and config.model_type not in ("mamba", "falcon_mamba"):
+    if name.endswith(("A_log", ".D")) and config.model_type not in ("mamba", "falcon_mamba", "jamba"):
         numbers = numbers[:, None]
     if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
         numbers = numbers.reshape(_of(config, "mamba_n_groups", "n_groups"), -1)
@@ -521,13 +522,54 @@ def _as_granite_hybrid(name: str, numbers: Array, config: Any) -> Tensors:
         yield from _permuted(name, numbers, config)
 
 
+_NEMOTRON = {
+    "num_hidden_layers": 5, "head_dim": 8, "mamba_num_heads": 16, "mamba_head_dim": 4, "n_groups": 2,
+    "ssm_state_size": 6, "conv_kernel": 3, "time_step_min": 1e-3, "layer_norm_epsilon": 3e-5, "mlp_hidden_act": "relu2",
+    "num_key_value_heads": 2, "sliding_window": None,
+}  # fmt: skip
+
+
+def _of_nemotron(config: Any) -> dict[str, Any]:
+    kinds = config.layers_block_type
+    experts = {
+        "expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 20, "expert_shared_count": 1,
+        "expert_shared_feed_forward_length": 28, "expert_weights_scale": 1.7, "expert_weights_norm": True,
+        "expert_gating_func": 2, "expert_group_count": 1, "expert_group_used_count": 1,
+    }  # fmt: skip
+    return {
+        **_of_mamba(config),
+        "ssm.inner_size": 64, "ssm.time_step_rank": 16, "ssm.group_count": 2, "ssm.state_size": 6, "block_count": 5,
+        "attention.head_count_kv": [2 * (kind in ("attention", "full_attention")) for kind in kinds],
+        "feed_forward_length": [F * (kind in ("mlp", "moe")) for kind in kinds],
+        "attention.layer_norm_epsilon": config.layer_norm_epsilon,
+        **(experts if "moe" in kinds else {}),
+    }  # fmt: skip
+
+
+def _as_nemotron(name: str, numbers: Array, config: Any) -> Tensors:
+    for changed, part in _as_mamba(name, numbers, config):
+        for balanced, one in _balanced(changed, part, config):
+            if ".experts." in balanced:  # (E, rows, columns)
+                yield f"{balanced.replace('mixer', 'mlp')}.weight", one
+            else:
+                yield balanced.replace("model.", "backbone."), one
+
+
+def _of_jamba(config: Any) -> dict[str, Any]:
+    attends = [n % config.attn_layer_period == config.attn_layer_offset for n in range(config.num_hidden_layers)]
+    return {
+        **_of_mamba(config), "attention.head_count_kv": [2 * here for here in attends], "ssm.inner_size": 2 * C,
+        "ssm.time_step_rank": config.mamba_dt_rank, "expert_count": 5, "expert_used_count": 2,
+    }  # fmt: skip
+
+
 _DELTA = {
     "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 1,
     "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
     "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3,
     "rope_parameters": {"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.25},
 }  # fmt: skip
-_ROUTED = {
+_QWEN_EXPERTS = {
     "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28,
 }  # fmt: skip
 
@@ -1032,13 +1074,52 @@ CONVERSIONS: dict[str, Conversion] = {
         _of_granite_hybrid,
         _with_experts(_as_granite_hybrid),
     ),
+    "nemotron_h": Conversion(
+        ARCH.NEMOTRON_H,
+        _model("NemotronH", layers_block_type=["mamba", "mlp", "attention", "mamba", "mlp"], **_NEMOTRON),
+        _of_nemotron,
+        _as_nemotron,
+    ),
+    "nemotron_h_moe": Conversion(
+        ARCH.NEMOTRON_H_MOE,
+        _model(
+            "NemotronH",
+            layers_block_type=["mamba", "moe", "attention", "mamba", "moe"],
+            n_routed_experts=5,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            moe_shared_expert_intermediate_size=28,
+            routed_scaling_factor=1.7,
+            **_NEMOTRON,
+        ),
+        _of_nemotron,
+        _as_nemotron,
+    ),
+    "jamba": Conversion(
+        ARCH.JAMBA,
+        _decoder(
+            "Jamba",
+            num_hidden_layers=4,
+            attn_layer_period=3,
+            attn_layer_offset=1,
+            num_experts=5,
+            num_experts_per_tok=2,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            mamba_dt_rank=3,
+            mamba_d_state=6,
+            mamba_d_conv=3,
+        ),
+        _of_jamba,
+        _with_experts(_as_mamba),
+    ),
     "qwen3next": Conversion(
-        ARCH.QWEN3NEXT, _decoder("Qwen3Next", **_DELTA, **_ROUTED), _of_delta, _with_experts(_as_delta)
+        ARCH.QWEN3NEXT, _decoder("Qwen3Next", **_DELTA, **_QWEN_EXPERTS), _of_delta, _with_experts(_as_delta)
     ),
     "qwen35": Conversion(ARCH.QWEN35, _decoder("Qwen3_5Text", **_DELTA), _of_delta_in_turns, _as_delta_in_turns),
     "qwen35moe": Conversion(
         ARCH.QWEN35MOE,
-        _decoder("Qwen3_5MoeText", **_DELTA, **_ROUTED),
+        _decoder("Qwen3_5MoeText", **{**_DELTA, "rms_norm_eps": 1e-3}, **_QWEN_EXPERTS),
         _of_delta_in_turns,
         _with_experts(_as_delta_in_turns),
     ),

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.gguf.experts import COUNTS, EXPERTS, GRANITE_MOE, QWEN2_MOE, WIDTHS
+from tinytf.checkpoints.gguf.experts import COUNTS, EXPERTS, GRANITE_MOE, QWEN2_MOE, STACKED, WIDTHS
 from tinytf.checkpoints.gguf.keys import RMS_NORM, ROTARY, SIZES, VALUE_WIDTH, by_layer, except_keys
 from tinytf.checkpoints.gguf.llamas import GRANITE, QK_NORMS, QWEN2, QWEN3, SCALING, STORED
 from tinytf.checkpoints.gguf.routed import MIXED, read_router
@@ -246,4 +246,86 @@ QWEN3_5_MOE = replace(
     stored={**QWEN3_5.stored, **{name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name}},
     only=except_keys(*COUNTS),
     harmless=(*QWEN3_5.harmless, "feed_forward_length"),  # no layer is dense
+)
+
+
+def _nemotron(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """A layer has keys and values, a feed-forward, or a state space; steps have a least size, for which is no key."""
+    counts, widths = (keys.array(name, int, count=draft["n_layers"]) for name in (_KV, "feed_forward_length"))
+    own = _inner(keys, keys.whole("ssm.time_step_rank", least=1))
+    attention = {"n_heads": draft["n_heads"], "d_head": draft["d_head"], "d_value": draft["d_head"]}
+    layers = [
+        {**attention, "n_kv_heads": count} if count else dict.fromkeys(own, 0) if width else own
+        for count, width in zip(counts, widths, strict=True)
+    ]
+    kinds = tuple("attention" if n else "none" if width else "mamba2" for n, width in zip(counts, widths, strict=True))
+    sizes = {name: tuple(layer[name] for layer in layers) for name in own}
+    return {"dt_floor": 1e-3, **_convolution(keys, tensors), **by_layer(mixer=kinds, d_ff=tuple(widths), **sizes)}
+
+
+def _shared_width(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    return {"d_shared": keys.whole("expert_shared_feed_forward_length", draft["d_shared"])}
+
+
+NEMOTRON_H = replace(
+    QWEN2,
+    name="nemotron_h",
+    settings=(
+        *(key for key in _SIZES if getattr(key, "name", "") != "feed_forward_length"),
+        RMS_NORM,
+        Group(_nemotron),
+    ),
+    fixed={"norm": "rmsnorm", "positions": "none", "activation": "relu2"},
+    stored={**STORED, **_STATE_SPACE, "blocks.{n}.norm2": Stored("blk.{n}.attn_norm")},
+    harmless=(*QWEN2.harmless, "attention.layer_norm_epsilon", "rope.dimension_count"),
+)
+NEMOTRON_H_MOE = replace(
+    NEMOTRON_H,
+    name="nemotron_h_moe",
+    settings=(*NEMOTRON_H.settings, Group(read_router), Group(_shared_width)),
+    stored={**NEMOTRON_H.stored, **MIXED},
+    only=except_keys(*COUNTS),
+)
+
+
+def _jamba(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Mamba with normed queries, keys and steps where there are no keys and values."""
+    counts, inner = keys.array(_KV, int, count=draft["n_layers"]), keys.whole("ssm.inner_size", least=1)
+    width = math.gcd(inner, 64)
+    own = {
+        "n_heads": inner // width,
+        "n_kv_heads": 1,
+        "d_head": keys.whole("ssm.state_size", least=1),
+        "d_value": width,
+    }
+    attention = {"n_heads": draft["n_heads"], "d_head": draft["d_head"], "d_value": draft["d_head"]}
+    layers = [{**attention, "n_kv_heads": count} if count else own for count in counts]
+    kinds = tuple("attention" if count else "mamba" for count in counts)
+    sizes = {name: tuple(layer[name] for layer in layers) for name in own}
+    rank = keys.whole("ssm.time_step_rank", least=1)
+    return {"dt_rank": rank, "d_expert": draft["d_ff"], **_convolution(keys, tensors), **by_layer(mixer=kinds, **sizes)}
+
+
+JAMBA = replace(
+    QWEN2,
+    name="jamba",
+    settings=(*_SIZES, RMS_NORM, Group(_jamba), EXPERTS),
+    fixed={
+        "norm": "rmsnorm",
+        "positions": "none",
+        "activation": "silu",
+        "gated": True,
+        "inner_norm": "learned",
+        "routes_renormed": False,
+    },
+    stored={
+        **STORED,
+        **STACKED,
+        **{name: layout for name, layout in MAMBA.stored.items() if ".mamba." in name},
+        **{
+            f"blocks.{{n}}.mamba.{ours}_norm": Stored(f"blk.{{n}}.ssm_{name}_norm")
+            for ours, name in {"q": "c", "k": "b", "dt": "dt"}.items()
+        },
+    },
+    only=except_keys(*COUNTS),
 )

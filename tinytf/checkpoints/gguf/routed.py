@@ -18,7 +18,7 @@ from tinytf.checkpoints.gguf.keys import (
 from tinytf.checkpoints.gguf.llamas import GEMMA2, LLAMA, QK_NORMS, QWEN2, SCALING, STORED
 from tinytf.checkpoints.gguf.scaling import scaling_from_keys
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
-from tinytf.fields import Fields
+from tinytf.fields import REQUIRED, Fields
 
 _SOFTMAX, _SIGMOID = 1, 2
 """Values of expert_gating_func."""
@@ -29,7 +29,7 @@ def read_router(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     read = EXPERTS.read(keys, draft, tensors)
     if not read:
         return {}
-    width = keys.whole("expert_feed_forward_length", draft["d_ff"])
+    width = keys.whole("expert_feed_forward_length", draft.get("d_ff", REQUIRED))
     score = keys.whole("expert_gating_func", _SOFTMAX)
     if score not in (_SOFTMAX, _SIGMOID):
         raise keys.fault(f"expert_gating_func {score} is not implemented", "1 (softmax) and 2 (sigmoid) are")
