@@ -429,7 +429,8 @@ _NO_SCALING = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.sc
 def _of_hunyuan(config: Any) -> dict[str, Any]:
     theta, width = config.rope_parameters["rope_theta"], config.head_dim
     base = theta * config.rope_parameters["alpha"] ** (width / (width - 2))
-    shared = {"expert_shared_feed_forward_length": F} if hasattr(config, "moe_topk") else {}
+    widths = dict.fromkeys(("expert_feed_forward_length", "expert_shared_feed_forward_length"), F)
+    shared = widths if hasattr(config, "moe_topk") else {}
     return {**shared, **_of_experts(config), "rope.freq_base": base, **_NO_SCALING}
 
 
@@ -916,14 +917,20 @@ CONVERSIONS: dict[str, Conversion] = {
     ),
     "olmoe": Conversion(
         ARCH.OLMOE,
-        _decoder("Olmoe", num_experts=4, num_experts_per_tok=2, clip_qkv=0.5, rope_theta=700.0),
+        _decoder("Olmoe", num_key_value_heads=4, num_experts=4, num_experts_per_tok=2, clip_qkv=0.5, rope_theta=700.0),
         lambda config: {"expert_count": 4, "expert_used_count": 2, "attention.clamp_kqv": 0.5},
         _with_experts(),
     ),
     "granitemoe": Conversion(
         ARCH.GRANITE_MOE,
         _decoder("GraniteMoe", num_local_experts=4, num_experts_per_tok=2, residual_multiplier=0.4, rope_theta=700.0),
-        lambda config: {"expert_count": 4, "expert_used_count": 2, "residual_scale": 0.4, "attention.scale": 1.0},
+        lambda config: {
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "residual_scale": 0.4,
+            "attention.scale": 1.0,
+            "logit_scale": 1.0,
+        },
         _with_experts(_permuted),
     ),
     "gpt-oss": Conversion(
@@ -1008,7 +1015,11 @@ CONVERSIONS: dict[str, Conversion] = {
     "ernie4_5-moe": Conversion(
         ARCH.ERNIE4_5_MOE,
         _decoder("Ernie4_5_Moe", moe_num_experts=5, moe_k=3, moe_intermediate_size=20, rope_theta=700.0),
-        _of_experts,
+        lambda config: {
+            **_of_experts(config),
+            "interleave_moe_layer_step": 1,
+            "expert_shared_feed_forward_length": 40,
+        },
         _with_experts(_balanced),
     ),
     "hunyuan-dense": Conversion(
