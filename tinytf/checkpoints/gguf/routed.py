@@ -15,8 +15,8 @@ from tinytf.checkpoints.gguf.keys import (
     except_keys,
     windows,
 )
-from tinytf.checkpoints.gguf.llamas import GEMMA2, LLAMA, QK_NORMS, QWEN2, SCALING, STORED
-from tinytf.checkpoints.gguf.scaling import scaling_from_keys
+from tinytf.checkpoints.gguf.llamas import EXAONE4, GEMMA2, LLAMA, PHI3, QK_NORMS, QWEN2, SCALING, STORED
+from tinytf.checkpoints.gguf.scaling import read_longrope, scaling_from_keys
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import REQUIRED, Fields
 
@@ -182,4 +182,44 @@ AFMOE = replace(
     stored={**GEMMA2.stored, **QK_NORMS, **MIXED, "blocks.{n}.attention.gate": Stored("blk.{n}.attn_gate")},
     only=except_keys(*COUNTS),
     harmless=_HARMLESS,
+)
+
+EXAONE_MOE = replace(
+    EXAONE4,
+    name="exaone-moe",
+    settings=(*EXAONE4.settings, Group(_without_further), Group(read_router)),
+    fixed={**QWEN2.fixed, "qk_norm": True},
+    stored={**STORED, **QK_NORMS, **MIXED},
+    only=except_keys(*COUNTS),
+    harmless=_HARMLESS,
+    skipped=_SKIPPED,
+)
+
+
+def _scales_of_minicpm3(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """There are no keys for these: as in llama.cpp they are those of the one model."""
+    depth = 1.4 / math.sqrt(draft["n_layers"])
+    return {"embed_scale": 12.0, "residual_scale": depth, "logit_scale": 256 / draft["d_model"]}
+
+
+MINICPM3 = replace(
+    DEEPSEEK2,
+    name="minicpm3",
+    settings=(
+        *(key for key in SIZES if not (isinstance(key, Key) and key.name in _HEADS) and key is not VALUE_WIDTH),
+        Key("attention.kv_lora_rank", "kv_rank"),
+        Group(_latent),
+        RMS_NORM,
+        *ROTARY[:1],
+        Group(read_longrope),
+        Group(_scales_of_minicpm3),
+    ),
+    stored={
+        **DEEPSEEK2.stored,
+        "blocks.{n}.attention.q": Stored("blk.{n}.attn_q_b", rotary_last="n_heads"),
+        "blocks.{n}.attention.k_shared": Stored(_KV_A, part=1, parts=_RANKS),
+    },
+    only=QWEN2.only,
+    harmless=QWEN2.harmless,
+    skipped=PHI3.skipped,
 )
