@@ -37,6 +37,7 @@ class Conversion:
 
 
 def _of(config: Any, *names: str) -> Any:
+    config.allow_global_per_layer_attribute_access = True  # such as Gemma 4's widths of heads
     return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
 
@@ -76,9 +77,13 @@ def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
     }
     for one in balance.values():
         one.copy_(torch.linspace(-0.5, 0.5, len(one)))
-    for theirs, parameter in {**dict(model.named_parameters()), **balance}.items():
+    scales = {name: one for name, one in model.named_buffers() if name.endswith("layer_scalar")}
+    for number, one in enumerate(scales.values()):
+        one.fill_(0.8 + 0.05 * number)
+    for theirs, parameter in {**dict(model.named_parameters()), **balance, **scales}.items():
         for changed, numbers in conversion.change(theirs, parameter.numpy(), config):
-            stored = names.get_name(changed, try_suffixes=(".weight", ".bias"))
+            of_library = names.get_name(changed, try_suffixes=(".weight", ".bias"))
+            stored = changed if changed.startswith("blk.") else of_library  # names with other endings
             assert stored is not None, f"the library has no name for {changed}"
             parts.tensors[stored] = np.ascontiguousarray(numbers), Kind.F32
     for name, values in conversion.extra().items():
@@ -99,7 +104,11 @@ def _model(family: str, **settings: Any) -> Callable[[], nn.Module]:
         "pad_token_id": 0,
         **settings,
     }
-    name = {"Gemma3Text": "Gemma3"}.get(family, family).replace("3_5Text", "3_5").replace("MoeText", "Moe")
+    name = (
+        {"Gemma3Text": "Gemma3", "Gemma4Text": "Gemma4"}.get(family, family)
+        .replace("3_5Text", "3_5")
+        .replace("MoeText", "Moe")
+    )
     return lambda: getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{family}Config")(**given))
 
 
@@ -521,6 +530,48 @@ def _as_granite_hybrid(name: str, numbers: Array, config: Any) -> Tensors:
         )
     else:
         yield from _permuted(name, numbers, config)
+
+
+_GEMMA4 = {
+    "num_hidden_layers": 4, "head_dim": 8, "global_head_dim": 12, "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "hidden_size_per_layer_input": 0, "final_logit_softcapping": 9.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+}  # fmt: skip
+
+
+def _of_gemma4(config: Any) -> dict[str, Any]:
+    local = [kind == "sliding_attention" for kind in config.layer_types]
+    wide = 1 if config.attention_k_eq_v else 2
+    doubled = len(local) - config.num_kv_shared_layers if config.use_double_wide_mlp else len(local)
+    experts = {"expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 20}
+    return {
+        "attention.head_count_kv": [2 if here else wide for here in local],
+        "attention.key_length": 12, "attention.value_length": 12,
+        "attention.key_length_swa": 8, "attention.value_length_swa": 8,
+        "attention.sliding_window": 4, "attention.sliding_window_pattern": local,
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "feed_forward_length": [F * (1 + (n >= doubled)) for n in range(len(local))],
+        "rope.freq_base": 700.0, "rope.freq_base_swa": 300.0,
+        "rope.dimension_count": 12, "rope.dimension_count_swa": 8,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "final_logit_softcapping": config.final_logit_softcapping,
+        **(experts if config.enable_moe_block else {}),
+    }  # fmt: skip
+
+
+def _as_gemma4(name: str, numbers: Array, config: Any) -> Tensors:
+    layer = name.split("layers.")[1].split(".")[0] if "layers." in name else ""
+    if name.endswith(".router.scale"):
+        yield f"blk.{layer}.ffn_gate_inp.scale", numbers
+    elif name.endswith(".router.per_expert_scale"):
+        yield f"blk.{layer}.ffn_down_exps.scale", numbers
+    else:
+        whole = name.endswith(("layer_scalar", ".experts.gate_up_proj", ".experts.down_proj"))
+        yield f"{name}.weight" if whole else name, numbers
 
 
 _NEMOTRON = {
@@ -1129,6 +1180,46 @@ CONVERSIONS: dict[str, Conversion] = {
         ),
         _of_granite_hybrid,
         _with_experts(_as_granite_hybrid),
+    ),
+    "gemma4": Conversion(
+        ARCH.GEMMA4,
+        _decoder("Gemma4Text", **_GEMMA4),
+        _of_gemma4,
+        _as_gemma4,
+        lambda: {"rope_freqs.weight": [1.0] * 3 + [1e30] * 3},
+    ),
+    "gemma4, embeddings of layers and shared keys": Conversion(
+        ARCH.GEMMA4,
+        _decoder(
+            "Gemma4Text",
+            **{
+                **_GEMMA4,
+                "attention_k_eq_v": False,
+                "hidden_size_per_layer_input": 6,
+                "vocab_size_per_layer_input": V,
+                "num_kv_shared_layers": 2,
+                "use_double_wide_mlp": True,
+            },
+        ),
+        _of_gemma4,
+        _as_gemma4,
+        lambda: {"rope_freqs.weight": [1.0] * 3 + [1e30] * 3},
+    ),
+    "gemma4, experts": Conversion(
+        ARCH.GEMMA4,
+        _decoder(
+            "Gemma4Text",
+            **{
+                **_GEMMA4,
+                "enable_moe_block": True,
+                "num_experts": 5,
+                "top_k_experts": 2,
+                "moe_intermediate_size": 20,
+            },
+        ),
+        _of_gemma4,
+        _as_gemma4,
+        lambda: {"rope_freqs.weight": [1.0] * 3 + [1e30] * 3},
     ),
     "nemotron_h": Conversion(
         ARCH.NEMOTRON_H,
