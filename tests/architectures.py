@@ -223,6 +223,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "bitnet, norms before the last matrices": {**LLAMA, "activation": "relu2", "out_norm": True, "act_norm": True},
     "apertus, slopes that are learned": {**LLAMA, "gated": False, "activation": "xielu", "qk_norm": True},
     "rembert, another width to unembed": {
         **BERT,
@@ -592,6 +593,13 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
     for name, buffer in module.named_buffers():
         if name.endswith("scale.weight"):
             buffer.copy_(1 + 0.3 * torch.randn(buffer.shape, generator=generator))
+
+
+def zeroed(tensor: Tensor, columns: slice) -> Tensor:
+    """A copy with some columns 0."""
+    copied = tensor.clone()
+    copied[..., columns] = 0.0
+    return copied
 
 
 def mixer_of(block: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import KINDS, SIZES, asked, config_of, encoding_of, lively, mixer_of, some_ids
+from architectures import KINDS, SIZES, asked, config_of, encoding_of, lively, mixer_of, some_ids, zeroed
 from torch import Tensor
 
 from tinytf.cause.interventions import (
@@ -76,7 +76,11 @@ def without(model: Transformer, name: str) -> Transformer:
     block: Any = cut.blocks[int(layer)]
     if "H" in name:
         width = model.config.at(int(layer)).value_width
-        mixer_of(block).o.weight[:, int(rest) * width : (int(rest) + 1) * width] = 0.0
+        columns = slice(int(rest) * width, (int(rest) + 1) * width)
+        if model.config.out_norm:  # which sees all heads
+            block.attention.out_norm.register_forward_pre_hook(lambda _, given: (zeroed(given[0], columns),))
+        else:
+            mixer_of(block).o.weight[:, columns] = 0.0
         return cut
     ffn, mixer = dict(block.named_children()).get("ffn"), mixer_of(block)
     out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith("down")] if ffn else []  # each expert
@@ -158,7 +162,8 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
     width, o = model.config.at(site.layer).value_width, getattr(mixer_of(block), "o", None)
     ffn = getattr(block, "ffn", None)
     last = getattr(ffn, "down", None) or getattr(ffn, "sum", None)
-    module = o if site.head is not None else {"in": block, "attn": o, "ffn": last, "out": block}[site.step]
+    first = getattr(mixer_of(block), "out_norm", o)
+    module = first if site.head is not None else {"in": block, "attn": o, "ffn": last, "out": block}[site.step]
     if site.head is not None or site.step == "in":
         handle = module.register_forward_pre_hook(lambda _, args: (write(args[0]), *args[1:]))
     else:

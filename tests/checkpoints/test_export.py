@@ -355,6 +355,7 @@ WRITTEN = {
     "smollm 3": ("SmolLM3", config_of("smollm 3, layers without positions")),
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
     "apertus": ("Apertus", config_of("apertus, slopes that are learned")),
+    "bitnet": ("BitNet", config_of("bitnet, norms before the last matrices")),
     "arcee": ("Arcee", config_of("llama, grouped", gated=False, activation="relu2")),
     "seed-oss": ("Seed-OSS", config_of("llama, grouped", qkv_bias=True, ffn_bias=True)),
     "phi 3": ("Phi-3", config_of("phi 3, long texts turned by other factors", **_TURNED_IN_PART)),

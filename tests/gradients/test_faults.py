@@ -144,11 +144,11 @@ def test_units_that_say_nothing_are_dead_where_they_are_half(silent: int, step: 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_a_zero_matrix_cuts_off_is_dead(name: str) -> None:
-    mixer = table_of(model_of(name).config).at("attn", 0).module
-    model = changed(name, f"blocks.0.{mixer}.weight", slice(None), 0.0)
+    out = table_of(model_of(name).config).at("attn", 0)
+    model = changed(name, f"blocks.0.{out.module}.weight", slice(None), 0.0)
     targets = traced(name)[1]
     found = first_fault(record_gradients(model, encoding_of(IDS), targets))
-    assert found == Fault("L0.concat", "backward", "dead", found.evidence if found else "")
+    assert found == Fault(f"L0.{out.inputs[0]}", "backward", "dead", found.evidence if found else "")
     assert "exactly 0 in all" in found.evidence
 
 

@@ -79,6 +79,8 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
     hooks: list = []
     for layer in range(trace.config.n_layers):
         for step, (path, of_input) in PASSES_BY_ORDER[trace.config.at(layer).norm_order].items():
+            after = {"concat": "concat_norm", "ffn.act": "ffn.act_norm"}.get(step, "")  # in BitNet
+            step = after if trace.steps.has(after, layer) else step
             if trace.steps.has(step, layer) and not (step == "mid" and trace.config.residual == "parallel"):
                 mixer = trace.steps.at("attn", layer).module.partition(".")[0]
                 watch(f"L{layer}.{step}", f"blocks.{layer}.{path}".replace("attention", mixer).rstrip("."), of_input)

@@ -139,7 +139,8 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
         if (attention := mixer_of(block)) is None:
             continue
         width = trace.config.at(layer).value_width
-        concat, to = trace.step("concat", layer)[position], leaves[f"L{layer}.attn"].grad
+        into = trace.steps.at("attn", layer).inputs[0]
+        concat, to = trace.step(into, layer)[position], leaves[f"L{layer}.attn"].grad
         for head in range(trace.config.at(layer).n_heads):
             columns = slice(head * width, (head + 1) * width)
             own = attention.o.weight[:, columns] @ concat[columns]

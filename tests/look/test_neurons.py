@@ -35,7 +35,8 @@ def activations(model: Transformer, ids: list[int]) -> np.ndarray:
     found = np.zeros((model.config.n_layers, len(ids), widest(model)))
     for layer in range(model.config.n_layers):
         if trace.steps.has("ffn.act", layer):
-            found[layer, :, : model.config.at(layer).d_ff] = numbers(trace.step("ffn.act", layer))
+            into = trace.steps.at("ffn", layer).inputs[0]
+            found[layer, :, : model.config.at(layer).d_ff] = numbers(trace.step(into, layer))
     return found
 
 

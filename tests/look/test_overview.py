@@ -130,7 +130,7 @@ def test_a_head_adds_what_is_missing_of_attention_without_it(name: str) -> None:
     (place,) = rows = (6,)
     one = seen(trace, *rows).layers[0]
     output = mixer_of(trace.model.blocks[0]).o
-    concat = trace.step("concat", 0)[place]
+    concat = trace.step(trace.steps.at("attn", 0).inputs[0], 0)[place]
     width = trace.config.at(0).value_width
     assert len(one.heads) == trace.config.at(0).n_heads
     for head, share in enumerate(one.heads):

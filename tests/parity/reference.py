@@ -701,6 +701,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "apertus": lambda: _decoder("Apertus", rope_parameters=_LLAMA3, attention_bias=True),
     "apertus, relu2 and tied": lambda: _decoder("Apertus", hidden_act="relu2", tie_word_embeddings=True),
     "cosmos 3": lambda: _decoder("Cosmos3EdgeText", "TextModel", head_dim=6, rope_parameters=_SECTIONS, mlp_bias=True),
+    "bitnet": lambda: _decoder("BitNet", rope_parameters=_LLAMA3),
+    "bitnet, silu and biases": lambda: _decoder(
+        "BitNet", hidden_act="silu", attention_bias=True, tie_word_embeddings=True
+    ),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
     "qwen3.5": lambda: _decoder("Qwen3_5Text", **_DELTA),
     "qwen3.5 moe": lambda: _decoder(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import asked, furthest, mixer_of
+from architectures import asked, furthest, mixer_of, zeroed
 from reference import FAMILIES, Pair, pair
 from torch import nn
 
@@ -113,9 +113,13 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, m
     without = copy.deepcopy(models.ours).double()
     last = mixer_of(without.blocks[1]).o
     width = last.weight.shape[1] // config.at(1).n_heads
+    columns = slice(2 * width, 3 * width)
+    if config.out_norm:  # which sees all heads
+        norm = without.blocks[1].attention.out_norm
+        norm.register_forward_pre_hook(lambda _, given: (zeroed(given[0], columns),))
     with torch.no_grad():
         last.weight = nn.Parameter(last.weight.clone())  # of this layer
-        last.weight[:, 2 * width : 3 * width] = 0.0
+        last.weight[:, columns] = 0.0
         before, after = (
             one(torch.tensor([IDS]))[0, found.position].log_softmax(-1) for one in (model.transformer, without)
         )

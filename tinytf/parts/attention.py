@@ -98,7 +98,8 @@ class Attention(Part):
     bias to the scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM).
     ``talking_heads`` mixes the maps of all heads before and after the softmax. ``attention_gate`` multiplies every
     number that a head gives by the ``gate_function`` of another, computed from the input of attention (Qiu et al.
-    2025); with ``gate_by_head`` there is one such number for each head (Laguna).
+    2025); with ``gate_by_head`` there is one such number for each head (Laguna). ``out_norm`` norms what all heads give
+    before the last matrix (BitNet).
     """
 
     called = "attention"
@@ -117,6 +118,7 @@ class Attention(Part):
     attention_gate: bool = leaf(False)
     gate_by_head: bool = leaf(False)
     gate_function: str = choice("sigmoid", "softplus")
+    out_norm: bool = leaf(False)
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
     k_bias: bool = leaf(True)
@@ -212,6 +214,7 @@ class Attention(Part):
             ),
             "biases": listed(self.qkv_bias and ("q/k/v" if self.k_bias else "q/v"), self.o_bias and "o"),
         }
+        rows["norm"] = "on the heads side by side too" if self.out_norm else ""
         parts = (self.growth, self.by_distance, self.latent, self.qk_norms)
         return merged(rows, *(part.words(causal) for part in parts))
 
@@ -255,6 +258,10 @@ def _head_norm(o: "ModuleType", c: Config) -> Any:
     if c.qk_norm_across == "head":
         return o.Norm(c.norm == "layernorm", c.norm_eps, learned)
     return o.HeadNorm(c.norm == "layernorm", c.norm_eps, learned, int(c.qk_norm_across == "all"))
+
+
+def _out_norm(o: "ModuleType", c: Config) -> Any:
+    return o.Norm(c.norm == "layernorm", c.norm_eps, c.norm_parameters)
 
 
 def _latent_norm(o: "ModuleType", c: Config) -> Any:
@@ -380,7 +387,10 @@ ROWS: tuple[Step, ...] = (
          when=_gated, recorded=True, absent=_NOT_GATED, make=lambda o, c: o.Switch(c.gate_function)),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("<heads>",),
          "v", make=lambda o, _: o.Concat()),
-    Step("attn", "attention output", "concat·W_O{o_bias}", WIDE, ("concat",), "attention", recorded=True,
+    Step("concat_norm", "heads side by side, normed", "{norm}(concat)", ("token", "n_heads·d_value"), ("concat",), "v",
+         when=lambda c: c.out_norm, absent="the heads side by side are not normed in this model", make=_out_norm,
+         module="attention.out_norm", matrix="gain"),
+    Step("attn", "attention output", "{o_in}·W_O{o_bias}", WIDE, ("<into o>",), "attention", recorded=True,
          make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of attention to its output."""
@@ -401,6 +411,7 @@ def formulas(c: Config) -> dict[str, str]:
         "v_in": "kv_a_norm" if _latent(c) else read,
         "qkv_bias": " + b" if c.qkv_bias else "",
         "k_bias": " + b" if c.qkv_bias and c.k_bias else "",
+        "o_in": "concat_norm" if c.out_norm else "concat",
         "o_bias": " + b" if c.o_bias else "",
         "scale": scale if c.attention_divisor else f"{scale} = {scored} / {c.score_divisor:.4g}",
         "gate_act": "σ" if c.gate_function == "sigmoid" else c.gate_function,
@@ -429,4 +440,5 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         "<into q>": ("q_a_norm",) if c.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(c) else ("<residual>",),
         "<heads>": ("head_gated",) if _gated(c) else ("head_out",),
+        "<into o>": ("concat_norm",) if c.out_norm else ("concat",),
     }

@@ -106,7 +106,8 @@ class FeedForward(Part):
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
     both sides at the limit (gpt-oss). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two slopes
-    in each layer. ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
+    in each layer. ``act_norm`` norms the activated units (BitNet). ``mixture`` replaces it by experts. With ``d_ff`` 0
+    there is none.
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0)
@@ -116,6 +117,7 @@ class FeedForward(Part):
     glu_alpha: float = leaf(1.0, ABOVE_ZERO)
     ffn_bias: bool = leaf(True)
     up_bias: bool = leaf(True)
+    act_norm: bool = leaf(False)
     mixture: Experts = field(default_factory=Experts)
 
     def require(self) -> None:
@@ -123,6 +125,8 @@ class FeedForward(Part):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
         if self.activation == "xielu" and (self.gated or self.mixture.experts):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
+        if self.act_norm and self.mixture.experts:
+            raise ConfigError("act_norm needs a feed-forward without experts")
         if self.mixture.experts and not self.d_ff:
             raise ConfigError(f"a layer without a feed-forward, d_ff 0, cannot have {self.mixture.experts} experts")
         if not self.up_bias and (not self.ffn_bias or self.mixture.experts):
@@ -137,6 +141,7 @@ class FeedForward(Part):
         rows = {
             "widths": f"d_ff {self.d_ff}",
             "feed-forward": listed(self.activation, self.gated and "gated", bool(self.glu_limit) and limited),
+            "norm": "on the activated units too" if self.act_norm else "",
             "biases": ("feed-forward" if self.up_bias else "the feed-forward's last matrix") if self.ffn_bias else "",
         }
         return merged(rows, self.mixture.words(causal))
@@ -178,6 +183,10 @@ def _expert(o: "ModuleType", c: Config) -> Any:
     return o.ExpertLinear(c.ffn_bias)
 
 
+def _act_norm(o: "ModuleType", c: Config) -> Any:
+    return o.Norm(c.norm == "layernorm", c.norm_eps, c.norm_parameters)
+
+
 def _choose(o: "ModuleType", c: Config) -> Any:
     return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best)
 
@@ -217,7 +226,10 @@ ROWS: tuple[Step, ...] = (
     Step("ffn.act", "feed-forward, activated by learned slopes", "{act}", _HIDDEN, ("<activated>",), "ffn",
          when=lambda c: _dense(c) and _learned(c), make=lambda o, _: o.Xielu(), module="ffn.act", matrix="",
          late=True),
-    Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", WIDE, ("ffn.act",), "ffn", recorded=True,
+    Step("ffn.act_norm", "feed-forward, activated and normed", "{norm}(act)", _HIDDEN, ("ffn.act",), "ffn",
+         when=lambda c: _dense(c) and c.act_norm, absent="{no_act_norm}", make=_act_norm, module="ffn.act_norm",
+         matrix="gain"),
+    Step("ffn", "feed-forward output", "{down_in}·{w_down}{ffn_bias_2}", WIDE, ("<into down>",), "ffn", recorded=True,
          when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.down", matrix="{w_down}"),
     Step("ffn.router_norm", "norm before the router", "{norm}({ffn_stream})", WIDE, ("<read>",), "ffn", when=_normed,
          absent=_NO_NORMS, make=make_norm, module="ffn.router_norm", matrix="gain"),
@@ -302,6 +314,8 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_2": " + b₂" if bias else "",
         "act": _act_words(c),
         "no_dense": no_dense,
+        "down_in": "act_norm" if c.act_norm else "act",
+        "no_act_norm": "activated units are not normed in this model" if _dense(c) else no_dense,
         "no_gate": "the feed-forward of this model has no gate" if _dense(c) else no_dense,
         "per_token": str(c.experts_per_token),
         "decides": "preference" if c.choice_bias else "router",
@@ -336,6 +350,7 @@ def _routes_words(c: Config) -> str:
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     return {
+        "<into down>": ("ffn.act_norm",) if c.act_norm else ("ffn.act",),
         "<activated>": ("ffn.gate", "ffn.hidden") if c.gated else ("ffn.hidden",),
         "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
         "<into router>": ("ffn.router_in",) if c.expert_norms else ("<residual>",),

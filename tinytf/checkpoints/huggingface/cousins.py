@@ -208,6 +208,28 @@ ARCEE = replace(
     settings=(*LLAMA.settings, _EPS_1E_5, Key("hidden_act", "activation", "relu2", ACTIVATIONS)),
 )
 """AFM (Arcee 2025): a feed-forward with ReLU² and no gate."""
+BITNET = replace(
+    LLAMA,
+    name="BitNet",
+    model_type="bitnet",
+    classes={"none": "BitNetModel", "lm": "BitNetForCausalLM"},
+    fixed={**FIXED, "out_norm": True, "act_norm": True},
+    needs=("out_norm", "act_norm"),
+    settings=(
+        *UNTURNED,
+        _EPS_1E_5,
+        rope(500_000.0),
+        *HEAD_AND_ACTIVATION[1:],
+        Key("hidden_act", "activation", "relu2", ACTIVATIONS),
+        BIASES,
+    ),
+    stored={
+        **LLAMA.stored,
+        "blocks.{n}.attention.out_norm": Stored("layers.{n}.self_attn.attn_sub_norm"),
+        "blocks.{n}.ffn.act_norm": Stored("layers.{n}.mlp.ffn_sub_norm"),
+    },
+)
+"""BitNet b1.58 (Microsoft 2025): norms inside attention and feed-forward; the weights that training keeps."""
 
 SEED_OSS = replace(
     LLAMA,
@@ -341,6 +363,6 @@ APERTUS = replace(
 
 COUSINS = (
     APERTUS,
-    OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, SEED_OSS, INTERNLM3, IQUESTCODER, CWM,
-    MINISTRAL3,
+    OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, BITNET, SEED_OSS, INTERNLM3, IQUESTCODER,
+    CWM, MINISTRAL3,
 )  # fmt: skip
