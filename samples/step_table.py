@@ -16,6 +16,7 @@ ARCHITECTURES = {
     "BERT": PRESETS["bert-base"].but(head="mlm"),
     "Llama": _LLAMA,
     "Qwen3": _LLAMA.but(qk_norm=True),
+    "BitNet": _LLAMA.but(out_norm=True, act_norm=True),
     "Ministral 3": _LLAMA.but(query_scale=0.1, query_scale_every=16_384),
     "Gemma 2": _LLAMA.but(norm_order="both", attention_cap=50.0, logit_cap=30.0),
     "Gemma 4": _LLAMA.but(
