@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from architectures import asked, config_of, encoding_of, lively
 
 from tinytf.errors import AddressError, UsageError
@@ -71,7 +72,20 @@ def test_the_state_is_that_of_the_recurrence_and_of_the_cache(kind: str) -> None
         assert found.deviation < 1e-12
         assert float(found.shares.sum()) == pytest.approx(1)
         assert len(found.shares) == position + 1
-        assert not replace(found, cached=found.cached + found.state.abs().max()).holds
+        small = {"state": found.state / 1e6, "cached": found.cached / 1e6}  # no size is too small to be checked
+        for numbers in ({}, small):
+            scaled = replace(found, **numbers)
+            assert scaled.holds
+            assert not replace(scaled, cached=scaled.cached + scaled.state.abs().max() / 100).holds
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_in_any_precision_it_is_that_of_the_cache(kind: str, dtype: torch.dtype) -> None:
+    model = lively(config_of(KINDS[kind])).to(dtype)
+    trace = record(model, encoding_of([3, 14, 15, 9, 2, 6, 5, 3]))
+    (layer, *_) = layers_with_state(trace)
+    assert all(asked(model).state(trace, layer=layer, head=head).holds for head in range(2))
 
 
 @pytest.mark.parametrize("kind", ["gated_delta", "mamba2", "lightning"])

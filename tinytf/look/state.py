@@ -66,9 +66,9 @@ class State(Report):
 
     @property
     def deviation(self) -> float:
-        """The largest difference to the cached state, relative to the largest number of the state, or to 1."""
-        difference, largest = (self.state - self.cached).abs().max(), self.state.abs().max()
-        return float(difference) / max(1.0, float(largest))
+        """The largest difference to the cached state, relative to the largest number of either."""
+        difference = float((self.state - self.cached).abs().max())
+        return difference / float(torch.maximum(self.state.abs(), self.cached.abs()).max()) if difference else 0.0
 
     @property
     def holds(self) -> bool:
@@ -121,7 +121,7 @@ def state(
     kept = torch.cat([old.new_zeros(1), (old[1:] / sizes[:-1]).nan_to_num(0.0)])
     shares = written.along(whole, at) / (sizes[at] ** 2 or 1.0)
     cached = _cached(trace, chosen, at)
-    own, limit = cached[head].cpu().double(), allowed(RUN, cached.dtype)
+    own, limit = cached[head].cpu().double(), allowed(RUN, next(trace.model.parameters()).dtype)
     return State(chosen, head, at, whole, shares, sizes, kept, own, limit, about=About(model, trace.encoding))
 
 
