@@ -9,7 +9,9 @@ from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.errors import CheckpointError
 
 LACKING = {
-    "zamba2": "layers that are not attention",
+    "zamba2": "a block of attention that several layers share",
+    "falcon_h1": "attention and a state space side by side",
+    "recurrent_gemma": "a gated linear recurrence",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
     "t5": "an encoder and a decoder",
@@ -20,7 +22,7 @@ LACKING = {
     "big_bird": "sparse attention",
     "deepseek_v32": "sparse attention",
     "xlnet": "attention of two streams",
-    "gemma3n_text": "separate embeddings for each layer",
+    "gemma3n_text": "several residual streams",
     "layoutlm": "positions on a page or in a table",
 }
 

@@ -15,12 +15,11 @@ _KEY_PATTERNS = (
     ),
     (
         r"mamba|ssm|wkv|rwkv|lstm|lru|recurrent|shortconv|time_step|state_size|lightning|linear_(attn|att|num|key|value)",
-        "layers that are not attention: state-space, recurrent, linear or convolution",
+        "layers that are not attention, of a kind or in an order that tinytf has no table for",
     ),
     (r"conv_(kernel|window|bias|dim|l_cache)", "convolutions between its tokens"),
     (r"index_topk|indexer|compress|attention_window|lsh|axial|num_landmarks|block_size", "sparse attention"),
-    (r"per_layer_input|altup|laurel", "separate embeddings for each layer"),
-    (r"expert|moe", "experts with a routing that tinytf lacks"),
+    (r"expert|moe", "experts, and tinytf has no table of how it routes to them"),
 )
 """Patterns of keys or layer_types, and what an architecture with them has; the first match is reported."""
 _KINDS = {
@@ -32,6 +31,11 @@ _KINDS = {
     "positions on a page or in a table besides those in the text": "layoutlm tapas",
     "the difference of two softmaxes": "diffllama",
     "experts that are heads of attention": "jetmoe",
+    "attention and a state space side by side in every layer": "falcon_h1",
+    "a block of attention that several layers share": "zamba zamba2",
+    "a gated linear recurrence": "recurrent_gemma",
+    "a delta rule with a decay for every channel": "kimi_linear bailing_hybrid",
+    "several residual streams that predict each other (AltUp)": "gemma3n gemma3n_text",
     "two attentions and two feed-forwards in a layer, beside experts": "longcat_flash",
 }
 
