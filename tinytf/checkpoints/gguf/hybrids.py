@@ -1,6 +1,7 @@
 """GGUF architectures with layers that are not attention: LFM2, Mamba, Granite 4, Qwen3-Next and Qwen3.5."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,22 +17,19 @@ _OF_ATTENTION = ("attention.head_count", "attention.key_length", "feed_forward_l
 _SIZES = tuple(key for key in SIZES if not (isinstance(key, Key) and key.name == _KV))
 
 
-def read_kv_heads(keys: Fields, draft: Draft, other: str) -> dict[str, Any]:
-    """Key and value heads a layer; a layer with 0 has the ``other`` mixer."""
+def _short_convolutions(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Short convolutions where there are no keys and values."""
     counts = keys.array(_KV, int, count=draft["n_layers"])
     if not any(counts):
         raise keys.fault(f"{_KV} leaves no layer with attention")
-    return {"n_kv_heads": max(counts), **by_layer(mixer=tuple("attention" if count else other for count in counts))}
-
-
-def _convolutions(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    return {"conv_width": keys.whole("shortconv.l_cache", least=1), **read_kv_heads(keys, draft, "short_convolution")}
+    kinds = tuple("attention" if count else "short_convolution" for count in counts)
+    return {"conv_width": keys.whole("shortconv.l_cache", least=1), "n_kv_heads": max(counts), **by_layer(mixer=kinds)}
 
 
 LFM2 = replace(
     QWEN2,
     name="lfm2",
-    settings=(*_SIZES, RMS_NORM, *ROTARY, SCALING, Group(_convolutions)),
+    settings=(*_SIZES, RMS_NORM, *ROTARY, SCALING, Group(_short_convolutions)),
     fixed={**QWEN2.fixed, "qk_norm": True},
     stored={
         **STORED,
@@ -55,9 +53,9 @@ LFM2_MOE = replace(
 )
 
 
-def _inner(keys: Fields, heads: int) -> dict[str, Any]:
-    """The heads of a Mamba-2 layer."""
-    inner = keys.whole("ssm.inner_size", least=1)
+def _inner(keys: Fields) -> dict[str, Any]:
+    """The heads of a state whose rows are keys: of Mamba-2, or of a gated delta rule."""
+    heads, inner = keys.whole("ssm.time_step_rank", least=1), keys.whole("ssm.inner_size", least=1)
     if inner % heads:
         raise keys.fault(f"ssm.inner_size {inner:,} is not divisible by {heads:,} heads")
     return {
@@ -74,15 +72,25 @@ def _convolution(keys: Fields, tensors: Tensors) -> dict[str, Any]:
 
 
 def _mamba2(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    return {**_inner(keys, keys.whole("ssm.time_step_rank", least=1)), **_convolution(keys, tensors)}
+    return {**_inner(keys), **_convolution(keys, tensors)}
+
+
+def _channels(keys: Fields) -> dict[str, Any]:
+    """The heads of Mamba: groups of up to 64 channels, which change no number."""
+    inner = keys.whole("ssm.inner_size", least=1)
+    width = math.gcd(inner, 64)
+    return {
+        "n_heads": inner // width,
+        "n_kv_heads": 1,
+        "d_head": keys.whole("ssm.state_size", least=1),
+        "d_value": width,
+    }
 
 
 def _mamba(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """Groups of up to 64 channels, which change no number. No key has the ε of Falcon-Mamba's inner norms, 1e-6."""
-    inner = keys.whole("ssm.inner_size", least=1)
-    width = math.gcd(inner, 64)
-    sizes = {"n_heads": inner // width, "d_head": keys.whole("ssm.state_size", least=1), "d_value": width}
+    """No key has the ε of Falcon-Mamba's inner norms, 1e-6."""
     normed = {"inner_norm": "plain", "inner_norm_eps": 1e-6} if keys.flag("ssm.dt_b_c_rms", False) else {}
+    sizes = {name: size for name, size in _channels(keys).items() if name != "n_kv_heads"}
     rank = keys.whole("ssm.time_step_rank", least=1)
     return {**sizes, **normed, "dt_rank": rank, **_convolution(keys, tensors)}
 
@@ -137,16 +145,22 @@ MAMBA = replace(
 """Mamba and Falcon-Mamba."""
 
 
+def _mixers(
+    draft: Draft, kinds: Sequence[str], own: dict[str, Any], kv_heads: Sequence[int], **more: tuple[Any, ...]
+) -> dict[str, Any]:
+    """The mixer of each layer and its heads: those of attention, its ``own``, or none; and ``more`` by layer."""
+    attention = {"n_heads": draft["n_heads"], "d_head": draft["d_head"], "d_value": draft["d_head"]}
+    of_kind = {"attention": attention, "none": dict.fromkeys(own, 0)}
+    layers = [{"n_kv_heads": count, **of_kind.get(kind, own)} for kind, count in zip(kinds, kv_heads, strict=True)]
+    return by_layer(mixer=tuple(kinds), **more, **{name: tuple(layer[name] for layer in layers) for name in own})
+
+
 def _granite(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """State spaces where there are no keys and values; a text has positions if their scaling was trained."""
     counts = keys.array(_KV, int, count=draft["n_layers"])
-    own = _inner(keys, keys.whole("ssm.time_step_rank", least=1))
-    attention = {"n_heads": draft["n_heads"], "d_head": draft["d_head"], "d_value": draft["d_head"]}
-    layers = [own if not count else {**attention, "n_kv_heads": count} for count in counts]
-    sizes = {name: tuple(layer[name] for layer in layers) for name in own}
+    kinds = ["attention" if count else "mamba2" for count in counts]
     positions = "rotary" if keys.flag("rope.scaling.finetuned", False) else "none"
-    kinds = tuple("attention" if count else "mamba2" for count in counts)
-    return {"positions": positions, **_convolution(keys, tensors), **by_layer(mixer=kinds, **sizes)}
+    return {"positions": positions, **_convolution(keys, tensors), **_mixers(draft, kinds, _inner(keys), counts)}
 
 
 GRANITE_HYBRID = replace(
@@ -166,13 +180,10 @@ GRANITE_HYBRID = replace(
 
 def _delta(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Gated delta rules in all but the last of every few layers; attention has other heads."""
-    heads, layers = keys.whole("ssm.time_step_rank", least=1), range(draft["n_layers"])
-    own, interval = _inner(keys, heads), keys.whole("full_attention_interval", 4, least=1)
-    attention = {name: draft[name] for name in ("n_heads", "n_kv_heads", "d_head")} | {"d_value": draft["d_head"]}
-    kinds = tuple("gated_delta" if (layer + 1) % interval else "attention" for layer in layers)
-    chosen = [own if kind == "gated_delta" else attention for kind in kinds]
-    sizes = {name: tuple(layer[name] for layer in chosen) for name in own}
-    return {"conv_width": keys.whole("ssm.conv_kernel", least=1), **by_layer(mixer=kinds, **sizes)}
+    layers, interval = range(draft["n_layers"]), keys.whole("full_attention_interval", 4, least=1)
+    kinds = ["gated_delta" if (layer + 1) % interval else "attention" for layer in layers]
+    heads = _mixers(draft, kinds, _inner(keys), [draft["n_kv_heads"]] * len(layers))
+    return {"conv_width": keys.whole("ssm.conv_kernel", least=1), **heads}
 
 
 def _sections(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
@@ -252,15 +263,9 @@ QWEN3_5_MOE = replace(
 def _nemotron(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """A layer has keys and values, a feed-forward, or a state space; steps have a least size, for which is no key."""
     counts, widths = (keys.array(name, int, count=draft["n_layers"]) for name in (_KV, "feed_forward_length"))
-    own = _inner(keys, keys.whole("ssm.time_step_rank", least=1))
-    attention = {"n_heads": draft["n_heads"], "d_head": draft["d_head"], "d_value": draft["d_head"]}
-    layers = [
-        {**attention, "n_kv_heads": count} if count else dict.fromkeys(own, 0) if width else own
-        for count, width in zip(counts, widths, strict=True)
-    ]
-    kinds = tuple("attention" if n else "none" if width else "mamba2" for n, width in zip(counts, widths, strict=True))
-    sizes = {name: tuple(layer[name] for layer in layers) for name in own}
-    return {"dt_floor": 1e-3, **_convolution(keys, tensors), **by_layer(mixer=kinds, d_ff=tuple(widths), **sizes)}
+    kinds = ["attention" if n else "none" if width else "mamba2" for n, width in zip(counts, widths, strict=True)]
+    heads = _mixers(draft, kinds, _inner(keys), counts, d_ff=tuple(widths))
+    return {"dt_floor": 1e-3, **_convolution(keys, tensors), **heads}
 
 
 def _shared_width(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
@@ -290,20 +295,9 @@ NEMOTRON_H_MOE = replace(
 
 def _jamba(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Mamba with normed queries, keys and steps where there are no keys and values."""
-    counts, inner = keys.array(_KV, int, count=draft["n_layers"]), keys.whole("ssm.inner_size", least=1)
-    width = math.gcd(inner, 64)
-    own = {
-        "n_heads": inner // width,
-        "n_kv_heads": 1,
-        "d_head": keys.whole("ssm.state_size", least=1),
-        "d_value": width,
-    }
-    attention = {"n_heads": draft["n_heads"], "d_head": draft["d_head"], "d_value": draft["d_head"]}
-    layers = [{**attention, "n_kv_heads": count} if count else own for count in counts]
-    kinds = tuple("attention" if count else "mamba" for count in counts)
-    sizes = {name: tuple(layer[name] for layer in layers) for name in own}
-    rank = keys.whole("ssm.time_step_rank", least=1)
-    return {"dt_rank": rank, "d_expert": draft["d_ff"], **_convolution(keys, tensors), **by_layer(mixer=kinds, **sizes)}
+    counts, rank = keys.array(_KV, int, count=draft["n_layers"]), keys.whole("ssm.time_step_rank", least=1)
+    heads = _mixers(draft, ["attention" if count else "mamba" for count in counts], _channels(keys), counts)
+    return {"dt_rank": rank, "d_expert": draft["d_ff"], **_convolution(keys, tensors), **heads}
 
 
 JAMBA = replace(
