@@ -53,6 +53,7 @@ class TrainingProgress:
         elif self.stream.isatty() and not total:
             self.clear()
             self.counting = CountedLine(task, self.stream)
+            self.counting.start()
         elif self.stream.isatty():
             if self.counting is not None:
                 self.clear()

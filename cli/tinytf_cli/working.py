@@ -14,12 +14,19 @@ _META_KEY = "tinytf.working"
 
 
 class CountedLine:
-    """A line that a thread redraws on ``stream``; ``stop`` erases it for good. Without a stream nothing is drawn."""
+    """A line that a thread redraws on ``stream`` from ``start`` on; ``stop`` erases it for good.
+
+    Without a stream nothing is drawn. Whoever starts it has to be sure to stop it, even if interrupted in between.
+    """
 
     def __init__(self, label: str, stream: TextIO | None) -> None:
         self._stopped, self._thread = threading.Event(), None
         if stream is not None:
             self._thread = threading.Thread(target=self._draw, args=(label, stream), daemon=True)
+
+    def start(self) -> None:
+        """Draw from now on."""
+        if self._thread is not None:
             self._thread.start()
 
     def _draw(self, label: str, stream: TextIO) -> None:
@@ -35,7 +42,7 @@ class CountedLine:
 
     def stop(self) -> None:
         self._stopped.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
 
@@ -50,12 +57,14 @@ def working(label: str, *, shows_itself: bool = False) -> Iterator[None]:
         yield
         return
     stream = None if shows_itself or sys.stderr is None or not sys.stderr.isatty() else sys.stderr
-    context.meta[_META_KEY] = line = CountedLine(label, stream)
+    line = CountedLine(label, stream)
     try:
+        context.meta[_META_KEY] = line
+        line.start()  # in here, for Ctrl-C may come before it returns
         yield
     finally:
-        del context.meta[_META_KEY]
         line.stop()
+        context.meta.pop(_META_KEY, None)
 
 
 def quiet() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr
@@ -58,6 +59,21 @@ def test_it_says_what_works_and_is_erased() -> None:
             before = screen.getvalue()
             time.sleep(0.1)
         assert screen.getvalue() == before
+
+
+def test_ctrl_c_while_it_begins_leaves_no_line_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that goes on was drawn over the prompt of a session, for good."""
+    begin, screen = threading.Thread.start, Screen()
+
+    def interrupted(thread: threading.Thread) -> None:
+        begin(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with redirect_stderr(screen), pytest.raises(KeyboardInterrupt), working("run"):
+        pass
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("(_draw)")]
+    assert module._META_KEY not in click.get_current_context().meta
 
 
 def test_nothing_is_said_off_a_terminal_by_what_shows_itself_and_inside_another() -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from architectures import KINDS, config_of
 from caught_gradients import IDS, MODELS, by_autograd, loss, model_of, traced
 from covering import along
 
@@ -22,7 +23,8 @@ from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.trace.hooks import tap_steps
 
-EXPERTS = [name for name in MODELS if "experts" in name]
+ROUTED = [kind for kind in KINDS if any(block.feed_forward.mixture.experts for block in config_of(kind).blocks)]
+EXPERTS = [name for name in MODELS if name.startswith(tuple(ROUTED))]
 
 
 @along({"name": [name for name in MODELS if name not in EXPERTS], "dtype": [torch.float64, torch.float32]})

@@ -33,12 +33,13 @@ class Seen:
 
     def until(self, holds: Callable[[str], bool], what: str) -> str:
         """Wait until the screen is so; the answer is the screen."""
-        shown = "\n".join(self.screen.display)
+        shown, until = "\n".join(self.screen.display), time.monotonic() + _PATIENCE
         while not holds(shown):
             try:
-                self.stream.feed(self.child.read_nonblocking(65536, timeout=_PATIENCE))
+                self.stream.feed(self.child.read_nonblocking(65536, timeout=until - time.monotonic()))
             except (pexpect.TIMEOUT, pexpect.EOF):
                 pytest.fail(f"never seen: {what}\n{shown}")
+            assert time.monotonic() < until, f"something is drawn all the time, but never seen: {what}\n{shown}"
             shown = "\n".join(self.screen.display)
         return shown
 
