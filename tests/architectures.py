@@ -522,6 +522,20 @@ KINDS: dict[str, dict[str, Any]] = {
         "d_expert": 9,
         "by_layer": (("mixer", ("lightning", "attention")), ("decay_scale", (1.00001, 1.0))),
     },
+    "mamba-2 and attention side by side": {
+        **LLAMA,
+        "conv_width": 3,
+        "state_norm": False,
+        "by_layer": (
+            ("mixer", ("mamba2", "attention")),
+            ("norm_below", (False, True)),
+            ("d_ff", (0, 40)),
+            ("n_heads", (6, 4)),
+            ("n_kv_heads", (2, 2)),
+            ("d_head", (5, 6)),
+            ("d_value", (8, 6)),
+        ),
+    },
     "residuals of normed inputs": {**LLAMA, "n_kv_heads": 2, "residual_of": "normed"},
     "nemotron-h, a mixer or a feed-forward a layer": {
         **LLAMA,

@@ -532,6 +532,33 @@ def _as_granite_hybrid(name: str, numbers: Array, config: Any) -> Tensors:
         yield from _permuted(name, numbers, config)
 
 
+_FALCON_H1 = {
+    "mamba_d_ssm": 64, "mamba_n_heads": 16, "mamba_d_head": 4, "mamba_n_groups": 2, "mamba_d_state": 6,
+    "mamba_d_conv": 3, "mlp_multipliers": [0.9, 1.4], "ssm_multipliers": [0.7, 1.2, 0.6, 1.1, 0.8],
+    "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.7, "attention_in_multiplier": 1.2, "key_multiplier": 0.6,
+    "attention_out_multiplier": 0.8, "embedding_multiplier": 3.0, "lm_head_multiplier": 0.4,
+}  # fmt: skip
+
+
+def _as_falcon_h1(name: str, numbers: Array, config: Any) -> Tensors:
+    """Weights times the multipliers of what they give or are given."""
+    c, inner, state = config, config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+    sections = np.repeat(c.ssm_multipliers, [inner, inner, state, state, c.mamba_n_heads]).astype(np.float32)
+    factors = {
+        "embed_tokens": c.embedding_multiplier,
+        "lm_head": c.lm_head_multiplier,
+        "q_proj": c.attention_in_multiplier,
+        "k_proj": c.attention_in_multiplier * c.key_multiplier,
+        "v_proj": c.attention_in_multiplier,
+        "o_proj": c.attention_out_multiplier,
+        "in_proj": c.ssm_in_multiplier * sections[:, None],
+        "out_proj": c.ssm_out_multiplier,
+        "gate_proj": c.mlp_multipliers[0],
+        "down_proj": c.mlp_multipliers[1],
+    }
+    yield from _as_mamba(name, numbers * factors.get(name.split(".")[-2], 1.0), config)
+
+
 _GEMMA4 = {
     "num_hidden_layers": 4, "head_dim": 8, "global_head_dim": 12, "num_global_key_value_heads": 1,
     "attention_k_eq_v": True, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -1220,6 +1247,13 @@ CONVERSIONS: dict[str, Conversion] = {
         _of_gemma4,
         _as_gemma4,
         lambda: {"rope_freqs.weight": [1.0] * 3 + [1e30] * 3},
+    ),
+    "falcon-h1": Conversion(ARCH.FALCON_H1, _decoder("FalconH1", **_FALCON_H1), _of_mamba, _as_falcon_h1),
+    "falcon-h1, normed": Conversion(
+        ARCH.FALCON_H1,
+        _decoder("FalconH1", **{**_FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+        _of_mamba,
+        _as_falcon_h1,
     ),
     "nemotron_h": Conversion(
         ARCH.NEMOTRON_H,

@@ -56,14 +56,15 @@ def test_nor_have_the_built_in_models(name: str, text: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_weight_that_is_no_number_is_found_where_it_is_used(name: str) -> None:
     third, config = slice(3, 4), model_of(name).config
-    if count := config.at(0).experts:
-        trace = forward_of(changed(name, "blocks.0.ffn.experts.up.weight", (slice(None), third), math.nan))
-        step, sent = "L0.expert.hidden", trace["L0.ffn.chosen"].mT.nonzero()  # (E, T)
-        clause = f"{len(sent)} of {count * 10 * config.at(0).d_expert:,} entries are NaN, the first at "
+    at = next(layer for layer in range(config.n_layers) if config.at(layer).d_ff)
+    if count := config.at(at).experts:
+        trace = forward_of(changed(name, f"blocks.{at}.ffn.experts.up.weight", (slice(None), third), math.nan))
+        step, sent = f"L{at}.expert.hidden", trace[f"L{at}.ffn.chosen"].mT.nonzero()  # (E, T)
+        clause = f"{len(sent)} of {count * 10 * config.at(at).d_expert:,} entries are NaN, the first at "
         clause += f"expert {int(sent[0, 0])}, token {int(sent[0, 1])}, d_expert 3"
     else:
-        trace = forward_of(changed(name, "blocks.0.ffn.up.weight", third, math.nan))
-        step, clause = "L0.ffn.hidden", "10 of 400 entries are NaN, the first at token 0, d_ff 3"
+        trace = forward_of(changed(name, f"blocks.{at}.ffn.up.weight", third, math.nan))
+        step, clause = f"L{at}.ffn.hidden", "10 of 400 entries are NaN, the first at token 0, d_ff 3"
     assert first_fault(trace) == Fault(step, "forward", "nan", clause)
     assert first_not_finite(trace) == step
 

@@ -180,6 +180,19 @@ def _minimax(**settings: Any) -> nn.Module:
     return _decoder("MiniMax", num_local_experts=5, num_experts_per_tok=2, **{"head_dim": 6, **settings})
 
 
+def _falcon_h1(scaled: bool, **settings: Any) -> nn.Module:
+    scales = {
+        "ssm_in_multiplier": 1.3,
+        "ssm_out_multiplier": 0.3,
+        "attention_in_multiplier": 1.2,
+        "key_multiplier": 0.6,
+    }
+    scales |= {"attention_out_multiplier": 0.8, "embedding_multiplier": 3.0, "lm_head_multiplier": 0.4}
+    several = {"mlp_multipliers": [0.9, 1.4], "ssm_multipliers": [0.7, 1.2, 0.6, 1.1, 0.8]}
+    odd = {**_MAMBA2, "mamba_d_ssm": 48, "mamba_chunk_size": 4}
+    return _decoder("FalconH1", **{**odd, **(scales | several if scaled else {}), **settings})
+
+
 def _nemotron_h(*kinds: str, **settings: Any) -> nn.Module:
     odd = {"mamba_num_heads": 12, "mamba_head_dim": 4, "n_groups": 3, "ssm_state_size": 5, "conv_kernel": 3}
     odd |= {"chunk_size": 4, "head_dim": 8, "layer_norm_epsilon": 1e-3, "time_step_min": 0.4, "rms_norm_eps": None}
@@ -745,6 +758,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "jamba, dense, and convolutions without biases": lambda: _jamba(
         num_experts=1, mamba_conv_bias=False, tie_word_embeddings=True, attn_layer_offset=0
     ),
+    "falcon-h1": lambda: _falcon_h1(True),
+    "falcon-h1, normed": lambda: _falcon_h1(
+        False, mamba_rms_norm=True, mamba_norm_before_gate=False, tie_word_embeddings=True, num_hidden_layers=1
+    ),
     "nemotron-h": lambda: _nemotron_h("mlp", "linear_attention", "full_attention", "linear_attention"),
     "nemotron-h, experts": lambda: _nemotron_h(
         "moe",
@@ -1005,6 +1022,11 @@ def is_encoder(family: str) -> bool:
 class Pair:
     theirs: nn.Module
     ours: Transformer
+
+    @property
+    def split(self) -> int:
+        """How many of our layers are one of theirs."""
+        return 2 if self.theirs.config.model_type == "falcon_h1" else 1
 
 
 def last_states(model: Transformer, hidden: Tensor) -> Tensor:

@@ -124,6 +124,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "mamba_num_heads": 6,
         "mamba_head_dim": 8,
     },
+    "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 48},
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 3},
     "falcon_mamba": {"intermediate_size": 2 * C},
     **dict.fromkeys(("axk1", "axk2", "longcat_flash"), _LATENT),

@@ -53,6 +53,8 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
     kind, config = models.theirs.config.model_type, models.ours.config
     if kind in ("nomic_bert", "jina_embeddings_v3", "gte"):
         pytest.skip("its modules have other names than it is stored under")
+    if kind == "falcon_h1" and models.theirs.config.key_multiplier != 1:
+        pytest.skip("its multipliers are part of our weights")
     kept, trace = given_by_modules(models.theirs), record(models.ours, encoding_of(IDS))
     dump = Dump(Path("x.npz"), {name: tuple(one.shape) for name, one in kept.items()}, kept.__getitem__)
     dumped = DumpSide.of(dump, config, None, encoding_of(IDS), table=TABLES[kind].with_head(config))

@@ -54,6 +54,8 @@ def test_every_module_gives_what_theirs_gives(models):
     """But for the embeddings, whose scale stands elsewhere there."""
     if models.theirs.config.model_type in ("nomic_bert", "jina_embeddings_v3", "gte"):
         pytest.skip("it is stored under other names than its modules have, and comes back to those when it is opened")
+    if models.theirs.config.model_type == "falcon_h1" and models.theirs.config.key_multiplier != 1:
+        pytest.skip("its multipliers are part of our weights")
     ours, theirs, table = (
         models.ours,
         models.theirs,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -70,8 +70,8 @@ class Stored:
     counts the heads, or are that number. ``transposed`` matrices are (in, out). With ``by_row``, our vector is stored
     as a matrix with that many rows; with ``stacked``, the matrices of all experts as one, (E·rows, columns); with
     ``apart``, our matrix as one for each of that many heads, (H, rows, columns); with ``of_layers``, those of all
-    layers in one, side by side along ``axis``. ``offset`` is added to a stored weight
-    to get ours.
+    layers in one, side by side along ``axis``. A stored tensor times ``factor`` is ours,
+    and ``offset`` is added to a stored weight.
 
     {e} in the name stands for the expert where each is stored separately, or with ``by_row`` for the row; ``expert`` is
     its number, and ``rows`` how many rows our vector has. ``instead`` is
@@ -95,6 +95,7 @@ class Stored:
     apart: str = ""
     of_layers: bool = False
     offset: float = 0.0
+    factor: float = 1.0
     axis: int = 0
     bare: bool = False
     bias: str = ""
@@ -157,6 +158,7 @@ class Stored:
             piece = piece.unflatten(axis, heads_of).transpose(axis, axis + 1).flatten(axis, axis + 2)
         if self.rate and kind == "weight":
             piece = (-piece).log()
+        piece = piece * self.factor if self.factor != 1 else piece
         return piece + self.offset if self.offset else piece
 
     def _regroup_rotary(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
@@ -173,6 +175,7 @@ class Stored:
     def laid(self, piece: Tensor, config: ModelConfig) -> Tensor:
         """Our tensor with offset and row order as stored, before it is joined with the other parts."""
         piece = piece - self.offset if self.offset else piece
+        piece = piece / self.factor if self.factor != 1 else piece
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
         return self._roll_heads(piece, config, -config.rope.width) if self.rotary_last else piece
@@ -263,7 +266,8 @@ class FamilyTable:
     ``fixed`` are our fields that are the same in the whole family. ``only`` are keys that must have one of these
     values, since others change the numbers; ``harmless`` keys never do. Tensor names omit the ``prefix`` that all but
     those ``outside`` have; ``spellings`` replaces older names. ``skipped`` tensors are not read. ``copies`` maps the
-    name of a tensor that may be stored twice to its main name.
+    name of a tensor that may be stored twice to its main name. ``split`` consecutive layers of ours are stored as one;
+    ``factors`` gives numbers that a file multiplies the weights of our modules by.
     """
 
     name: str
@@ -277,6 +281,24 @@ class FamilyTable:
     spellings: tuple[tuple[str, str], ...] = ()
     skipped: tuple[Skip, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
+    split: int = 1
+    factors: Callable[[Fields], Mapping[str, float]] = lambda _: {}
+
+    def with_factors(self, fields: Fields) -> Self:
+        """The table for one file, with its factors."""
+        factors = self.factors(fields)
+        return (
+            replace(
+                self,
+                stored={ours: replace(layout, factor=factors.get(ours, 1.0)) for ours, layout in self.stored.items()},
+            )
+            if factors
+            else self
+        )
+
+    def stored_layer(self, layer: int, config: ModelConfig) -> int:
+        """The number under which one of our layers is stored."""
+        return config.group_of(layer) // self.split
 
     def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
         """Our configuration from the keys of a file and the stored tensors."""
@@ -300,7 +322,7 @@ class FamilyTable:
         module, _, kind = parameter.rpartition(".")
         name, layer = _split_layer(module)
         if layer and config is not None:
-            layer = str(config.group_of(int(layer)))
+            layer = str(self.stored_layer(int(layer), config))
         layout = self.stored[name]
         if layout.of_layers and config is not None:
             layout = replace(layout, part=int(layer), parts=("switch",) * config.n_layers)

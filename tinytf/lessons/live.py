@@ -37,7 +37,7 @@ class Live:
     Lessons follow one head, ``place`` or the first of the first block, and one token, ``here``: the last token of a
     decoder; the first mask of an encoder, or its last word if nothing is masked. ``row`` is the query whose attention
     is worked through. A ``trace`` is taken instead of a recording of the text. Raises UsageError for a model without
-    scaling or positions, and for a decoder without its mask.
+    scaling or positions, for a decoder without its mask, and for layers without a norm or feed-forward of their own.
     """
 
     def __init__(
@@ -50,6 +50,11 @@ class Live:
             raise UsageError(
                 f"one lesson is about {missing[0]}, which this model lacks",
                 "choose a model that nothing was left out of",
+            )
+        if any(block.norms.norm_below or not block.feed_forward.d_ff for block in model.config.blocks):
+            raise UsageError(
+                "lessons are about layers with a norm, attention and a feed-forward each, which this model lacks",
+                "choose a model whose layers are alike",
             )
         if text is None:
             shows_mask = not model.config.causal and model.tokenizer.mask_id is not None

@@ -22,17 +22,20 @@ class Mamba2(MatrixState):
 
     Each passes through a convolution over ``conv_width`` tokens, with a ``conv_bias``. A head's state is a matrix S
     (K, D): each token scales it by its decay, writes Δ·v at its key, and reads q·S + D·v, gated and then normed. The
-    step Δ is at least ``dt_floor``.
+    step Δ is at least ``dt_floor``. Without its ``state_norm`` what is read is only gated (Falcon-H1).
     """
 
     called, noun = "mamba2", "a state space"
     conv_bias: bool = leaf(False)
     dt_floor: float = leaf(0.0, NOT_NEGATIVE)
+    state_norm: bool = leaf(True)
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
             "recurrence": listed(
-                f"Mamba-2 of {self.sizes_in_words()}", self.dt_floor > 0 and f"steps of at least {self.dt_floor:g}"
+                f"Mamba-2 of {self.sizes_in_words()}",
+                self.dt_floor > 0 and f"steps of at least {self.dt_floor:g}",
+                not self.state_norm and "not normed after its gate",
             ),
             "biases": "convolutions" if self.conv_bias else "",
         }
@@ -77,12 +80,16 @@ ROWS: tuple[Step, ...] = (
     Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
          make=project, module="mamba.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_out", OF_HEADS, ("gate", "head_out"), "v",
-         make=activate),
+         when=lambda c: c.state_norm, make=activate),
+    Step("head_gated", "what is read, gated and not normed", "SiLU(gate) ⊙ head_out", OF_HEADS, ("gate", "head_out"),
+         "v", recorded=True, when=lambda c: not c.state_norm, make=activate),
     Step("head_norm", "what is read, gated and normed", "RMSNorm(head_gated) over {mamba_normed}", OF_HEADS,
-         ("head_gated",), "v", recorded=True, make=lambda o, c: o.HeadNorm(False, c.norm_eps, ("gain",), c.n_kv_heads),
+         ("head_gated",), "v", recorded=True, when=lambda c: c.state_norm,
+         absent="what is read is not normed in this model",
+         make=lambda o, c: o.HeadNorm(False, c.norm_eps, ("gain",), c.n_kv_heads),
          module="mamba.norm", matrix="gain"),
     Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
-         ("head_norm",), "v", make=lambda o, _: o.Concat()),
+         ("<gated>",), "v", make=lambda o, _: o.Concat()),
     Step("attn", "output of the state space", "concat·W_O", WIDE, ("concat",), "attention", recorded=True,
          make=project, module="mamba.o", matrix="W_O"),
 )  # fmt: skip
@@ -101,5 +108,5 @@ def formulas(c: Config) -> dict[str, str]:
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that each placeholder among the inputs of these rows stands for; none here."""
-    return {}
+    """The steps that each placeholder among the inputs of these rows stands for."""
+    return {"<gated>": ("head_norm" if c.state_norm else "head_gated",)}

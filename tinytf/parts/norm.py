@@ -30,7 +30,8 @@ class Norms(Part):
     On the inputs of attention and feed-forward (``pre``), on their outputs (``output``), on ``both``, or on the
     residual sums (``post``). Without ``input_norm`` attention in a pre-norm block reads the stream as it is. Norms have
     a ``norm_gain``, and LayerNorms a ``norm_bias`` too. With a ``shared_norm`` the feed-forward of a parallel block
-    reads norm1, as attention does, and there is no norm2.
+    reads norm1, as attention does, and there is no norm2. With ``norm_below`` the mixer reads norm1 of the layer below:
+    two mixers side by side are two layers, the second with the feed-forward of both (Falcon-H1).
     """
 
     norm: str = choice("layernorm", "rmsnorm")
@@ -40,8 +41,11 @@ class Norms(Part):
     norm_order: str = choice(*NORMED, differs=True)
     input_norm: bool = leaf(True, differs=True)
     shared_norm: bool = leaf(False)
+    norm_below: bool = leaf(False, differs=True)
 
     def require(self) -> None:
+        if self.norm_below and not (self.norm_order == "pre" and self.input_norm and not self.shared_norm):
+            raise ConfigError("norm_below needs norm_order 'pre', with an input_norm and without a shared_norm")
         if self.norm == "layernorm" and self.norm_bias and not self.norm_gain:
             raise ConfigError("norm_bias is true, but norm_gain is false", "a norm without a gain has no bias either")
 
@@ -58,6 +62,7 @@ class Norms(Part):
                 f"ε = {self.norm_eps:g}",
                 f"{' and '.join(self.learned)} learned" if self.learned else "nothing learned",
                 not self.input_norm and "none before attention",
+                self.norm_below and "that of the layer below before attention",
             ),
             "residual": "one norm for both" if self.shared_norm else "",
         }
@@ -150,7 +155,10 @@ BEFORE_MIXER: tuple[Step, ...] = (
     Step("in", "block input", "x", WIDE, (), recorded=True, from_stream=True,
          make=lambda o, c: o.Same() if c.d_layer_input else o.Add()),
     Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",),
-         when=lambda c: normed_input(c) and has_mixer(c), make=make_norm, module="norm1", matrix="gain"),
+         when=lambda c: normed_input(c) and has_mixer(c) and not c.norm_below, make=make_norm, module="norm1",
+         matrix="gain"),
+    Step("norm1", "norm of the layer below", "n = norm1 of the layer below", WIDE, ("norm1",),
+         when=lambda c: has_mixer(c) and c.norm_below, recorded=True, make=lambda o, _: o.Same(), below=True),
 )  # fmt: skip
 """From the residual stream to the input of attention."""
 BETWEEN: tuple[Step, ...] = (

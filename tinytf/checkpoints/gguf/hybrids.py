@@ -178,6 +178,31 @@ GRANITE_HYBRID = replace(
 )
 
 
+def _falcon_h1(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Mamba-2 and attention side by side, two layers here; weights are stored times the multipliers of the model."""
+    layers = draft["n_layers"]
+    kinds, widths = ["mamba2", "attention"] * layers, (0, draft["d_ff"]) * layers
+    heads = _mixers(
+        draft, kinds, _inner(keys), [draft["n_kv_heads"]] * len(kinds), d_ff=widths, norm_below=(False, True) * layers
+    )
+    return {
+        "n_layers": len(kinds),
+        "state_norm": any(name.endswith(".ssm_norm.weight") for name in tensors),
+        **_convolution(keys, tensors),
+        **heads,
+    }
+
+
+FALCON_H1 = replace(
+    QWEN2,
+    name="falcon-h1",
+    settings=(*SIZES, RMS_NORM, *ROTARY, SCALING, Group(_falcon_h1)),
+    stored={**STORED, **_STATE_SPACE, "blocks.{n}.norm2": Stored("blk.{n}.ffn_norm", bare=True)},
+    harmless=(*QWEN2.harmless, "attention.layer_norm_epsilon"),
+    split=2,
+)
+
+
 def _delta(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Gated delta rules in all but the last of every few layers; attention has other heads."""
     layers, interval = range(draft["n_layers"]), keys.whole("full_attention_interval", 4, least=1)

@@ -44,6 +44,7 @@ from tinytf.checkpoints.huggingface.encoders import (
     XLM_ROBERTA_XL,
 )
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, PHIMOE, QWEN2_MOE, QWEN3_MOE
+from tinytf.checkpoints.huggingface.falcon_h1 import FALCON_H1
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
@@ -149,7 +150,7 @@ FAMILIES: Mapping[str, Family] = {
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
-        BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID,
+        BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
     )
 }  # fmt: skip
 
@@ -189,6 +190,7 @@ def checkpoint_of(
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
         config = family.read(fields, tensors)
+    family = family.with_factors(fields)
     unknown_keys = tuple(fields.unknown({*HARMLESS, *family.harmless}))
     message = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
     notes = (f"{message}: {', '.join(unknown_keys)}",) if unknown_keys else ()

@@ -23,13 +23,13 @@ _ONLY = {"mamba_proj_bias": (False,), "time_step_limit": NO_LIMIT}
 def _read_sizes(fields: Fields, draft: Draft) -> dict[str, int]:
     """The heads of a state space; by default they are together mamba_expand times as wide as the model."""
     heads = fields.whole("mamba_n_heads", 128, least=1)
-    inner = fields.whole("mamba_expand", 2, least=1) * draft["d_model"]
+    inner = fields.whole("mamba_d_ssm", fields.whole("mamba_expand", 2, least=1) * draft["d_model"], least=1)
     width = inner // heads if fields.data.get("mamba_d_head") in (None, "auto") else fields.whole("mamba_d_head")
     groups, state = fields.whole("mamba_n_groups", 1, least=1), fields.whole("mamba_d_state", 256, least=1)
     return {"n_heads": heads, "n_kv_heads": groups, "d_head": state, "d_value": width}
 
 
-def _read_mamba(fields: Fields, draft: Draft, kinds: list[str]) -> dict[str, Any]:
+def read_mamba(fields: Fields, draft: Draft, kinds: list[str]) -> dict[str, Any]:
     """The settings of layers of these kinds."""
     attention = {**draft, "d_head": draft["d_model"] // draft["n_heads"]}
     convolution = {
@@ -39,7 +39,7 @@ def _read_mamba(fields: Fields, draft: Draft, kinds: list[str]) -> dict[str, Any
     return {**mixers(attention, kinds, {"mamba2": _read_sizes(fields, draft)}), **convolution}
 
 
-def _write_mamba(config: ModelConfig) -> dict[str, Any]:
+def write_mamba(config: ModelConfig) -> dict[str, Any]:
     layers = [config.at(layer) for layer in range(config.n_layers)]
     mamba = next((layer for layer in layers if layer.mixer == "mamba2"), None)
     if mamba is None:
@@ -61,7 +61,7 @@ def _attention_indices(config: ModelConfig) -> list[int]:
 
 def _read_bamba(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     attending = fields.array("attn_layer_indices", int, ())
-    return _read_mamba(fields, draft, ["attention" if n in attending else "mamba2" for n in range(draft["n_layers"])])
+    return read_mamba(fields, draft, ["attention" if n in attending else "mamba2" for n in range(draft["n_layers"])])
 
 
 _IN = "layers.{n}.mamba"
@@ -99,7 +99,7 @@ BAMBA = replace(
         *HEAD_AND_ACTIVATION,
         BIASES,
         Key("mlp_bias", "ffn_bias", False),
-        Group(_read_bamba, lambda config: {**_write_mamba(config), "attn_layer_indices": _attention_indices(config)}),
+        Group(_read_bamba, lambda config: {**write_mamba(config), "attn_layer_indices": _attention_indices(config)}),
     ),
     stored={
         **LLAMA.stored,
@@ -120,7 +120,7 @@ def _read_granite(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, A
     shared, experts = fields.whole("shared_intermediate_size", 1024), fields.whole("num_local_experts", 8)
     mixed = {"experts": experts, "d_shared": shared, "experts_per_token": fields.whole("num_experts_per_tok", 2)}
     return {
-        **_read_mamba(fields, draft, [fields.meaning("layer_types", kind, _KINDS) for kind in layer_types]),
+        **read_mamba(fields, draft, [fields.meaning("layer_types", kind, _KINDS) for kind in layer_types]),
         **(mixed if experts else {"d_ff": shared}),
     }
 
@@ -130,7 +130,7 @@ def _write_granite(config: ModelConfig) -> dict[str, Any]:
     layers = [words.get(config.at(layer).mixer) for layer in range(config.n_layers)]
     shared = config.d_shared if config.experts else config.d_ff
     mixed = {"num_local_experts": config.experts, "num_experts_per_tok": config.experts_per_token or 1}
-    return {**_write_mamba(config), "layer_types": layers, "shared_intermediate_size": shared, **mixed}
+    return {**write_mamba(config), "layer_types": layers, "shared_intermediate_size": shared, **mixed}
 
 
 _BOTH = "layers.{n}.shared_mlp.input_linear"

@@ -173,7 +173,11 @@ class Layout:
     def _layers(self, number: int | None) -> Sequence[int | None]:
         """The layers stored under a number: several if layers share their weights."""
         config = self.steps.config
-        return [None] if number is None else [n for n in range(config.n_layers) if config.group_of(n) == number]
+        return (
+            [None]
+            if number is None
+            else [n for n in range(config.n_layers) if self.table.stored_layer(n, config) == number]
+        )
 
     def _produced(self, ours: str, layer: int | None) -> list[StepKey]:
         """The steps computed with one of our modules, in one layer or, for a stack of layers, in all."""
