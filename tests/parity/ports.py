@@ -501,7 +501,7 @@ BROKEN: dict[str, Port] = {
         q, k, v, torch.full(q.shape[-2:-1] * 2, -1e30).triu(2)[None, None]))), _FIRST_ATTENTION, "sees the next one"),
     "key heads in turns": Port("smollm2", _in(_LLAMA, "repeat_kv", _tiled), _FIRST_ATTENTION, "in turns"),
     "values rotated": Port("smollm2", lambda model, patch: None, "", ""),
-    "attention of layer 3 not added": Port("smollm2", _zero_attention, "L3.attn", "zero|left out|all 0"),
+    "attention of layer 3 not added": Port("smollm2", _zero_attention, "L3.attn L3.norm2", "attn not added|all 0"),
     # activations, logits
     "GELU": Port("smollm2", _modules("MLP", act_fn=lambda module: nn.GELU()), "L0.ffn.act L0.ffn", "GELU"),
     "exact GELU": Port("gemma3", _modules("MLP", act_fn=lambda module: nn.GELU()), "L0.ffn.act L0.ffn", "GELU"),
@@ -511,10 +511,10 @@ BROKEN: dict[str, Port] = {
     "not renormed": Port("moe", _modules("TopKRouter", norm_topk_prob=False), "L0.ffn.weights L0.ffn", "renorm|sum to 1"),
     "router in bfloat16": Port("moe", _changed("mlp.gate", None, _to(torch.bfloat16)), "L0.router L0.ffn.router",
                                "rounded to bfloat16"),
-    "shared expert missing": Port("hybrid", _skip("mlp.shared_expert", None, lambda g: g[-1](g[0]) * 0), "L0.ffn.shared",
-                                  "shared expert|all 0|zero"),
+    "shared expert missing": Port("hybrid", _skip("mlp.shared_expert", None, lambda g: g[-1](g[0]) * 0),
+                                  "L0.ffn L0.shared.out", "shared.added not added|all 0"),
     "shared expert not gated": Port("hybrid", _skip("mlp.shared_expert_gate", None, lambda g: g[-1](g[0]) * 0 + 40),
-                                    "L0.ffn.shared_gate L0.shared.gate", ""),
+                                    "L0.shared.score", ""),
     # a hybrid
     "decay left out": Port("hybrid", _in(_NEXT, "torch_chunk_gated_delta_rule", _delta(g=lambda g: g * 0)),
                            "L0.head_out L0.read L0.decay L0.attn L0.head_norm L0.head_gated", "decay"),

@@ -1,19 +1,23 @@
-"""Why a step of another program has other numbers: try the usual mistakes of ports on our own inputs.
+"""Why a step of another program has other numbers: a mistake that gives them, and how much of the rest it explains.
 
-A mistake that gives the other program's numbers is the cause, as far as these numbers can tell. Shapes: T tokens,
-H heads, D head width.
+A mistake that gives the other program's numbers is the cause, as far as these numbers can tell. The run is continued
+with it: of several, the one that explains more of the steps that follow is the cause; those that explain as much are
+given together. What then still differs is another mistake.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-import torch
 from torch import Tensor
 
-from tinytf.compare.dumps.fit import distance, in_halves, is_turned
-from tinytf.compare.mistakes import MISTAKES
-from tinytf.compare.mistakes.norms import normed
+from tinytf.compare.attempts import Attempt, attempts
+from tinytf.compare.dumps.dumped import DumpSide
+from tinytf.compare.dumps.fit import distance
+from tinytf.compare.measures import StepComparison, Sums
+from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.report import Data
 from tinytf.steps.operations import (
     Activate,
@@ -30,20 +34,17 @@ from tinytf.steps.operations import (
     Rotate,
     Scale,
     Scores,
-    Sight,
     Softmax,
 )
-from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import StepKey
-from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
-from tinytf.trace.trace import Recording, Trace
+from tinytf.trace.trace import Trace
 
-Attempt = tuple[str, Tensor]
-"""A mistake in words, and the step's numbers with it."""
-
-_BASES = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0)
-_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
+Formulas = Mapping[StepKey, Wrong]
+_UNFIT = (RuntimeError, IndexError, TypeError, ValueError)
+"""What a formula raises that does not fit the shapes or settings of a step."""
+_MOST = 5
+"""The most faults that are looked for, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -51,112 +52,215 @@ class Cause(Data):
     """The mistake at ``step``, in words; ``found`` if it gives the other program's numbers.
 
     ``unseen`` are the steps between the last equal and the first different one that the dump lacks; the mistake may be
-    in any of them.
+    in any of them. ``first`` is the step that differs. With the mistake, ``explained`` of the ``later`` steps that
+    differ are the same. ``others`` are mistakes that give all these numbers too.
     """
 
     step: str
     words: str
     found: bool
     unseen: tuple[str, ...] = ()
+    first: str = ""
+    explained: int = 0
+    later: int = 0
+    others: tuple[str, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        """The mistake, and those that cannot be told from it."""
+        return ", or ".join((self.words, *self.others))
 
 
-def cause_of(trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey], tolerance: float) -> Cause:
-    """Why the step at ``differing`` is ``theirs``; the ``unseen`` steps before it are tried first, in order."""
+@dataclass
+class Evidence:
+    """The steps that a dump has, in order, beside a run of the model: which of them are the same."""
+
+    dumped: DumpSide
+    tolerance: float
+    places: Sequence[StepKey]
+    _theirs: dict[StepKey, Tensor | None] = field(default_factory=dict)
+
+    def theirs(self, place: StepKey, trace: Trace) -> Tensor | None:
+        """The dump's numbers of a step, in the reading nearest to those of ``trace``; None if it has no such numbers."""
+        beside = lambda step, layer, heads: trace.step(step.name, layer, heads)  # noqa: E731
+        theirs = self.dumped.step(*place, None, beside)
+        return None if theirs is None or theirs.shape != trace.step(*place).shape else theirs
+
+    def differs(self, place: StepKey, trace: Trace) -> bool:
+        """Whether a step differs beyond the tolerance; false where it cannot be compared."""
+        with suppress(RuntimeError, IndexError):
+            theirs = self.theirs(place, trace)
+            return theirs is not None and compared_with(trace, place, theirs).relative > self.tolerance
+        return True  # the steps after a mistake may have other shapes
+
+    def after(self, place: StepKey, order: Mapping[StepKey, int]) -> list[StepKey]:
+        return [other for other in self.places if order[other] > order[place]]
+
+
+def compared_with(trace: Trace, place: StepKey, theirs: Tensor) -> StepComparison:
+    """A step of a run beside the numbers of another program."""
+    step = trace.steps.at(*place)
+    sums = Sums(step)
+    sums.add(trace.step(*place), theirs, 0)
+    return sums.compared(step.full_name(place[1]), place[1])
+
+
+def causes_of(
+    trace: Trace, evidence: Evidence, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
+) -> list[Cause]:
+    """Why ``differing`` is ``theirs``, then why the next step differs in a run with that mistake, and so on.
+
+    The ``unseen`` steps before the first are tried first, in order.
+    """
+    found: list[Cause] = []
+    order = {(step.name, layer): number for number, (step, layer) in enumerate(trace.steps.rows)}
+    run: Trace = trace
+    wrong_at_first = {place for place in evidence.after(differing, order) if evidence.differs(place, trace)}
+    while len(found) < _MOST:
+        trials = list(_trials(run, evidence.tolerance, differing, theirs, unseen))
+        if not trials:
+            return [*found, _likely(run, differing, unseen)]
+        best = _most_telling(run, evidence, differing, trials, order)
+        run = WrongTrace(run, best[0].formulas)
+        later = [place for place in wrong_at_first if order[place] > order[differing]]
+        wrong = [place for place in evidence.after(differing, order) if evidence.differs(place, run)]
+        names = [trace.steps.at(*place).full_name(place[1]) for place in unseen]
+        others = tuple(other.words for other in best[1:])
+        first = trace.steps.at(*differing).full_name(differing[1])
+        explained = len(set(later) - set(wrong))
+        found.append(Cause(best[0].at, best[0].words, True, tuple(names), first, explained, len(later), others))
+        if not wrong or best[0].attempt.rounding:  # what is rounded otherwise is not the same after the next rounding
+            break
+        differing, unseen = wrong[0], ()
+        numbers = evidence.theirs(differing, run)
+        if numbers is None:
+            break
+        theirs, unseen = numbers, unseen_before(run, evidence, differing)
+    return found
+
+
+def unseen_before(trace: Trace, evidence: Evidence, differing: StepKey) -> list[StepKey]:
+    """The steps on the way to ``differing`` that the dump lacks, back to those that it has, in order."""
+    has, found, waiting = {*evidence.places}, dict[StepKey, None](), [differing]
+    while waiting:
+        place = waiting.pop()
+        for source in trace.steps.sources(trace.steps.at(*place), place[1]):
+            if source not in has and source not in found and not trace.steps.at(*source).from_stream:
+                found[source] = None
+                waiting.append(source)
+    rows = [(step.name, layer) for step, layer in trace.steps.rows]
+    return sorted(found, key=rows.index)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A mistake that gives the numbers of the step that differs: its words, where it is, and the formulas with it."""
+
+    words: str
+    at: str
+    formulas: Formulas
+    attempt: Attempt
+
+
+def _trials(
+    trace: Trace, tolerance: float, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
+) -> Iterator[_Trial]:
     limit = min(tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
-    full = [step.full_name(layer) for step, (_, layer) in candidates]
-    attempts: dict[
-        tuple[type, str], dict[StepKey, Tensor]
-    ] = {}  # queries and keys are turned alike, and permuted alike
+    groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}  # queries and keys are turned alike, permuted alike
     for step, place in candidates:
         if place[1] == differing[1] and step.operation is not None:
-            for words, numbers in _attempts(Site(trace, step, place[1]), theirs if place == differing else None):
-                attempts.setdefault((type(step.operation), words), {})[place] = numbers
-    for (_, words), together in attempts.items():
-        alone = [{place: numbers} for place, numbers in together.items()] if len(together) > 1 else []
-        for replaced in (*alone, together):
-            result = replaced.get(differing)
-            with suppress(RuntimeError, IndexError):  # the steps after it may not take numbers of such a shape
-                result = _recompute(trace, (*unseen, differing), replaced) if result is None else result
-            if result is not None and result.shape == theirs.shape and distance(theirs, result) <= limit:
-                names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in replaced)
-                return Cause(names, words, True, tuple(full[:-1]))
-    usual = (words for kind, words in _USUAL.items() if isinstance(candidates[-1][0].operation, kind))
-    return Cause(full[-1], "" if unseen else next(usual, ""), False, tuple(full[:-1]))
+            for attempt in _sums_and_others(Site(trace, step, place[1]), theirs if place == differing else None):
+                groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
+    for (_, words), together in groups.items():
+        alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
+        for tried in (*alone, together):
+            formulas = {place: attempt.wrong for place, attempt in tried.items()}
+            for place, attempt in tried.items():
+                formulas |= {(name, place[1]): wrong for name, wrong in attempt.beside.items()}
+                formulas |= {
+                    other: wrong for step, other in candidates for kind, wrong in attempt.also
+                    if type(step.operation) is kind and other not in formulas
+                }  # fmt: skip
+            with suppress(*_UNFIT):  # it does not fit these shapes
+                result = WrongTrace(trace, formulas).step(*differing)
+                if result.shape == theirs.shape and distance(theirs, result) <= limit:
+                    names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
+                    yield _Trial(words, names, formulas, next(iter(tried.values())))
 
 
-def _recompute(trace: Trace, places: Sequence[StepKey], replaced: Mapping[StepKey, Tensor]) -> Tensor:
-    """Recompute the steps at ``places``, some of them ``replaced`` by other numbers, and return the last."""
-    tensors = dict(trace.recording.tensors)
-    for place in places:
-        name = trace.steps.at(*place).full_name(place[1])
-        tensors.pop(name, None)
-        tensors |= {name: replaced[place]} if place in replaced else {}
-    recording = Recording(tensors, trace.recording.logit_rows, trace.recording.layers)
-    return Trace(trace.model, trace.encoding, recording).step(*places[-1])
+def _sums_and_others(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
+    """Attempts at a step; first, a summand of a sum that is left out."""
+    if isinstance(site.operation, Add) and len(site.sources) > 1:
+        for index, (name, layer) in enumerate(site.sources):
+            omitted = site.trace.steps.at(name, layer).full_name(layer)
+            yield Attempt(f"{omitted} not added", partial(_without, index))
+    yield from attempts(site, theirs)
 
 
-def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
-    """Attempts at a step: settings of its operation first, some solved for, then the table of mistakes."""
-    if isinstance(site.operation, Norm) and not isinstance(site.operation, HeadNorm):
-        yield from _eps_attempts(site, theirs)
-    elif isinstance(site.operation, Rotate):
-        yield from _angle_attempts(site, theirs)
-    elif isinstance(site.operation, Mask) and site.operation.sight.window:
-        yield "no window", Mask(Sight(site.operation.sight.causal)).forward(site.input())
-    elif isinstance(site.operation, Add):
-        yield from _missing_summands(site)
-    for mistake in MISTAKES:
-        if mistake.fits(site.step):
-            with suppress(RuntimeError, IndexError):  # the mistake does not fit these shapes
-                yield mistake.words, mistake.wrong(site)
-    if is_turned(site.step):
-        pairs = "the rows of each head in pairs, as in GGUF and in Meta's files, instead of halves"
-        yield pairs, in_pairs(site.value, site.config)
-        yield "the rows of each head in halves instead of pairs", in_halves(site.value, site.config)
-    for step in () if site.layer is None else site.trace.steps.in_layer(site.layer):
-        if step.module and step.axes == site.step.axes and step.name != site.step.name:
-            other = site.trace.step(step.name, site.layer)
-            yield f"the numbers of {step.full_name(site.layer)}, so two weights are swapped", other
+def _without(index: int, site: Site) -> Tensor:
+    first, *others = (summand for number, summand in enumerate(site.inputs()) if number != index)
+    return sum(others, first)
 
 
-def _eps_attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
-    x, operation, module = site.input(), site.operation, site.module
-    assert isinstance(operation, Norm)
-    candidates = list(_EPS)
-    if theirs is not None and getattr(module, "bias", None) is None:  # y = x·gain / √(mean x² + eps), solved for eps
-        squares = ((x * gain_of(module) / theirs).square() - x.square().mean(-1, keepdim=True)).double()
-        solved = float(squares[squares.isfinite()].median()) if squares.isfinite().any() else 0.0
-        candidates += [float(f"{solved:.{digits}g}") for digits in (1, 2)]
-    for eps in dict.fromkeys(candidates):
-        if eps >= 0:
-            yield f"eps {eps:g} instead of {operation.eps:g}", normed(site, eps=eps)
+def _most_telling(
+    trace: Trace, evidence: Evidence, differing: StepKey, trials: Sequence[_Trial], order: Mapping[StepKey, int]
+) -> list[_Trial]:
+    """The mistakes that explain most of the steps that follow, in this layer and the next; each as far as it reaches."""
+    layer = differing[1]
+    near = [place for place in evidence.after(differing, order) if layer is None or place[1] in (layer, layer + 1)]
+    scores: list[tuple[int, int, _Trial]] = []
+    for trial in trials:
+        for scope in ("here",) if trial.attempt.local else ("here", "name", "all"):
+            formulas = _reaching(trace, trial, scope, order)
+            run = WrongTrace(trace, formulas)
+            right = sum(not evidence.differs(place, run) for place in near)
+            scores.append((right, len(scores), _Trial(trial.words, trial.at, formulas, trial.attempt)))
+    most = max(right for right, _, _ in scores)
+    best = [trial for right, _, trial in scores if right == most]
+    alike: dict[str, _Trial] = {}
+    for trial in best:
+        if not any(trial.words.startswith(words) for words in alike):
+            alike.setdefault(trial.words, trial)
+    return list(alike.values())
 
 
-def _angle_attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
-    x, operation = site.input(), site.operation
-    assert isinstance(operation, Rotate)
-    rope, width = operation.rope, operation.rope.width
-    bases = [*_BASES, rope.theta * 10, rope.theta / 10]
-    if theirs is not None and x.shape[1] > 1 and width > 2:  # the angle of pair 1 at position 1 is base^(−2/width)
-        (a, b), (c, d) = ([float(heads[0, 1, index]) for index in (1, 1 + width // 2)] for heads in (x, theirs))
-        angle = abs(float(torch.atan2(torch.tensor(a * d - b * c), torch.tensor(a * c + b * d))))
-        solved = angle ** (-width / 2) if angle else 0.0
-        bases += [float(f"{solved:.{digits}g}") for digits in (1, 2, 3)] if 1 < solved < 1e12 else []
-    for base in dict.fromkeys(bases):
-        yield (
-            f"a rotary base of {base:,.0f} instead of {rope.theta:,.0f}",
-            Rotate(rope._replace(theta=base)).forward(x),
-        )
-    if rope.scaling != "none":
-        yield f"no {rope.scaling} scaling of the angles", Rotate(rope._replace(scaling="none")).forward(x)
+def _reaching(trace: Trace, trial: _Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
+    """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation."""
+    if scope == "here":
+        return trial.formulas
+    first = min(order[place] for place in trial.formulas)
+    kinds = {type(trace.steps.at(*place).operation): wrong for place, wrong in trial.formulas.items()}
+    names = {name: wrong for (name, _), wrong in trial.formulas.items()}
+    formulas = dict(trial.formulas)
+    for step, layer in trace.steps.rows:
+        wrong = names.get(step.name) if scope == "name" else kinds.get(type(step.operation))
+        place = (step.name, layer)
+        if wrong is not None and order[place] > first and place not in formulas and not step.from_stream:
+            formulas[place] = _if_it_fits(wrong)
+    return formulas
 
 
-def _missing_summands(site: Site) -> Iterator[Attempt]:
-    inputs = site.inputs()
-    for index, (name, layer) in enumerate(site.sources if len(inputs) > 1 else ()):
-        omitted = site.trace.steps.at(name, layer).full_name(layer)
-        yield f"{omitted} not added", sum((summand for i, summand in enumerate(inputs) if i != index), torch.zeros(()))
+def _if_it_fits(wrong: Wrong) -> Wrong:
+    """A wrong formula; the right one where it does not fit, such as in the other layers of a model with windows."""
+
+    def formula(site: Site) -> Tensor:
+        try:
+            return wrong(site)
+        except RecursionError:
+            raise
+        except _UNFIT:
+            return site.derive()
+
+    return formula
+
+
+def _likely(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Cause:
+    """The step that differs, with the usual mistakes of its operation, where none that was tried gives its numbers."""
+    step, full = trace.steps.at(*differing), trace.steps.at(*differing).full_name(differing[1])
+    usual = next((words for kind, words in _USUAL.items() if isinstance(step.operation, kind)), "")
+    names = tuple(trace.steps.at(*place).full_name(place[1]) for place in unseen)
+    return Cause(full, "" if unseen else usual, False, names, full)
 
 
 _USUAL: dict[type[Operation], str] = {

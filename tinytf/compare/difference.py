@@ -46,8 +46,8 @@ class Difference(Report):
     ``steps`` are compared, ``incomparable`` are not; ``predictions`` belong to the ends of the two texts, or to the
     masks of an encoder. ``losses`` (nats a token) and ``moved`` exist for two models. ``tolerance`` is relative, in
     units of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the largest relative difference
-    that passes. ``missing`` are the steps that a dump does not have. ``cause`` explains the first difference of a dump;
-    it is None where an earlier step of the dump, ``rescaled``, was multiplied to fit. ``settings`` are the fields in
+    that passes. ``missing`` are the steps that a dump does not have. ``causes`` explain the first difference of a dump,
+    then what differs besides; there are none where an earlier step of the dump, ``rescaled``, was multiplied to fit. ``settings`` are the fields in
     which the two configurations differ.
     """
 
@@ -76,7 +76,7 @@ class Difference(Report):
     sides: tuple[About | DumpSide, ...] = field(default=(), repr=False, compare=False)
     fail_over: float | None = None
     missing: tuple[str, ...] = ()
-    cause: Cause | None = None
+    causes: tuple[Cause, ...] = ()
     rescaled: Rescaled | None = None
     settings: tuple[Setting, ...] = ()
 
@@ -94,7 +94,7 @@ class Difference(Report):
         if first is None:
             furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"
             return f"All {len(self.steps):,} steps agree; {furthest}." if worst.relative else "No number differs."
-        why = f": {self.cause.words}" if self.cause and self.cause.found else ""
+        why = f": {self.cause.in_words}" if self.cause and self.cause.found else ""
         return f"They differ from {first.name} on{why}{self._next()}."
 
     def _next(self) -> str:
@@ -128,7 +128,7 @@ class Difference(Report):
             **self.members("settings", "tolerance", "equal"),
             "first_difference": first and first.name,
             "largest_difference": worst and worst.name,
-            **self.members("cause", "rescaled"),
+            **self.members("cause", "causes", "rescaled"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
@@ -157,6 +157,11 @@ class Difference(Report):
             return []
         name = f"L{attention.layer}H{attention.head}.weights"
         return [Array.of(f"first/{name}", axes, attention.first), Array.of(f"second/{name}", axes, attention.second)]
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why the first step of a dump that differs does."""
+        return self.causes[0] if self.causes else None
 
     @property
     def first(self) -> StepComparison | None:
@@ -295,7 +300,7 @@ def _difference(
         about,
         settings.fail_over,
         tuple(walk.missing),
-        walk.cause,
+        walk.causes,
         walk.rescaled,
         _settings(*(_config_of(side) for side in sides)),
     )

@@ -8,15 +8,17 @@ from typing import Any
 
 from torch import Tensor
 
-from tinytf.compare.alignment import Alignment, AnySide
-from tinytf.compare.causes import Cause, cause_of
+from tinytf.compare.alignment import Alignment, AnySide, Side
+from tinytf.compare.causes import Cause, Evidence, causes_of, compared_with, unseen_before
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.measures import Ends, Position, StepComparison, Sums, loss_of
+from tinytf.errors import MemoryShortage
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import StepKey
+from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 _CHUNK_BYTES = 64 * 2**20
@@ -68,6 +70,15 @@ class Attention:
         return {"layer": self.layer, "head": self.head, "first": first, "second": second, "apart": distances}
 
 
+@dataclass(frozen=True)
+class _Differing:
+    """A step that differs: the dump's numbers, unless these come in parts, and whether some are not finite."""
+
+    place: StepKey
+    theirs: Tensor | None
+    unlike: bool
+
+
 class Walk:
     """A pass through both sides, and the differences found so far."""
 
@@ -80,10 +91,12 @@ class Walk:
         tolerance: float,
     ) -> None:
         self.tolerance = tolerance
-        self.cause: Cause | None = None
+        self.causes: tuple[Cause, ...] = ()
         self.rescaled: Rescaled | None = None
-        self.differs = False
-        self.sides, self.alignment, self.chosen_head = (first, second), alignment, head
+        self.differing: _Differing | None = None
+        self.unscaled: _Differing | None = None
+        self.sides: tuple[AnySide, AnySide] = (first, second)
+        self.alignment, self.chosen_head = alignment, head
         self.steps: list[StepComparison] = []
         self.incomparable: list[Incomparable] = []
         self.missing: list[str] = []
@@ -112,6 +125,7 @@ class Walk:
         after = _union(*(part.steps.after for part in parts))
         self._compare([step for step in after if not step.is_vocabulary], parts, None)
         self._predictions(parts, [step.name for step in after if step.is_vocabulary])
+        self._explain(force)
 
     def _skip(self, names: Sequence[str], why: str) -> None:
         self.incomparable += [Incomparable(name, why) for name in names]
@@ -142,6 +156,10 @@ class Walk:
             self.ends = Ends(self.sides, both, self.alignment, rows)
             steps, self.positions = self.ends.compare()
             self.steps += steps
+            different = next((step for step in steps if step.relative > self.tolerance), None)
+            theirs = getattr(self.sides[1], "logits", None)
+            if different is not None and self.differing is None and theirs is not None and different.name == "logits":
+                self.differing = _Differing(("logits", None), theirs[0], False)
 
     def _compare(self, steps: Sequence[Step], both: Both, layer: int | None) -> None:
         for step in steps:
@@ -172,39 +190,49 @@ class Walk:
                 notes = dict.fromkeys(words for part in dumps for words in part.said.get(name, ()))
                 compared = sums.compared(name, layer, note=", ".join(notes))
                 self.steps.append(compared)
-                if self.differs:
+                if self.differing is not None:
                     continue
                 factors = [part.factors[name] for part in dumps if name in part.factors]
-                self.differs = compared.relative > self.tolerance
+                place, differs = (step.name, layer), compared.relative > self.tolerance
                 if factors:
                     self.rescaled = Rescaled(name, factors[0])
-                elif isinstance(step.operation, Add) and not self.differs:
-                    self.rescaled = None  # the file's stream is ours: only the saved tensor lacked the factor
-                if self.differs and self.rescaled is None:
-                    cause = self._cause(both, (step.name, layer), b if heads is None else None)
-                    self.cause = cause if cause and (cause.found or not compared.unlike) else None
+                    self.unscaled = _Differing(place, None if b is None else b / factors[0], False)
+                elif isinstance(step.operation, Add) and not differs:
+                    self.rescaled = self.unscaled = None  # the stream is ours: only the saved tensor lacked the factor
+                if differs:
+                    self.differing = _Differing(place, b if heads is None else None, bool(compared.unlike))
 
-    def _cause(self, both: Both, differing: StepKey, theirs: Tensor | None) -> Cause | None:
-        """The cause of the first difference, between a model and a dump."""
-        trace, dumped = both
-        if isinstance(trace, DumpSide) or not isinstance(dumped, DumpSide) or theirs is None:
-            return None
-        if self.alignment.positions < len(trace.tokens):
-            return None
-        unseen: dict[StepKey, None] = {}
-        waiting, skipped = [differing], {step.name for step in self.incomparable}
-        while waiting:
-            place = waiting.pop()
-            for source in trace.steps.sources(trace.steps.at(*place), place[1]):
-                is_comparable = dumped.has(*source) and trace.steps.at(*source).full_name(source[1]) not in skipped
-                if not is_comparable and source not in unseen:
-                    unseen[source] = None
-                    waiting.append(source)
-        unseen = {
-            place: None for place in unseen if not trace.steps.at(*place).from_stream
-        }  # the output of the block before
-        order = [(step.name, layer) for step, layer in trace.steps.rows]
-        return cause_of(trace, differing, theirs, sorted(unseen, key=order.index), self.tolerance)
+    def _explain(self, force: bool) -> None:
+        """The causes of what differs between a model and a dump.
+
+        Where an earlier step only fits when it is multiplied, a program without the factor is tried: it is the cause if
+        it explains the first difference.
+        """
+        (first, dumped), at = self.sides, self.differing
+        if at is None or at.theirs is None or not (isinstance(first, Side) and isinstance(dumped, DumpSide)):
+            return
+        if self.alignment.positions < len(first.encoding.tokens):
+            return
+        try:
+            trace = first.trace or record(first.model, first.encoding, force=force)
+        except MemoryShortage:
+            layer = at.place[1]
+            if layer is None:
+                return
+            trace = record(first.model, first.encoding, layers=(layer,), force=force)
+        names = {step.full_name(layer): (step.name, layer) for step, layer in trace.steps.rows}
+        places = [names[step.name] for step in self.steps if step.name in names and step.step.to_loss]
+        places = [place for place in places if place[1] is None or place[1] in trace.recording.layers]
+        evidence = Evidence(dumped, self.tolerance, places)
+        if self.unscaled is not None and self.rescaled is not None and self.unscaled.theirs is not None:
+            found = causes_of(trace, evidence, self.unscaled.place, self.unscaled.theirs, ())
+            if found[0].found and found[0].explained:
+                compared = compared_with(trace, self.unscaled.place, self.unscaled.theirs)
+                self.steps = [compared if step.name == compared.name else step for step in self.steps]
+                self.causes, self.rescaled = tuple(found), None
+            return
+        causes = causes_of(trace, evidence, at.place, at.theirs, unseen_before(trace, evidence, at.place))
+        self.causes = tuple(causes) if causes[0].found or not at.unlike else ()
 
     def _parts(self, step: Step, both: Both, layer: int | None) -> Iterator[_Pair]:
         """A step of both runs, whole; maps (H, Q, K) a few heads at a time."""

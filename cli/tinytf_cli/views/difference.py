@@ -264,8 +264,14 @@ def _cause(report: Difference) -> Iterator[Block]:
         yield titled("rescaled", f"{words}; a program that lacks this factor would differ next, so no cause is named")
     if cause is None:
         return
+    for number, one in enumerate(report.causes):
+        if one.found:
+            explained = f"; with that, A gives the numbers of B in {one.explained:,} of the {one.later:,} later steps that differ"
+            words = f" at {one.step}: {one.in_words}{explained if one.later else '; with that, A gives the numbers of B'}"
+            yield titled("then" if number else "cause", words, "good")
+        elif number:
+            yield titled("then", f" {one.first} differs, and nothing that was tried gives its numbers")
     if cause.found:
-        yield titled("cause", f" at {cause.step}: {cause.words}; with that, A gives the numbers of B", "good")
         return
     if cause.words:
         yield titled("likely", f": {cause.words}")

@@ -9,9 +9,10 @@ from tinytf.compare.mistakes.maps import activations, embeddings, linears, logit
 from tinytf.compare.mistakes.mistake import Mistake
 from tinytf.compare.mistakes.norms import norms
 from tinytf.compare.mistakes.rotations import rotations
+from tinytf.compare.mistakes.states import states
 
 MISTAKES: tuple[Mistake, ...] = (
     *scales(), *masks(), *softmaxes(), *heads(), *rotations(), *norms(), *activations(), *sums(),
-    *linears(), *embeddings(), *logits(),
+    *linears(), *embeddings(), *logits(), *states(),
 )  # fmt: skip
 """Every mistake that is tried."""

@@ -51,6 +51,10 @@ def masks() -> Iterator[Mistake]:
     yield Mistake("a token sees the next one: the mask starts too late", Mask, _masked(lambda s: _ones(s).tril(1)))
     yield Mistake("the mask hides the token itself", Mask, _masked(lambda site: _ones(site).tril(-1)))
     yield Mistake(
+        "the mask hides the token itself, by a large number instead of −∞", Mask,
+        lambda site: site.input().masked_fill(~_ones(site).tril(-1), -1e30),
+    )  # fmt: skip
+    yield Mistake(
         "hidden scores become 0, or a small number, not −∞: softmax still gives them a share", Mask,
         lambda site: site.input().masked_fill(~_ones(site).tril(), 0.0),
     )  # fmt: skip

@@ -18,15 +18,20 @@ class WrongTrace(Trace):
     """
 
     def __init__(self, base: Trace, wrong: Mapping[StepKey, Wrong]) -> None:
-        tensors: dict[str, Tensor] = {}
-        is_after_mistake = False
+        super().__init__(base.model, base.encoding, Recording({}, (), base.recording.layers))
+        self.base, self.wrong = base, {**getattr(base, "wrong", {}), **wrong}
+        self._unchanged: set[StepKey] = set()
         for step, layer in base.steps.rows:
-            is_after_mistake = is_after_mistake or (step.name, layer) in wrong
-            is_input = not base.steps.sources(step, layer) and (step.name, layer) not in wrong
-            if step.operation is not None and step.to_loss and (is_input or not is_after_mistake):
-                tensors[step.full_name(layer)] = base.step(step.name, layer)
-        super().__init__(base.model, base.encoding, Recording(tensors, (), base.recording.layers))
-        self.wrong = {**getattr(base, "wrong", {}), **wrong}
+            if (step.name, layer) in wrong:
+                break
+            self._unchanged.add((step.name, layer))
+
+    def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor:
+        key = (self.steps.at(name, layer).name, layer)
+        is_input = key not in self.wrong and not self.steps.sources(self.steps.at(*key), layer)
+        if key in self._unchanged or is_input:
+            return self.base.step(*key, heads)
+        return super().step(name, layer, heads)
 
     def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
         formula = self.wrong.get((step.name, layer))
