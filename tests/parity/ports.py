@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.qwen3_moe import modeling_qwen3_moe
 from transformers.models.qwen3_next import modeling_qwen3_next
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path += [str(Path(__file__).parents[1])]
 
 from architectures import enliven
 
@@ -147,10 +148,22 @@ def _both(kind: Any, config: Any, state: dict[str, Tensor], path: Path) -> Both:
 
 
 _SMALL: dict[str, Any] = {
-    "vocab_size": 61, "hidden_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 12, "intermediate_size": 56, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 18,
-    "max_position_embeddings": 64, "norm_topk_prob": True, "attn_implementation": "eager", "experts_implementation": "eager", "tie_word_embeddings": False,
-}  # fmt: skip
+    "vocab_size": 61,
+    "hidden_size": 40,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "intermediate_size": 56,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 18,
+    "max_position_embeddings": 64,
+    "norm_topk_prob": True,
+    "attn_implementation": "eager",
+    "experts_implementation": "eager",
+    "tie_word_embeddings": False,
+}
 
 
 def _small(kind: str, **settings: Any) -> Both:
@@ -415,6 +428,56 @@ def _gated_norm(plain: Any) -> Any:
     return forward
 
 
+def _gate_rows(change: Callable[[Tensor], Tensor]) -> Callable[[Any, Patch], None]:
+    """The rows of q_proj that give the gate, in the layers with attention."""
+
+    def broken(model: Any, patch: Patch) -> None:
+        weight = _layer(model, 1).self_attn.q_proj.weight
+        heads = weight.data.view(4, 2, -1, weight.shape[1])  # (H, q | gate, D, C)
+        heads[:, 1] = change(heads[:, 1])
+
+    return broken
+
+
+def _sigmoid_router(router: Any) -> Callable[[Tensor], Any]:
+    def forward(x: Tensor) -> Any:
+        logits = nn.functional.linear(x.reshape(-1, x.shape[-1]), router.weight)
+        values, indices = logits.sigmoid().topk(router.top_k, dim=-1)
+        return logits, values / values.sum(-1, keepdim=True), indices
+
+    return forward
+
+
+def _parallel(layer: Any) -> Callable[..., Tensor]:
+    """Attention and feed-forward side by side, each with its own norm."""
+
+    def forward(hidden_states: Tensor, **given: Any) -> Tensor:
+        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **given)
+        return hidden_states + attended + layer.mlp(layer.post_attention_layernorm(hidden_states))
+
+    return forward
+
+
+def _half_split(port: dict[str, Any]) -> dict[str, Any]:
+    """Queries and keys by head, (H, T, D), as another program lays them out."""
+    changed = {
+        name: one.reshape(one.shape[1], -1, 64).swapaxes(0, 1) if name.endswith(("q_proj", "k_proj")) else one
+        for name, one in port.items()
+    }
+    return {name: one.repeat(3, axis=0) if name.endswith("k_proj") else one for name, one in changed.items()}
+
+
+def _unscaled(model: Any, patch: Patch) -> None:
+    """Gemma's embeddings, scaled outside of the module that a dump has."""
+    embed = model.model.embed_tokens
+    scale = embed.embed_scale.clone()
+    embed.embed_scale.fill_(1.0)
+    first = model.model.layers[0]
+    plain = first.forward
+    for layer in model.model.layers[:1]:
+        layer.forward = lambda x, *args, **named: plain(x * scale, *args, **named)
+
+
 _IN = "L0.norm1"
 _LLAMA, _GEMMA, _MOE, _NEXT = modeling_llama, modeling_gemma3, modeling_qwen3_moe, modeling_qwen3_next
 _ATTENTION = "eager_attention_forward"
@@ -424,59 +487,131 @@ _NEAR = lambda *names: " ".join(names)  # noqa: E731
 BROKEN: dict[str, Port] = {
     # positions and rotation
     "rotary base": Port("smollm2", _base(10_000.0), _FIRST_ATTENTION, "rotary base of 10,000 instead of 100,000"),
-    "pairs instead of halves": Port("smollm2", _in(_LLAMA, "apply_rotary_pos_emb", _rotate_pairs), _FIRST_ATTENTION,
-                                    "turns neighbours"),
-    "positions halved": Port("smollm2", _given(position_ids=lambda count: torch.arange(count)[None] / 2), _FIRST_ATTENTION,
-                             "divided by 2"),
-    "positions restarted": Port("smollm2", _given(position_ids=lambda count: torch.tensor([[*range(9), *range(count - 9)]])),
-                                _FIRST_ATTENTION, "restart.* at token 9"),
-    "left padding counted": Port("smollm2", _given(position_ids=lambda count: torch.tensor([[0, *range(3, count + 2)]])),
-                                 _FIRST_ATTENTION, "skip 2 .*at token 1"),
-    "turned backwards": Port("smollm2", _in(_LLAMA, "rotate_half", lambda plain: lambda x: -plain(x)),
-                             _FIRST_ATTENTION, "other way"),
-    "rows of q and k in pairs": Port("smollm2", lambda model, patch: [
-        _changed(f"self_attn.{name}_proj", None, lambda w: w.view(-1, 2, 32, w.shape[1]).transpose(1, 2).reshape(
-            w.shape))(model, patch) for name in "qk"], "L0.q", "rows of each head in pairs"),
-    "local base everywhere": Port("gemma3", _base(10_000.0, "full_attention_inv_freq"),
-                                  _FIRST_ATTENTION.replace("L0", "L5"), "base of 10,000 instead of 1,000,000"),
-    "global base everywhere": Port("gemma3", _base(1e6, "sliding_attention_inv_freq"), _FIRST_ATTENTION,
-                                   "base of 1,000,000 instead of 10,000"),
-    "whole heads rotated": Port("hybrid", lambda model, patch: None, "", ""),
+    "pairs instead of halves": Port(
+        "smollm2", _in(_LLAMA, "apply_rotary_pos_emb", _rotate_pairs), _FIRST_ATTENTION, "turns neighbours"
+    ),
+    "positions halved": Port(
+        "smollm2", _given(position_ids=lambda count: torch.arange(count)[None] / 2), _FIRST_ATTENTION, "divided by 2"
+    ),
+    "positions restarted": Port(
+        "smollm2",
+        _given(position_ids=lambda count: torch.tensor([[*range(9), *range(count - 9)]])),
+        _FIRST_ATTENTION,
+        "restart.* at token 9",
+    ),
+    "left padding counted": Port(
+        "smollm2",
+        _given(position_ids=lambda count: torch.tensor([[0, *range(3, count + 2)]])),
+        _FIRST_ATTENTION,
+        "skip 2 .*at token 1",
+    ),
+    "turned backwards": Port(
+        "smollm2", _in(_LLAMA, "rotate_half", lambda plain: lambda x: -plain(x)), _FIRST_ATTENTION, "other way"
+    ),
+    "rows of q and k in pairs": Port(
+        "smollm2",
+        lambda model, patch: [
+            _changed(
+                f"self_attn.{name}_proj", None, lambda w: w.view(-1, 2, 32, w.shape[1]).transpose(1, 2).reshape(w.shape)
+            )(model, patch)
+            for name in "qk"
+        ],
+        "L0.q",
+        "rows of each head in pairs",
+    ),
+    "local base everywhere": Port(
+        "gemma3",
+        _base(10_000.0, "full_attention_inv_freq"),
+        _FIRST_ATTENTION.replace("L0", "L5"),
+        "base of 10,000 instead of 1,000,000",
+    ),
+    "global base everywhere": Port(
+        "gemma3", _base(1e6, "sliding_attention_inv_freq"), _FIRST_ATTENTION, "base of 1,000,000 instead of 10,000"
+    ),
+    "no rotation": Port(
+        "smollm2",
+        _in(_LLAMA, "apply_rotary_pos_emb", lambda plain: lambda q, k, *waves: (q, k)),
+        _FIRST_ATTENTION,
+        "nothing is rotated",
+    ),
+    "sine and cosine exchanged": Port(
+        "gemma3",
+        _in(_GEMMA, "apply_rotary_pos_emb", lambda plain: lambda q, k, cos, sin, *more: plain(q, k, sin, cos, *more)),
+        _FIRST_ATTENTION,
+        "exchanged",
+    ),
     # norms
     "eps": Port("smollm2", _modules("RMSNorm", variance_epsilon=1e-3), _IN, "eps 0.001 instead of 1e-05"),
-    "gain with one added": Port("smollm2", _changed("input_layernorm", None, lambda w: w + 1), _IN,
-                                "gain is 1 . weight"),
-    "gain without one": Port("gemma3", _changed("input_layernorm", None, lambda w: w - 1), _IN,
-                             "without the 1|weight . 1|gain lacks"),
+    "gain with one added": Port(
+        "smollm2", _changed("input_layernorm", None, lambda w: w + 1), _IN, "gain is 1 . weight"
+    ),
+    "gain without one": Port(
+        "gemma3", _changed("input_layernorm", None, lambda w: w - 1), _IN, "without the 1|weight . 1|gain lacks"
+    ),
     "gain of the next layer": Port("smollm2", _moved("input_layernorm", 7, 8), "L7.norm1", "gain of L8.norm1"),
-    "q and k norms swapped": Port("gemma3", _exchanged("self_attn.q_norm", "self_attn.k_norm", 3), "L3.q_norm L3.k_norm",
-                                  "gain of L3.(k|q)_norm"),
-    "LayerNorm": Port("smollm2", _skip("input_layernorm", None, lambda g: (x := g[0]) * 0 + g[-1](
-        x - x.mean(-1, keepdim=True))), _IN, "mean is subtracted"),
+    "q and k norms swapped": Port(
+        "gemma3", _exchanged("self_attn.q_norm", "self_attn.k_norm", 3), "L3.q_norm L3.k_norm", "gain of L3.(k|q)_norm"
+    ),
+    "LayerNorm": Port(
+        "smollm2",
+        _skip("input_layernorm", None, lambda g: (x := g[0]) * 0 + g[-1](x - x.mean(-1, keepdim=True))),
+        _IN,
+        "mean is subtracted",
+    ),
     "norm left out": Port("gemma3", _skip("post_attention_layernorm"), "L0.attn_norm", "norm is left out"),
     "qk norm left out": Port("gemma3", _skip("self_attn.q_norm"), "L0.q_norm", "norm is left out"),
-    "final norm left out": Port("smollm2", lambda model, patch: setattr(model.model.norm, "forward", lambda x: x),
-                                "final.norm", "norm is left out"),
-    "norms exchanged": Port("smollm2", _exchanged("input_layernorm", "post_attention_layernorm", 4), "L4.norm1",
-                            "gain of L4.norm2"),
+    "final norm left out": Port(
+        "smollm2",
+        lambda model, patch: setattr(model.model.norm, "forward", lambda x: x),
+        "final.norm",
+        "norm is left out",
+    ),
+    "norms exchanged": Port(
+        "smollm2", _exchanged("input_layernorm", "post_attention_layernorm", 4), "L4.norm1", "gain of L4.norm2"
+    ),
     # weights
     "q of the next layer": Port("smollm2", _moved("self_attn.q_proj", 3, 4), "L3.q", "L4.q|W_Q of layer 4|L4.W_Q"),
     "up of the layer before": Port("gemma3", _moved("mlp.up_proj", 9, 8), "L9.ffn.hidden", "L8"),
-    "gate and up swapped": Port("smollm2", _exchanged("mlp.gate_proj", "mlp.up_proj", 17), "L17.ffn.hidden L17.ffn.gate",
-                                "numbers of L17.ffn.gate"),
-    "k and v swapped": Port("smollm2", _exchanged("self_attn.k_proj", "self_attn.v_proj", 2), "L2.k L2.v",
-                            "numbers of L2.[vk]|order q, v, k"),
-    "o transposed": Port("smollm2", _changed("self_attn.o_proj", 6, lambda w: w.T.contiguous()), "L6.attn",
-                         "transposed"),
-    "heads of v in another order": Port("smollm2", _changed("self_attn.v_proj", 5, lambda w: w.roll(64, 0)), "L5.v",
-                                        "heads in another order|order of the heads"),
+    "gate and up swapped": Port(
+        "smollm2",
+        _exchanged("mlp.gate_proj", "mlp.up_proj", 17),
+        "L17.ffn.hidden L17.ffn.gate",
+        "numbers of L17.ffn.gate",
+    ),
+    "k and v swapped": Port(
+        "smollm2",
+        _exchanged("self_attn.k_proj", "self_attn.v_proj", 2),
+        "L2.k L2.v",
+        "numbers of L2.[vk]|order q, v, k",
+    ),
+    "o transposed": Port(
+        "smollm2", _changed("self_attn.o_proj", 6, lambda w: w.T.contiguous()), "L6.attn", "transposed"
+    ),
+    "heads of v in another order": Port(
+        "smollm2",
+        _changed("self_attn.v_proj", 5, lambda w: w.roll(64, 0)),
+        "L5.v",
+        "heads in another order|order of the heads",
+    ),
     "rows rolled": Port("smollm2", _changed("mlp.up_proj", 9, lambda w: w.roll(1, 0)), "L9.ffn.hidden", "rolled"),
-    "head not tied": Port("moe", lambda model, patch: setattr(model.lm_head, "weight", model.model.embed_tokens.weight),
-                          "head.logits logits", "embeddings"),
-    "embeddings not scaled": Port("gemma3", lambda model, patch: model.model.embed_tokens.embed_scale.fill_(1.0),
-                                  "embed.tokens embed.out", "no factor|not (scaled|multiplied)"),
-    "a bias too many": Port("smollm2", lambda model, patch: setattr(
-        _layer(model, 2).mlp.down_proj, "bias", nn.Parameter(torch.full((576,), 0.01))), "L2.ffn", "0.01 is added|constant"),
+    "head not tied": Port(
+        "moe",
+        lambda model, patch: setattr(model.lm_head, "weight", model.model.embed_tokens.weight),
+        "head.logits logits",
+        "embeddings",
+    ),
+    "embeddings not scaled": Port(
+        "gemma3",
+        lambda model, patch: model.model.embed_tokens.embed_scale.fill_(1.0),
+        "embed.tokens embed.out",
+        "no factor|not (scaled|multiplied)",
+    ),
+    "a bias too many": Port(
+        "smollm2",
+        lambda model, patch: setattr(_layer(model, 2).mlp.down_proj, "bias", nn.Parameter(torch.full((576,), 0.01))),
+        "L2.ffn",
+        "0.01 is added|constant",
+    ),
     "one weight scaled": Port("smollm2", _changed("mlp.down_proj", 11, lambda w: w * 0.5), "L11.ffn", "0.5"),
     # precision
     "weights in bfloat16": Port("smollm2", _rounded(_to(torch.bfloat16)), "L0.q", "rounded to bfloat16"),
@@ -489,47 +624,178 @@ BROKEN: dict[str, Port] = {
     "norm in float16": Port("smollm2", _norm_in(torch.float16), _IN, "computed in float16|rounded to float16"),
     # attention
     "not divided": Port("smollm2", _in(_LLAMA, _ATTENTION, _attention(scaling=8.0)), _FIRST_ATTENTION, "not divided"),
-    "divided by d_model": Port("smollm2", _in(_LLAMA, _ATTENTION, _attention(scaling=8 / 24)), _FIRST_ATTENTION,
-                               "√d_model"),
-    "another divisor": Port("gemma3", _in(_GEMMA, _ATTENTION, _attention(scaling=16 / 640**0.5)), _FIRST_ATTENTION,
-                            "√d_model"),
-    "no mask": Port("smollm2", _in(_LLAMA, _ATTENTION, _attention(lambda q, k, v, mask: (q, k, v, None))),
-                    _FIRST_ATTENTION, "no mask"),
-    "the token itself hidden": Port("smollm2", _in(_LLAMA, _ATTENTION, _attention(lambda q, k, v, mask: (
-        q, k, v, torch.full(q.shape[-2:-1] * 2, -1e30).triu()[None, None]))), _FIRST_ATTENTION, "hides the token itself"),
-    "a token ahead seen": Port("smollm2", _in(_LLAMA, _ATTENTION, _attention(lambda q, k, v, mask: (
-        q, k, v, torch.full(q.shape[-2:-1] * 2, -1e30).triu(2)[None, None]))), _FIRST_ATTENTION, "sees the next one"),
+    "divided by d_model": Port(
+        "smollm2", _in(_LLAMA, _ATTENTION, _attention(scaling=8 / 24)), _FIRST_ATTENTION, "√d_model"
+    ),
+    "another divisor": Port(
+        "gemma3", _in(_GEMMA, _ATTENTION, _attention(scaling=16 / 640**0.5)), _FIRST_ATTENTION, "√d_model"
+    ),
+    "no mask": Port(
+        "smollm2",
+        _in(_LLAMA, _ATTENTION, _attention(lambda q, k, v, mask: (q, k, v, None))),
+        _FIRST_ATTENTION,
+        "no mask",
+    ),
+    "the token itself hidden": Port(
+        "smollm2",
+        _in(
+            _LLAMA,
+            _ATTENTION,
+            _attention(lambda q, k, v, mask: (q, k, v, torch.full(q.shape[-2:-1] * 2, -1e30).triu()[None, None])),
+        ),
+        _FIRST_ATTENTION,
+        "hides the token itself",
+    ),
+    "a token ahead seen": Port(
+        "smollm2",
+        _in(
+            _LLAMA,
+            _ATTENTION,
+            _attention(lambda q, k, v, mask: (q, k, v, torch.full(q.shape[-2:-1] * 2, -1e30).triu(2)[None, None])),
+        ),
+        _FIRST_ATTENTION,
+        "sees the next one",
+    ),
     "key heads in turns": Port("smollm2", _in(_LLAMA, "repeat_kv", _tiled), _FIRST_ATTENTION, "in turns"),
-    "values rotated": Port("smollm2", lambda model, patch: None, "", ""),
+    "a window one token narrower": Port(
+        "gemma3",
+        lambda model, patch: setattr(model.config, "sliding_window", 511),
+        _FIRST_ATTENTION,
+        "window of 511 tokens, not 512",
+        text=TEXT * 28,
+    ),
+    "no window": Port(
+        "gemma3",
+        lambda model, patch: setattr(model.config, "sliding_window", 4096),
+        _FIRST_ATTENTION,
+        "no window",
+        text=TEXT * 28,
+    ),
     "attention of layer 3 not added": Port("smollm2", _zero_attention, "L3.attn L3.norm2", "attn not added|all 0"),
     # activations, logits
     "GELU": Port("smollm2", _modules("MLP", act_fn=lambda module: nn.GELU()), "L0.ffn.act L0.ffn", "GELU"),
     "exact GELU": Port("gemma3", _modules("MLP", act_fn=lambda module: nn.GELU()), "L0.ffn.act L0.ffn", "GELU"),
     # experts
     "experts exchanged": Port("moe", _experts_exchanged, "L1.expert.hidden L1.expert.out L1.ffn", "expert"),
-    "one expert fewer": Port("moe", _modules("TopKRouter", top_k=2), "L0.ffn.chosen L0.ffn.weights L0.ffn", "2 experts"),
-    "not renormed": Port("moe", _modules("TopKRouter", norm_topk_prob=False), "L0.ffn.weights L0.ffn", "renorm|sum to 1"),
-    "router in bfloat16": Port("moe", _changed("mlp.gate", None, _to(torch.bfloat16)), "L0.router L0.ffn.router",
-                               "rounded to bfloat16"),
-    "shared expert missing": Port("hybrid", _skip("mlp.shared_expert", None, lambda g: g[-1](g[0]) * 0),
-                                  "L0.ffn L0.shared.out", "shared.added not added|all 0"),
-    "shared expert not gated": Port("hybrid", _skip("mlp.shared_expert_gate", None, lambda g: g[-1](g[0]) * 0 + 40),
-                                    "L0.shared.score", ""),
+    "one expert fewer": Port(
+        "moe", _modules("TopKRouter", top_k=2), "L0.ffn.chosen L0.ffn.weights L0.ffn", "2 experts"
+    ),
+    "not renormed": Port(
+        "moe", _modules("TopKRouter", norm_topk_prob=False), "L0.ffn.weights L0.ffn", "renorm|sum to 1"
+    ),
+    "router in bfloat16": Port(
+        "moe", _changed("mlp.gate", None, _to(torch.bfloat16)), "L0.router L0.ffn.router", "rounded to bfloat16"
+    ),
+    "shared expert missing": Port(
+        "hybrid",
+        _skip("mlp.shared_expert", None, lambda g: g[-1](g[0]) * 0),
+        "L0.ffn L0.shared.out",
+        "shared.added not added|all 0",
+    ),
+    "shared expert not gated": Port(
+        "hybrid", _skip("mlp.shared_expert_gate", None, lambda g: g[-1](g[0]) * 0 + 40), "L0.shared.score", ""
+    ),
     # a hybrid
-    "decay left out": Port("hybrid", _in(_NEXT, "torch_chunk_gated_delta_rule", _delta(g=lambda g: g * 0)),
-                           "L0.head_out L0.read L0.decay L0.attn L0.head_norm L0.head_gated", "decay"),
-    "keys not of length 1": Port("hybrid", _in(_NEXT, "torch_chunk_gated_delta_rule",
-                                               _delta(use_qk_l2norm_in_kernel=False)),
-                                 "L0.q_unit L0.k_unit L0.head_gated L0.attn", "length 1"),
-    "writing strength left out": Port("hybrid", _in(_NEXT, "torch_chunk_gated_delta_rule",
-                                                    _delta(beta=lambda b: b * 0 + 1)),
-                                      "L0.beta L0.written L0.head_gated L0.attn", "strength|β|beta"),
-    "gated before the norm": Port("hybrid", lambda model, patch: [setattr(m, "forward", _gated_norm(None).__get__(m))
-                                                                  for m in _each(model, "RMSNormGated")],
-                                  "L0.head_norm L0.head_gated", "norm.*after|gate"),
-    "attention gate missing": Port("hybrid", lambda model, patch: None, "", ""),
-}  # fmt: skip
-BROKEN = {name: port for name, port in BROKEN.items() if port.first}
+    "decay left out": Port(
+        "hybrid",
+        _in(_NEXT, "torch_chunk_gated_delta_rule", _delta(g=lambda g: g * 0)),
+        "L0.head_out L0.read L0.decay L0.attn L0.head_norm L0.head_gated",
+        "decay",
+    ),
+    "keys not of length 1": Port(
+        "hybrid",
+        _in(_NEXT, "torch_chunk_gated_delta_rule", _delta(use_qk_l2norm_in_kernel=False)),
+        "L0.q_unit L0.k_unit L0.head_gated L0.attn",
+        "length 1",
+    ),
+    "writing strength left out": Port(
+        "hybrid",
+        _in(_NEXT, "torch_chunk_gated_delta_rule", _delta(beta=lambda b: b * 0 + 1)),
+        "L0.beta L0.written L0.head_gated L0.attn",
+        "strength|β|beta",
+    ),
+    "gated before the norm": Port(
+        "hybrid",
+        lambda model, patch: [
+            setattr(m, "forward", _gated_norm(None).__get__(m)) for m in _each(model, "RMSNormGated")
+        ],
+        "L0.head_norm L0.head_gated",
+        "norm.*after|gate",
+    ),
+    "attention gate all 0": Port("hybrid", _gate_rows(lambda rows: rows * 0), "L1.gate", "all 0"),
+    "taps in the other order": Port(
+        "hybrid",
+        lambda model, patch: setattr(
+            (conv := _layer(model, 0).linear_attn.conv1d), "weight", nn.Parameter(conv.weight.flip(-1))
+        ),
+        "L0.q_conv L0.k_conv L0.v_conv L0.head_gated",
+        "taps",
+    ),
+    # more
+    "a sigmoid router": Port(
+        "moe",
+        lambda model, patch: [setattr(one, "forward", _sigmoid_router(one)) for one in _each(model, "TopKRouter")],
+        "L0.ffn",
+        "router is a sigmoid",
+    ),
+    "the next token's embedding": Port(
+        "smollm2",
+        lambda model, patch: setattr(
+            model.model.embed_tokens, "weight", nn.Parameter(model.model.embed_tokens.weight.roll(-1, 0))
+        ),
+        "embed.tokens",
+        "embedding of the next id",
+    ),
+    "mlp reads the block's input": Port(
+        "smollm2",
+        lambda model, patch: setattr(_layer(model, 5), "forward", _parallel(_layer(model, 5))),
+        "L5.norm2",
+        "block's input",
+    ),
+    "a weight is NaN": Port(
+        "smollm2",
+        _changed("mlp.down_proj", 4, lambda w: w.index_fill(0, torch.tensor([3]), float("nan"))),
+        "L4.ffn",
+        "",
+    ),
+    "two faults": Port(
+        "smollm2",
+        lambda model, patch: [
+            _moved("input_layernorm", 7, 8)(model, patch),
+            _exchanged("mlp.gate_proj", "mlp.up_proj", 17)(model, patch),
+        ],
+        "L7.norm1",
+        "gain of L8.norm1",
+    ),
+}
+SOUND: dict[str, Port] = {
+    "as it is, SmolLM2": Port("smollm2", lambda model, patch: None, ""),
+    "as it is, Gemma 3": Port("gemma3", lambda model, patch: None, ""),
+    "as it is, experts": Port("moe", lambda model, patch: None, ""),
+    "as it is, hybrid": Port("hybrid", lambda model, patch: None, ""),
+    "positions from one": Port("smollm2", _given(position_ids=lambda count: torch.arange(1, count + 1)[None]), ""),
+    "fused attention": Port("smollm2", lambda model, patch: model.set_attn_implementation("sdpa"), ""),
+    "queries by head, keys repeated": Port("smollm2", lambda model, patch: None, "", dumped=_half_split),
+    "no batch axis": Port(
+        "gemma3", lambda model, patch: None, "", dumped=lambda port: {name: one[0] for name, one in port.items()}
+    ),
+    "float64": Port(
+        "moe",
+        lambda model, patch: model.double(),
+        "",
+        dumped=lambda port: {name: one.astype("f8") if name != "input_ids" else one for name, one in port.items()},
+    ),
+    "with a prefix": Port(
+        "smollm2",
+        lambda model, patch: None,
+        "",
+        dumped=lambda port: {f"module.{name}" if name != "input_ids" else name: one for name, one in port.items()},
+    ),
+    "logits of the last token": Port(
+        "gemma3", lambda model, patch: None, "", dumped=lambda port: {**port, "logits": port["logits"][:, -1:]}
+    ),
+    "scaled outside": Port("gemma3", _unscaled, ""),
+}
 
 
 def verdict(port: Port, found: Difference) -> tuple[bool, str]:
@@ -537,20 +803,35 @@ def verdict(port: Port, found: Difference) -> tuple[bool, str]:
     first = found.first is not None and found.first.name in port.first.split()
     if found.cause is None or not found.cause.found:
         return first, "none"
-    return first, "right" if port.cause and re.search(port.cause, found.cause.words) else "wrong"
+    return first, "right" if port.cause and re.search(port.cause, found.cause.in_words) else "wrong"
 
 
 def main() -> None:
     chosen = {name: port for name, port in BROKEN.items() if not sys.argv[1:] or name in sys.argv[1:]}
+    sound = {name: port for name, port in SOUND.items() if not sys.argv[1:] or name in sys.argv[1:]}
     counts = {"first": 0, "right": 0, "none": 0, "wrong": 0}
     for name, port in chosen.items():
+        start = time.perf_counter()
         found = compared(port)
         first, cause = verdict(port, found)
         counts["first"] += first
         counts[cause] += 1
-        told = f"{found.cause.step}: {found.cause.words}" if found.cause and found.cause.words else ""
+        told = " | ".join(f"{one.step}: {one.in_words} {one.explained}/{one.later}" for one in found.causes)
         at = found.first.name if found.first else "nothing"
-        print(f"{name:32} {'ok' if first else 'NO':3} {cause:6} {at:16} {told} {found.rescaled or ''}", flush=True)
+        seconds = time.perf_counter() - start
+        print(
+            f"{name:32} {seconds:5.1f} s {'ok' if first else 'NO':3} {cause:6} {at:16} {told} {found.rescaled or ''}",
+            flush=True,
+        )
+    alarms = 0
+    for name, port in sound.items():
+        found = compared(port)
+        alarms += found.first is not None
+        worst = f"{found.worst.name} by {found.worst.relative:.1e}" if found.worst else ""
+        print(
+            f"{name:32} {'NO' if found.first else 'ok':3} sound  {found.first and found.first.name} {worst}", flush=True
+        )
+    print(f"{len(sound)} sound ports: something differs in {alarms}")
     print(f"{len(chosen)} ports: first step right in {counts['first']}, cause right in {counts['right']}, "
           f"none in {counts['none']}, wrong in {counts['wrong']}")  # fmt: skip
 

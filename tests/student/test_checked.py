@@ -250,7 +250,7 @@ def test_every_mistake_gives_numbers_of_its_own() -> None:
     """Each changes the logits of some reference, and no two do the same to all: a confirmed one is the one."""
     other = {"n_kv_heads": 2, "rope_theta": 5e5, "norm_eps": 1e-6}
     references = [*map(like, (GPT, LLAMA, "lecture.py:BigramLanguageModel")), load("tiny"),
-                  reference("llama-tiny", SMALL | other)]  # fmt: skip
+                  reference("llama-tiny", SMALL | other), reference("qwen3.5-tiny", {"rope_width": 0})]  # fmt: skip
     found: dict[tuple[str, type], list[torch.Tensor | None]] = {(one.words, one.at): [] for one in KNOWN}
     assert len(found) == len(KNOWN)
     for model in references:

@@ -11,7 +11,7 @@ import gguf
 import torch
 from torch import Tensor
 
-from tinytf.compare.dumps.fit import distance, in_halves, is_turned
+from tinytf.compare.dumps.fit import in_halves, is_turned
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
@@ -21,6 +21,7 @@ from tinytf.steps.operations import (
     ExpertLinear,
     HeadNorm,
     Linear,
+    Lookup,
     Mask,
     Norm,
     Operation,
@@ -36,7 +37,7 @@ from tinytf.trace.site import Site
 
 _BASES = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0)
 _EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
-_SOLVED = ("ε is 1", "RoPE's base is")
+_SOLVED = ("ε is 1", "ε is 0.0", "RoPE's base is")
 """Mistakes whose number is solved for."""
 _MOST_EXPERTS, _MOST_TOKENS = 16, 128
 """The most experts of which every two are exchanged, and the longest text in which positions begin again anywhere."""
@@ -48,7 +49,8 @@ class Attempt:
 
     Steps of the operations of ``also`` change with it, and those of its layer in ``beside``, by name. One that is
     ``local`` is of this layer alone, such as the weight of another layer in its place; ``rounding`` gives the same
-    numbers only until the next step rounds.
+    numbers only until the next step rounds. A ``vague`` one says how numbers are related, and gives way to one that
+    says why.
     """
 
     words: str
@@ -57,6 +59,7 @@ class Attempt:
     beside: Mapping[str, Wrong] = field(default_factory=dict)
     local: bool = False
     rounding: bool = False
+    vague: bool = False
 
 
 def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
@@ -68,13 +71,20 @@ def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         yield from _of_rotation(site, theirs)
     elif isinstance(operation, Mask) and operation.sight.window:
         yield from _of_window(operation.sight)
+    elif isinstance(operation, Lookup) and theirs is not None:
+        yield from _other_tokens(site, theirs)
     for mistake in MISTAKES:
         if mistake.fits(site.step) and not mistake.words.startswith(_SOLVED):
             yield Attempt(mistake.words, mistake.wrong, mistake.also)
     if is_turned(site.step):
         pairs = "the rows of each head in pairs, as in GGUF and in Meta's files, instead of halves"
-        yield Attempt(pairs, lambda s: in_pairs(s.derive(), s.config))
-        yield Attempt("the rows of each head in halves instead of pairs", lambda s: in_halves(s.derive(), s.config))
+        halves = "the rows of each head in halves instead of pairs"
+        turned = [step.name for step in site.trace.steps.in_layer(site.layer or 0) if step.module and is_turned(step)]
+        for words, reordered in ((pairs, in_pairs), (halves, in_halves)):
+            wrong: Wrong = lambda s, reordered=reordered: reordered(s.derive(), s.config)  # type: ignore[misc]  # noqa: E731
+            yield Attempt(words, wrong)
+            beside = {name: wrong for name in turned if name != site.step.name}
+            yield Attempt(f"{words}, of queries and keys", wrong, beside=beside)
     yield from _of_other_tensors(site)
     if isinstance(operation, Linear):
         yield from _rounded_weights()
@@ -108,6 +118,26 @@ def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         if getattr(module, "weight", None) is not None:
             yield Attempt("the gain is the stored weight, without the 1 that is added to it",
                           lambda s: normed(s, gain=-1.0))  # fmt: skip
+
+
+def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
+    """The rows of the table that the other program took."""
+    table, ids = site.module.weight * site.operation.scale, torch.tensor(site.ids)  # type: ignore[attr-defined]
+    different = (theirs - site.value).abs().amax(-1) > 1e-4 * site.value.abs().amax()
+    if theirs.shape[-1] != table.shape[-1] or not different.any() or site.layer is not None:
+        return
+    taken = ids.clone()
+    for token in different.nonzero().flatten().tolist():
+        taken[token] = int((table @ theirs[token] - table.square().sum(-1) / 2).argmax())
+    at = int(different.nonzero()[0])
+    steps = {int(step) for step in taken - ids}
+    shifts = {1: "the next id", -1: "the id before"}
+    words = (
+        f"every token has the embedding of {shifts[steps.pop()]}"
+        if len(steps) == 1 and steps <= {*shifts}
+        else (f"token {at} has the embedding of id {int(taken[at]):,}, not of {int(ids[at]):,}")
+    )
+    yield Attempt(words, lambda s: table[taken])
 
 
 def _at(places: Callable[[int], Tensor]) -> Wrong:
@@ -178,7 +208,11 @@ def _of_other_tensors(site: Site) -> Iterator[Attempt]:
         return
     own = getattr(site.module, "weight", None)
     for step, layer in steps.rows if own is not None else ():
-        here = step.module and type(step.operation) is type(operation) and (step.name, layer) != (site.step.name, site.layer)
+        here = (
+            step.module
+            and type(step.operation) is type(operation)
+            and (step.name, layer) != (site.step.name, site.layer)
+        )
         if not here or (isinstance(operation, Linear) and step.name != site.step.name):
             continue
         other = Site(site.trace, step, layer).module
@@ -282,7 +316,11 @@ def _other_routes(route: Route) -> Iterator[Attempt]:
     settings: dict[str, dict[str, Any]] = {
         f"the weights of the chosen experts {sum_of}": {"renormed": not route.renormed},
         f"the router is a {other}, not a {route.score}": {"score": other},
-        **({f"the weights of experts are not multiplied by {route.scale:g}": {"scale": 1.0}} if route.scale != 1 else {}),
+        **(
+            {f"the weights of experts are not multiplied by {route.scale:g}": {"scale": 1.0}}
+            if route.scale != 1
+            else {}
+        ),
     }
     for words, setting in settings.items():
         yield Attempt(words, lambda s, setting=setting: replace(s.operation, **setting).forward(*s.inputs()))  # type: ignore[misc,type-var]
@@ -325,13 +363,13 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     """What turns our numbers into theirs: nothing, a factor, an addition, another order of rows."""
     ours = site.value
     if not theirs.any():
-        yield Attempt("it is all 0", lambda s: torch.zeros_like(s.derive()))
+        yield Attempt("it is all 0", lambda s: torch.zeros_like(s.derive()), vague=True)
         return
     if bool(ours.isfinite().all() & theirs.isfinite().all()):
         size = float(ours.double().square().sum()) or 1.0
         factor = float(f"{float((ours.double() * theirs.double()).sum()) / size:.4g}")
         if abs(factor - 1) > 1e-3:
-            yield Attempt(f"it is {factor:g} times as large", lambda s: s.derive() * factor)
+            yield Attempt(f"it is {factor:g} times as large", lambda s: s.derive() * factor, vague=True)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site.step, ours, theirs)
 
@@ -349,7 +387,7 @@ def _additions(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
     constant = float(f"{float(vector.median()):.2g}")
     alike = float((vector - constant).abs().max()) <= 5e-2 * abs(constant)
     words = f"{constant:g} is added to every number" if alike else "a vector is added to every token: a bias too many"
-    yield Attempt(words, lambda s: s.derive() + (constant if alike else vector), local=True)
+    yield Attempt(words, lambda s: s.derive() + (constant if alike else vector), local=True, vague=True)
 
 
 def _orders(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
@@ -366,7 +404,7 @@ def _orders(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
     order[b] = a  # theirs[:, j] is ours[:, order[j]]
     if bool((order == torch.arange(len(order), device=order.device)).all()):
         return
-    yield Attempt(_in_words(order, heads), lambda s: _laid(s, _flat(s.derive())[:, order]), local=True)
+    yield Attempt(_in_words(order, heads), lambda s: _laid(s, _flat(s.derive())[:, order]), local=True, vague=True)
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Evidence:
     _theirs: dict[StepKey, Tensor | None] = field(default_factory=dict)
 
     def theirs(self, place: StepKey, trace: Trace) -> Tensor | None:
-        """The dump's numbers of a step, in the reading nearest to those of ``trace``; None if it has no such numbers."""
+        """The dump's numbers of a step, in the reading nearest to those of ``trace``; None if it has none."""
         beside = lambda step, layer, heads: trace.step(step.name, layer, heads)  # noqa: E731
         theirs = self.dumped.step(*place, None, beside)
         return None if theirs is None or theirs.shape != trace.step(*place).shape else theirs
@@ -108,20 +108,28 @@ def compared_with(trace: Trace, place: StepKey, theirs: Tensor) -> StepCompariso
 def causes_of(
     trace: Trace, evidence: Evidence, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
 ) -> list[Cause]:
-    """Why ``differing`` is ``theirs``, then why the next step differs in a run with that mistake, and so on.
+    """Why ``differing`` is ``theirs``, then why another step is wrong in a run with that mistake, and so on.
 
-    The ``unseen`` steps before the first are tried first, in order.
+    A step is wrong if it does not follow from the dump's own numbers before it: small differences grow in a model, and
+    are no mistake. There are no causes where no step is wrong. The ``unseen`` steps before the first are tried first,
+    in order.
     """
     found: list[Cause] = []
     order = {(step.name, layer): number for number, (step, layer) in enumerate(trace.steps.rows)}
-    run: Trace = trace
-    wrong_at_first = {place for place in evidence.after(differing, order) if evidence.differs(place, trace)}
+    later_on = [place for place in evidence.after(differing, order) if evidence.differs(place, trace)]
+    fault = _first_fault(trace, evidence, [differing, *later_on], order)
+    if fault is None:
+        return []
+    if fault[0] != differing:
+        unseen = unseen_before(trace, evidence, fault[0])
+        differing, theirs, _ = fault
+    run, (_, _, beside), wrong_at_first = trace, fault, {*later_on}
     while len(found) < _MOST:
-        trials = list(_trials(run, evidence.tolerance, differing, theirs, unseen))
+        trials = list(_trials(beside, evidence.tolerance, differing, theirs, unseen, order))
         if not trials:
-            return [*found, _likely(run, differing, unseen)]
-        best = _most_telling(run, evidence, differing, trials, order)
-        run = WrongTrace(run, best[0].formulas)
+            return [*found, _likely(trace, differing, unseen)]
+        best = _most_telling(beside, evidence, differing, trials, order)
+        run = _furthest(run, evidence, differing, best[0], order)
         later = [place for place in wrong_at_first if order[place] > order[differing]]
         wrong = [place for place in evidence.after(differing, order) if evidence.differs(place, run)]
         names = [trace.steps.at(*place).full_name(place[1]) for place in unseen]
@@ -129,14 +137,36 @@ def causes_of(
         first = trace.steps.at(*differing).full_name(differing[1])
         explained = len(set(later) - set(wrong))
         found.append(Cause(best[0].at, best[0].words, True, tuple(names), first, explained, len(later), others))
-        if not wrong or best[0].attempt.rounding:  # what is rounded otherwise is not the same after the next rounding
+        if best[0].attempt.rounding:  # what is rounded otherwise is not the same after the next rounding
             break
-        differing, unseen = wrong[0], ()
-        numbers = evidence.theirs(differing, run)
-        if numbers is None:
+        fault = _first_fault(run, evidence, wrong, order)
+        if fault is None:
             break
-        theirs, unseen = numbers, unseen_before(run, evidence, differing)
+        differing, theirs, beside = fault
+        unseen = unseen_before(run, evidence, differing)
     return found
+
+
+def _first_fault(
+    run: Trace, evidence: Evidence, places: Sequence[StepKey], order: Mapping[StepKey, int]
+) -> tuple[StepKey, Tensor, Trace] | None:
+    """The first of some steps that does not follow from the dump's numbers before it, and a run with these numbers."""
+    for place in places:
+        beside = given_theirs(run, evidence, place, order)
+        if evidence.differs(place, beside) and (theirs := evidence.theirs(place, beside)) is not None:
+            return place, theirs, beside
+    return None
+
+
+def given_theirs(run: Trace, evidence: Evidence, place: StepKey, order: Mapping[StepKey, int]) -> Trace:
+    """A run in which the steps before ``place`` that the dump has are the dump's."""
+    before = [other for other in evidence.places if order[other] < order[place]]
+    return WrongTrace(run, {other: partial(_as_dumped, evidence, other, run) for other in before})
+
+
+def _as_dumped(evidence: Evidence, place: StepKey, run: Trace, site: Site) -> Tensor:
+    theirs = evidence.theirs(place, run)
+    return run.step(*place) if theirs is None else theirs.to(run.step(*place).dtype)
 
 
 def unseen_before(trace: Trace, evidence: Evidence, differing: StepKey) -> list[StepKey]:
@@ -163,7 +193,12 @@ class _Trial:
 
 
 def _trials(
-    trace: Trace, tolerance: float, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
+    trace: Trace,
+    tolerance: float,
+    differing: StepKey,
+    theirs: Tensor,
+    unseen: Sequence[StepKey],
+    order: Mapping[StepKey, int],
 ) -> Iterator[_Trial]:
     limit = min(tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
@@ -178,15 +213,27 @@ def _trials(
             formulas = {place: attempt.wrong for place, attempt in tried.items()}
             for place, attempt in tried.items():
                 formulas |= {(name, place[1]): wrong for name, wrong in attempt.beside.items()}
-                formulas |= {
-                    other: wrong for step, other in candidates for kind, wrong in attempt.also
-                    if type(step.operation) is kind and other not in formulas
-                }  # fmt: skip
+                also = _also(trace, place, attempt, order)
+                formulas |= {other: wrong for other, wrong in also.items() if other not in formulas}
+            if any(attempt.also for attempt in tried.values()) and len(formulas) == len(tried):
+                continue  # the layer has no step that would change with it
             with suppress(*_UNFIT):  # it does not fit these shapes
                 result = WrongTrace(trace, formulas).step(*differing)
                 if result.shape == theirs.shape and distance(theirs, result) <= limit:
                     names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
                     yield _Trial(words, names, formulas, next(iter(tried.values())))
+
+
+def _also(trace: Trace, place: StepKey, attempt: Attempt, order: Mapping[StepKey, int]) -> dict[StepKey, Wrong]:
+    """The formulas of the later steps of a layer that change with an attempt, where they fit."""
+    steps, found = trace.steps.in_layer(place[1]) if place[1] is not None else (), dict[StepKey, Wrong]()
+    for step in steps:
+        for kind, wrong in attempt.also:
+            if type(step.operation) is kind and order[step.name, place[1]] > order[place]:
+                with suppress(*_UNFIT):
+                    wrong(Site(trace, step, place[1]))
+                    found[step.name, place[1]] = wrong
+    return found
 
 
 def _sums_and_others(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
@@ -206,23 +253,37 @@ def _without(index: int, site: Site) -> Tensor:
 def _most_telling(
     trace: Trace, evidence: Evidence, differing: StepKey, trials: Sequence[_Trial], order: Mapping[StepKey, int]
 ) -> list[_Trial]:
-    """The mistakes that explain most of the steps that follow, in this layer and the next; each as far as it reaches."""
+    """The mistakes that explain most of the steps that follow in this layer and the next, each as far as it reaches."""
     layer = differing[1]
     near = [place for place in evidence.after(differing, order) if layer is None or place[1] in (layer, layer + 1)]
-    scores: list[tuple[int, int, _Trial]] = []
+    scores: list[tuple[int, _Trial]] = []
     for trial in trials:
-        for scope in ("here",) if trial.attempt.local else ("here", "name", "all"):
-            formulas = _reaching(trace, trial, scope, order)
-            run = WrongTrace(trace, formulas)
-            right = sum(not evidence.differs(place, run) for place in near)
-            scores.append((right, len(scores), _Trial(trial.words, trial.at, formulas, trial.attempt)))
-    most = max(right for right, _, _ in scores)
-    best = [trial for right, _, trial in scores if right == most]
+        for scope in _scopes(trial):
+            run = WrongTrace(trace, _reaching(trace, trial, scope, order))
+            scores.append((sum(not evidence.differs(place, run) for place in near), trial))
+    most = max(right for right, _ in scores)
+    best = [trial for right, trial in scores if right == most]
+    best = [trial for trial in best if not trial.attempt.vague] or best
     alike: dict[str, _Trial] = {}
     for trial in best:
         if not any(trial.words.startswith(words) for words in alike):
             alike.setdefault(trial.words, trial)
     return list(alike.values())
+
+
+def _scopes(trial: _Trial) -> tuple[str, ...]:
+    return ("here",) if trial.attempt.local else ("here", "name", "all")
+
+
+def _furthest(
+    run: Trace, evidence: Evidence, differing: StepKey, trial: _Trial, order: Mapping[StepKey, int]
+) -> WrongTrace:
+    """The run continued with a mistake, made in as many steps as explains most of those that follow."""
+    runs = [WrongTrace(run, _reaching(run, trial, scope, order)) for scope in _scopes(trial)]
+    later = evidence.after(differing, order)
+    if len(runs) == 1:
+        return runs[0]
+    return max(runs, key=lambda one: sum(not evidence.differs(place, one) for place in later))
 
 
 def _reaching(trace: Trace, trial: _Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:

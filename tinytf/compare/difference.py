@@ -47,8 +47,9 @@ class Difference(Report):
     masks of an encoder. ``losses`` (nats a token) and ``moved`` exist for two models. ``tolerance`` is relative, in
     units of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the largest relative difference
     that passes. ``missing`` are the steps that a dump does not have. ``causes`` explain the first difference of a dump,
-    then what differs besides; there are none where an earlier step of the dump, ``rescaled``, was multiplied to fit. ``settings`` are the fields in
-    which the two configurations differ.
+    then what else is wrong. There are none where an earlier step of the dump, ``rescaled``, was multiplied to fit, and
+    where each step ``follows`` from the dump's numbers before it, so that only rounding adds up. ``settings`` are the
+    fields in which the two configurations differ.
     """
 
     KIND = "difference"
@@ -77,6 +78,7 @@ class Difference(Report):
     fail_over: float | None = None
     missing: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
+    follows: bool = False
     rescaled: Rescaled | None = None
     settings: tuple[Setting, ...] = ()
 
@@ -95,6 +97,7 @@ class Difference(Report):
             furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"
             return f"All {len(self.steps):,} steps agree; {furthest}." if worst.relative else "No number differs."
         why = f": {self.cause.in_words}" if self.cause and self.cause.found else ""
+        why = why or ": no step is wrong by itself, rounding adds up" * self.follows
         return f"They differ from {first.name} on{why}{self._next()}."
 
     def _next(self) -> str:
@@ -128,7 +131,7 @@ class Difference(Report):
             **self.members("settings", "tolerance", "equal"),
             "first_difference": first and first.name,
             "largest_difference": worst and worst.name,
-            **self.members("cause", "causes", "rescaled"),
+            **self.members("cause", "causes", "follows", "rescaled"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
@@ -301,6 +304,7 @@ def _difference(
         settings.fail_over,
         tuple(walk.missing),
         walk.causes,
+        walk.follows,
         walk.rescaled,
         _settings(*(_config_of(side) for side in sides)),
     )

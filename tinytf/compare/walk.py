@@ -92,6 +92,7 @@ class Walk:
     ) -> None:
         self.tolerance = tolerance
         self.causes: tuple[Cause, ...] = ()
+        self.follows = False
         self.rescaled: Rescaled | None = None
         self.differing: _Differing | None = None
         self.unscaled: _Differing | None = None
@@ -226,13 +227,14 @@ class Walk:
         evidence = Evidence(dumped, self.tolerance, places)
         if self.unscaled is not None and self.rescaled is not None and self.unscaled.theirs is not None:
             found = causes_of(trace, evidence, self.unscaled.place, self.unscaled.theirs, ())
-            if found[0].found and found[0].explained:
+            if found and found[0].found and found[0].explained:
                 compared = compared_with(trace, self.unscaled.place, self.unscaled.theirs)
                 self.steps = [compared if step.name == compared.name else step for step in self.steps]
                 self.causes, self.rescaled = tuple(found), None
             return
         causes = causes_of(trace, evidence, at.place, at.theirs, unseen_before(trace, evidence, at.place))
-        self.causes = tuple(causes) if causes[0].found or not at.unlike else ()
+        self.follows = not causes
+        self.causes = tuple(causes) if causes and (causes[0].found or not at.unlike) else ()
 
     def _parts(self, step: Step, both: Both, layer: int | None) -> Iterator[_Pair]:
         """A step of both runs, whole; maps (H, Q, K) a few heads at a time."""

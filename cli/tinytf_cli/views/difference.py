@@ -262,12 +262,16 @@ def _cause(report: Difference) -> Iterator[Block]:
     if rescaled is not None:
         words = f": {rescaled.step} of B matches A only when multiplied by {rescaled.factor:.4g}, as was done here"
         yield titled("rescaled", f"{words}; a program that lacks this factor would differ next, so no cause is named")
+    if report.follows:
+        yield titled(
+            "no step is wrong", ": each follows from the numbers of B before it, so only rounding adds up", "good"
+        )
     if cause is None:
         return
     for number, one in enumerate(report.causes):
         if one.found:
-            explained = f"; with that, A gives the numbers of B in {one.explained:,} of the {one.later:,} later steps that differ"
-            words = f" at {one.step}: {one.in_words}{explained if one.later else '; with that, A gives the numbers of B'}"
+            rest = f" there, and in {one.explained:,} of {plural(one.later, 'later step')} that differ"
+            words = f" at {one.step}: {one.in_words}; with that, A gives the numbers of B{rest * bool(one.later)}"
             yield titled("then" if number else "cause", words, "good")
         elif number:
             yield titled("then", f" {one.first} differs, and nothing that was tried gives its numbers")

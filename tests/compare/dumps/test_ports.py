@@ -70,7 +70,7 @@ BLOCK_BY_BLOCK = ("embed.out", "norm1", "v", "weights", "attn", "mid", "out", "f
     [
         ("rotary base", "L0.weights", "L0.q_rot and L0.k_rot"),
         ("q and k permuted", "L0.weights", "L0.q and L0.k"),
-        ("matrices swapped", "L1.out", "L1.ffn.act"),
+        ("matrices swapped", "L1.out", "L1.ffn.hidden"),
         ("o_proj transposed", "L0.attn", "L0.attn"),
         ("head order", "L0.weights", "L0.scores"),
         ("bias missing", "L0.weights", "L0.q"),

@@ -84,19 +84,19 @@ def test_a_change_in_transformers_is_named_with_its_cause(
     assert found.cause.words.startswith(words)
 
 
-def test_embeddings_without_their_scale_are_no_cause_elsewhere(tmp_path: Path) -> None:
-    """The norm of an unscaled stream has the numbers of another eps; only the rescaling is known."""
+def test_embeddings_without_their_scale_are_the_cause_and_nothing_after_them(tmp_path: Path) -> None:
+    """The norm of an unscaled stream has the numbers of another eps, which explains less of what follows."""
 
     def unscaled(model: Any) -> None:
         model.model.embed_tokens.embed_scale = torch.tensor(1.0)
 
     found = compared("gemma 3", unscaled, tmp_path / "theirs.safetensors")
     assert found.first is not None
-    assert found.first.name == "L0.norm1"
-    assert found.cause is None
-    assert found.rescaled is not None
-    assert found.rescaled.step == "embed.tokens"
-    assert found.rescaled.factor == pytest.approx(24**0.5, rel=1e-3)
+    assert found.first.name == "embed.tokens"
+    assert found.cause is not None
+    assert (found.cause.step, found.cause.words) == ("embed.tokens", "token embeddings are not multiplied by √d_model")
+    assert (found.cause.explained, len(found.causes), found.rescaled) == (found.cause.later, 1, None)
+    assert found.cause.later > 20
 
 
 def test_a_cause_is_named_where_the_stream_after_rescaled_embeddings_is_right(tmp_path: Path) -> None:

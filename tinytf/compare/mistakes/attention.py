@@ -103,6 +103,8 @@ def _joint_order(order: str) -> Wrong:
     """Read queries, keys and values from a joint matrix in another ``order``."""
 
     def exchanged(site: Site) -> Tensor:
+        if site.step.role not in order:
+            raise RuntimeError("no queries, keys or values")
         role = "qkv"[order.index(site.step.role)]
         steps = [step for step in site.trace.steps.in_layer(site.layer or 0) if type(step.operation) is Linear]
         linear = next(step for step in steps if step.has_heads and step.role == role)

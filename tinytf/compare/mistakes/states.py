@@ -24,6 +24,11 @@ def _ungated(site: Site) -> Tensor:
     return site.inputs()[-1]
 
 
+def _gated_already(site: Site) -> Tensor:
+    """What is gated before its norm is not gated after it; other activations are as they are."""
+    return site.inputs()[-1] if site.step.name.startswith("head_") else site.derive()
+
+
 def _strength(site: Site) -> Tensor:
     if site.step.name != "beta":
         raise RuntimeError("no writing strength")
@@ -40,16 +45,21 @@ def _last_tap(site: Site) -> Tensor:
     return total.unflatten(-1, (x.shape[0], -1)).transpose(0, 1)
 
 
+def _plain(site: Site) -> Tensor:
+    bias = getattr(site.module, "bias", None)
+    return site.input() if bias is None else site.input() + bias.view(-1, 1, bias.numel() // len(site.input()))
+
+
 def states() -> Iterator[Mistake]:
     yield Mistake("nothing decays: the state keeps all that is written", Decay, lambda s: torch.zeros_like(s.derive()))
     yield Mistake("the decay grows: its sign is wrong", Decay, lambda s: -s.derive())
     yield Mistake("the rate is A, not e^A", Decay, lambda s: -s.module.weight[:, None, None] * s.input())
-    yield Mistake("steps have no softplus", Softplus, lambda s: s.input() + getattr(s.module, "bias", 0))
+    yield Mistake("steps have no softplus", Softplus, _plain)
     yield Mistake("queries and keys are not of length 1", Unit, lambda s: s.input())
     yield Mistake("the writing strength β is left out, as if it were 1", Sigmoid, _strength)
     yield Mistake("the taps of the convolution are in the other order", ShortConv, _last_tap)
     yield Mistake(
         "what is read is gated before its norm, not after it", Norm,
-        lambda s: normed(s, x=_gate(s) * s.input()), ((Activate, _ungated),),
+        lambda s: normed(s, x=_gate(s) * s.input()), ((Activate, _gated_already),),
     )  # fmt: skip
     yield Mistake("what is read is not gated", Activate, _ungated)
