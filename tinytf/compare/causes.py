@@ -73,15 +73,20 @@ class Cause(Data):
 
 @dataclass
 class Evidence:
-    """The steps that a dump has, in order, beside a run of the model: which of them are the same."""
+    """The steps that a dump has, in order, beside a run of the model: which of them are the same.
+
+    ``fixed`` are numbers that are taken as they are in the dump, although a factor would make them fit.
+    """
 
     dumped: DumpSide
     tolerance: float
     places: Sequence[StepKey]
-    _theirs: dict[StepKey, Tensor | None] = field(default_factory=dict)
+    fixed: Mapping[StepKey, Tensor] = field(default_factory=dict)
 
     def theirs(self, place: StepKey, trace: Trace) -> Tensor | None:
         """The dump's numbers of a step, in the reading nearest to those of ``trace``; None if it has none."""
+        if place in self.fixed:
+            return self.fixed[place]
         beside = lambda step, layer, heads: trace.step(step.name, layer, heads)  # noqa: E731
         theirs = self.dumped.step(*place, None, beside)
         return None if theirs is None or theirs.shape != trace.step(*place).shape else theirs

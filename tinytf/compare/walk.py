@@ -226,6 +226,7 @@ class Walk:
         places = [place for place in places if place[1] is None or place[1] in trace.recording.layers]
         evidence = Evidence(dumped, self.tolerance, places)
         if self.unscaled is not None and self.rescaled is not None and self.unscaled.theirs is not None:
+            evidence.fixed = {self.unscaled.place: self.unscaled.theirs}
             found = causes_of(trace, evidence, self.unscaled.place, self.unscaled.theirs, ())
             if found and found[0].found and found[0].explained:
                 compared = compared_with(trace, self.unscaled.place, self.unscaled.theirs)
