@@ -74,7 +74,8 @@ def test_every_figure_is_that_of_float64_numpy(kind: str) -> None:
             own = np.ones_like(seen) if axis is None else (np.indices(a.shape)[axis] == token)
             x, y = a[own & seen], b[own & seen]
             gap = apart[own].max()
-            relative.append(gap / max(np.abs(x).max(), np.abs(y).max()) if gap else 0.0)
+            x_seen, y_seen = (a[seen], b[seen]) if own.sum() == 1 else (x, y)  # one number: held to the largest of all
+            relative.append(gap / max(np.abs(x_seen).max(), np.abs(y_seen).max()) if gap else 0.0)
             cosines.append((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum()) if gap else 1.0)
         assert one.relative == pytest.approx(max(relative), rel=1e-5, abs=1e-9), one.name
         assert one.cosine == pytest.approx(np.mean(cosines), abs=1e-9)

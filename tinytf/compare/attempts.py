@@ -71,7 +71,7 @@ def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     elif isinstance(operation, Rotate):
         yield from _of_rotation(site, theirs)
     elif isinstance(operation, Mask) and operation.sight.window:
-        yield from _of_window(operation.sight)
+        yield from _of_window(operation)
     elif isinstance(operation, Lookup) and theirs is not None:
         yield from _other_tokens(site, theirs)
     for mistake in MISTAKES:
@@ -92,9 +92,15 @@ def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         yield from _relations(site, theirs)
 
 
-def _set(**settings: Any) -> Wrong:
-    """The operation of the step with other settings."""
-    return lambda site: replace(site.operation, **settings).forward(*site.inputs())  # type: ignore[type-var]
+def _set(operation: Operation, **settings: Any) -> Wrong:
+    """The operation of the step with other settings, where it is this one: layers may differ."""
+
+    def wrong(site: Site) -> Tensor:
+        if site.operation != operation:
+            raise RuntimeError("another operation")
+        return replace(operation, **settings).forward(*site.inputs())  # type: ignore[type-var]
+
+    return wrong
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
@@ -142,9 +148,10 @@ def _of_rotation(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         solved = angle ** (-width / 2) if angle else 0.0
         bases += [float(f"{solved:.{digits}g}") for digits in (1, 2, 3)] if 1 < solved < 1e12 else []
     for base in dict.fromkeys(bases):
-        yield Attempt(f"a rotary base of {base:,.0f} instead of {rope.theta:,.0f}", _turned(theta=base))
+        turned = _set(operation, rope=rope._replace(theta=base))
+        yield Attempt(f"a rotary base of {base:,.0f} instead of {rope.theta:,.0f}", turned)
     if rope.scaling != "none":
-        yield Attempt(f"no {rope.scaling} scaling of the angles", _turned(scaling="none"))
+        yield Attempt(f"no {rope.scaling} scaling of the angles", _set(operation, rope=rope._replace(scaling="none")))
     for by in (2, 4, 8):
         yield Attempt(f"positions are divided by {by}", _at(lambda at, by=by: at / by))  # type: ignore[misc]
         yield Attempt(f"positions are multiplied by {by}", _at(lambda at, by=by: at * by))  # type: ignore[misc]
@@ -156,16 +163,12 @@ def _of_rotation(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         yield Attempt(words, _at(lambda at, start=start: at - start * (at >= start)))  # type: ignore[misc]
 
 
-def _turned(**settings: Any) -> Wrong:
-    """RoPE with other settings."""
-    return lambda site: Rotate(site.operation.rope._replace(**settings)).forward(site.input())  # type: ignore[attr-defined]
-
-
-def _of_window(sight: Sight) -> Iterator[Attempt]:
-    yield Attempt("no window", _set(sight=Sight(sight.causal)))
+def _of_window(operation: Mask) -> Iterator[Attempt]:
+    sight = operation.sight
+    yield Attempt("no window", _set(operation, sight=Sight(sight.causal)))
     for window in (sight.window - 1, sight.window + 1):
         words = f"a window of {window:,} tokens, not {sight.window:,}"
-        yield Attempt(words, _set(sight=replace(sight, window=window)))
+        yield Attempt(words, _set(operation, sight=replace(sight, window=window)))
 
 
 def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
@@ -335,15 +338,15 @@ def _other_routes(operation: Choose | Route, experts: int) -> Iterator[Attempt]:
         for count in (operation.count - 1, operation.count + 1):
             if 0 < count <= experts:
                 words = f"{count} expert{'s' * (count > 1)} a token, not {operation.count}"
-                yield Attempt(words, _set(count=count))
+                yield Attempt(words, _set(operation, count=count))
         return
     not_divided = "do not sum to 1: they are not divided by the sum of the chosen"
     sums = f"the weights of the chosen experts {not_divided if operation.renormed else 'sum to 1'}"
-    yield Attempt(sums, _set(renormed=not operation.renormed))
+    yield Attempt(sums, _set(operation, renormed=not operation.renormed))
     other = "sigmoid" if operation.score == "softmax" else "softmax"
-    yield Attempt(f"the router is a {other}, not a {operation.score}", _set(score=other))
+    yield Attempt(f"the router is a {other}, not a {operation.score}", _set(operation, score=other))
     if operation.scale != 1:
-        yield Attempt(f"the weights of experts are not multiplied by {operation.scale:g}", _set(scale=1.0))
+        yield Attempt(f"the weights of experts are not multiplied by {operation.scale:g}", _set(operation, scale=1.0))
 
 
 def _exchanged_experts(count: int) -> Iterator[Attempt]:

@@ -1,7 +1,8 @@
 """How far a step, a parameter and the predictions of two runs are apart.
 
 One token of a large model (often the first, as an attention sink) may hold numbers a thousand times those of the
-others. So differences are relative to the largest number of their own token in both runs, or of their row in a map.
+others. So differences are relative to the largest number of their own token in both runs, or of their row in a map;
+where a token has a single number, to the largest of all.
 Shapes: T tokens or queries, N numbers of a token; P positions, C width, V vocabulary.
 """
 
@@ -125,6 +126,8 @@ class Sums:
         """For each token (5, T): largest difference, largest magnitude, a·b, a·a and b·b."""
         a, b, difference = (self._rows(tensor) for tensor in (a, b, difference))  # (T, N)
         scale = torch.maximum(*((rows.amax(dim=-1).maximum(-rows.amin(dim=-1))) for rows in (a, b)))
+        if a.shape[-1] == 1:  # a single number of a token may be as small as rounding: it is held to the largest
+            scale = scale.amax().expand_as(scale)
         a, b = a.double(), b.double()
         dots = (torch.linalg.vecdot(*pair) for pair in ((a, b), (a, a), (b, b)))
         return torch.stack((difference.amax(dim=-1).double(), scale.double(), *dots)).cpu()

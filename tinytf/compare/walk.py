@@ -22,6 +22,8 @@ from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 _CHUNK_BYTES = 64 * 2**20
+_MOST_NUMBERS = 2**24
+"""The most numbers of a step that is compared again with every cause, such as logits of a long text."""
 Part = Trace | DumpSide
 Both = tuple[Part, Part]
 Heads = tuple[int, ...] | None
@@ -222,7 +224,8 @@ class Walk:
                 return
             trace = record(first.model, first.encoding, layers=(layer,), force=force)
         names = {step.full_name(layer): (step.name, layer) for step, layer in trace.steps.rows}
-        places = [names[step.name] for step in self.steps if step.name in names and step.step.to_loss]
+        known = [step for step in self.steps if step.name in names and step.step.to_loss]
+        places = [names[step.name] for step in known if math.prod(step.shape) <= _MOST_NUMBERS]
         places = [place for place in places if place[1] is None or place[1] in trace.recording.layers]
         evidence = Evidence(dumped, self.tolerance, places)
         if self.unscaled is not None and self.rescaled is not None and self.unscaled.theirs is not None:

@@ -1,8 +1,9 @@
 """Ports with one fault each, and sound ones: does ``diff`` name the first wrong step, and why it is wrong?
 
-``python tests/parity/ports.py [NAME …]`` prints a table and counts: first step right, a right cause, a wrong one. Each
-port is a model of transformers (SmolLM2 and Gemma 3 270M, whose files TINYTF_REAL_WEIGHTS holds, a small Qwen3-MoE and
-a small Qwen3-Next with random weights) in which one thing is changed, dumped by forward hooks under its module paths.
+``python tests/parity/broken_ports.py [NAME …]`` prints a table and counts: first step right, a right cause, a wrong
+one. Each port is a model of transformers (SmolLM2 and Gemma 3 270M, whose files TINYTF_REAL_WEIGHTS holds, a small
+Qwen3-MoE and a small Qwen3-Next with random weights) in which one thing is changed, dumped by forward hooks under its
+module paths.
 """
 
 import copy
@@ -261,7 +262,7 @@ def _changed(path: str, layer: int | None, change: Callable[[Tensor], Tensor]) -
     return broken
 
 
-def _exchanged(a: str, b: str, layer: int) -> Callable[[Any, Patch], None]:
+def exchanged(a: str, b: str, layer: int) -> Callable[[Any, Patch], None]:
     def broken(model: Any, patch: Patch) -> None:
         one, other = (_layer(model, layer).get_submodule(path) for path in (a, b))
         one.weight.data, other.weight.data = other.weight.data, one.weight.data
@@ -428,6 +429,18 @@ def _gated_norm(plain: Any) -> Any:
     return forward
 
 
+def shaken(model: Any) -> None:
+    """Every matrix rounds a little otherwise, by less than what counts as a difference."""
+    generator = torch.Generator().manual_seed(5)
+
+    def shake(module: nn.Module, args: Any, out: Tensor) -> Tensor:
+        return out + 3e-5 * out.abs().amax(-1, keepdim=True) * (2 * torch.rand(out.shape, generator=generator) - 1)
+
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(shake)
+
+
 def _gate_rows(change: Callable[[Tensor], Tensor]) -> Callable[[Any, Patch], None]:
     """The rows of q_proj that give the gate, in the layers with attention."""
 
@@ -550,7 +563,7 @@ BROKEN: dict[str, Port] = {
     ),
     "gain of the next layer": Port("smollm2", _moved("input_layernorm", 7, 8), "L7.norm1", "gain of L8.norm1"),
     "q and k norms swapped": Port(
-        "gemma3", _exchanged("self_attn.q_norm", "self_attn.k_norm", 3), "L3.q_norm L3.k_norm", "gain of L3.(k|q)_norm"
+        "gemma3", exchanged("self_attn.q_norm", "self_attn.k_norm", 3), "L3.q_norm L3.k_norm", "gain of L3.(k|q)_norm"
     ),
     "LayerNorm": Port(
         "smollm2",
@@ -567,20 +580,20 @@ BROKEN: dict[str, Port] = {
         "norm is left out",
     ),
     "norms exchanged": Port(
-        "smollm2", _exchanged("input_layernorm", "post_attention_layernorm", 4), "L4.norm1", "gain of L4.norm2"
+        "smollm2", exchanged("input_layernorm", "post_attention_layernorm", 4), "L4.norm1", "gain of L4.norm2"
     ),
     # weights
     "q of the next layer": Port("smollm2", _moved("self_attn.q_proj", 3, 4), "L3.q", "L4.q|W_Q of layer 4|L4.W_Q"),
     "up of the layer before": Port("gemma3", _moved("mlp.up_proj", 9, 8), "L9.ffn.hidden", "L8"),
     "gate and up swapped": Port(
         "smollm2",
-        _exchanged("mlp.gate_proj", "mlp.up_proj", 17),
+        exchanged("mlp.gate_proj", "mlp.up_proj", 17),
         "L17.ffn.hidden L17.ffn.gate",
         "numbers of L17.ffn.gate",
     ),
     "k and v swapped": Port(
         "smollm2",
-        _exchanged("self_attn.k_proj", "self_attn.v_proj", 2),
+        exchanged("self_attn.k_proj", "self_attn.v_proj", 2),
         "L2.k L2.v",
         "numbers of L2.[vk]|order q, v, k",
     ),
@@ -762,7 +775,7 @@ BROKEN: dict[str, Port] = {
         "smollm2",
         lambda model, patch: [
             _moved("input_layernorm", 7, 8)(model, patch),
-            _exchanged("mlp.gate_proj", "mlp.up_proj", 17)(model, patch),
+            exchanged("mlp.gate_proj", "mlp.up_proj", 17)(model, patch),
         ],
         "L7.norm1",
         "gain of L8.norm1",
