@@ -1,9 +1,9 @@
 """Ports with one fault each, and sound ones: does ``diff`` name the first wrong step, and why it is wrong?
 
 ``python tests/parity/broken_ports.py [NAME …]`` prints a table and counts: first step right, a right cause, a wrong
-one. Each port is a model of transformers (SmolLM2 and Gemma 3 270M, whose files TINYTF_REAL_WEIGHTS holds, a small
-Qwen3-MoE and a small Qwen3-Next with random weights) in which one thing is changed, dumped by forward hooks under its
-module paths.
+one; with ``--floor``, what is called rounding and what a bug. Each port is a model of transformers (SmolLM2 and Gemma 3
+270M, whose files TINYTF_REAL_WEIGHTS holds, a small Qwen3-MoE and a small Qwen3-Next with random weights) in which one
+thing is changed, dumped by forward hooks under its module paths.
 """
 
 import copy
@@ -33,6 +33,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next
 sys.path += [str(Path(__file__).parents[1])]
 
 from architectures import enliven
+from sentences import sentences
 
 import tinytf
 from tinytf.checkpoints.gguf.header import read_header
@@ -215,8 +216,8 @@ def dumped(model: nn.Module, ids: list[int], **given: Any) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def compared(port: Port) -> Difference:
-    """Our comparison with what a port writes down."""
+def compared(port: Port, dtype: torch.dtype = torch.float32, **settings: Any) -> Difference:
+    """Our comparison with what a port writes down, computed in a dtype."""
     pair = both(port.model)
     theirs = copy.deepcopy(pair.theirs)
     ids = list(pair.ids or pair.ours.encode(port.text).ids)
@@ -228,8 +229,9 @@ def compared(port: Port) -> Difference:
         arguments = port.broken(theirs, patch)
         given = {name: of(len(ids)) for name, of in arguments.items()} if isinstance(arguments, dict) else {}
         path = Path(folder) / "port.npz"
+        theirs = theirs.to(dtype) if dtype != torch.float32 else theirs
         np.savez(path, **port.dumped(dumped(theirs, ids, **given)))
-        return pair.ours.diff(None, open_dump(path))
+        return pair.ours.diff(None, open_dump(path), **settings)
 
 
 def _each(model: Any, kind: str) -> Iterator[Any]:
@@ -819,7 +821,38 @@ def verdict(port: Port, found: Difference) -> tuple[bool, str]:
     return first, "right" if port.cause and re.search(port.cause, found.cause.in_words) else "wrong"
 
 
+ROUNDED = re.compile("weights in|router in|norm in|exact GELU|NaN")
+"""Ports that only round, and one whose activation differs by less than bfloat16 rounds."""
+
+
+def judged() -> None:
+    """Print, for every port in bfloat16, whether it is called rounding or a bug; then sentences in other programs."""
+    called = {"bug": 0, "rounding": 0}
+    for name, port in BROKEN.items():
+        if ROUNDED.search(name) or port.text != TEXT:
+            continue
+        floor = compared(port, torch.bfloat16, floor="bf16").floor
+        called["bug" if floor.bug else "rounding"] += 1
+        print(f"{name:32} {floor.in_words()}", flush=True)
+    print(f"broken ports in bfloat16: {called}")
+    alarms, count, most = 0, 0, 0.0
+    for model in ("smollm2", "gemma3"):
+        for text in sentences(10):
+            for attention, dtype, word in (("eager", torch.bfloat16, "bf16"), ("sdpa", torch.bfloat16, "bf16"),
+                                           ("eager", torch.float16, "fp16")):  # fmt: skip
+                if model == "gemma3" and word == "fp16":
+                    continue  # whose stream is too large for float16
+                port = Port(model, lambda one, patch, by=attention: one.set_attn_implementation(by), "", text=text)
+                floor = compared(port, dtype, floor=word).floor
+                alarms, count = alarms + (floor.bug is not None), count + 1
+                most = max(most, floor.worst.times)
+    print(f"{count} sound runs: {alarms} called a bug; at most {most:.2g} × the model's own error")
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--floor"]:
+        judged()
+        return
     chosen = {name: port for name, port in BROKEN.items() if not sys.argv[1:] or name in sys.argv[1:]}
     sound = {name: port for name, port in SOUND.items() if not sys.argv[1:] or name in sys.argv[1:]}
     counts = {"first": 0, "right": 0, "none": 0, "wrong": 0}

@@ -15,7 +15,7 @@ from torch import Tensor
 from tinytf.compare.attempts import Attempt, attempts
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.fit import distance
-from tinytf.compare.measures import StepComparison, Sums
+from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.report import Data
@@ -75,13 +75,15 @@ class Cause(Data):
 class Evidence:
     """The steps that a dump has, in order, beside a run of the model: which of them are the same.
 
-    ``fixed`` are numbers that are taken as they are in the dump, although a factor would make them fit.
+    ``fixed`` are numbers that are taken as they are in the dump, although a factor would make them fit. ``allowed`` are
+    the errors that count as rounding, by step, where these are known; else ``tolerance`` holds for all.
     """
 
     dumped: DumpSide
     tolerance: float
     places: Sequence[StepKey]
     fixed: Mapping[StepKey, Tensor] = field(default_factory=dict)
+    allowed: Mapping[StepKey, float] = field(default_factory=dict)
 
     def theirs(self, place: StepKey, trace: Trace) -> Tensor | None:
         """The dump's numbers of a step, in the reading nearest to those of ``trace``; None if it has none."""
@@ -95,6 +97,8 @@ class Evidence:
         """Whether a step differs beyond the tolerance; false where it cannot be compared."""
         with suppress(RuntimeError, IndexError):
             theirs = self.theirs(place, trace)
+            if theirs is not None and place in self.allowed:
+                return token_error(trace.step(*place), theirs, trace.steps.at(*place)) > self.allowed[place]
             return theirs is not None and compared_with(trace, place, theirs).relative > self.tolerance
         return True  # the steps after a mistake may have other shapes
 

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import torch
 
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
-from tinytf.compare.causes import Cause
+from tinytf.compare.causes import Cause, Evidence
 from tinytf.compare.dumps.dumped import DumpSide, of_ids, recorded_config, recorded_encoding
 from tinytf.compare.dumps.read import Dump
+from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
 from tinytf.compare.measures import BothPredict, Moved, Position, StepComparison, moved_weights
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.config import FIELDS, ModelConfig
@@ -27,6 +28,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.address import parse_address
+from tinytf.trace.record import record
 from tinytf.trace.trace import Text, Trace
 
 
@@ -49,7 +51,7 @@ class Difference(Report):
     that passes. ``missing`` are the steps that a dump does not have. ``causes`` explain the first difference of a dump,
     then what else is wrong. There are none where an earlier step of the dump, ``rescaled``, was multiplied to fit, and
     where each step ``follows`` from the dump's numbers before it, so that only rounding adds up. ``settings`` are the
-    fields in which the two configurations differ.
+    fields in which the two configurations differ; ``floor`` compares the errors with the model's own.
     """
 
     KIND = "difference"
@@ -81,23 +83,31 @@ class Difference(Report):
     follows: bool = False
     rescaled: Rescaled | None = None
     settings: tuple[Setting, ...] = ()
+    floor: Floor | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether steps were compared, and none differs by more than ``fail_over`` (None: no limit)."""
+        """Whether steps were compared, none differs by more than ``fail_over``, and none by more than the ``floor``."""
         limit, worst = self.fail_over, self.worst
-        return worst is not None and (limit is None or worst.relative <= limit)
+        is_rounding = self.floor is None or self.floor.bug is None
+        return worst is not None and (limit is None or worst.relative <= limit) and is_rounding
 
     def in_a_sentence(self) -> str:
         """From which step on they differ, why if that is known, and what is most probable next in either."""
         first, worst = self.first, self.worst
         if worst is None or not self.sides:
             return ""
+        if self.floor is not None and self.floor.bug is None:
+            words = self.floor.in_words()
+            return f"{words[0].upper()}{words[1:]}{self._next()}."
         if first is None:
             furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"
             return f"All {len(self.steps):,} steps agree; {furthest}." if worst.relative else "No number differs."
         why = f": {self.cause.in_words}" if self.cause and self.cause.found else ""
         why = why or ": no step is wrong by itself, rounding adds up" * self.follows
+        if self.floor is not None and (bug := self.floor.bug) is not None:
+            times = f"{bug.times:.3g} × as far off as the model's own in {self.floor.dtype}"
+            return f"No rounding: {bug.name} is {times}{why}."
         return f"They differ from {first.name} on{why}{self._next()}."
 
     def _next(self) -> str:
@@ -131,7 +141,7 @@ class Difference(Report):
             **self.members("settings", "tolerance", "equal"),
             "first_difference": first and first.name,
             "largest_difference": worst and worst.name,
-            **self.members("cause", "causes", "follows", "rescaled"),
+            **self.members("cause", "causes", "follows", "rescaled", "floor"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
@@ -196,6 +206,7 @@ def diff(
     head: str | None = None,
     top: int = 5,
     fail_over: float | None = None,
+    floor: str | None = None,
     truncate: bool = False,
     force: bool = False,
 ) -> Difference:
@@ -205,10 +216,13 @@ def diff(
     is None; ``names`` maps the dump's names to addresses, with ``{n}`` for the layer: {"enc.{n}.query": "L{n}.q"}.
     ``head``, such as ``L3H5``, is the head whose weights are kept; by default the head whose weights are furthest
     apart. ``tolerance`` is in units of a token's largest magnitude; by default the tolerance of the coarser dtype.
+    With a ``floor``, a dtype as in ``floor_of``, the errors are compared with the model's own in it.
     Raises UsageError for runs that cannot be aligned (``align``) or recorded (``walk``), AddressError for a head that
     one of the models lacks, DumpError for a dump that does not belong to the text or the model.
     """
-    settings = _Settings(tolerance, head, top, fail_over, force)
+    settings = _Settings(tolerance, head, top, fail_over, force, floor)
+    if floor is not None:
+        require_floor(floor)
     if isinstance(other, Dump):
         encoding = text.encoding if isinstance(text, Trace) else _of_dump(model, text, other, truncate)
         dumped = DumpSide.of(other, model.config, model.tokenizer, encoding, names, model.table)
@@ -267,6 +281,7 @@ class _Settings:
     top: int
     fail_over: float | None
     force: bool
+    floor: str | None = None
 
 
 @torch.no_grad()
@@ -285,9 +300,12 @@ def _difference(
             sizes = f"{config.n_layers} layers × {config.n_heads} heads"
             message = f"there is no head L{head_at[0]}H{head_at[1]}: one of the models has {sizes}"
             raise AddressError(message, "name a head that both have")
-    tolerance = max(allowed(RUN, side.dtype) for side in sides) if settings.tolerance is None else settings.tolerance
+    dtypes = [*(side.dtype for side in sides), *([DTYPES.get(settings.floor, torch.float32)] if settings.floor else [])]
+    tolerance = max(allowed(RUN, dtype) for dtype in dtypes) if settings.tolerance is None else settings.tolerance
     walk = Walk(first, second, alignment, head_at, tolerance)
     walk.run(settings.force)
+    floor = _floor(walk, first, second, settings.floor)
+    walk.explain(settings.force, floor)
     models = [side.model for side in sides if isinstance(side, Side)]
     two_models = len(models) == 2 and models[0] is not models[1]
     return Difference(
@@ -307,7 +325,22 @@ def _difference(
         walk.follows,
         walk.rescaled,
         _settings(*(_config_of(side) for side in sides)),
+        floor,
     )
+
+
+def _floor(walk: Walk, first: AnySide, second: AnySide, word: str | None) -> Floor | None:
+    """The errors of the second side, beside the first model's own. Raises UsageError where the first has no model."""
+    if word is None:
+        return None
+    if not isinstance(first, Side) or walk.alignment.changed or walk.alignment.note:
+        raise UsageError("a floor is the model's own error on the whole text of both", "compare two runs of one text")
+    if isinstance(second, DumpSide):
+        theirs: Numbers = Evidence(second, walk.tolerance, ()).theirs
+    else:
+        trace = second.trace or record(second.model, second.encoding)
+        theirs = lambda place, _: trace.step(*place)  # noqa: E731
+    return floor_of(first.model, first.encoding, walk.places(), theirs, word)
 
 
 def _config_of(side: AnySide) -> ModelConfig | None:

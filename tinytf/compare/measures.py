@@ -143,6 +143,19 @@ class Sums:
         return torch.cat((parts[:, :2].amax(dim=0), parts[:, 2:].sum(dim=0)))
 
 
+def token_error(exact: Tensor, other: Tensor, step: Step) -> float:
+    """The relative errors of the tokens as a root mean square; hidden scores do not count."""
+    a, b = (x.double() for x in (exact, other))
+    seen = a.isfinite() & b.isfinite()
+    a, b = (torch.where(seen, x, 0.0) for x in (a, b))
+    rows = [x.reshape(1, -1) if step.token_axis is None else x.movedim(step.token_axis, 0).flatten(1) for x in (a, b)]
+    sizes = rows[0].norm(dim=-1)
+    if rows[0].shape[1] == 1:  # a single number of a token may be as small as rounding
+        sizes = sizes.amax().expand_as(sizes)
+    errors = ((rows[0] - rows[1]).norm(dim=-1) / sizes.clamp(min=1e-30))[sizes > 0]
+    return float(errors.square().mean().sqrt()) if errors.numel() else 0.0
+
+
 @dataclass(frozen=True)
 class Moved(Data):
     """One parameter in two models: the norm ‖Δ‖ of the change and the norm ‖W‖ of the first model's weights."""

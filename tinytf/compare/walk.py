@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tinytf.compare.alignment import Alignment, AnySide, Side
 from tinytf.compare.causes import Cause, Evidence, causes_of, compared_with, unseen_before
 from tinytf.compare.dumps.dumped import DumpSide
+from tinytf.compare.floor import LIMIT, Floor
 from tinytf.compare.measures import Ends, Position, StepComparison, Sums, loss_of
 from tinytf.errors import MemoryShortage
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.mask import Sight
-from tinytf.steps.table import StepKey
+from tinytf.steps.table import StepKey, table_of
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -128,7 +130,6 @@ class Walk:
         after = _union(*(part.steps.after for part in parts))
         self._compare([step for step in after if not step.is_vocabulary], parts, None)
         self._predictions(parts, [step.name for step in after if step.is_vocabulary])
-        self._explain(force)
 
     def _skip(self, names: Sequence[str], why: str) -> None:
         self.incomparable += [Incomparable(name, why) for name in names]
@@ -205,14 +206,28 @@ class Walk:
                 if differs:
                     self.differing = _Differing(place, b if heads is None else None, bool(compared.unlike))
 
-    def _explain(self, force: bool) -> None:
-        """The causes of what differs between a model and a dump.
+    def _place(self, name: str) -> StepKey:
+        rows = table_of(self.sides[0].config).rows
+        return next((step.name, layer) for step, layer in rows if step.full_name(layer) == name)
+
+    def places(self) -> list[StepKey]:
+        """The steps that both have, in order; without those that are too large to be compared again and again."""
+        names = {step.full_name(layer): (step.name, layer) for step, layer in table_of(self.sides[0].config).rows}
+        known = [step for step in self.steps if step.name in names and step.step.to_loss]
+        return [names[step.name] for step in known if math.prod(step.shape) <= _MOST_NUMBERS]
+
+    def explain(self, force: bool, floor: Floor | None = None) -> None:
+        """Find the causes of what differs between a model and a dump; with a ``floor``, from the first bug on.
 
         Where an earlier step only fits when it is multiplied, a program without the factor is tried: it is the cause if
         it explains the first difference.
         """
         (first, dumped), at = self.sides, self.differing
+        if at is None and floor is not None and floor.bug is not None:
+            at = _Differing(self._place(floor.bug.name), torch.empty(0), False)
         if at is None or at.theirs is None or not (isinstance(first, Side) and isinstance(dumped, DumpSide)):
+            return
+        if floor is not None and floor.bug is None:
             return
         if self.alignment.positions < len(first.encoding.tokens):
             return
@@ -223,11 +238,13 @@ class Walk:
             if layer is None:
                 return
             trace = record(first.model, first.encoding, layers=(layer,), force=force)
-        names = {step.full_name(layer): (step.name, layer) for step, layer in trace.steps.rows}
-        known = [step for step in self.steps if step.name in names and step.step.to_loss]
-        places = [names[step.name] for step in known if math.prod(step.shape) <= _MOST_NUMBERS]
-        places = [place for place in places if place[1] is None or place[1] in trace.recording.layers]
+        places = [place for place in self.places() if place[1] is None or place[1] in trace.recording.layers]
         evidence = Evidence(dumped, self.tolerance, places)
+        if floor is not None and floor.bug is not None:
+            evidence.allowed = {self._place(share.name): LIMIT * share.own for share in floor.steps}
+            place = self._place(floor.bug.name)
+            theirs = evidence.theirs(place, trace)
+            at = _Differing(place, theirs, False)
         if self.unscaled is not None and self.rescaled is not None and self.unscaled.theirs is not None:
             evidence.fixed = {self.unscaled.place: self.unscaled.theirs}
             found = causes_of(trace, evidence, self.unscaled.place, self.unscaled.theirs, ())
@@ -235,6 +252,8 @@ class Walk:
                 compared = compared_with(trace, self.unscaled.place, self.unscaled.theirs)
                 self.steps = [compared if step.name == compared.name else step for step in self.steps]
                 self.causes, self.rescaled = tuple(found), None
+            return
+        if at.theirs is None:
             return
         causes = causes_of(trace, evidence, at.place, at.theirs, unseen_before(trace, evidence, at.place))
         self.follows = not causes

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tinytf.through.comparing import ModuleDifferences
     from tinytf.through.model import ThroughModel
 
-_SETTINGS = ("tolerance", "head", "top", "fail_over", "truncate", "force")
+_SETTINGS = ("tolerance", "head", "top", "fail_over", "floor", "truncate", "force")
 _EXAMPLES = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --versus B "The cat sat"'
 
 
@@ -58,6 +58,11 @@ class Options:
     fail_over: float | None = option(
         type=FloatRange(0), metavar="TOL",
         help="Exit 1 if a step differs by more than TOL of a token's largest number.",
+    )  # fmt: skip
+    floor: str | None = option(
+        type=click.Choice(("bf16", "fp16", "q8_0")),
+        help="Say whether it is rounding or a bug: compare the error of each step with the model's own in these "
+        "numbers. Exit 1 for a bug.",
     )  # fmt: skip
     full: bool = option(is_flag=True, help="Show every step, not only the most different one in each layer.")
     force: bool = option(is_flag=True, help="Record even if it needs more than the free memory.")

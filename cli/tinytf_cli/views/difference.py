@@ -236,6 +236,9 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     if not report.steps:
         yield titled("no step", " of the two can be compared", "bad")
         return
+    if report.floor is not None:
+        word, _, rest = report.floor.in_words().partition(": ")
+        yield titled(word, f": {rest}", "bad" if report.floor.bug else "good")
     if first is None:
         yield titled("within the tolerance", f": no step differs by more than {limit}", "good")
     else:

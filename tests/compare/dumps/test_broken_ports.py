@@ -4,10 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "parity"))
 
 import broken_ports as ports
+
+from tinytf.errors import UsageError
 
 _SMALL = ("moe", "hybrid")
 
@@ -23,6 +26,36 @@ def test_a_fault_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, port in ports.SOUND.items() if port.model in _SMALL])
 def test_a_sound_port_has_no_difference(name: str) -> None:
     assert ports.compared(ports.SOUND[name]).first is None
+
+
+_BUGS = [name for name, port in ports.BROKEN.items() if port.model in _SMALL and not ports.ROUNDED.search(name)]
+
+
+@pytest.mark.parametrize("name", _BUGS)
+def test_a_fault_in_bfloat16_is_no_rounding(name: str) -> None:
+    found = ports.compared(ports.BROKEN[name], torch.bfloat16, floor="bf16")
+    assert found.floor is not None
+    assert found.floor.bug is not None
+    assert not found.holds
+    assert found.sentence.startswith(f"No rounding: {found.floor.bug.name} is ")
+
+
+@pytest.mark.parametrize(("name", "dtype", "word"), [(name, dtype, word) for name in _SMALL for dtype, word in (
+    (torch.bfloat16, "bf16"), (torch.float16, "fp16"), (torch.float32, "q8_0"))])  # fmt: skip
+def test_a_sound_port_in_few_bits_is_rounding(name: str, dtype: torch.dtype, word: str) -> None:
+    found = ports.compared(ports.Port(name, lambda model, patch: None, ""), dtype, floor=word)
+    assert found.floor is not None
+    assert (found.floor.bug, found.causes) == (None, ())
+    assert found.sentence.startswith("Rounding: at most ")
+    assert found.holds
+
+
+def test_a_floor_is_of_one_text_and_of_known_numbers() -> None:
+    model = ports.both("moe").ours
+    with pytest.raises(UsageError, match="a floor is the model's own error on the whole text of both"):
+        model.diff("1 2 3", "1 2 4", floor="bf16")
+    with pytest.raises(UsageError, match="the floor 'int3' is not one of bf16, fp16, q8_0"):
+        model.diff("1 2 3", "1 2 4", floor="int3")
 
 
 def test_what_only_grows_from_rounding_is_no_fault() -> None:
