@@ -33,6 +33,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "patch": (("patch", TEXT, "The dog sat", *OPEN, "--at", "L0H0"),),
     "replay": (("replay", "run"),),
     "rollout": (("rollout", TEXT, *OPEN),),
+    "recorder": (("recorder", "torch"), ("recorder",)),
     "state": (("state", TEXT, "--model", "preset:mamba-tiny", "--device", "cpu"),),
     "runs": (("runs", "run"),),
     "score": (("score", "--chat", "messages.json", *OPEN),),

@@ -24,7 +24,7 @@ def _paint_line(block: blocks.Line, terminal: Terminal) -> list[PaintedLine]:
     line = indent + segments(block.words, terminal)
     if block.single:
         return [cut(line, terminal.width, terminal) if terminal.cuts else line]
-    return wrap(line, terminal.width, block.indent + block.hanging)
+    return [line] if block.whole else wrap(line, terminal.width, block.indent + block.hanging)
 
 
 def _paint_heading(block: blocks.Heading, terminal: Terminal) -> list[PaintedLine]:

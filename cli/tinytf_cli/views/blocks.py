@@ -38,7 +38,7 @@ Words: TypeAlias = "str | Span | Sequence[Piece]"
 
 @dataclass(frozen=True)
 class Line:
-    """One line, or a paragraph that wraps; with ``single`` it is cut instead.
+    """One line, or a paragraph that wraps; with ``single`` it is cut instead, and a ``whole`` one stays as it is.
 
     ``said`` is the text for a screen reader. In a ``verbatim`` text, signs are not replaced by words. Wrapped lines are
     indented by another ``hanging`` columns. A ``lead`` is one of the first lines, which describe the model, and the
@@ -51,6 +51,7 @@ class Line:
     single: bool = False
     hanging: int = 2
     verbatim: bool = False
+    whole: bool = False
     lead: bool = False
     first: bool = False
 
