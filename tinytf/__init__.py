@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from tinytf.look.tokens import Tokenized as Tokenized
     from tinytf.look.traced import Traced as Traced
     from tinytf.look.values import AddressValues as AddressValues
+    from tinytf.recorders import Recorder as Recorder
+    from tinytf.recorders import Recorders as Recorders
     from tinytf.report import Report as Report
     from tinytf.student.checked import Checked as Checked
     from tinytf.text.chat import Conversation as Conversation
@@ -133,6 +135,8 @@ _LAZY = {
     "RangeTest": "tinytf.training.find_lr",
     "Report": "tinytf.report",
     "Ranked": "tinytf.look.ranked",
+    "Recorder": "tinytf.recorders",
+    "Recorders": "tinytf.recorders",
     "Rollout": "tinytf.look.rollout",
     "Similar": "tinytf.look.similar",
     "RunReport": "tinytf.training.folder.run_report",

@@ -67,7 +67,10 @@ def difference(models: Pair) -> float:
         block.register_forward_hook(lambda module, given, result: states.append(result))
     found = models.ours(ids)
     states[-1] = last_states(models.ours, states[-1])
-    pairs = [*zip(states, states_of(models, expected, ids)[1:], strict=True), last_of(models, expected, found)]
+    pairs = [
+        *zip(states[models.split - 1 :: models.split], states_of(models, expected, ids)[1:], strict=True),
+        last_of(models, expected, found),
+    ]
     return max(furthest(ours, theirs) for ours, theirs in pairs)
 
 

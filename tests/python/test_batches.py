@@ -64,7 +64,7 @@ def test_in_float32_too(name: str) -> None:
         alone = model.trace(text)
         for step in alone:
             scale = max(1.0, float(alone[step].nan_to_num(neginf=0).abs().max()))
-            torch.testing.assert_close(together[step] / scale, alone[step] / scale, rtol=0, atol=1e-6, msg=step)
+            torch.testing.assert_close(together[step] / scale, alone[step] / scale, rtol=0, atol=3e-6, msg=step)
         assert [one.top[0].shown for one in together.predictions] == [one.top[0].shown for one in alone.predictions]
 
 

@@ -296,6 +296,10 @@ class FamilyTable:
             else self
         )
 
+    def pairs_as(self, config: ModelConfig) -> bool:
+        """Whether a stored layer is as many of ours as in a model of this configuration."""
+        return self.split == 1 + any(block.norms.norm_below for block in config.blocks)
+
     def stored_layer(self, layer: int, config: ModelConfig) -> int:
         """The number under which one of our layers is stored."""
         return config.group_of(layer) // self.split

@@ -31,7 +31,6 @@ _KINDS = {
     "positions on a page or in a table besides those in the text": "layoutlm tapas",
     "the difference of two softmaxes": "diffllama",
     "experts that are heads of attention": "jetmoe",
-    "attention and a state space side by side in every layer": "falcon_h1",
     "a block of attention that several layers share": "zamba zamba2",
     "a gated linear recurrence": "recurrent_gemma",
     "a delta rule with a decay for every channel": "kimi_linear bailing_hybrid",

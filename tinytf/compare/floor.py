@@ -125,7 +125,7 @@ def _errors(exact: Trace, numbers: Mapping[StepKey, Tensor]) -> Iterator[tuple[S
     before: dict[StepKey, Callable[[Site], Tensor]] = {}
     for place, value in numbers.items():
         step = exact.steps.at(*place)
-        if not step.from_stream:
+        if not (step.from_stream and step.in_layer):  # that is the output of the layer below
             yield place, token_error(WrongTrace(exact, before).step(*place), value, step)
         before[place] = partial(_constant, value)
 

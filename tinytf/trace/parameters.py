@@ -267,7 +267,9 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
         path: address
         for family in (*FAMILIES.values(), *ARCHITECTURES.values())
         for path, address in paths.items()
-        if family.has(path) and family.place(path, table.config)[0] == family.plain(name)
+        if family.pairs_as(table.config)
+        and family.has(path)
+        and family.place(path, table.config)[0] == family.plain(name)
     }
     if len(matches) > 1:
         raise AddressError(

@@ -156,9 +156,9 @@ def test_llama_cpp(model: Model, steps: dict[str, Any], tmp_path: Path) -> None:
         x = np.float32(steps[ours])
         ne = [*x.shape[::-1], 1, 1][:4] if x.ndim < 3 else [*x.shape[::-1], 1]
         nb = [4 * int(np.prod(ne[:axis])) for axis in range(4)]
+        sizes = f"{{{', '.join(map(str, ne))}}}, {{{', '.join(map(str, nb))}}}"
         lines += [f"  static float a{n}[] = {{{_in_c(x)}}};",
-                  f"  ggml_tensor t{n} = {{0, {{{', '.join(map(str, ne))}}}, {{{', '.join(map(str, nb))}}},"
-            f' "{name}", a{n}}};',
+                  f'  ggml_tensor t{n} = {{0, {sizes}, "{name}", a{n}}};',
                   f"  if (record_step(&t{n}, true, steps)) record_step(&t{n}, false, steps);"]  # fmt: skip
     (tmp_path / "record.cpp").write_text(recorder("llama.cpp").text, "utf-8")
     _compiled(tmp_path, "g++", "port.cpp", "\n".join([*lines, "  return fclose(steps);", "}"]))
