@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tinytf.checkpoints.huggingface.export import Exported as Exported
     from tinytf.compare.difference import Difference as Difference
     from tinytf.compare.dumps.capture import capture as capture
+    from tinytf.compare.logprobs import LogprobDifference as LogprobDifference
     from tinytf.compare.splits import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
     from tinytf.generate.decoder import Kind as Kind
@@ -122,6 +123,7 @@ _LAZY = {
     "LeftOut": "tinytf.cause.compare_without",
     "Lens": "tinytf.look.lens",
     "LessonList": "tinytf.lessons",
+    "LogprobDifference": "tinytf.compare.logprobs",
     "Looking": "tinytf.generate.loop",
     "Meanings": "tinytf.glossary",
     "Model": "tinytf.loading",

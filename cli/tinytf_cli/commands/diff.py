@@ -64,6 +64,9 @@ class Options:
         help="Say whether it is rounding or a bug: compare the error of each step with the model's own in these "
         "numbers. Exit 1 for a bug.",
     )  # fmt: skip
+    logprobs: bool = option(
+        is_flag=True, help="Compare two logs of log-probabilities, JSON lines, instead of texts: TRAINER ROLLOUT."
+    )
     full: bool = option(is_flag=True, help="Show every step, not only the most different one in each layer.")
     force: bool = option(is_flag=True, help="Record even if it needs more than the free memory.")
 
@@ -79,11 +82,14 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
     What a number does     tinytf diff --set √d=1 "The cat sat"
     Two recordings         tinytf diff a.safetensors b.safetensors
+    Two logs of logprobs   tinytf diff --logprobs trainer.jsonl rollout.jsonl
 
     One of the texts may be -, which reads a pipe.
     """
     from tinytf_cli.views.difference import DifferenceDisplay
 
+    if options.logprobs:
+        return _logprobs(options, model_options, output)
     names_none = host() is None and model_options.through is None and not is_typed("model")
     through = None if names_none else model_options.through_model(output)
     if through is not None:
@@ -94,6 +100,20 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
         return 0 if modules.holds else 1
     report = _compared(options, model_options)
     output.draw(report, DifferenceDisplay(fold.rows(options.rows), options.full, options.head is not None, options.top))
+    return 0 if report.holds else 1
+
+
+def _logprobs(options: Options, model_options: ModelOptions, output: Output) -> int:
+    """The difference of two logs; with a floor, beside the model's own error."""
+    from tinytf.compare.logprobs import diff_logprobs
+
+    require_only(("texts", "floor", "logprobs", "chat", "system"), (Options,))
+    if len(options.texts) != 2:
+        raise UsageError(f"--logprobs compares two files, not {len(options.texts)}",
+                         "tinytf diff --logprobs trainer.jsonl rollout.jsonl")  # fmt: skip
+    model = model_options.open() if is_typed("model") else None
+    report = diff_logprobs(Path(options.texts[0]), Path(options.texts[1]), model, options.floor)
+    output.draw(report)
     return 0 if report.holds else 1
 
 

@@ -1,0 +1,212 @@
+"""Two programs' log-probabilities of the same tokens: how far apart they are, and whether rounding explains it.
+
+A trainer and a rollout engine, or two engines, compute the same model in other ways; what differs weighs every sample
+by an importance ratio e^(first − second).
+"""
+
+import copy
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tinytf.compare.floor import DTYPES, LIMIT, require_floor
+from tinytf.errors import DumpError, UsageError
+from tinytf.files import open_bytes
+from tinytf.report import Data, Report
+from tinytf.text_model import TextModel
+
+_IDS = ("ids", "token_ids", "input_ids", "tokens")
+_QUANTILES = (0.5, 0.9, 0.99, 1.0)
+_MOST_TEXTS = 32
+"""The most texts on which the model's own error is measured."""
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One line of a log: the log-probabilities of the last tokens of ``ids``; these may be missing."""
+
+    logprobs: Numbers
+    ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Furthest(Data):
+    """The token at which the two are furthest apart, or first too far: the text and position, and both numbers."""
+
+    text: int
+    position: int
+    id: int | None
+    first: float
+    second: float
+
+
+@dataclass(frozen=True)
+class LogprobDifference(Report):
+    """The differences Δ = first − second of the log-probabilities, in nats.
+
+    ``rms`` and ``mean`` are over all tokens, ``quantiles`` of |Δ| at 50, 90, 99 and 100 %. ``kl`` estimates the mean
+    KL(second ‖ first) a token as e^Δ − 1 − Δ. ``ratios`` are the quantiles of the importance ratio e^Δ at 0, 1, 99 and
+    100 %. ``own`` is the model's own root mean square in the numbers ``floor``; ``beyond`` is the first token further
+    apart than any explains.
+    """
+
+    KIND = "logprob_difference"
+    ALWAYS_SAID = True
+
+    texts: int
+    tokens: int
+    rms: float
+    mean: float
+    kl: float
+    quantiles: tuple[float, ...]
+    ratios: tuple[float, ...]
+    worst: Furthest
+    floor: str | None = None
+    own: float | None = None
+    beyond: Furthest | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether rounding explains the difference, where that was asked."""
+        return self.own is None or self.rms <= LIMIT * self.own
+
+    def in_a_sentence(self) -> str:
+        """The size of the difference, and whether it is rounding."""
+        apart = f"the log-probabilities are {self.rms:.2g} nats apart (root mean square of {self.tokens:,} tokens)"
+        if self.own is None:
+            return f"{apart[0].upper()}{apart[1:]}; of a token at most {self.quantiles[-1]:.2g}."
+        times = f"{self.rms / self.own if self.own else math.inf:.2g} × the model's own error in {self.floor}"
+        return f"{'Rounding' if self.holds else 'No rounding'}: {apart}, {times}."
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            **self.members("texts", "tokens", "rms", "mean", "kl"),
+            "quantiles": dict(zip(map(str, _QUANTILES), self.quantiles, strict=True)),
+            **self.members("ratios", "worst", "floor", "own", "beyond"),
+        }
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with open_bytes(path) as file:
+            yield from file
+    except OSError as error:
+        raise DumpError(f"{path}: {error.strerror}", "name a file of JSON lines with logprobs") from None
+
+
+def read_logprobs(path: Path) -> list[Logged]:
+    """The log of a file: JSON lines with ``logprobs``, and ``ids`` (or token_ids, input_ids, tokens) of the whole text.
+
+    Raises DumpError, with the line, for anything else.
+    """
+    logged = []
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            values = record["logprobs"]
+            found = np.array([math.nan if value is None else float(value) for value in values])
+            named = next((record[name] for name in _IDS if name in record), None)
+            ids = None if named is None else tuple(map(int, named))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DumpError(
+                f"{path}, line {number}: no logprobs ({type(error).__name__})",
+                'a line is {"ids": [1, 2, 3], "logprobs": [-0.1, -2.3]}: of the last tokens of the ids',
+            ) from None
+        if ids is not None and len(found) > len(ids):
+            raise DumpError(f"{path}, line {number}: {len(found)} logprobs of {len(ids)} ids")
+        logged.append(Logged(found, ids))
+    if not logged:
+        raise DumpError(f"{path} is empty", "write a line for each text")
+    return logged
+
+
+def diff_logprobs(
+    first: Path, second: Path, model: TextModel | None = None, floor: str | None = None
+) -> LogprobDifference:
+    """Compare two logs, text by text. With a ``floor``, such as bf16, the ``model``'s own error in it is the measure.
+
+    Raises DumpError for logs of different texts, UsageError for a floor without a model or ids.
+    """
+    logs = [read_logprobs(path) for path in (first, second)]
+    if len(logs[0]) != len(logs[1]):
+        raise DumpError(f"{first} has {len(logs[0]):,} texts, and {second} {len(logs[1]):,}")
+    pairs = list(zip(*logs, strict=True))
+    for number, (a, b) in enumerate(pairs, 1):
+        if len(a.logprobs) != len(b.logprobs) or (a.ids and b.ids and a.ids != b.ids):
+            raise DumpError(
+                f"text {number} is another in {second} than in {first}", "write both logs of the same tokens"
+            )
+    parts = [a.logprobs - b.logprobs for a, b in pairs]
+    deltas = np.concatenate(parts)
+    deltas = deltas[np.isfinite(deltas)]
+    if not len(deltas):
+        raise DumpError(f"{first} and {second} have no token with two log-probabilities")
+    own = None if floor is None else _own(model, [a.ids or b.ids for a, b in pairs], pairs, floor)
+    limit = None if own is None else LIMIT * own[1]
+    size = np.abs(deltas)
+    return LogprobDifference(
+        texts=len(pairs),
+        tokens=len(deltas),
+        rms=float(np.sqrt((deltas**2).mean())),
+        mean=float(deltas.mean()),
+        kl=float((np.exp(deltas) - 1 - deltas).mean()),
+        quantiles=tuple(float(np.quantile(size, q)) for q in _QUANTILES),
+        ratios=tuple(float(np.exp(np.quantile(deltas, q))) for q in (0.0, 0.01, 0.99, 1.0)),
+        worst=_furthest(pairs, parts, None),
+        floor=floor,
+        own=None if own is None else own[0],
+        beyond=None if limit is None or float(size.max()) <= limit else _furthest(pairs, parts, limit),
+    )
+
+
+def _furthest(pairs: Sequence[tuple[Logged, Logged]], parts: Sequence[Numbers], limit: float | None) -> Furthest:
+    """The token with the largest difference; with a limit, the first beyond it."""
+    places = [(text, int(place)) for text, part in enumerate(parts) for place in np.flatnonzero(np.isfinite(part))]
+    if limit is not None:
+        text, place = next(at for at in places if abs(parts[at[0]][at[1]]) > limit)
+    else:
+        text, place = max(places, key=lambda at: abs(parts[at[0]][at[1]]))
+    a, b = pairs[text]
+    ids = a.ids or b.ids
+    position = place if ids is None else len(ids) - len(a.logprobs) + place
+    return Furthest(
+        text, position, None if ids is None else ids[position], float(a.logprobs[place]), float(b.logprobs[place])
+    )
+
+
+@torch.no_grad()
+def _own(
+    model: TextModel | None,
+    texts: Sequence[tuple[int, ...] | None],
+    pairs: Sequence[tuple[Logged, Logged]],
+    word: str,
+) -> tuple[float, float]:
+    """The model's own error of the logged tokens: the root mean square, and the largest."""
+    require_floor(word)
+    if model is None or any(ids is None for ids in texts) or word not in DTYPES:
+        raise UsageError(
+            "the model's own error is measured on the ids, in bf16 or fp16",
+            'name the model with -m, and write "ids" into the logs',
+        )
+    exact = copy.deepcopy(model.transformer).float()
+    rounded = copy.deepcopy(exact).to(DTYPES[word])
+    gaps = []
+    for ids, (logged, _) in list(zip(texts, pairs, strict=True))[:_MOST_TEXTS]:
+        assert ids is not None
+        given = torch.tensor([ids])
+        both = [one(given)[0, :-1].double().log_softmax(-1) for one in (exact, rounded)]
+        targets = given[0, 1:, None]
+        gap = (both[0].gather(1, targets) - both[1].gather(1, targets))[:, 0].numpy()
+        gaps.append(gap[-len(logged.logprobs) :])
+    own = np.concatenate(gaps)
+    return float(np.sqrt((own**2).mean())), float(np.abs(own).max())
