@@ -15,6 +15,7 @@ from tinytf.compare.dumps.fit import in_halves, is_turned
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
+from tinytf.parts.pooling import WORDS
 from tinytf.parts.row import Step
 from tinytf.steps.operations import (
     Choose,
@@ -25,6 +26,7 @@ from tinytf.steps.operations import (
     Mask,
     Norm,
     Operation,
+    Pool,
     Rotate,
     Route,
     Sight,
@@ -72,6 +74,8 @@ def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         yield from _of_rotation(site, theirs)
     elif isinstance(operation, Mask) and operation.sight.window:
         yield from _of_window(operation)
+    elif isinstance(operation, Pool):
+        yield from _otherwise_pooled(operation)
     elif isinstance(operation, Lookup) and theirs is not None:
         yield from _other_tokens(site, theirs)
     for mistake in MISTAKES:
@@ -185,6 +189,20 @@ def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     if moved in ({1}, {-1}):
         words = f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}"
     yield Attempt(words, lambda site: table[taken])
+
+
+def _otherwise_pooled(operation: Pool) -> Iterator[Attempt]:
+    """Other ways to make one vector of all tokens, and fewer tokens."""
+    for kind, words in WORDS.items():
+        if kind not in (operation.kind, "none"):
+            yield Attempt(f"{words} is pooled, not {WORDS[operation.kind]}", _set(operation, kind=kind))
+    cuts = {"the last": slice(-1), "the first": slice(1, None), "the first and last": slice(1, -1)}
+    for left_out, kept in cuts.items():
+        yield Attempt(f"{left_out} token is left out of the pooling", _pooled(operation, kept))
+
+
+def _pooled(operation: Pool, kept: slice) -> Wrong:
+    return lambda site: operation.forward(site.input()[kept])
 
 
 def _other_rows(site: Site) -> Iterator[Attempt]:

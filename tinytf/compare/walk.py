@@ -213,7 +213,8 @@ class Walk:
     def places(self) -> list[StepKey]:
         """The steps that both have, in order; without those that are too large to be compared again and again."""
         names = {step.full_name(layer): (step.name, layer) for step, layer in table_of(self.sides[0].config).rows}
-        known = [step for step in self.steps if step.name in names and step.step.to_loss]
+        vectors = {step.name for step in table_of(self.sides[0].config).vector_steps}
+        known = [one for one in self.steps if one.name in names and (one.step.to_loss or one.name in vectors)]
         return [names[step.name] for step in known if math.prod(step.shape) <= _MOST_NUMBERS]
 
     def explain(self, force: bool, floor: Floor | None = None) -> None:

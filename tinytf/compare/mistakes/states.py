@@ -55,7 +55,7 @@ def states() -> Iterator[Mistake]:
     yield Mistake("the decay grows: its sign is wrong", Decay, lambda s: -s.derive())
     yield Mistake("the rate is A, not e^A", Decay, lambda s: -s.module.weight[:, None, None] * s.input())
     yield Mistake("steps have no softplus", Softplus, _plain)
-    yield Mistake("queries and keys are not of length 1", Unit, lambda s: s.input())
+    yield Mistake("its vectors are not scaled to length 1", Unit, lambda s: s.input())
     yield Mistake("the writing strength β is left out, as if it were 1", Sigmoid, _strength)
     yield Mistake("the taps of the convolution are in the other order", ShortConv, _last_tap)
     yield Mistake(
