@@ -177,7 +177,7 @@ def _of_window(operation: Mask) -> Iterator[Attempt]:
 
 def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     """The rows of the table that the other program took."""
-    table, ids = site.module.weight * site.operation.scale, torch.tensor(site.ids)  # type: ignore[attr-defined]
+    table, ids = site.module.weight * (site.operation.scale or 1.0), torch.tensor(site.ids)  # type: ignore[attr-defined]
     different = (theirs - site.value).abs().amax(-1) > 1e-4 * site.value.abs().amax()
     if theirs.shape[-1] != table.shape[-1] or not different.any() or site.layer is not None:
         return
