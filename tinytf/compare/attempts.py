@@ -177,14 +177,16 @@ def _of_window(operation: Mask) -> Iterator[Attempt]:
 
 def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     """The rows of the table that the other program took."""
-    table, ids = site.module.weight * (site.operation.scale or 1.0), torch.tensor(site.ids)  # type: ignore[attr-defined]
+    table, ids = site.module.weight * site.module.scale, torch.tensor(site.ids)
     different = (theirs - site.value).abs().amax(-1) > 1e-4 * site.value.abs().amax()
     if theirs.shape[-1] != table.shape[-1] or not different.any() or site.layer is not None:
         return
     taken = ids.clone()
     for token in different.nonzero().flatten().tolist():
         taken[token] = int((table @ theirs[token] - table.square().sum(-1) / 2).argmax())
-    at, moved = int(different.nonzero()[0]), {int(step) for step in taken - ids}
+    if torch.equal(taken, ids):
+        return
+    at, moved = int((taken != ids).nonzero()[0]), {int(step) for step in taken - ids}
     words = f"token {at} has the embedding of id {int(taken[at]):,}, not of {int(ids[at]):,}"
     if moved in ({1}, {-1}):
         words = f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}"
