@@ -280,7 +280,7 @@ def _with(change: Change) -> Wrong:
     """A linear map with its matrix changed."""
 
     def wrong(site: Site) -> Tensor:
-        bias, product = getattr(site.module, "bias", None), site.input() @ change(site.module.weight).T
+        bias, product = getattr(site.module, "bias", None), site.input() @ change(site.weight).T
         return _laid(site, product if bias is None else product + bias)
 
     return wrong

@@ -10,6 +10,8 @@ sys.path.append(str(Path(__file__).parents[2] / "parity"))
 
 import broken_ports as ports
 
+import tinytf
+from tinytf.compare.dumps.read import Dump
 from tinytf.errors import UsageError
 
 _SMALL = ("moe", "hybrid")
@@ -48,6 +50,16 @@ def test_a_sound_port_in_few_bits_is_rounding(name: str, dtype: torch.dtype, wor
     assert (found.floor.bug, found.causes) == (None, ())
     assert found.sentence.startswith("Rounding: at most ")
     assert found.holds
+
+
+def test_logits_of_a_tied_head_that_differ_are_explained() -> None:
+    model = tinytf.load("tiny")
+    trace = model.trace("The cat sat")
+    steps = {"final.norm": trace["final.norm"], "logits": trace["logits"] * 0.5}
+    shapes = {name: tuple(one.shape) for name, one in steps.items()}
+    found = model.diff("The cat sat", Dump(Path("port"), shapes, steps.__getitem__))
+    assert found.cause is not None
+    assert (found.cause.step, found.cause.words) == ("logits", "it is 0.5 times as large")
 
 
 def test_a_floor_is_of_one_text_and_of_known_numbers() -> None:
