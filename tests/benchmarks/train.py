@@ -124,6 +124,12 @@ def begun(text: str, out: Path, dtype: str) -> Trainer:
     return run
 
 
+def stepped(run: Trainer) -> None:
+    """One step, computed as the run has chosen."""
+    with run.speed.used():
+        run.step()
+
+
 def main() -> int:
     parser = options(__doc__, repeat=7)
     parser.add_argument("--steps", type=int, default=0, help="compare held-out losses after so many steps (0: not)")
@@ -144,8 +150,8 @@ def main() -> int:
 
         nano, bare = plain_model(vocabulary), plain_model(vocabulary)
         steps: dict[str, Callable[[int], object]] = {
-            "tinytf": lambda _: runs["tinytf"].step(),
-            "tinytf bfloat16": lambda _: runs["bfloat16"].step(),
+            "tinytf": lambda _: stepped(runs["tinytf"]),
+            "tinytf bfloat16": lambda _: stepped(runs["bfloat16"]),
             "nanoGPT's loop": plain_step(nano, batches, bare=False),
             "bare loop": plain_step(bare, batches, bare=True),
         }

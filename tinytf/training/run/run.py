@@ -138,7 +138,7 @@ class Trainer:
 
     def _choose_speed(self) -> None:
         """Measure threads and kernels, and put the fastest into the recipe: the last bits of sums depend on them."""
-        settings = candidates(self._speed, self.recipe.dtype)
+        settings = candidates(self.speed, self.recipe.dtype)
         if len(settings) == 1 or self.device.type != "cpu" or self.group.count > 1 or self.recipe.compile:
             return
         batch = self.setup.examples.batch(0)
@@ -148,7 +148,8 @@ class Trainer:
         self.on_note(summary)
 
     @property
-    def _speed(self) -> Speed:
+    def speed(self) -> Speed:
+        """How every step of ``run`` is computed."""
         return Speed(self.recipe.threads, self.recipe.kernel)
 
     def _peak(self) -> dict[str, float]:
@@ -161,7 +162,7 @@ class Trainer:
 
     def run(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """Run all remaining steps."""
-        with self._speed.used():
+        with self.speed.used():
             return self._run(on_metrics, interrupted)
 
     def _run(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:

@@ -14,7 +14,7 @@ from tinytf.steps.linear import KERNELS, has_onednn, kernel
 
 _ROUNDS, _LONG = 3, 1.0
 """Measurements of each setting; where a step takes more than these seconds, one is enough."""
-_BETTER = 0.9
+_BETTER = 0.95
 """A setting replaces the first one if its step takes less than this share of the time."""
 
 
