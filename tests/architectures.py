@@ -536,6 +536,17 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (8, 6)),
         ),
     },
+    "griffin, gated linear recurrences before attention": {
+        **LLAMA,
+        "conv_width": 3,
+        "o_bias": True,
+        "ffn_bias": True,
+        "activation": "gelu_tanh",
+        "embed_scale": 4.90625,
+        "logit_cap": 30.0,
+        "tied_head": True,
+        "by_layer": (("mixer", ("griffin", "attention")), ("d_head", (8, 6))),
+    },
     "residuals of normed inputs": {**LLAMA, "n_kv_heads": 2, "residual_of": "normed"},
     "nemotron-h, a mixer or a feed-forward a layer": {
         **LLAMA,
@@ -620,7 +631,12 @@ def mixer_of(block: Any) -> Any:
     """The attention of a block, or the mixer that it has instead; None without either."""
     children = dict(block.named_children())
     return next(
-        (children[name] for name in ("attention", "delta", "conv", "mamba", "lightning") if name in children), None
+        (
+            children[name]
+            for name in ("attention", "delta", "conv", "mamba", "lightning", "griffin")
+            if name in children
+        ),
+        None,
     )
 
 

@@ -262,6 +262,10 @@ WRITTEN = {
             ),
         ),
     ),
+    "recurrent gemma": (
+        "RecurrentGemma",
+        config_of("griffin, gated linear recurrences before attention", rope_width=4, window=5, context=2**20),
+    ),
     "minimax": (
         "MiniMax",
         config_of(

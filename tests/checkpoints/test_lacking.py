@@ -10,7 +10,6 @@ from tinytf.errors import CheckpointError
 
 LACKING = {
     "zamba2": "a block of attention that several layers share",
-    "recurrent_gemma": "a gated linear recurrence",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
     "t5": "an encoder and a decoder",

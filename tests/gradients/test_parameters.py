@@ -60,8 +60,24 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
         (layer, head) for layer in range(trace.config.n_layers) for head in range(trace.config.at(layer).n_heads)
     ]
     parts = ["q", "k", "v", "o", "q_norm", "k_norm", "pos_q", "pos_k", "gate", "q_conv", "k_conv", "v_conv"]
-    parts += ["out_norm", "beta_in", "decay_in", "decay", "gate_in", "dt_in", "dt", "read", "dt_low", "scan"]
-    kinds = [f"{mixer}.{part}." for mixer in ("attention", "delta", "conv", "mamba", "lightning") for part in parts]
+    parts += [
+        "out_norm",
+        "beta_in",
+        "decay_in",
+        "decay",
+        "gate_in",
+        "dt_in",
+        "dt",
+        "read",
+        "dt_low",
+        "scan",
+        "gate_kept",
+    ]
+    kinds = [
+        f"{mixer}.{part}."
+        for mixer in ("attention", "delta", "conv", "mamba", "lightning", "griffin")
+        for part in parts
+    ]
     kinds += ["mamba.norm.", "lightning.norm."]
     split = {
         path

@@ -18,6 +18,7 @@ KINDS = {
     "gated_delta": "gated delta, and gated heads in one layer",
     "mamba2": "mamba 2, a state space before a layer of attention",
     "mamba": "mamba, a selective state space before a layer of attention",
+    "griffin": "griffin, gated linear recurrences before attention",
     "lightning": "minimax, lightning attention, and residuals of normed inputs",
 }
 
@@ -35,7 +36,14 @@ def by_hand(kind: str, trace: Trace, layer: int, head: int) -> list[np.ndarray]:
         found = tensor[head * len(tensor) // config.n_heads if number is None else number]
         return found.detach().numpy()
 
-    config, v = trace.config.at(layer), trace.step("v_act", layer)[head].detach().numpy()
+    config = trace.config.at(layer)
+    if kind == "griffin":
+        states, (decay, x) = [np.zeros((1, config.d_head))], (of("decay", head), of("v_gated", head))
+        for t in range(len(x)):
+            taken = np.sqrt(1 - np.exp(2 * decay[t])) if t else 1.0
+            states.append(np.exp(decay[t]) * states[-1] + taken * x[t])
+        return states
+    v = trace.step("v_act", layer)[head].detach().numpy()
     k = of({"gated_delta": "k_unit", "mamba": "k"}.get(kind, "k_act"))
     states = [np.zeros((v.shape[1], k.shape[1]) if kind == "mamba" else (k.shape[1], v.shape[1]))]
     for t in range(len(v)):

@@ -180,6 +180,10 @@ def _minimax(**settings: Any) -> nn.Module:
     return _decoder("MiniMax", num_local_experts=5, num_experts_per_tok=2, **{"head_dim": 6, **settings})
 
 
+def _recurrent_gemma(**settings: Any) -> nn.Module:
+    return _decoder("RecurrentGemma", hidden_activation="gelu", pad_token_id=0, **settings)
+
+
 def _falcon_h1(scaled: bool, **settings: Any) -> nn.Module:
     scales = {
         "ssm_in_multiplier": 1.3,
@@ -757,6 +761,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "jamba": lambda: _jamba(),
     "jamba, dense, and convolutions without biases": lambda: _jamba(
         num_experts=1, mamba_conv_bias=False, tie_word_embeddings=True, attn_layer_offset=0
+    ),
+    "recurrent gemma": lambda: _recurrent_gemma(num_key_value_heads=1),
+    "recurrent gemma, wider states, biases, and attention first": lambda: _recurrent_gemma(
+        lru_width=2 * C,
+        block_types=["attention", "recurrent"],
+        attention_bias=True,
+        attention_window_size=3,
+        conv1d_width=2,
+        logits_soft_cap=5.0,
+        partial_rotary_factor=1.0,
     ),
     "falcon-h1": lambda: _falcon_h1(True),
     "falcon-h1, normed": lambda: _falcon_h1(

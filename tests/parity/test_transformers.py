@@ -61,6 +61,8 @@ def test_they_are_theirs_beside_padding(models, side):
 def each_layer_is_theirs(models: Pair, side: str) -> None:
     given = some_text(models)
     chunks = max(models.ours.config.at(layer).chunk for layer in range(models.ours.config.n_layers))
+    if side == "left" and models.theirs.config.model_type == "recurrent_gemma":
+        pytest.skip("in theirs padding is written to the state")
     if side == "left" and chunks > 2:
         pytest.skip("theirs counts chunks from the first real token, ours from the first: they agree on chunks of 2")
     real = padding(side, B, LENGTH)

@@ -119,8 +119,12 @@ class Stored:
         if self.apart:
             heads = _count(config, self.apart)
             stored = (heads, stored[0] // heads, *stored[1:])
-        stored = (*stored[:-2], *stored[-2:][::-1]) if self.transposed else stored
+        stored = (*stored[:-2], *stored[-2:][::-1]) if self.transposed and len(shape) > 1 else stored
         return (stored[0] * stored[1], stored[2]) if self.stacked else stored
+
+    def _is_turned(self, stored: Tensor) -> bool:
+        """Whether the stored tensor is a matrix, or one for each head, from in to out."""
+        return self.transposed and stored.dim() > 1 + bool(self.apart)
 
     def part_of(self, ours: Tensor) -> Tensor:
         """A view of what the stored tensor holds of ours: one expert or row of it, or all."""
@@ -138,7 +142,7 @@ class Stored:
     def read(self, stored: Tensor, config: ModelConfig, kind: str = "weight") -> Tensor:
         """Our tensor from the stored one, a ``weight`` or a ``bias``: a view of it where possible."""
         tensor = stored.unflatten(0, (config.experts, -1)) if self.stacked else stored
-        tensor = tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor
+        tensor = tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor
         if self.apart:  # (H, rows, C) -> (H·rows, C)
             tensor = tensor.flatten(0, 1)
         if self.by_row:  # (H, D) -> (H·D,)
@@ -191,7 +195,7 @@ class Stored:
             tensor = tensor[:, None]
         if self.apart:
             tensor = tensor.unflatten(0, (_count(config, self.apart), -1))
-        tensor = (tensor.transpose(-2, -1) if self.transposed and tensor.dim() > 1 else tensor).contiguous()
+        tensor = (tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor).contiguous()
         return tensor.flatten(0, 1) if self.stacked else tensor
 
     def named(self, layer: str, kind: str) -> str:

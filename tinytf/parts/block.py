@@ -4,10 +4,22 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from tinytf.errors import ConfigError
-from tinytf.parts import attention, feed_forward, gated_delta, layer_inputs, lightning, mamba, mamba2, norm, short_conv
+from tinytf.parts import (
+    attention,
+    feed_forward,
+    gated_delta,
+    griffin,
+    layer_inputs,
+    lightning,
+    mamba,
+    mamba2,
+    norm,
+    short_conv,
+)
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.gated_delta import GatedDelta
+from tinytf.parts.griffin import Griffin
 from tinytf.parts.layer_inputs import LayerInputs
 from tinytf.parts.lightning import Lightning
 from tinytf.parts.mamba import Mamba
@@ -37,7 +49,7 @@ class NoMixer(Part):
 class BlockConfig(Part):
     """The parts of one layer."""
 
-    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba | Lightning | NoMixer
+    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba | Lightning | Griffin | NoMixer
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
@@ -86,7 +98,7 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 ROWS: tuple[Step, ...] = (
     *norm.BEFORE_MIXER, *_rows_of(Attention, attention), *_rows_of(GatedDelta, gated_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
-    *_rows_of(Lightning, lightning),
+    *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
     *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *layer_inputs.ROWS, *norm.AFTER,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

@@ -114,7 +114,20 @@ def _hooked_beside(module: nn.Module) -> bool:
     return bool(module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
-_BLOCK = ("norm1", "attention", "delta", "conv", "mamba", "lightning", "attn_norm", "norm2", "ffn", "ffn_norm", "ple")
+_BLOCK = (
+    "norm1",
+    "attention",
+    "delta",
+    "conv",
+    "mamba",
+    "lightning",
+    "griffin",
+    "attn_norm",
+    "norm2",
+    "ffn",
+    "ffn_norm",
+    "ple",
+)
 
 
 def _registered(step: Step) -> tuple[int, bool]:

@@ -77,6 +77,7 @@ from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from tinytf.checkpoints.huggingface.recurrent_gemma import RECURRENT_GEMMA
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
 from tinytf.checkpoints.huggingface.sigmoid_experts import (
     AFMOE,
@@ -151,6 +152,7 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
+        RECURRENT_GEMMA,
     )
 }  # fmt: skip
 

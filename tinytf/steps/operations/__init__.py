@@ -15,6 +15,7 @@ from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
 from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.grow import Grow
+from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
@@ -32,6 +33,7 @@ from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
 from tinytf.steps.operations.relative import RelativeBias
+from tinytf.steps.operations.rg_lru import ChannelDecay, Retain
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.route_near import RouteNear
@@ -56,6 +58,7 @@ __all__ = [
     "Alibi",
     "ByDistance",
     "Cap",
+    "ChannelDecay",
     "Choose",
     "ClampedGlu",
     "Clip",
@@ -66,6 +69,7 @@ __all__ = [
     "FadeAtRate",
     "Gain",
     "Grow",
+    "HeadLinear",
     "HeadNorm",
     "Join",
     "Keep",
@@ -85,6 +89,7 @@ __all__ = [
     "Prefer",
     "Product",
     "RelativeBias",
+    "Retain",
     "Rotate",
     "Route",
     "RouteNear",
