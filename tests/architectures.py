@@ -536,6 +536,18 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (8, 6)),
         ),
     },
+    "kimi delta, a decay for each channel before latent attention without positions": {
+        **LLAMA,
+        "positions": "none",
+        "kv_rank": 7,
+        "rope_width": 2,
+        "conv_width": 3,
+        "by_layer": (
+            ("mixer", ("kimi_delta", "attention")),
+            ("d_head", (5, 6)),
+            ("d_value", (5, 7)),
+        ),
+    },
     "griffin, gated linear recurrences before attention": {
         **LLAMA,
         "conv_width": 3,

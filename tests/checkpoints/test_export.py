@@ -262,6 +262,10 @@ WRITTEN = {
             ),
         ),
     ),
+    "kimi linear": (
+        "Kimi Linear",
+        config_of("kimi delta, a decay for each channel before latent attention without positions", norm_eps=1e-5),
+    ),
     "recurrent gemma": (
         "RecurrentGemma",
         config_of("griffin, gated linear recurrences before attention", rope_width=4, window=5, context=2**20),

@@ -12,6 +12,7 @@ from tinytf.errors import UsageError
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer
 from tinytf.parts.gated_delta import GatedDelta
+from tinytf.parts.kimi_delta import KimiDelta
 from tinytf.parts.lightning import Lightning
 from tinytf.parts.mamba2 import Mamba2
 from tinytf.steps.work import cache_bytes_per_token
@@ -46,7 +47,7 @@ def test_cached_logits_are_the_uncached_ones(kind: str, lengths: list[int], core
     expected = model(ids)
     model.fuse(core == "fused")
     if core == "steps" and any(
-        isinstance(block.mixer, GatedDelta | Mamba2 | Lightning) for block in model.config.blocks
+        isinstance(block.mixer, GatedDelta | KimiDelta | Mamba2 | Lightning) for block in model.config.blocks
     ):
         with pytest.raises(UsageError, match="is only computed for whole texts"):
             in_pieces(model, ids, lengths)

@@ -18,6 +18,7 @@ KINDS = {
     "gated_delta": "gated delta, and gated heads in one layer",
     "mamba2": "mamba 2, a state space before a layer of attention",
     "mamba": "mamba, a selective state space before a layer of attention",
+    "kimi_delta": "kimi delta, a decay for each channel before latent attention without positions",
     "griffin": "griffin, gated linear recurrences before attention",
     "lightning": "minimax, lightning attention, and residuals of normed inputs",
 }
@@ -44,7 +45,7 @@ def by_hand(kind: str, trace: Trace, layer: int, head: int) -> list[np.ndarray]:
             states.append(np.exp(decay[t]) * states[-1] + taken * x[t])
         return states
     v = trace.step("v_act", layer)[head].detach().numpy()
-    k = of({"gated_delta": "k_unit", "mamba": "k"}.get(kind, "k_act"))
+    k = of({"gated_delta": "k_unit", "kimi_delta": "k_unit", "mamba": "k"}.get(kind, "k_act"))
     states = [np.zeros((v.shape[1], k.shape[1]) if kind == "mamba" else (k.shape[1], v.shape[1]))]
     for t in range(len(v)):
         before = states[-1]
@@ -52,6 +53,9 @@ def by_hand(kind: str, trace: Trace, layer: int, head: int) -> list[np.ndarray]:
             kept = np.exp(of("decay", head)[t, 0]) * before
             beta = of("beta_scaled" if config.beta_scale != 1 else "beta", head)[t, 0]
             states.append(kept + np.outer(k[t], beta * (v[t] - k[t] @ kept)))
+        elif kind == "kimi_delta":
+            kept = np.exp(of("decay", head)[t])[:, None] * before
+            states.append(kept + np.outer(k[t], of("beta", head)[t, 0] * (v[t] - k[t] @ kept)))
         elif kind == "mamba2":
             states.append(np.exp(of("decay", head)[t, 0]) * before + of("dt", head)[t, 0] * np.outer(k[t], v[t]))
         elif kind == "lightning":

@@ -180,6 +180,12 @@ def _minimax(**settings: Any) -> nn.Module:
     return _decoder("MiniMax", num_local_experts=5, num_experts_per_tok=2, **{"head_dim": 6, **settings})
 
 
+def _kimi_linear(**settings: Any) -> nn.Module:
+    odd = {"linear_head_dim": 5, "linear_num_heads": 3, "linear_conv_kernel_dim": 3, "num_local_experts": 6}
+    return _decoder("KimiLinear", **{**_OF_LATENT, "q_lora_rank": None, **odd, "num_experts_per_tok": 3,
+                                     "moe_intermediate_size": 16, "pad_token_id": 0, **settings})  # fmt: skip
+
+
 def _recurrent_gemma(**settings: Any) -> nn.Module:
     return _decoder("RecurrentGemma", hidden_activation="gelu", pad_token_id=0, **settings)
 
@@ -761,6 +767,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "jamba": lambda: _jamba(),
     "jamba, dense, and convolutions without biases": lambda: _jamba(
         num_experts=1, mamba_conv_bias=False, tie_word_embeddings=True, attn_layer_offset=0
+    ),
+    "kimi linear": lambda: _kimi_linear(layer_types=["linear_attention", "full_attention", "linear_attention"]),
+    "kimi linear, groups of experts, and attention first": lambda: _kimi_linear(
+        layer_types=["full_attention", "linear_attention", "full_attention"],
+        n_group=3,
+        topk_group=2,
+        norm_topk_prob=False,
+        routed_scaling_factor=1.5,
+        n_shared_experts=2,
+        mlp_layer_types=["sparse", "dense", "sparse"],
     ),
     "recurrent gemma": lambda: _recurrent_gemma(num_key_value_heads=1),
     "recurrent gemma, wider states, biases, and attention first": lambda: _recurrent_gemma(

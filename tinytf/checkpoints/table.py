@@ -78,7 +78,8 @@ class Stored:
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
     name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
     that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
-    ``convolution`` are (channels, 1, width). ``beside`` are constants, by their names, that must be written with it.
+    ``convolution`` are (channels, 1, width); ``among_ones`` counts the axes of length 1 around a vector. ``beside`` are
+    constants, by their names, that must be written with it.
     The weight of a ``rate`` is stored as −e^A for our A; ``tiled`` query heads take turns, the first of each key-value
     head before all second ones. These two are only read.
     """
@@ -101,6 +102,7 @@ class Stored:
     bias: str = ""
     gives: str = ""
     convolution: bool = False
+    among_ones: tuple[int, int] = (0, 0)
     beside: tuple[tuple[str, float], ...] = ()
     rate: bool = False
     tiled: bool = False
@@ -114,6 +116,8 @@ class Stored:
         stored = (*shape[:axis], shape[axis] * sum(shares) // shares[self.part], *shape[axis + 1 :])
         if self.by_row:
             return (_count(config, self.by_row), stored[0] // _count(config, self.by_row))
+        if any(self.among_ones):
+            return self._among_ones(stored)
         if self.convolution and len(stored) > 1:
             return (stored[0], 1, stored[1])
         if self.apart:
@@ -132,6 +136,10 @@ class Stored:
             return ours
         return (ours.unflatten(0, (self.rows, -1)) if self.rows else ours)[self.expert]
 
+    def _among_ones(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        before, after = self.among_ones
+        return (1,) * before + (*shape,) + (1,) * after
+
     def _shares(self, config: ModelConfig) -> list[int]:
         sizes = config.sizes
         return [sizes[part] if part in sizes else getattr(config, part) for part in self.parts] or [1]
@@ -145,7 +153,7 @@ class Stored:
         tensor = tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor
         if self.apart:  # (H, rows, C) -> (H·rows, C)
             tensor = tensor.flatten(0, 1)
-        if self.by_row:  # (H, D) -> (H·D,)
+        if self.by_row or any(self.among_ones):  # (H, D) -> (H·D,)
             tensor = tensor.flatten()
         if self.convolution and tensor.dim() > 1:  # (C, 1, W) -> (C, W)
             tensor = tensor.flatten(1)
@@ -191,6 +199,8 @@ class Stored:
         tensor = torch.cat(by_head, dim=axis + 1).flatten(axis, axis + 1)
         if self.by_row:
             tensor = tensor.unflatten(0, (_count(config, self.by_row), -1))
+        if any(self.among_ones):
+            tensor = tensor.view(self._among_ones(tensor.shape))
         if self.convolution and tensor.dim() > 1:
             tensor = tensor[:, None]
         if self.apart:

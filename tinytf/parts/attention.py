@@ -208,6 +208,9 @@ class Attention(Part):
             "widths": listed(
                 f"d_head {self.d_head}",
                 bool(self.d_value) and self.d_value != self.d_head and f"values {self.d_value}",
+                bool(self.latent.kv_rank)
+                and self.positions != "rotary"
+                and f"{self.rotary.rope_width} of a key shared by all heads",
             ),
             "positions": listed(
                 self._positions_words(causal), bool(self.relative_buckets) and "distances in the scores"

@@ -9,6 +9,7 @@ from tinytf.parts import (
     feed_forward,
     gated_delta,
     griffin,
+    kimi_delta,
     layer_inputs,
     lightning,
     mamba,
@@ -20,6 +21,7 @@ from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.gated_delta import GatedDelta
 from tinytf.parts.griffin import Griffin
+from tinytf.parts.kimi_delta import KimiDelta
 from tinytf.parts.layer_inputs import LayerInputs
 from tinytf.parts.lightning import Lightning
 from tinytf.parts.mamba import Mamba
@@ -49,7 +51,7 @@ class NoMixer(Part):
 class BlockConfig(Part):
     """The parts of one layer."""
 
-    mixer: Attention | GatedDelta | ShortConvolution | Mamba2 | Mamba | Lightning | Griffin | NoMixer
+    mixer: Attention | GatedDelta | KimiDelta | ShortConvolution | Mamba2 | Mamba | Lightning | Griffin | NoMixer
     feed_forward: FeedForward
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
@@ -97,6 +99,7 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 
 ROWS: tuple[Step, ...] = (
     *norm.BEFORE_MIXER, *_rows_of(Attention, attention), *_rows_of(GatedDelta, gated_delta),
+    *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
     *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *layer_inputs.ROWS, *norm.AFTER,

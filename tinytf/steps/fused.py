@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.steps.operations.channel_delta import DecayedFits, channel_delta_rule
 from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.delta import Write, delta_rule
 from tinytf.steps.operations.expert_linear import used_experts
@@ -106,6 +107,14 @@ class FusedDelta(FusedState):
         return delta_rule(q, k, v, beta, decay, state, self.divisor)
 
 
+class FusedChannelDelta(FusedDelta):
+    """Kimi delta attention, from the fits of keys to reading."""
+
+    def scan(self, state: Tensor | None, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        k, decay, v, beta, q = inputs
+        return channel_delta_rule(k, decay, v, beta, q, state, self.divisor)
+
+
 class FusedUnroll(FusedState):
     """A state space from the fits of queries and keys to what is read."""
 
@@ -137,6 +146,7 @@ class FusedFade(FusedState):
 
 _STATES: dict[type[Operation], Callable[[Sequence[Instruction]], FusedState]] = {
     Write: FusedDelta,
+    DecayedFits: FusedChannelDelta,
     Unroll: FusedUnroll,
     FadeAtRate: FusedFade,
 }
@@ -147,7 +157,9 @@ def states(rows: Sequence[Instruction]) -> Iterator[Fused]:
     """Find the rows of a layer whose recurrence can be computed by its state."""
     kernel = next((_STATES[type(row.operation)] for row in rows if type(row.operation) in _STATES), None)
     if kernel is not None:
-        first = next(number for number, row in enumerate(rows) if isinstance(row.operation, Write | Scores))
+        first = next(
+            number for number, row in enumerate(rows) if isinstance(row.operation, Write | DecayedFits | Scores)
+        )
         last = next(number for number, row in enumerate(rows) if isinstance(row.operation, Mix))
         yield Fused(rows[first : last + 1], kernel(rows[first : last + 1]), remembers=False)
 

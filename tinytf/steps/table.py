@@ -22,6 +22,7 @@ from tinytf.parts import (
     gated_delta,
     griffin,
     head,
+    kimi_delta,
     layer_inputs,
     lightning,
     mamba,
@@ -80,6 +81,7 @@ _PARTS = (
     norm,
     attention,
     gated_delta,
+    kimi_delta,
     short_conv,
     mamba2,
     mamba,
@@ -434,14 +436,21 @@ class StepTable:
 
     def has_parameter(self, name: str, layer: int) -> bool:
         """Whether a layer has the parameter of that name."""
-        step = self.by_key.get((self.parameters[name][0].name, layer))
-        return step is not None and any(own.name == name and not own.absent for own in _parameters(step))
+        found = self._parameters_of_rows.get((name, layer))
+        return found is not None and not found[1].absent
 
     def parameter(self, name: str, layer: int | None) -> "tuple[Step, Parameter]":
         """A parameter as it is in one layer, with the step computed with it there."""
-        step, parameter = self.parameters[name]
-        layer_step = self.by_key.get((step.name, layer), step)
-        return layer_step, next((own for own in _parameters(layer_step) if own.name == name), parameter)
+        return self._parameters_of_rows.get((name, layer), self.parameters[name])
+
+    @cached_property
+    def _parameters_of_rows(self) -> "dict[tuple[str, int | None], tuple[Step, Parameter]]":
+        """The parameters of all rows by name and layer, each with the first step computed with it."""
+        found: dict[tuple[str, int | None], tuple[Step, Parameter]] = {}
+        for step, layer in self.rows:
+            for own in _parameters(step):
+                found.setdefault((own.name, layer), (step, own))
+        return found
 
     def synonym(self, name: str) -> str | None:
         """The name of the step that ``name`` is a synonym of in this architecture; None where it is no synonym.

@@ -22,7 +22,7 @@ from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
-def _widths(rotated: int = 64, unrotated: int = 128, values: int = 128, rank: int = 1536) -> Group:
+def widths(rotated: int = 64, unrotated: int = 128, values: int = 128, rank: int = 1536) -> Group:
     """The widths of a head's rotary dimensions, its other dimensions and its values, and the ``rank`` of queries.
 
     These are the defaults; ``values`` 0 is d_model / n_heads. A rank of null means that queries are not compressed.
@@ -42,7 +42,7 @@ def _widths(rotated: int = 64, unrotated: int = 128, values: int = 128, rank: in
             "attention_divisor": _divisor(fields, width),
         }
 
-    return Group(read, _write_widths)
+    return Group(read, write_widths)
 
 
 def _divisor(fields: Fields, width: int) -> float:
@@ -56,7 +56,7 @@ def _divisor(fields: Fields, width: int) -> float:
     return math.sqrt(width) / (0.1 * mscale * math.log(factor) + 1) ** 2
 
 
-def _write_widths(config: ModelConfig) -> dict[str, Any]:
+def write_widths(config: ModelConfig) -> dict[str, Any]:
     return {
         "qk_rope_head_dim": config.rope_width,
         "qk_nope_head_dim": config.d_own,
@@ -99,9 +99,9 @@ _HARMLESS = (
 )  # fmt: skip
 
 
-def _settings(rank: int, *widths: int) -> tuple[Key | Group, ...]:
+def _settings(rank: int, *sizes: int) -> tuple[Key | Group, ...]:
     """The settings of a decoder with latent attention; ``rank`` is the default of keys and values."""
-    return (*SHARED, Key("kv_lora_rank", "kv_rank", rank), _widths(*widths), *HEAD_AND_ACTIVATION)
+    return (*SHARED, Key("kv_lora_rank", "kv_rank", rank), widths(*sizes), *HEAD_AND_ACTIVATION)
 
 
 DEEPSEEK_V2 = replace(
@@ -219,7 +219,7 @@ MISTRAL4 = replace(
     settings=(
         *UNTURNED,
         Key("kv_lora_rank", "kv_rank", 256),
-        _widths(64, 64, 128, 1024),
+        widths(64, 64, 128, 1024),
         growing(rope(share=1.0, scalings={"yarn": "yarn"})),
         *HEAD_AND_ACTIVATION,
         routed(),

@@ -18,6 +18,7 @@ def routed(
     count: str = "n_routed_experts",
     shared: str = "n_shared_experts",
     scale: str = "routed_scaling_factor",
+    per_token: str = "num_experts_per_tok",
 ) -> Group:
     """The experts of all layers but the first few, read from the keys with these names.
 
@@ -40,7 +41,7 @@ def routed(
         n_experts, width = fields.whole(spelling), fields.whole("moe_intermediate_size")
         found = {
             "experts": n_experts,
-            "experts_per_token": fields.whole("num_experts_per_tok"),
+            "experts_per_token": fields.whole(per_token),
             "d_expert": width,
             "d_shared": width * fields.whole(shared, least=0) if shared else 0,
             "routed_scale": fields.number(scale) if scale else 1.0,
@@ -57,7 +58,7 @@ def routed(
         return {
             **where,
             count.split()[0]: config.experts,
-            "num_experts_per_tok": config.experts_per_token,
+            per_token: config.experts_per_token,
             "moe_intermediate_size": config.d_expert,
             **({shared: config.d_shared // config.d_expert} if shared else {}),
             **({scale: config.routed_scale} if scale else {}),

@@ -4,6 +4,7 @@ from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.channel_delta import DecayedFits, DecayedRead, WriteByFits
 from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
@@ -64,6 +65,8 @@ __all__ = [
     "Clip",
     "Concat",
     "Decay",
+    "DecayedFits",
+    "DecayedRead",
     "ExpertLinear",
     "Fade",
     "FadeAtRate",
@@ -114,5 +117,6 @@ __all__ = [
     "VocabularySoftmax",
     "Weigh",
     "Write",
+    "WriteByFits",
     "Xielu",
 ]
