@@ -64,6 +64,8 @@ ARCHITECTURES = {
     "Mamba": PRESETS["mamba-tiny"],
     "Jamba": PRESETS["mamba-tiny"].but(d_ff=256, inner_norm="learned"),
     "MiniMax": _LLAMA.but(n_kv_heads=8, mixer="lightning", residual_of="normed", kept_scale=3.5),
+    "Kimi Linear": _LLAMA.but(n_kv_heads=8, mixer="kimi_delta"),
+    "RecurrentGemma": _LLAMA.but(n_kv_heads=8, mixer="griffin"),
     "gpt-oss": PRESETS["mixtral-tiny"].but(attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 

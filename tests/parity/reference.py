@@ -781,6 +781,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "recurrent gemma": lambda: _recurrent_gemma(num_key_value_heads=1),
     "recurrent gemma, wider states, biases, and attention first": lambda: _recurrent_gemma(
         lru_width=2 * C,
+        head_dim=10,
         block_types=["attention", "recurrent"],
         attention_bias=True,
         attention_window_size=3,

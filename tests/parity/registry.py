@@ -124,6 +124,11 @@ _OWN: dict[str, dict[str, Any]] = {
         "mamba_num_heads": 6,
         "mamba_head_dim": 8,
     },
+    "kimi_linear": {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_key_value_heads": H,
+        "q_lora_rank": None,
+    },
     "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 48},
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 3},
     "falcon_mamba": {"intermediate_size": 2 * C},

@@ -25,7 +25,7 @@ def _read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     channels = fields.whole("lru_width", draft["d_model"], least=1)
     if channels % draft["n_heads"]:
         raise fields.fault(f"lru_width {channels:,} is not divisible by num_attention_heads {draft['n_heads']}")
-    widths = {"griffin": channels // draft["n_heads"], "attention": draft["d_model"] // draft["n_heads"]}
+    widths = {"griffin": channels // draft["n_heads"], "attention": draft["d_head"]}
     return {
         "context": 2**20,
         "d_ff": draft["d_ff"] // 2,
@@ -38,7 +38,9 @@ def _read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
 def _write(config: ModelConfig) -> dict[str, Any]:
     words = {ours: word for word, ours in _MIXERS.items()}
     layers = [config.at(layer) for layer in range(config.n_layers)]
+    attention = next((layer.d_head for layer in layers if layer.mixer == "attention"), None)
     return {
+        "head_dim": attention,
         "block_types": [words.get(layer.mixer) for layer in layers],
         "lru_width": next((layer.n_heads * layer.d_head for layer in layers if layer.mixer == "griffin"), None),
         "intermediate_size": 2 * config.d_ff,
@@ -80,6 +82,7 @@ RECURRENT_GEMMA = replace(
     fixed={**GEMMA2.fixed, "norm_order": "pre", "o_bias": True, "ffn_bias": True},
     settings=(
         *(key for key in UNTURNED if key.ours != "context"),
+        Key("head_dim", "d_head", lambda draft: draft["d_model"] // draft["n_heads"]),
         rope(share=0.5),
         Key("attention_window_size", "window", 2048),
         Key("conv1d_width", "conv_width", 4),
@@ -90,6 +93,6 @@ RECURRENT_GEMMA = replace(
         lm_head(),
         Group(_read, _write),
     ),
-    harmless=("layer_types", "layers_block_type", "w_init_variance_scale", "final_w_init_variance_scale", "head_dim"),
+    harmless=("layer_types", "layers_block_type", "w_init_variance_scale", "final_w_init_variance_scale"),
     stored=_STORED,
 )
