@@ -41,6 +41,7 @@ patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat l
 patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat lost the" --sweep heads
 diff "The cat sat" "The dog sat"
 diff "The cat sat" --set √d=1
+same "The cat sat on the mat."
 recorder
 blame "The cat sat on the mat" --budget 1.5MB
 learn softmax

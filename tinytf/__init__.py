@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tinytf.compare.difference import Difference as Difference
     from tinytf.compare.dumps.capture import capture as capture
     from tinytf.compare.logprobs import LogprobDifference as LogprobDifference
+    from tinytf.compare.same import Same as Same
     from tinytf.compare.splits import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
     from tinytf.generate.decoder import Kind as Kind
@@ -146,6 +147,7 @@ _LAZY = {
     "Sampling": "tinytf.generate.samplers",
     "Score": "tinytf.generate.score",
     "Splits": "tinytf.compare.splits",
+    "Same": "tinytf.compare.same",
     "State": "tinytf.look.state",
     "Taught": "tinytf.lessons.teach",
     "ThroughTrace": "tinytf.through.traced",

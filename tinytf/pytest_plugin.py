@@ -39,9 +39,9 @@ class Port:
         Fails the test where a step is wrong: one differs beyond the ``tolerance`` and does not only add up rounding, or
         beyond the ``floor``, as in ``Model.diff``. Raises the errors of ``Model.diff``.
         """
-        from tinytf.compare.dumps.read import open_dump
+        from tinytf.compare.dumps.passes import open_any
 
-        dump = open_dump(Path(steps)) if isinstance(steps, str | Path) else _in_memory(ids, steps)
+        dump = open_any(Path(steps)) if isinstance(steps, str | Path) else _in_memory(ids, steps)
         found = self.model.diff(None, dump, floor=floor, tolerance=tolerance, names=names)
         if found.floor is not None:
             is_wrong = found.floor.bug is not None

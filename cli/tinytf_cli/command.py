@@ -43,6 +43,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "ablate": "Show the prediction without a head, a feed-forward or a layer.",
         "patch": "Show which activations of CLEAN restore its answer in CORRUPT.",
         "diff": "Show where two runs begin to differ, and by how much.",
+        "same": "Show whether padding, batch or cache changes the numbers.",
         "recorder": "Print a file that records the steps of another program.",
         "blame": "Show which tensors of another model change its predictions.",
     },

@@ -36,6 +36,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "recorder": (("recorder", "torch"), ("recorder",)),
     "state": (("state", TEXT, "--model", "preset:mamba-tiny", "--device", "cpu"),),
     "runs": (("runs", "run"),),
+    "same": (("same", TEXT, *OPEN),),
     "score": (("score", "--chat", "messages.json", *OPEN),),
     "similar": (("similar", TEXT, *OPEN, "--pooling", "mean", "--file", "book.txt"),),
     "sweep": (("sweep", "recipe.toml", "book.txt=2", "corpus", "--out", "sweeps", "--lr", "1e-3,2e-3"),),

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import cache_utils
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3_moe import modeling_qwen3_moe
@@ -38,9 +39,12 @@ from sentences import sentences
 import tinytf
 from tinytf.checkpoints.gguf.header import read_header
 from tinytf.compare.difference import Difference
+from tinytf.compare.dumps.passes import open_any
 from tinytf.compare.dumps.read import open_dump
 from tinytf.loading import Model
 
+_LATER = 5
+"""The passes of a generation after that over the prompt."""
 TEXT = "When the old bridge was closed, the ferry carried everybody across the river, and nobody was late."
 
 
@@ -62,7 +66,8 @@ class Port:
     """One fault: ``broken`` changes the model, ``first`` is the step that is wrong first, ``cause`` what is wrong.
 
     ``cause`` is a regular expression; empty where the numbers cannot tell, so that only a step is to be named.
-    ``first`` may name several steps, where a dump of modules cannot tell them apart.
+    ``first`` may name several steps, where a dump of modules cannot tell them apart. A ``generated`` text is read in
+    several passes with a cache; other arguments of the later ones are of the position of their token.
     """
 
     model: str
@@ -71,6 +76,7 @@ class Port:
     cause: str = ""
     text: str = TEXT
     dumped: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda found: found)
+    generated: bool = False
 
 
 def _real(pattern: str) -> Path:
@@ -230,6 +236,13 @@ def compared(port: Port, dtype: torch.dtype = torch.float32, **settings: Any) ->
         given = {name: of(len(ids)) for name, of in arguments.items()} if isinstance(arguments, dict) else {}
         path = Path(folder) / "port.npz"
         theirs = theirs.to(dtype) if dtype != torch.float32 else theirs
+        if port.generated:
+            cache, prompt = transformers.DynamicCache(config=theirs.config), len(ids) - _LATER
+            for number, (start, end) in enumerate([(0, prompt), *((at, at + 1) for at in range(prompt, len(ids)))]):
+                given = {name: of(start) for name, of in arguments.items()} if arguments and number else {}
+                found = dumped(theirs, ids[start:end], past_key_values=cache, use_cache=True, **given)
+                np.savez(Path(folder) / f"step{number}.npz", **found)
+            return pair.ours.diff(None, open_any(folder), **settings)
         np.savez(path, **port.dumped(dumped(theirs, ids, **given)))
         return pair.ours.diff(None, open_dump(path), **settings)
 
@@ -337,6 +350,19 @@ def _attention(before: Callable[..., tuple[Any, ...]] = lambda *given: given, sc
         return attention
 
     return made
+
+
+def _returned(which: int) -> Callable[[Any, Patch], None]:
+    """A cache that returns the last key (0) or value (1) of earlier passes in place of a new one."""
+    plain = cache_utils.DynamicLayer.update
+
+    def update(layer: Any, keys: Tensor, values: Tensor, *more: Any, **settings: Any) -> tuple[Tensor, ...]:
+        both = [*plain(layer, keys, values, *more, **settings)]
+        if keys.shape[-2] == 1:
+            both[which] = torch.cat((both[which][..., :-1, :], both[which][..., -2:-1, :]), dim=-2)
+        return tuple(both)
+
+    return lambda model, patch: patch(cache_utils.DynamicLayer, "update", update)
 
 
 def _tiled(plain: Any) -> Any:
@@ -497,6 +523,7 @@ _IN = "L0.norm1"
 _LLAMA, _GEMMA, _MOE, _NEXT = modeling_llama, modeling_gemma3, modeling_qwen3_moe, modeling_qwen3_next
 _ATTENTION = "eager_attention_forward"
 _FIRST_ATTENTION = "L0.q_rot L0.k_rot L0.scores L0.scaled L0.masked L0.weights L0.head_out L0.concat L0.attn"
+_GLOBAL_ATTENTION = f"{_FIRST_ATTENTION} {_FIRST_ATTENTION.replace('L0', 'L5')}"  # Gemma's first without a window
 _NEAR = lambda *names: " ".join(names)  # noqa: E731
 
 BROKEN: dict[str, Port] = {
@@ -773,6 +800,26 @@ BROKEN: dict[str, Port] = {
         "L4.ffn",
         "",
     ),
+    **{
+        f"generation, {words}, {name}": Port(name, broken, first, cause, generated=True)
+        for name in ("smollm2", "gemma3")
+        for words, broken, first, cause in (
+            (
+                "positions 1 too large",
+                _given(position_ids=lambda at: torch.tensor([[at + 1]])),
+                _FIRST_ATTENTION,
+                "positions are 1 too large",
+            ),
+            (
+                "positions stand still",
+                _given(position_ids=lambda at: torch.tensor([[0]])),
+                _FIRST_ATTENTION,
+                "every position is 0",
+            ),
+            ("stale keys", _returned(0), _GLOBAL_ATTENTION, "the key of the token before"),
+            ("stale values", _returned(1), _GLOBAL_ATTENTION, "the value of the token before"),
+        )
+    },
     "two faults": Port(
         "smollm2",
         lambda model, patch: [
@@ -789,6 +836,8 @@ SOUND: dict[str, Port] = {
     "as it is, experts": Port("moe", lambda model, patch: None, ""),
     "as it is, hybrid": Port("hybrid", lambda model, patch: None, ""),
     "positions from one": Port("smollm2", _given(position_ids=lambda count: torch.arange(1, count + 1)[None]), ""),
+    "a generation, SmolLM2": Port("smollm2", lambda model, patch: None, "", generated=True),
+    "a generation, Gemma 3": Port("gemma3", lambda model, patch: None, "", generated=True),
     "fused attention": Port("smollm2", lambda model, patch: model.set_attn_implementation("sdpa"), ""),
     "queries by head, keys repeated": Port("smollm2", lambda model, patch: None, "", dumped=_half_split),
     "no batch axis": Port(

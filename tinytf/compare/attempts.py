@@ -128,7 +128,7 @@ def _normed(**settings: Any) -> Wrong:
     return lambda site: normed(site, **settings)
 
 
-def _at(places: Callable[[Tensor], Tensor]) -> Wrong:
+def at_positions(places: Callable[[Tensor], Tensor]) -> Wrong:
     """Queries or keys at other positions, made from those of the tokens."""
 
     def turned(site: Site) -> Tensor:
@@ -157,14 +157,14 @@ def _of_rotation(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     if rope.scaling != "none":
         yield Attempt(f"no {rope.scaling} scaling of the angles", _set(operation, rope=rope._replace(scaling="none")))
     for by in (2, 4, 8):
-        yield Attempt(f"positions are divided by {by}", _at(lambda at, by=by: at / by))  # type: ignore[misc]
-        yield Attempt(f"positions are multiplied by {by}", _at(lambda at, by=by: at * by))  # type: ignore[misc]
+        yield Attempt(f"positions are divided by {by}", at_positions(lambda at, by=by: at / by))  # type: ignore[misc]
+        yield Attempt(f"positions are multiplied by {by}", at_positions(lambda at, by=by: at * by))  # type: ignore[misc]
     for by in range(1, 9):
         words = f"positions skip {by} at token 1, as after padding on the left"
-        yield Attempt(words, _at(lambda at, by=by: at + by * (at > 0)))  # type: ignore[misc]
+        yield Attempt(words, at_positions(lambda at, by=by: at + by * (at > 0)))  # type: ignore[misc]
     for start in range(1, count) if count <= _MOST_TOKENS else ():
         words = f"positions restart at 0 at token {start}"
-        yield Attempt(words, _at(lambda at, start=start: at - start * (at >= start)))  # type: ignore[misc]
+        yield Attempt(words, at_positions(lambda at, start=start: at - start * (at >= start)))  # type: ignore[misc]
 
 
 def _of_window(operation: Mask) -> Iterator[Attempt]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from tinytf.compare.attempts import Attempt, attempts
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.fit import distance
+from tinytf.compare.later import later_attempts
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
@@ -76,7 +77,8 @@ class Evidence:
     """The steps that a dump has, in order, beside a run of the model: which of them are the same.
 
     ``fixed`` are numbers that are taken as they are in the dump, although a factor would make them fit. ``allowed`` are
-    the errors that count as rounding, by step, where these are known; else ``tolerance`` holds for all.
+    the errors that count as rounding, by step, where these are known; else ``tolerance`` holds for all. A generation
+    differs from the pass on that begins at the token ``start``.
     """
 
     dumped: DumpSide
@@ -84,6 +86,7 @@ class Evidence:
     places: Sequence[StepKey]
     fixed: Mapping[StepKey, Tensor] = field(default_factory=dict)
     allowed: Mapping[StepKey, float] = field(default_factory=dict)
+    start: int = 0
 
     def theirs(self, place: StepKey, trace: Trace) -> Tensor | None:
         """The dump's numbers of a step, in the reading nearest to those of ``trace``; None if it has none."""
@@ -134,7 +137,7 @@ def causes_of(
         differing, theirs, _ = fault
     run, (_, _, beside), wrong_at_first = trace, fault, {*later_on}
     while len(found) < _MOST:
-        trials = list(_trials(beside, evidence.tolerance, differing, theirs, unseen, order))
+        trials = list(_trials(beside, evidence, differing, theirs, unseen, order))
         if not trials:
             return [*found, _likely(trace, differing, unseen)]
         best = _most_telling(beside, evidence, differing, trials, order)
@@ -203,18 +206,20 @@ class _Trial:
 
 def _trials(
     trace: Trace,
-    tolerance: float,
+    evidence: Evidence,
     differing: StepKey,
     theirs: Tensor,
     unseen: Sequence[StepKey],
     order: Mapping[StepKey, int],
 ) -> Iterator[_Trial]:
-    limit = min(tolerance, distance(theirs, trace.step(*differing)) / 10)
+    limit = min(evidence.tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
     groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}  # queries and keys are turned alike, permuted alike
     for step, place in candidates:
         if place[1] == differing[1] and step.operation is not None:
-            for attempt in _sums_and_others(Site(trace, step, place[1]), theirs if place == differing else None):
+            site, known = Site(trace, step, place[1]), theirs if place == differing else None
+            usual = _sums_and_others(site, known)
+            for attempt in later_attempts(site, evidence.start, usual) if evidence.start else usual:
                 groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
     for (_, words), together in groups.items():
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []

@@ -13,6 +13,7 @@ import torch
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
 from tinytf.compare.causes import Cause, Evidence
 from tinytf.compare.dumps.dumped import DumpSide, of_ids, recorded_config, recorded_encoding
+from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.dumps.read import Dump
 from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
 from tinytf.compare.measures import BothPredict, Moved, Position, StepComparison, moved_weights
@@ -108,7 +109,9 @@ class Difference(Report):
         if self.floor is not None and (bug := self.floor.bug) is not None:
             times = f"{bug.times:.3g} × as far off as the model's own in {self.floor.dtype}"
             return f"No rounding: {bug.name} is {times}{why}."
-        return f"They differ from {first.name} on{why}{self._next()}."
+        number = self.pass_of(first)
+        where = "" if number is None else f" of token {first.begins}, in pass {number + 1} of {len(self.passes)},"
+        return f"They differ from {first.name}{where} on{why}{self._next()}."
 
     def _next(self) -> str:
         """What is most probable next in either; empty where nothing is predicted."""
@@ -140,6 +143,7 @@ class Difference(Report):
             "aligned": {name: plain(getattr(self.alignment, name)) for name in ("positions", "changed", "note")},
             **self.members("settings", "tolerance", "equal"),
             "first_difference": first and first.name,
+            "passes": list(self.passes),
             "largest_difference": worst and worst.name,
             **self.members("cause", "causes", "follows", "rescaled", "floor"),
             **self.members("steps", "incomparable", "missing", "attention"),
@@ -178,8 +182,24 @@ class Difference(Report):
 
     @property
     def first(self) -> StepComparison | None:
-        """The first step that differs beyond the tolerance."""
-        return next((step for step in self.steps if step.relative > self.tolerance), None)
+        """The first step that differs beyond the tolerance; of a generation, the first of the first token that does."""
+        differing = [step for step in self.steps if step.relative > self.tolerance]
+        return (
+            min(differing, key=lambda step: step.begins or 0, default=None)
+            if self.passes
+            else next(iter(differing), None)
+        )
+
+    @property
+    def passes(self) -> tuple[int, ...]:
+        """The position of the first token of each pass of a generation; empty for a text that was read at once."""
+        dumps = (side.dump for side in self.sides if isinstance(side, DumpSide))
+        return next((tuple(starts_of(dump.passes)) for dump in dumps if dump.passes), ())
+
+    def pass_of(self, step: StepComparison) -> int | None:
+        """The number of the pass in which a step begins to differ; None without passes."""
+        starts = [start for start in self.passes if start <= (step.begins or 0)]
+        return len(starts) - 1 if starts else None
 
     @property
     def worst(self) -> StepComparison | None:

@@ -8,7 +8,7 @@ Shapes: T tokens or queries, N numbers of a token; P positions, C width, V vocab
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,7 +38,8 @@ class StepComparison(Data):
     where this is largest (None for a step without tokens). It is infinite where unequal numbers are not both
     finite; ``unlike`` counts these. ``cosine`` is between the finite numbers of a token, averaged over the tokens.
     ``kl`` is KL(first ‖ second) in nats, averaged over the positions, for logits and probabilities only.
-    ``note`` says what was done to the numbers of a dump.
+    ``note`` says what was done to the numbers of a dump. It ``begins`` at the first token that differs by more than the
+    tolerance; None where none does.
     """
 
     LESS: ClassVar = ("step",)
@@ -57,6 +58,7 @@ class StepComparison(Data):
     kl: float | None = None
     note: str = ""
     unlike: int = 0
+    begins: int | None = None
 
     @property
     def head(self) -> int | None:
@@ -100,7 +102,9 @@ class Sums:
         self.parts.append(self._token_sums(a, b, difference))
         self.shape = (start + first.shape[0], *first.shape[1:])
 
-    def compared(self, name: str, layer: int | None, kl: float | None = None, note: str = "") -> StepComparison:
+    def compared(
+        self, name: str, layer: int | None, kl: float | None = None, note: str = "", tolerance: float = math.inf
+    ) -> StepComparison:
         largest, scale, dot, squares_a, squares_b = self._merged_parts()
         relative = torch.where(largest == 0, 0.0, (largest / scale).nan_to_num(nan=math.inf, posinf=math.inf))
         size = (squares_a * squares_b).sqrt()
@@ -120,6 +124,7 @@ class Sums:
             kl,
             note,
             self.unlike,
+            next(iter((relative > tolerance).nonzero().flatten().tolist()), None) if self.axis is not None else None,
         )
 
     def _token_sums(self, a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
@@ -248,7 +253,7 @@ class Ends:
         read = zip(self.sides, self.parts, rows, strict=True)
         return [side.outcomes(part, positions) for side, part, positions in read]
 
-    def compare(self) -> tuple[tuple[StepComparison, ...], tuple[Position, ...]]:
+    def compare(self, tolerance: float) -> tuple[tuple[StepComparison, ...], tuple[Position, ...]]:
         """Compare the steps over the vocabulary that both have, and every position, a few positions at a time."""
         first, second = (table_of(side.config) for side in self.sides)
         sums = {step.name: Sums(step) for step in first.over_vocabulary if step.name in second.by_name}
@@ -261,7 +266,7 @@ class Ends:
             outcomes, outcomes_b = self._outcomes(rows, rows)
             for name, step_sums in list(sums.items()):
                 if name in outcomes and name in outcomes_b:
-                    step_sums.add(outcomes[name], outcomes_b[name], rows[0])
+                    step_sums.add(outcomes[name], outcomes_b[name], start)
                 else:
                     del sums[name]
             a, b = outcomes[logits], outcomes_b[logits]  # (rows, V)
@@ -269,7 +274,7 @@ class Ends:
             p, q = (log.exp() for log in (log_p, log_q))
             kl = divergence(p, log_p, log_q)
             p, q = p.float(), q.float()
-            probs.add(p, q, rows[0])
+            probs.add(p, q, start)
             total += float(kl.sum())
             best = [shares.max(dim=-1) for shares in (p, q)]
             for index, row in enumerate(rows):
@@ -278,8 +283,19 @@ class Ends:
         mean = total / len(self.rows)
         sums[shares.name] = probs
         divergences = {logits: mean, shares.name: mean}
-        compared = (step_sums.compared(name, None, divergences.get(name)) for name, step_sums in sums.items())
-        return tuple(compared), tuple(positions)
+        compared = (
+            step_sums.compared(name, None, divergences.get(name), tolerance=tolerance)
+            for name, step_sums in sums.items()
+        )
+        return tuple(map(self._at_positions, compared)), tuple(positions)
+
+    def _at_positions(self, step: StepComparison) -> StepComparison:
+        """With positions of the text in place of numbers of rows."""
+        if step.token is None:
+            return step
+        row, *rest = step.at
+        token, begins = (None if number is None else self.rows[number] for number in (step.token, step.begins))
+        return replace(step, at=(self.rows[row], *rest), token=token, begins=begins)
 
     def predictions(self, top: int) -> Iterator[BothPredict]:
         """The predictions after the two texts, or at the masks that both have."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from tinytf.compare.alignment import Alignment, AnySide, Side
 from tinytf.compare.causes import Cause, Evidence, causes_of, compared_with, unseen_before
 from tinytf.compare.dumps.dumped import DumpSide
+from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.floor import LIMIT, Floor
 from tinytf.compare.measures import Ends, Position, StepComparison, Sums, loss_of
 from tinytf.errors import MemoryShortage
@@ -158,7 +159,7 @@ class Walk:
                     [name for name in own if name not in other.steps.by_name], f"the {side} model has no such step"
                 )
             self.ends = Ends(self.sides, both, self.alignment, rows)
-            steps, self.positions = self.ends.compare()
+            steps, self.positions = self.ends.compare(self.tolerance)
             self.steps += steps
             different = next((step for step in steps if step.relative > self.tolerance), None)
             theirs = getattr(self.sides[1], "logits", None)
@@ -192,7 +193,7 @@ class Walk:
                 sums.add(a, b, heads[0] if heads else 0)
             else:
                 notes = dict.fromkeys(words for part in dumps for words in part.said.get(name, ()))
-                compared = sums.compared(name, layer, note=", ".join(notes))
+                compared = sums.compared(name, layer, note=", ".join(notes), tolerance=self.tolerance)
                 self.steps.append(compared)
                 if self.differing is not None:
                     continue
@@ -224,6 +225,10 @@ class Walk:
         it explains the first difference.
         """
         (first, dumped), at = self.sides, self.differing
+        if isinstance(dumped, DumpSide) and dumped.dump.passes and self.rescaled is None:
+            differing = [step for step in self.steps if step.relative > self.tolerance]
+            earliest = min(differing, key=lambda step: step.begins or 0, default=None)
+            at = at if earliest is None else _Differing(self._place(earliest.name), torch.empty(0), False)
         if at is None and floor is not None and floor.bug is not None:
             at = _Differing(self._place(floor.bug.name), torch.empty(0), False)
         if at is None or at.theirs is None or not (isinstance(first, Side) and isinstance(dumped, DumpSide)):
@@ -241,6 +246,10 @@ class Walk:
             trace = record(first.model, first.encoding, layers=(layer,), force=force)
         places = [place for place in self.places() if place[1] is None or place[1] in trace.recording.layers]
         evidence = Evidence(dumped, self.tolerance, places)
+        if dumped.dump.passes and at.theirs is not None and not at.theirs.numel():
+            step = next(step for step in self.steps if self._place(step.name) == at.place)
+            evidence.start = max(start for start in starts_of(dumped.dump.passes) if start <= (step.begins or 0))
+            at = _Differing(at.place, evidence.theirs(at.place, trace), False)
         if floor is not None and floor.bug is not None:
             evidence.allowed = {self._place(share.name): LIMIT * share.own for share in floor.steps}
             place = self._place(floor.bug.name)

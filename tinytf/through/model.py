@@ -95,14 +95,14 @@ class ThroughModel(TextModel):
     def inputs(self, ids: list[int], answer: list[int] | None = None) -> dict[str, Any]:
         """The arguments of a pass over one text; ``answer`` is what a decoder beside the encoder has so far."""
         tokens = torch.tensor([ids], device=self.transformer.device)
-        inputs: dict[str, Any] = {"input_ids": tokens, **self._options}
+        inputs: dict[str, Any] = {"input_ids": tokens, **self.options}
         if self.transformer.config.is_encoder_decoder:
             start = getattr(self.transformer.config, "decoder_start_token_id", None) or 0
             inputs["decoder_input_ids"] = torch.tensor([answer or [start]], device=tokens.device)
         return inputs
 
     @cached_property
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """Switches of a pass that every model of transformers takes whose configuration has them."""
         text = self.transformer.config.get_text_config()
         return {name: value for name, value in (("use_cache", False),) if hasattr(text, name)}

@@ -33,7 +33,7 @@ class Options:
     versus: str | None = option(
         metavar="MODEL|FILE",
         help="Compare with this model or checkpoint on one text, or with activations from another program: "
-        ".safetensors, .npz, .json, .ndjson.",
+        ".safetensors, .npz, .json, .ndjson, or a folder of them, one for each pass of a generation.",
     )
     names: Path | None = option(
         type=click.Path(path_type=Path), metavar="TABLE.toml",
@@ -79,6 +79,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     Two steps of a run     tinytf diff -m RUN/checkpoints/step-000250 --versus RUN
     Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
     Another program        tinytf diff -m DIR --versus port.npz "The cat sat"
+    A generation of it     tinytf diff -m DIR --versus PASSES/
     What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
     What a number does     tinytf diff --set √d=1 "The cat sat"
     Two recordings         tinytf diff a.safetensors b.safetensors
@@ -144,6 +145,7 @@ def _compared(options: Options, model_options: ModelOptions) -> "Difference":
     """The requested difference: of two texts, two models, or a file of activations."""
     from tinytf.cause.interventions import assignment
     from tinytf.compare.dumps.names import read_names
+    from tinytf.compare.dumps.passes import is_passes, open_any
     from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump
 
     settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
@@ -158,8 +160,10 @@ def _compared(options: Options, model_options: ModelOptions) -> "Difference":
         return diff_dumps(open_dump(files[0]), open_dump(files[1]), model, names=names, **dump_settings)
     if files:
         raise UsageError(f"{files[0]} is a file of activations, not a text", f"tinytf diff TEXT --versus {files[0]}")
-    if options.versus is not None and (options.versus.lower().endswith(SUFFIXES) or _is_foreign(options.versus)):
-        dump = open_dump(options.versus)
+    if options.versus is not None and (
+        options.versus.lower().endswith(SUFFIXES) or _is_foreign(options.versus) or is_passes(options.versus)
+    ):
+        dump = open_any(options.versus)
         text = _texts(options, True)[0] if options.texts else None
         return model_options.open().diff(text, dump, names=names, **settings)
     if options.names is not None:

@@ -244,7 +244,12 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     else:
         first_value, second_value = (Figure(value, "%.4g") for value in first.values)
         where = f" at {first.name}, beyond {limit}: {runs.cell(first)} is "
-        yield titled("first difference", [where, first_value, " in A and ", second_value, " in B"])
+        number = report.pass_of(first)
+        begins = (
+            f"; it begins at {runs.position(first.begins or 0)}, in pass {(number or 0) + 1} of {len(report.passes)}"
+        )
+        after = "" if number is None else begins
+        yield titled("first difference", [where, first_value, " in A and ", second_value, f" in B{after}"])
         if first.unlike:
             total = math.prod(first.shape)
             yield titled("not finite", f": {first.unlike:,} of its {total:,} numbers are NaN or ∞ on one side alone")

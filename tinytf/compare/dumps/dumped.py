@@ -15,6 +15,7 @@ from tinytf.checkpoints.table import FamilyTable
 from tinytf.compare.dumps.fit import Fitted, distance, fit, in_halves, is_turned
 from tinytf.compare.dumps.layouts import Meaning
 from tinytf.compare.dumps.names import Named, resolve_all
+from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.dumps.read import IDS, Dump
 from tinytf.config import ModelConfig
 from tinytf.errors import DumpError, TinytfError
@@ -68,7 +69,9 @@ class DumpSide:
                 f"{dump.path}: none of its tensors has a name that this model knows; the first is {first}",
                 did_you_mean(first, named.known, otherwise="--names TABLE.toml says what they mean"),
             )
-        count, n_positions = len(encoding.tokens), _positions(dump, config, named)
+        count, n_positions = len(encoding.tokens), None if dump.passes else _positions(dump, config, named)
+        if dump.passes and config.looks_ahead:
+            raise DumpError(f"{dump.path} has several passes, and this model reads a text in one")
         if n_positions is None or n_positions == count:
             return cls(dump, config, tokenizer, encoding, named)
         if n_positions > count or config.looks_ahead:
@@ -92,7 +95,8 @@ class DumpSide:
     @cached_property
     def dtype(self) -> torch.dtype:
         """The dtype of the first tensor; float32 if it is float64 or not floating point."""
-        dtype = self.dump.read(next(iter(self.named.found))).dtype
+        first, *_ = self.dump.passes or (self.dump,)
+        dtype = first.read(next(name for name in self.named.found if name in first.shapes)).dtype
         return dtype if dtype.is_floating_point and dtype != torch.float64 else torch.float32
 
     @property
@@ -146,6 +150,8 @@ class DumpSide:
         step, config = self.steps.at(name, layer), self.config.at(layer)
         like = None if beside is None else beside(step, layer, meaning.heads)
         shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
+        if self.dump.passes:
+            return self._fitted_passes(stored, meaning, step, config, shape, like)
         tensor = self._read(stored)
         tensor = tensor.masked_fill(tensor.isneginf(), 0.0) if step.holds_shares else tensor  # null in our JSON
         fitted = fit(tensor, meaning, step, config, shape, like)
@@ -156,6 +162,45 @@ class DumpSide:
         )
         halved = replace(halved, distance=distance(halved.tensor, like))
         return halved if halved.close and self._attends_alike(layer, beside) else fitted
+
+    def _fitted_passes(
+        self,
+        stored: str,
+        meaning: Meaning,
+        step: Step,
+        config: ModelConfig,
+        shape: tuple[int, ...],
+        like: Tensor | None,
+    ) -> Fitted | None:
+        """The tensor of every pass for its own tokens, one after the other; keys that a pass has not seen are ours."""
+        rows, keys = step.token_axis, step.axes.index("key") if step.is_map else None
+        whole = torch.zeros(shape, dtype=torch.float64) if like is None else like.clone()
+        notes: dict[str, None] = {f"put together from {len(self.dump.passes)} passes": None}
+        for one, start in zip(self.dump.passes, starts_of(self.dump.passes), strict=True):
+            if stored not in one.shapes or (rows is None and one is not self.dump.passes[-1]):
+                if rows is not None:
+                    return None
+                continue
+            end = start + len(one.ids or ())
+            fitted = None
+            for first in (start, 0):  # a program may return all keys and values that it has cached
+                cut = tuple(
+                    slice(first, end) if axis == rows else slice(0, end) if axis == keys else slice(None)
+                    for axis in range(len(shape))
+                )
+                tensor, part = one.read(stored).to(whole.dtype), whole[cut]
+                tensor = tensor.masked_fill(tensor.isneginf(), 0.0) if step.holds_shares else tensor
+                fitted = fit(tensor, meaning, step, config, tuple(part.shape), None if like is None else like[cut])
+                if fitted is not None:
+                    own = slice(start - first, None)
+                    index = tuple(own if axis == rows else slice(None) for axis in range(len(shape)))
+                    target = tuple(slice(start, end) if axis == rows else part for axis, part in enumerate(cut))
+                    whole[target] = fitted.tensor[index]
+                    notes |= dict.fromkeys(fitted.notes)
+                    break
+            if fitted is None:
+                return None
+        return Fitted(whole, tuple(notes), math.inf if like is None else distance(whole, like))
 
     def _attends_alike(self, layer: int | None, beside: Beside | None) -> bool:
         """Whether the first map of a layer has our numbers: then the order of rows before it is not a mistake."""
@@ -196,6 +241,8 @@ class DumpSide:
         step = self.steps.by_name.get("logits")
         for stored, meaning in self.named.at.get(("logits", None), ()) if step is not None else ():
             assert step is not None
+            if self.dump.passes:
+                return self._logits_of_passes(stored, meaning, step)
             tensor, count = self._read(stored), len(self.tokens)
             listed = self.dump.metadata.get("logit_rows")
             some = listed if isinstance(listed, list) and all(row in range(count) for row in listed) else [count - 1]
@@ -206,6 +253,23 @@ class DumpSide:
                     self.said["logits"] = fitted.notes
                     return fitted.tensor, tuple(rows)
         return None
+
+    def _logits_of_passes(self, stored: str, meaning: Meaning, step: Step) -> tuple[Tensor, tuple[int, ...]] | None:
+        """The logits of every pass: of all its tokens, or of its last."""
+        found, rows = list[Tensor](), list[int]()
+        width = self._shape(step, None, None)[1:]
+        for one, start in zip(self.dump.passes, starts_of(self.dump.passes), strict=True):
+            count = len(one.ids or ())
+            for first in (0, count - 1) if stored in one.shapes else ():
+                fitted = fit(one.read(stored), meaning, step, self.config, (count - first, *width), None)
+                if fitted is not None:
+                    found.append(fitted.tensor)
+                    rows += range(start + first, start + count)
+                    break
+        if not found:
+            return None
+        self.said["logits"] = (f"put together from {len(self.dump.passes)} passes",)
+        return torch.cat(found), tuple(rows)
 
     def rows(self) -> tuple[int, ...]:
         """The positions that have logits."""

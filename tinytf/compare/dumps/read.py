@@ -45,13 +45,15 @@ _UNREADABLE = (
 class Dump:
     """The tensors of a file by their names, each read on demand, and the file's metadata.
 
-    ``metadata`` may hold ``model`` (as in ``TextModel.to_dict``), ``text`` and ``ids``.
+    ``metadata`` may hold ``model`` (as in ``TextModel.to_dict``), ``text`` and ``ids``. A generation has several
+    ``passes``, each with its own tokens.
     """
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], Tensor] = field(repr=False)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    passes: "tuple[Dump, ...]" = ()
 
     @property
     def name(self) -> str:

@@ -1,0 +1,35 @@
+"""``tinytf same``: one text alone, padded, in a batch, with a cache and after another text."""
+
+from dataclasses import dataclass
+
+from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command
+from tinytf_cli.inputs import with_session_text
+from tinytf_cli.options import ModelOptions
+from tinytf_cli.output import Output
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of this command alone."""
+
+    texts: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT [OTHER]]")
+
+
+@command("same")
+def same(options: Options, model_options: ModelOptions, output: Output) -> int:
+    """Runs a text alone, padded on either side, in a batch, after another text, with a cache token by token and in
+    chunks, and compares every step. Names the first step and token that change, and why: the padding is read, positions
+    count it, texts of a batch are mixed, something of the text before is kept. OTHER is the text beside it. Exits with
+    1 if anything changes. Works on models through transformers too.
+    """
+    from tinytf.compare.same import TEXT
+    from tinytf.compare.same import same as same_text
+
+    texts = [text for text in with_session_text(options.texts or (TEXT,), 2) if isinstance(text, str)]
+    if not 1 <= len(texts) <= 2:
+        raise UsageError(f"this takes a text and one beside it, not {len(texts)}", 'tinytf same "A text." "Another."')
+    through = model_options.through_model(output)
+    report = same_text(through if through is not None else model_options.open(), *texts)
+    output.draw(report)
+    return 0 if report.holds else 1

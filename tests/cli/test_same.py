@@ -1,0 +1,23 @@
+"""``tinytf same``: its table, its JSON, and bad input."""
+
+import json
+
+from driving import Tinytf
+
+
+def test_the_built_in_model_is_the_same_in_every_way(tinytf: Tinytf) -> None:
+    ran = tinytf("same", "The cat sat", "A dog ran away from the house")
+    assert ran.status == 0, ran.err
+    assert ran.lines[0].startswith("The same in all 6 ways, to ")
+    data = json.loads(tinytf("same", "The cat sat", "--json").out)
+    assert data["check"]["holds"] is True
+    assert [way["way"] for way in data["ways"]][:2] == [
+        "padded on the right", "in a batch beside a longer text, padded on the right",
+    ]  # fmt: skip
+    assert all(way["holds"] for way in data["ways"])
+
+
+def test_three_texts_are_refused(tinytf: Tinytf) -> None:
+    ran = tinytf("same", "a", "b", "c")
+    assert ran.status == 2
+    assert "this takes a text and one beside it, not 3" in ran.err
