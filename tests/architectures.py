@@ -699,6 +699,9 @@ class Numbers:
     def encode(self, text: str, **settings: bool) -> Encoding:
         return replace(encoding_of([int(word) for word in text.split() if word.isdecimal()]), text=text)
 
+    def converse(self, conversation: object, **settings: Any) -> Encoding:
+        raise UsageError("this model has no chat template")
+
     def surrounding_ids(self) -> tuple[list[int], list[int]]:
         return [], []
 

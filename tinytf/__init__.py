@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tinytf.compare.difference import Difference as Difference
     from tinytf.compare.dumps.capture import capture as capture
     from tinytf.compare.logprobs import LogprobDifference as LogprobDifference
-    from tinytf.compare.same import Same as Same
     from tinytf.compare.splits import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
     from tinytf.generate.decoder import Kind as Kind
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from tinytf.through.changing import Changed as Changed
     from tinytf.through.comparing import ModuleDifferences as ModuleDifferences
     from tinytf.through.model import open_through as open_through
+    from tinytf.through.same import Same as Same
     from tinytf.through.traced import ThroughTrace as ThroughTrace
     from tinytf.trace.record import record as record
     from tinytf.trace.trace import Trace as Trace
@@ -147,7 +147,7 @@ _LAZY = {
     "Sampling": "tinytf.generate.samplers",
     "Score": "tinytf.generate.score",
     "Splits": "tinytf.compare.splits",
-    "Same": "tinytf.compare.same",
+    "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
     "Taught": "tinytf.lessons.teach",
     "ThroughTrace": "tinytf.through.traced",

@@ -177,6 +177,7 @@ def test_every_option_of_a_path_is_known_to_this_file() -> None:
         if isinstance(parameter.type, click.Path)
     }
     outputs = {(name, "file") for name in GIVEN} | set(FOLDERS.items()) | {(name, "resume") for name in CONTINUED}
+    outputs |= {("diff", "reports")}
     assert outputs <= paths
     assert {name for _, name in paths - outputs} <= READ
     assert set(COMMANDS) - set(GIVEN) == set(WITHOUT_OUTPUT)

@@ -33,6 +33,8 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     "ablate": ("the cat sat", "--at", "L0H0", *MODEL),
     "patch": ("the cat sat", "the dog sat", *MODEL),
     "diff": ("the cat", "a cat", *MODEL),
+    "same": _TRACED,
+    "recorder": ("torch",),
     "blame": ("the cat", *MODEL, "--versus", "model"),
     "learn": ("3", *MODEL),
     "verify": ("example.toml",),

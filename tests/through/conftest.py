@@ -1,12 +1,15 @@
 """Small models of transformers, of which tinytf has a table for some only."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))  # for its models
 ENDS = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2}
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, **ENDS}
 HEADS = {**SIZES, "num_attention_heads": 2, "max_position_embeddings": 32}

@@ -42,6 +42,7 @@ _BASES = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0)
 _EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
 _SOLVED = ("ε is 1", "ε is 0.0", "RoPE's base is")
 """Mistakes whose number is solved for."""
+_FLOAT16_MAX = 65_504.0
 _MOST_EXPERTS, _MOST_TOKENS = 16, 128
 """The most experts of which every two are exchanged, and the longest text in which positions begin again anywhere."""
 
@@ -399,6 +400,9 @@ def _exchanged(first: int, second: int) -> Wrong:
 def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     """What turns our numbers into theirs: nothing, a factor, an addition, another order of rows."""
     ours = site.value
+    if not bool(theirs.isfinite().all()) and bool((ours.abs() > _FLOAT16_MAX).any()):
+        reaches = f"{float(ours[ours.isfinite()].abs().max()):,.0f}"
+        yield Attempt(f"it reaches {reaches} and overflows float16, whose largest number is 65,504", _overflowing)
     if not theirs.any():
         yield Attempt("it is all 0", lambda site: torch.zeros_like(site.derive()), vague=True)
     elif bool(ours.isfinite().all() & theirs.isfinite().all()):
@@ -408,6 +412,12 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
             yield Attempt(f"it is {factor:g} times as large", lambda site: site.derive() * factor, vague=True)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site.step, ours, theirs)
+
+
+def _overflowing(site: Site) -> Tensor:
+    """Numbers beyond float16 as infinities."""
+    numbers = site.derive()
+    return torch.where(numbers.abs() > _FLOAT16_MAX, numbers.sign() * torch.inf, numbers)
 
 
 def _additions(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:

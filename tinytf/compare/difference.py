@@ -5,6 +5,7 @@ Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,12 +20,12 @@ from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
 from tinytf.compare.measures import BothPredict, Moved, Position, StepComparison, moved_weights
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.config import FIELDS, ModelConfig
-from tinytf.errors import AddressError, DumpError, UsageError
+from tinytf.errors import AddressError, DumpError, TinytfError, UsageError
 from tinytf.report import About, Report, plain
 from tinytf.sentences import percent
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
-from tinytf.text.chat import Written
+from tinytf.text.chat import Conversation, Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
@@ -401,12 +402,36 @@ def _of_dump(model: TextModel, text: Written | None, dump: Dump, truncate: bool)
             model.tokenizer.shown(tokens[split_at]) if split_at < len(tokens) else "the end"
             for tokens in (encoding.ids, ids)
         )
+        why = _why_other_ids(model, text, encoding, ids)
         raise UsageError(
-            f"{dump.name} is of another text, or of another tokenizer: at token {split_at} it has {b}, and TEXT has "
-            f"{a} ({len(ids):,} and {len(encoding.ids):,} tokens in all)",
+            f"{dump.name} {why}"
+            if why
+            else f"{dump.name} is of another text, or of another tokenizer: at token {split_at} it has {b}, and TEXT "
+            f"has {a} ({len(ids):,} and {len(encoding.ids):,} tokens in all)",
             "leave TEXT out to run the model on the ids of the dump",
         )
     return of_ids(ids, model.tokenizer.shown, "" if written is None or encoding is None else encoding.text)
+
+
+def _why_other_ids(model: TextModel, text: Written, encoding: Encoding, ids: list[int]) -> str:
+    """How the ids of a dump come from the same text: without what the tokenizer adds, or with a chat template."""
+    ours, shown = encoding.ids, model.tokenizer.shown
+    added = [token.id for token in encoding.tokens if token.special and token.start == token.end]
+    if added and ids == [i for i, token in zip(ours, encoding.tokens, strict=True) if token.id not in added]:
+        return f"lacks {' and '.join(map(shown, dict.fromkeys(added)))}, which this tokenizer adds to a text"
+    if ids[1:] == ours and ids[0] in model.tokenizer.special_ids:
+        return f"has {shown(ids[0])} before the text, which this tokenizer does not add"
+    if ids[:-1] == ours and ids[-1] in model.tokenizer.special_ids:
+        return f"has {shown(ids[-1])} after the text, which this tokenizer does not add"
+    if isinstance(text, str):
+        with suppress(TinytfError):
+            if model.encode(Conversation([{"role": "user", "content": text}])).ids == ids:
+                return "is of TEXT in the model's chat template: --chat writes it so"
+    place = next((at for at in range(len(ids) - len(ours) + 1) if ids[at : at + len(ours)] == ours), None)
+    if place is not None:
+        before, after = place, len(ids) - len(ours) - place
+        return f"is of TEXT with {before} more tokens before it and {after} after it, such as a prompt or a template"
+    return ""
 
 
 def parse_head(text: str, table: StepTable) -> tuple[int, int]:

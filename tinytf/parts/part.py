@@ -11,7 +11,9 @@ from tinytf.fields import Field, Limits, field_of
 
 _INT32_MAX = 2**31 - 1
 POSITIVE, COUNT = Limits(least=1, most=_INT32_MAX), Limits(least=0, most=_INT32_MAX)
-ABOVE_ZERO, NOT_NEGATIVE, SHARE = Limits(above=0), Limits(least=0), Limits(least=0, below=1)
+_FLOAT_MAX = 3.4e38  # of float32 and bfloat16
+ABOVE_ZERO, NOT_NEGATIVE = Limits(above=0, most=_FLOAT_MAX), Limits(least=0, most=_FLOAT_MAX)
+SHARE = Limits(least=0, below=1)
 
 
 def leaf(

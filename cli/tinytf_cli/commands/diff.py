@@ -67,6 +67,12 @@ class Options:
     logprobs: bool = option(
         is_flag=True, help="Compare two logs of log-probabilities, JSON lines, instead of texts: TRAINER ROLLOUT."
     )
+    reports: tuple[Path, ...] = option(
+        "--report", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
+        help="Write the comparison to FILE too: .md with versions and this command, .html, .json, .xml for JUnit. "
+        "Repeatable.",
+    )  # fmt: skip
+    fix: bool = option(is_flag=True, help="Show only what to mend: each mistake, where, and how much it explains.")
     full: bool = option(is_flag=True, help="Show every step, not only the most different one in each layer.")
     force: bool = option(is_flag=True, help="Record even if it needs more than the free memory.")
 
@@ -87,6 +93,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
 
     One of the texts may be -, which reads a pipe.
     """
+    from tinytf_cli.reported import expect_reports, write_reports
     from tinytf_cli.views.difference import DifferenceDisplay
 
     if options.logprobs:
@@ -99,8 +106,13 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
         modules = _through(through, options, model_options)
         output.draw(modules, ModuleDifferencesDisplay(fold.all or options.full))
         return 0 if modules.holds else 1
+    expect_reports(options.reports)
     report = _compared(options, model_options)
-    output.draw(report, DifferenceDisplay(fold.rows(options.rows), options.full, options.head is not None, options.top))
+    display = DifferenceDisplay(
+        fold.rows(options.rows), options.full, options.head is not None, options.top, fix=options.fix
+    )
+    output.draw(report, display)
+    write_reports(options.reports, report, display, output)
     return 0 if report.holds else 1
 
 

@@ -23,8 +23,8 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
     count it, texts of a batch are mixed, something of the text before is kept. OTHER is the text beside it. Exits with
     1 if anything changes. Works on models through transformers too.
     """
-    from tinytf.compare.same import TEXT
-    from tinytf.compare.same import same as same_text
+    from tinytf.through.same import TEXT
+    from tinytf.through.same import same as same_text
 
     texts = [text for text in with_session_text(options.texts or (TEXT,), 2) if isinstance(text, str)]
     if not 1 <= len(texts) <= 2:

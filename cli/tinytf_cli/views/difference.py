@@ -53,7 +53,7 @@ class DifferenceDisplay(Display):
     """``rows`` is the most positions: 0 shows all of them and everything else too, None for what suits a screen.
 
     ``full`` shows every step, ``head`` the weights of the head, ``top`` limits the tokens of each prediction. ``brief``
-    is only where the runs begin to differ, the predictions and the steps.
+    is only where the runs begin to differ, the predictions and the steps; ``fix`` only what to mend.
     """
 
     rows: int | None = None
@@ -61,6 +61,7 @@ class DifferenceDisplay(Display):
     head: bool = False
     top: int = 5
     brief: bool = False
+    fix: bool = False
 
     @property
     def all(self) -> bool:
@@ -139,6 +140,9 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
     if report.equal:
         yield titled("nothing differs", f": all {len(report.steps)} steps are the same", "good")
         yield from _limit(report)
+        return
+    if display.fix:
+        yield from _fixes(report)
         return
     yield from _settings(report, display)
     yield from _first(report, runs, display)
@@ -293,6 +297,23 @@ def _cause(report: Difference) -> Iterator[Block]:
         yield titled(
             "or before", f": {names}, {lacks} that could not be compared; with them the first step would be certain"
         )
+
+
+def _fixes(report: Difference) -> Iterator[Block]:
+    """A row for each cause, in order: where, what, and how many of the later steps are right with it."""
+    causes = report.causes
+    if not causes:
+        yield note("nothing that was tried gives the numbers of B" if report.first else "nothing differs")
+        return
+    right = [f"{one.explained:,} of {one.later:,}" if one.found else "" for one in causes]
+    yield Table(
+        [
+            Column("#", [str(number) for number in range(1, len(causes) + 1)], "right", said=""),
+            Column("at", [one.step for one in causes], shrink=12),
+            Column("mistake", [one.in_words if one.found else one.words or "not found" for one in causes], shrink=30),
+            Column("later steps right with it", right, "right"),
+        ]
+    )
 
 
 def _outcome(report: Difference, runs: _Runs) -> Iterator[Block]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.checkpoints.table import FamilyTable
-from tinytf.compare.dumps.fit import Fitted, distance, fit, in_halves, is_turned
+from tinytf.compare.dumps.fit import Fitted, distance, fit, in_halves, is_turned, part_of
 from tinytf.compare.dumps.layouts import Meaning
 from tinytf.compare.dumps.names import Named, resolve_all
 from tinytf.compare.dumps.passes import starts_of
@@ -59,7 +59,7 @@ class DumpSide:
         table: FamilyTable | None = None,
     ) -> "DumpSide":
         """Match the tensors of a dump with the steps of a model. Raises DumpError if none is a step."""
-        names = [name for name in dump.shapes if name not in IDS]
+        names = [name for name in dump.shapes if name not in IDS and not _is_of_another(name, dump)]
         named = resolve_all(names, table_of(config), patterns, table)
         if not names:
             raise DumpError(f"{dump.path} holds only token ids", "write the tensors of the steps beside them")
@@ -95,7 +95,7 @@ class DumpSide:
     @cached_property
     def dtype(self) -> torch.dtype:
         """The dtype of the first tensor; float32 if it is float64 or not floating point."""
-        first, *_ = self.dump.passes or (self.dump,)
+        first, *_ = self.dump.passes or self.dump.shards or (self.dump,)
         dtype = first.read(next(name for name in self.named.found if name in first.shapes)).dtype
         return dtype if dtype.is_floating_point and dtype != torch.float64 else torch.float32
 
@@ -152,9 +152,12 @@ class DumpSide:
         shape = self._shape(step, layer, meaning.heads) if like is None else tuple(like.shape)
         if self.dump.passes:
             return self._fitted_passes(stored, meaning, step, config, shape, like)
-        tensor = self._read(stored)
-        tensor = tensor.masked_fill(tensor.isneginf(), 0.0) if step.holds_shares else tensor  # null in our JSON
-        fitted = fit(tensor, meaning, step, config, shape, like)
+        fitted: Fitted | None = None
+        for tensor, own, notes in self._readings(stored, meaning, config):
+            tensor = tensor.masked_fill(tensor.isneginf(), 0.0) if step.holds_shares else tensor  # null in our JSON
+            one = fit(tensor, own, step, config, shape, like)
+            if one is not None and (fitted is None or one.distance < fitted.distance):
+                fitted = replace(one, notes=(*one.notes, *notes))
         if fitted is None or like is None or fitted.close or not is_turned(step):
             return fitted
         halved = replace(
@@ -212,7 +215,50 @@ class DumpSide:
 
     def _read(self, stored: str) -> Tensor:
         tensor = self.dump.read(stored)
-        return tensor if tensor.is_floating_point() else tensor.double()
+        if tensor.is_floating_point():
+            return tensor
+        tensor = tensor.double()
+        scale, zero = (self._beside(stored, names, tensor) for names in (SCALES, ZEROS))
+        if zero is not None:
+            tensor = tensor - zero
+        return tensor if scale is None else tensor * scale
+
+    def _readings(
+        self, stored: str, meaning: Meaning, config: ModelConfig
+    ) -> Iterator[tuple[Tensor, Meaning, tuple[str, ...]]]:
+        """A tensor; of shards, every way of putting their parts together, with its meaning then and words for it."""
+        if not self.dump.shards:
+            yield self._read(stored), meaning, ()
+            return
+        parts = [one.read(stored).double() for one in self.dump.shards if stored in one.shapes]
+        shapes, count = {tuple(part.shape) for part in parts}, f"{len(parts)} shards"
+        if len(shapes) == 1 and all(torch.equal(part, parts[0]) for part in parts):
+            yield parts[0], meaning, ()
+            return
+        for axis in reversed(range(parts[0].dim())):
+            if len({(len(shape), *shape[:axis], *shape[axis + 1 :]) for shape in shapes}) == 1:
+                yield torch.cat(parts, dim=axis), meaning, (f"{count} joined",)
+        if len(shapes) == 1:
+            yield torch.stack(parts).sum(dim=0), meaning, (f"{count} summed",)
+        if meaning.how is not None and meaning.how.parts:
+            own = [part_of(part.squeeze(0), meaning.how, config) for part in parts]
+            yield torch.cat(own, dim=-1), replace(meaning, how=None), (f"{count} joined",)
+
+    def _beside(self, stored: str, endings: Sequence[str], tensor: Tensor) -> Tensor | None:
+        """The scale or zero point of a quantised tensor, to broadcast to it: one number, or one a token or channel."""
+        name = next((f"{stored}.{ending}" for ending in endings if f"{stored}.{ending}" in self.dump.shapes), None)
+        if name is None:
+            return None
+        numbers = self.dump.read(name).double()
+        if numbers.numel() == 1:
+            return numbers.reshape(())
+        if numbers.dim() == 1 and numbers.numel() == tensor.shape[-1]:
+            return numbers
+        axis = next((axis for axis, size in enumerate(tensor.shape[:-1]) if size == numbers.numel()), None)
+        if axis is None:
+            sizes = " × ".join(map(str, tensor.shape))
+            raise DumpError(f"{self.dump.path}: {name} has {numbers.numel():,} numbers, which does not fit {sizes}")
+        return numbers.reshape(-1, *(1 for _ in range(tensor.dim() - axis - 1)))
 
     def _shape(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> tuple[int, ...]:
         config = self.config.at(layer)
@@ -243,15 +289,16 @@ class DumpSide:
             assert step is not None
             if self.dump.passes:
                 return self._logits_of_passes(stored, meaning, step)
-            tensor, count = self._read(stored), len(self.tokens)
+            count = len(self.tokens)
             listed = self.dump.metadata.get("logit_rows")
             some = listed if isinstance(listed, list) and all(row in range(count) for row in listed) else [count - 1]
-            for rows in (range(count), some):
-                shape = (len(rows), *self._shape(step, None, None)[1:])
-                fitted = fit(tensor, meaning, step, self.config, shape, None)
-                if fitted is not None:
-                    self.said["logits"] = fitted.notes
-                    return fitted.tensor, tuple(rows)
+            for tensor, own, notes in self._readings(stored, meaning, self.config):
+                for rows in (range(count), some):
+                    shape = (len(rows), *self._shape(step, None, None)[1:])
+                    fitted = fit(tensor, own, step, self.config, shape, None)
+                    if fitted is not None:
+                        self.said["logits"] = (*fitted.notes, *notes)
+                        return fitted.tensor, tuple(rows)
         return None
 
     def _logits_of_passes(self, stored: str, meaning: Meaning, step: Step) -> tuple[Tensor, tuple[int, ...]] | None:
@@ -293,6 +340,16 @@ class DumpSide:
             },
             **text_data(self.encoding),
         }
+
+
+SCALES, ZEROS = ("scale", "scales"), ("zero_point", "zero_points", "zero")
+"""What stands beside a tensor of whole numbers, by the end of its name: it is (numbers − zero point) · scale."""
+
+
+def _is_of_another(name: str, dump: Dump) -> bool:
+    """Whether a tensor is the scale or zero point of another."""
+    of, _, ending = name.rpartition(".")
+    return of in dump.shapes and ending in (*SCALES, *ZEROS)
 
 
 def _positions(dump: Dump, config: ModelConfig, named: Named) -> int | None:

@@ -104,6 +104,11 @@ def _part(tensor: Tensor, how: Stored | None, config: ModelConfig) -> Iterator[F
     yield Fitted(tensor, ())
 
 
+def part_of(tensor: Tensor, how: Stored, config: ModelConfig) -> Tensor:
+    """The first reading of a module's output as our part of it; of a shard, its share of the part."""
+    return next(_part(tensor, how, config)).tensor
+
+
 def _in_shape(tensor: Tensor, step: Step, shape: tuple[int, ...]) -> Iterator[Fitted]:
     """Every order of axes that gives ``shape``, the plainest first."""
     if tensor.shape == shape:

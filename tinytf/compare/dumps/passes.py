@@ -1,6 +1,7 @@
-"""A dump of generation: several forward passes with a cache, each with the tensors of its own tokens.
+"""Dumps in several files: the passes of a generation with a cache, or the shards of a tensor-parallel run.
 
-A folder of numbered files, a file a pass, or one file whose names begin with the pass: ``step0/L0.q``.
+Passes are a folder of numbered files, each with the tensors of its own tokens, or one file whose names begin with the
+pass: ``step0/L0.q``. Shards are a folder of files ``rank0.npz``, ``rank1.npz`` …
 """
 
 import re
@@ -8,12 +9,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
 from tinytf.compare.dumps.read import IDS, SUFFIXES, Dump, open_dump
 from tinytf.errors import DumpError
 from tinytf.text.printable import printable
 
 _NUMBERED = re.compile(r"\D*(\d+)\D*")
 _PASS = re.compile(r"(?:step|pass|call|forward)[._ -]?(\d+)[./:]")
+_SHARD = re.compile(r"(?i)(?:.*[._ -])?(?:rank|shard|tp)[._ -]?\d+")
 _AS_NUMBERED = "one file a pass, numbered: step0.npz, step1.npz …, each with its own input_ids"
 
 
@@ -36,7 +40,8 @@ def open_any(path: str | Path) -> Dump:
     if path.is_dir() and ((files := _numbered(path)) or path.suffix.lower() not in SUFFIXES):
         if not files:
             raise DumpError(f"{path} holds no numbered files of activations", _AS_NUMBERED)
-        return _of_passes(path, [open_dump(file) for file in files])
+        dumps = [open_dump(file) for file in files]
+        return (_of_shards if all(_SHARD.fullmatch(file.stem) for file in files) else _of_passes)(path, dumps)
     dump = open_dump(path)
     found: dict[int, dict[str, str]] = {}
     for name in dump.shapes:
@@ -59,10 +64,18 @@ def _of_passes(path: Path, passes: list[Dump]) -> Dump:
     shapes = {name: one.shapes[name] for one in reversed(passes) for name in one.shapes if name not in IDS}
     ids = [token for one in passes for token in one.ids or ()]
 
-    def read(name: str) -> object:
-        raise AssertionError(f"{printable(name)} is read pass by pass")
+    return Dump(path, shapes, _apart, {"ids": ids}, tuple(passes))
 
-    return Dump(path, shapes, read, {"ids": ids}, tuple(passes))  # type: ignore[arg-type]
+
+def _of_shards(path: Path, shards: list[Dump]) -> Dump:
+    """All shards as one dump, which is read shard by shard."""
+    ids = next((one.ids for one in shards if one.ids), None)
+    shapes = {name: one.shapes[name] for one in reversed(shards) for name in one.shapes}
+    return Dump(path, shapes, _apart, {"ids": ids} if ids else {}, shards=tuple(shards))
+
+
+def _apart(name: str) -> Tensor:
+    raise AssertionError(f"{printable(name)} is read part by part")
 
 
 def starts_of(passes: Iterable[Dump]) -> list[int]:

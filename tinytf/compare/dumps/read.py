@@ -46,7 +46,7 @@ class Dump:
     """The tensors of a file by their names, each read on demand, and the file's metadata.
 
     ``metadata`` may hold ``model`` (as in ``TextModel.to_dict``), ``text`` and ``ids``. A generation has several
-    ``passes``, each with its own tokens.
+    ``passes``, each with its own tokens; a tensor-parallel run has ``shards``, each with its part of tensors.
     """
 
     path: Path
@@ -54,6 +54,7 @@ class Dump:
     read: Callable[[str], Tensor] = field(repr=False)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     passes: "tuple[Dump, ...]" = ()
+    shards: "tuple[Dump, ...]" = ()
 
     @property
     def name(self) -> str:

@@ -11,9 +11,9 @@ from reference import saved
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from tinytf.compare.same import Same, same
 from tinytf.errors import UsageError
 from tinytf.through.model import ThroughModel, open_through
+from tinytf.through.same import Same, same
 
 TEXT = "3 14 15 9 2 6 5"
 
