@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tinytf.api import Model
 from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable
