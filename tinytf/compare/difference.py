@@ -105,7 +105,11 @@ class Difference(Report):
         if first is None:
             furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"
             return f"All {len(self.steps):,} steps agree; {furthest}." if worst.relative else "No number differs."
-        why = f": {self.cause.in_words}" if self.cause and self.cause.found else ""
+        cause = self.cause if self.cause is not None and self.cause.found else None
+        if cause is not None and cause.first != first.name and self.floor is None:
+            grown = f"; what differs from {first.name} on is rounding until there"
+            return f"{cause.first} is wrong: {cause.in_words}{grown}{self._next()}."
+        why = f": {cause.in_words}" if cause is not None else ""
         why = why or ": no step is wrong by itself, rounding adds up" * self.follows
         if self.floor is not None and (bug := self.floor.bug) is not None:
             times = f"{bug.times:.3g} × as far off as the model's own in {self.floor.dtype}"

@@ -91,3 +91,18 @@ def test_a_second_fault_is_named_after_the_first() -> None:
     first, second = found.causes
     assert first.explained < first.later
     assert second.explained == second.later
+
+
+def test_a_fault_after_numbers_that_only_grew_is_said_to_be_where_it_is() -> None:
+    """The first step that differs is none that is wrong."""
+
+    def broken(model: object, patch: ports.Patch) -> None:
+        ports.shaken(model)
+        ports.exchanged("input_layernorm", "post_attention_layernorm", 3)(model, patch)
+
+    found = ports.compared(ports.Port("moe", broken, ""))
+    assert found.first is not None
+    assert found.cause is not None
+    assert found.first.name != "L3.norm1"
+    assert found.sentence.startswith("L3.norm1 is wrong: the gain of L3.norm2")
+    assert f"what differs from {found.first.name} on is rounding until there" in found.sentence
