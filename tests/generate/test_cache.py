@@ -71,7 +71,9 @@ def test_cached_logits_are_those_of_transformers(family: str) -> None:
     models = decoder(family)
     ids = some_ids(models.ours.config, batch=2, length=17)
     expected = models.theirs(ids).logits
-    assert furthest(in_pieces(models.ours, ids, [6, *[1] * 11]), expected) < 1e-5
+    # a delta rule subtracts what it reads: either is 4e-4 off what float64 gives of the first Qwen3.5-MoE
+    subtracts = any(isinstance(block.mixer, GatedDelta | KimiDelta) for block in models.ours.config.blocks)
+    assert furthest(in_pieces(models.ours, ids, [6, *[1] * 11]), expected) < (1e-3 if subtracts else 2e-5)
 
 
 @torch.no_grad()

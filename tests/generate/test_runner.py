@@ -86,7 +86,7 @@ def test_a_text_that_slides_goes_on_from_the_newer_half_again_and_again(kind: st
     found = steps_of(model, max_tokens=30, on_overflow="slide", use_cache=use_cache)
     expected = list(by_hand(model, PROMPT, 30))
     assert [step.id for step in found] == [chosen for chosen, _, _ in expected]
-    assert [step.log_probability for step in found] == pytest.approx([own for _, own, _ in expected], abs=1e-5)
+    assert [step.log_probability for step in found] == pytest.approx([own for _, own, _ in expected], abs=1e-4)
     # 4 and 5 tokens fill the context; the next one leaves 5 of 10, and so does every fifth after it.
     assert [step.dropped for step in found] == [0] * 6 + [5] * 5 + [10] * 5 + [15] * 5 + [20] * 5 + [25] * 4
     assert [step.ended for step in found] == [""] * 29 + ["max tokens"]

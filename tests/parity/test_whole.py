@@ -155,4 +155,4 @@ def test_the_fast_decoder_or_the_modules_give_the_plain_logits_token_by_token(mo
             continue
         one = ids[:, place]
         found.append(decode(one) if decode else ours.unembed(ours.hidden(one[:, None], cache=cache))[0])
-    assert furthest(torch.cat(found), expected) < 1e-5
+    assert furthest(torch.cat(found), expected) < 2e-5
