@@ -57,7 +57,7 @@ def test_what_is_found_in_transformers_itself() -> None:
     """GPT-2 wants positions of its own for padding on the left, RecurrentGemma writes padding into its state."""
     positions = "positions count the padding: with position_ids of its own it is the same"
     read = "the padding is read: other tokens in it change the numbers"
-    left = ("padded on the left", "in a batch beside a longer text, padded on the left")
+    left = ("padded on the left", "in a batch, padded on the left")
     assert differing(asked_of("gpt2")) == dict.fromkeys(left, positions)
     assert differing(asked_of("recurrent gemma")) == dict.fromkeys(left, read)
 
@@ -95,7 +95,7 @@ def looking_ahead(model: Any) -> None:
 def test_a_mask_that_is_not_used_is_named() -> None:
     found = asked_of("llama", without_mask)
     assert differing(found) == dict.fromkeys(
-        ("padded on the left", "in a batch beside a longer text, padded on the left"),
+        ("padded on the left", "in a batch, padded on the left"),
         "the padding is read: other tokens in it change the numbers",
     )
     assert found.differing[0].step == "model.layers.0.self_attn.o_proj"
@@ -107,7 +107,7 @@ def test_a_mask_that_is_not_used_is_named() -> None:
 def test_texts_that_are_mixed_in_a_batch_are_named() -> None:
     found = asked_of("llama", mixed)
     words = "the texts of a batch are mixed: another text beside it changes the numbers"
-    sides = [f"in a batch beside a longer text, padded on the {side}" for side in ("right", "left")]
+    sides = [f"in a batch, padded on the {side}" for side in ("right", "left")]
     assert differing(found) == dict.fromkeys(sides, words)
     assert {way.step for way in found.differing} == {"model.layers.1.mlp"}
 

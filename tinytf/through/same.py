@@ -148,14 +148,13 @@ class Way(Data):
     ALSO: ClassVar = ("holds",)
     COLUMNS: ClassVar = {
         "holds": ColumnStyle(
-            "", {True: "✓", False: "✗", None: "–"}.__getitem__, "left",
+            "", lambda holds: "✓" if holds else "✗", "left",
             role={True: "good", False: "bad", None: "dim"}.__getitem__,
         ),
         "way": ColumnStyle("the text", shrink=20),
         "difference": ColumnStyle("differs by", "%.1e", "right"),
         "step": ColumnStyle("first at", shrink=16),
         "shown": ColumnStyle("token", shrink=8),
-        "why": ColumnStyle("why", shrink=24),
     }  # fmt: skip
 
     way: str
@@ -178,7 +177,6 @@ class Same(Report):
 
     KIND = "same"
     EVENTS: ClassVar = {"ways": "way", "check": "check"}
-    ROWS = "ways"
     ALWAYS_SAID = True
 
     ways: tuple[Way, ...]
@@ -264,7 +262,7 @@ class _Trial:
         for side in sides:
             yield f"padded on the {side}", lambda side=side: self._padded(side)  # type: ignore[misc]
         for side in sides:
-            words = f"in a batch beside a longer text, padded on the {side}"
+            words = f"in a batch, padded on the {side}"
             yield words, lambda side=side: self._batched(side)  # type: ignore[misc]
         yield "alone again, after another text", self._again
         if self.runner.causal:

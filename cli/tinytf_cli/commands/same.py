@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command
-from tinytf_cli.inputs import with_session_text
+from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
 
@@ -26,7 +26,8 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
     from tinytf.through.same import TEXT
     from tinytf.through.same import same as same_text
 
-    texts = [text for text in with_session_text(options.texts or (TEXT,), 2) if isinstance(text, str)]
+    words = [text for text in with_session_text(options.texts or (TEXT,), 2) if isinstance(text, str)]
+    texts = [read_texts((word,), lines=False)[0] for word in words]
     if not 1 <= len(texts) <= 2:
         raise UsageError(f"this takes a text and one beside it, not {len(texts)}", 'tinytf same "A text." "Another."')
     through = model_options.through_model(output)
