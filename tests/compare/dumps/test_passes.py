@@ -168,6 +168,19 @@ def test_a_pass_may_give_every_key_that_it_has_cached(tmp_path: Path) -> None:
     assert (again.name, again.begins) == ("L0.k_rot", PROMPT + 1)
 
 
+def test_room_that_a_static_cache_has_for_later_keys_is_not_compared(tmp_path: Path) -> None:
+    model = model_of("llama")
+    trace = model.trace(" ".join(map(str, IDS)))
+    passes: Passes = []
+    for start, end in ((0, PROMPT), *((at, at + 1) for at in range(PROMPT, len(IDS)))):
+        keys, weights = np.full((2, 16, 6), 9.0, np.float32), np.zeros((4, end - start, 16), np.float32)
+        keys[:, :end], weights[..., :end] = trace["L0.k_rot"][:, :end], trace["L0.weights"][:, start:end, :end]
+        passes.append({"input_ids": np.array(IDS[start:end]), "L0.k_rot": keys, "L0.weights": weights})
+    found = model.diff(None, open_any(written(passes, tmp_path / "passes")))
+    assert found.first is None
+    assert [step.name for step in found.steps] == ["L0.k_rot", "L0.weights"]
+
+
 def test_a_pass_without_its_ids_or_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     passes = generated("llama")
     del passes[1]["input_ids"]

@@ -185,13 +185,13 @@ class DumpSide:
                     return None
                 continue
             end = start + len(one.ids or ())
-            fitted = None
-            for first in (start, 0):  # a program may return all keys and values that it has cached
+            read, fitted = one.read(stored).to(whole.dtype), None
+            for first, tensor in ((first, tensor) for tensor in _used(read, step, end) for first in (start, 0)):
                 cut = tuple(
                     slice(first, end) if axis == rows else slice(0, end) if axis == keys else slice(None)
                     for axis in range(len(shape))
                 )
-                tensor, part = one.read(stored).to(whole.dtype), whole[cut]
+                part = whole[cut]
                 tensor = tensor.masked_fill(tensor.isneginf(), 0.0) if step.holds_shares else tensor
                 fitted = fit(tensor, meaning, step, config, tuple(part.shape), None if like is None else like[cut])
                 if fitted is not None:
@@ -344,6 +344,17 @@ class DumpSide:
 
 SCALES, ZEROS = ("scale", "scales"), ("zero_point", "zero_points", "zero")
 """What stands beside a tensor of whole numbers, by the end of its name: it is (numbers − zero point) · scale."""
+
+
+def _used(tensor: Tensor, step: Step, end: int) -> Iterator[Tensor]:
+    """A tensor of a pass up to the token ``end``; without the room that a static cache has for later keys and values.
+
+    A program may also return all keys and values that it has cached, not only those of the pass.
+    """
+    yield tensor
+    axis = -1 if step.is_map else -2 if "kv head" in step.axes else 0
+    if axis and tensor.dim() >= -axis and tensor.shape[axis] > end:
+        yield tensor.narrow(axis, 0, end)
 
 
 def _is_of_another(name: str, dump: Dump) -> bool:
