@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 from architectures import enliven
-from gguf_files import Array, Kind, Parts, byte_level_keys, paired
+from gguf_files import Array, Kind, Parts, byte_level_keys, converted_factors, paired
 from torch import nn
 
 V, C, N, H, F, T = 320, 32, 3, 4, 48, 64
@@ -64,7 +64,7 @@ def _sizes(config: Any) -> dict[str, Any]:
 @torch.no_grad()
 def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
     """A model of transformers with odd weights, and the file that holds them in float32."""
-    model = conversion.make().eval()
+    model = conversion.make().eval().float()  # what Apertus learns of its activation is bfloat16
     enliven(model, 11)
     config = model.config
     name = gguf.MODEL_ARCH_NAMES[conversion.architecture]
@@ -80,8 +80,12 @@ def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
     scales = {name: one for name, one in model.named_buffers() if name.endswith("layer_scalar")}
     for number, one in enumerate(scales.values()):
         one.fill_(0.8 + 0.05 * number)
-    for theirs, parameter in {**dict(model.named_parameters()), **balance, **scales}.items():
+    constants = {name: one for name, one in model.named_buffers() if ".act_fn." in name}
+    for theirs, parameter in {**dict(model.named_parameters()), **balance, **scales, **constants}.items():
         for changed, numbers in conversion.change(theirs, parameter.numpy(), config):
+            if changed.startswith("xielu."):  # metadata, an array with a number for each layer
+                parts.keys.setdefault(changed, []).append(numbers.item())
+                continue
             of_library = names.get_name(changed, try_suffixes=(".weight", ".bias"))
             stored = changed if changed.startswith("blk.") else of_library  # names with other endings
             assert stored is not None, f"the library has no name for {changed}"
@@ -139,6 +143,10 @@ def _permuted(name: str, numbers: Array, config: Any) -> Tensors:
     heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
     kind = next((kind for kind in heads if f"{kind}_proj" in name), None)
     yield name, paired(numbers, heads[kind]) if kind else numbers
+
+
+def _as_apertus(name: str, numbers: Array, config: Any) -> Tensors:
+    yield f"xielu.{name.rpartition('.')[2]}" if ".act_fn." in name else name, numbers
 
 
 def _squeezed(name: str, numbers: Array, config: Any) -> Tensors:
@@ -922,6 +930,23 @@ CONVERSIONS: dict[str, Conversion] = {
         _permuted,
     ),
     "arcee": Conversion(ARCH.ARCEE, _decoder("Arcee", rope_theta=700.0, head_dim=8), change=_permuted),
+    "apertus": Conversion(
+        ARCH.APERTUS,
+        _decoder(
+            "Apertus",
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 700.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+        lambda config: {"rope.dimension_count": C // H},
+        _as_apertus,
+        lambda: {"rope_freqs.weight": converted_factors(C // H, 700.0, 8.0, 32).tolist()},
+    ),
     "exaone4": Conversion(
         ARCH.EXAONE4, _decoder("Exaone4", sliding_window=None, layer_types=["full_attention"] * N, rope_theta=700.0)
     ),

@@ -122,6 +122,17 @@ def paired(rows: Array, heads: int) -> Array:
     return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
+def converted_factors(d_head: int, theta: float, factor: float, context: int) -> Array:
+    """As llama.cpp's converter writes them (convert_hf_to_gguf.py, LlamaModel.generate_extra_tensors)."""
+    found = []
+    for frequency in 1.0 / theta ** (np.arange(0, d_head, 2, dtype=np.float32) / d_head):
+        wavelength = 2 * np.pi / frequency
+        smooth = (context / wavelength - 1) / (4 - 1)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        found.append(1.0 if wavelength < context / 4 else factor if wavelength > context / 1 else between)
+    return np.array(found, dtype=np.float32)
+
+
 def stored_name(theirs: str) -> str:
     """The name in a GGUF file of a tensor of transformers' Llama or Qwen2."""
     module, _, kind = theirs.rpartition(".")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import furthest
-from gguf_files import SMALL, Array, Kind, Parts, model_and_parts, small_parts
+from gguf_files import SMALL, Kind, Parts, converted_factors, model_and_parts, small_parts
 from torch import Tensor, nn
 
 from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
@@ -75,17 +75,6 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-
-
-def converted_factors(d_head: int, theta: float, factor: float, context: int) -> Array:
-    """As llama.cpp's converter writes them (convert_hf_to_gguf.py, LlamaModel.generate_extra_tensors)."""
-    found = []
-    for frequency in 1.0 / theta ** (np.arange(0, d_head, 2, dtype=np.float32) / d_head):
-        wavelength = 2 * np.pi / frequency
-        smooth = (context / wavelength - 1) / (4 - 1)
-        between = 1 / ((1 - smooth) / factor + smooth)
-        found.append(1.0 if wavelength < context / 4 else factor if wavelength > context / 1 else between)
-    return np.array(found, dtype=np.float32)
 
 
 def test_the_factors_of_llama_3(tmp_path):

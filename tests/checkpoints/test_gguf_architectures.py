@@ -10,6 +10,7 @@ from gguf_conversion import CONVERSIONS, C, H, V, converted
 
 from tinytf.checkpoints.gguf import read_gguf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
+from tinytf.errors import CheckpointError
 
 IDS = torch.arange(2 * 20).reshape(2, 20) * 7 % (V - 3)
 
@@ -42,3 +43,30 @@ def test_the_largest_gemmas_divide_their_scores_by_another_number(tmp_path, name
     for layer in range(layers):
         parts.tensors |= {key.replace("blk.0.", f"blk.{layer}."): value for key, value in first.items()}
     assert read_gguf(parts.write(tmp_path / "b.gguf")).config.score_divisor == math.sqrt(C / H)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "message"),
+    [
+        ("xielu.alpha_p", None, "lacks xielu.alpha_p"),
+        ("xielu.alpha_n", [0.5, 0.6], "xielu.alpha_n has shape (2,), the configuration needs (3,)"),
+        ("xielu.alpha_n", ["a", "b", "c"], "xielu.alpha_n is an array of 3, and has to be an array of numbers"),
+        ("xielu.beta", [0.5, 0.5, 0.6], "xielu.beta differs"),
+        ("xielu.eps", [-1e-6, -1e-6, -1.01e-6], "xielu.eps differs"),
+        ("xielu.gamma", [1.0], "holds 'xielu.gamma', which a apertus model has no place for"),
+    ],
+)
+def test_the_slopes_of_an_activation_are_checked_as_tensors_are(tmp_path, key, values, message):
+    parts = converted(CONVERSIONS["apertus"])[1]
+    parts.keys[key] = values
+    parts.keys = {name: value for name, value in parts.keys.items() if value is not None}
+    with pytest.raises(CheckpointError) as fault:
+        read_gguf(parts.write(tmp_path / "a.gguf")).load()
+    assert message in str(fault.value)
+
+
+def test_the_slopes_of_an_activation_cannot_be_stored_twice(tmp_path):
+    parts = converted(CONVERSIONS["apertus"])[1]
+    parts.tensors["xielu.eps"] = parts.tensors["output_norm.weight"]
+    with pytest.raises(CheckpointError, match=r"holds 'xielu\.eps' as metadata and as a tensor"):
+        read_gguf(parts.write(tmp_path / "a.gguf"))

@@ -346,7 +346,7 @@ class FamilyTable:
             layout = replace(layout, part=int(layer), parts=("switch",) * config.n_layers)
         if kind == "weight":
             return layout.named(layer, kind), layout
-        if layout.bias:  # of its own, so not a part of a joint one
+        if layout.bias and not layout.of_layers:  # of its own, so not a part of a joint one
             layout = replace(layout, part=0, parts=(), by_head="")
         return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False)
 

@@ -16,8 +16,10 @@ from tinytf.checkpoints.gguf.keys import (
     windows,
 )
 from tinytf.checkpoints.gguf.scaling import FACTORS, read_longrope, read_scaling, scaling_from_keys
+from tinytf.checkpoints.huggingface.buffers import constant
 from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
+from tinytf.steps.operations.xielu import BETA, NEAR_0
 
 STORED = {
     "embed.tokens": Stored("token_embd"),
@@ -199,6 +201,20 @@ GRANITE = replace(
 ERNIE4_5 = replace(LLAMA, name="ernie4_5")
 HUNYUAN = replace(QWEN3, name="hunyuan-dense", fixed={**QWEN3.fixed, "qk_norm_last": True})
 ARCEE = replace(LLAMA, name="arcee", fixed={**_GATED, "activation": "relu2", "gated": False})
+APERTUS = replace(
+    QWEN3,
+    name="apertus",
+    fixed={**QWEN3.fixed, "activation": "xielu", "gated": False},
+    stored={
+        **QWEN3.stored,
+        "blocks.{n}.ffn.act": Stored("xielu.alpha_p", bare=True, bias="xielu.alpha_n", of_layers=True),
+    },
+    skipped=(
+        *LLAMA.skipped,
+        Skip(r"xielu\.beta", "the slope at 0", computed=constant(BETA)),
+        Skip(r"xielu\.eps", "a constant, rounded to bfloat16", computed=constant(NEAR_0, error=-NEAR_0 / 2**8)),
+    ),
+)
 SEED_OSS = replace(
     QWEN2,
     name="seed_oss",

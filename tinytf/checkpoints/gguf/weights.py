@@ -14,18 +14,29 @@ from torch import Tensor
 from tinytf.checkpoints.gguf.header import Header, StoredTensor
 from tinytf.checkpoints.load import damage_error
 from tinytf.errors import CheckpointError
-from tinytf.fields import quoted
+from tinytf.fields import Fields, quoted
 
 _PIECE = 2**18  # numbers at a time, so that intermediate results fit into the CPU cache and their memory is reused
 _MOST_THREADS = 8
+_LEARNED = "xielu."
+"""Metadata that are weights: what an activation learns, in arrays with a number for each layer."""
 
 
 class GgufWeights:
-    """The tensors that a header lists. Raises CheckpointError for a tensor type that is not implemented."""
+    """The tensors that a header lists, and weights in its metadata.
+
+    Raises CheckpointError for a tensor type that is not implemented.
+    """
 
     def __init__(self, header: Header) -> None:
         self._tensors = header.tensors
+        keys = Fields(header.metadata, header.path)
+        learned = {key: keys.array(key, float) for key in header.metadata if key.startswith(_LEARNED)}
+        if twice := next((key for key in learned if key in header.tensors), ""):
+            raise CheckpointError(f"{header.path} holds {quoted(twice)} as metadata and as a tensor")
+        self._arrays = {key: torch.tensor([float(number) for number in numbers]) for key, numbers in learned.items()}
         self.shapes = {name: tensor.shape for name, tensor in header.tensors.items()}
+        self.shapes |= {name: tuple(numbers.shape) for name, numbers in self._arrays.items()}
         for tensor in header.tensors.values():
             if not _is_read(tensor.kind):
                 known = ", ".join(kind.name for kind in type(tensor.kind) if _is_read(kind))
@@ -36,10 +47,11 @@ class GgufWeights:
 
     def stored(self, name: str) -> Tensor:
         """One tensor, in float32."""
-        return read_tensor(self._tensors[name])
+        return self._arrays[name] if name in self._arrays else read_tensor(self._tensors[name])
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         """Every tensor by name, in ``dtype``."""
+        yield from ((name, numbers.to(dtype)) for name, numbers in self._arrays.items())
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
             for name, tensor in self._tensors.items():
                 yield name, read_tensor(tensor, dtype, threads.map)

@@ -67,9 +67,9 @@ def positions(config: ModelConfig, stored: Tensor) -> Computed:
     return Computed(torch.ones(stored.shape).cumsum(-1) - 1)
 
 
-def constant(value: float) -> Callable[[ModelConfig, Tensor], Computed]:
+def constant(value: float, error: float = 0.0) -> Callable[[ModelConfig, Tensor], Computed]:
     """One number in every place."""
-    return lambda config, stored: Computed(torch.full(stored.shape, value))
+    return lambda config, stored: Computed(torch.full(stored.shape, value), error)
 
 
 zeros = constant(0.0)
