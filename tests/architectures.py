@@ -79,6 +79,14 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "llama, grouped": {**LLAMA, "n_kv_heads": 2},
     "qwen3, normed queries and wide heads": {**LLAMA, "n_kv_heads": 2, "qk_norm": True, "d_head": 10},
+    "ctrl, sines before cosines": {
+        "positions": "sinusoidal_concat",
+        "activation": "relu",
+        "norm_eps": 1e-6,
+        "embed_scale": 24**0.5,
+        "tied_head": False,
+        "head_bias": True,
+    },
     "one key head for all": {"n_kv_heads": 1, "positions": "sinusoidal", "head_bias": True},
     "mistral, a window and stretched waves": {
         **LLAMA,

@@ -108,6 +108,7 @@ WRITTEN = {
     "opt": ("OPT", config_of("gpt2", position_offset=2)),
     "opt 350m": ("OPT", config_of("opt 350m, narrow embeddings after the sum")),
     "xglm": ("XGLM", config_of("gpt2", positions="sinusoidal_halves", position_offset=2, embed_scale=24**0.5)),
+    "ctrl": ("CTRL", config_of("ctrl, sines before cosines")),
     "biogpt": ("BioGPT", config_of("gpt2", position_offset=2, embed_scale=24**0.5)),
     "bert with a masked head": ("BERT", config_of("bert with a masked head", head_activation="gelu")),
     "bert, relu": ("BERT", config_of("bert with a masked head", activation="relu", head_activation="relu")),

@@ -30,7 +30,10 @@ REFUSED = [
     ({"norm": "layrnorm"}, "norm 'layrnorm' is not one of layernorm, rmsnorm"),
     (
         {"positions": "relative"},
-        "positions 'relative' is not one of learned, sinusoidal, sinusoidal_halves, rotary, alibi, none",
+        (
+            "positions 'relative' is not one of "
+            "learned, sinusoidal, sinusoidal_halves, sinusoidal_concat, rotary, alibi, none"
+        ),
     ),
     ({"n_layers": 0}, "n_layers 0 is below 1"),
     ({"n_layers": 2**31}, "n_layers 2,147,483,648 is above 1,024"),

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from architectures import config_of, encoding_of, lively, some_ids
+from transformers.models.ctrl.modeling_ctrl import positional_encoding
 
 from tinytf.errors import UsageError
 from tinytf.loading import load
@@ -25,6 +26,14 @@ def test_sinusoidal_positions_are_sines_and_cosines_of_the_paper() -> None:
     assert found.check is not None
     assert found.check.holds
     assert found.similarity[1] == pytest.approx(sum(math.cos(wave.frequency) for wave in found.waves) / 64, abs=1e-6)
+
+
+def test_positions_of_ctrl_are_those_of_transformers() -> None:
+    found = positions(lively(config_of("ctrl, sines before cosines")))
+    table = torch.cat((found.table["sines"], found.table["cosines"]), dim=-1)
+    assert torch.allclose(table, positional_encoding(32, 24, torch.float), atol=1e-6)
+    assert found.check is not None
+    assert found.check.holds
 
 
 @pytest.mark.parametrize(

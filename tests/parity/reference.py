@@ -51,6 +51,10 @@ _LLAMA3 = {
 _EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "sliding_window": 4}
 
 
+def _ctrl(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.CTRLConfig(**{**_GPT2, "dff": F, **settings}))
+
+
 def _bert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
 
@@ -414,6 +418,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
             vocab_size=V, d_model=C, num_layers=N, attention_heads=H, ffn_dim=F, max_position_embeddings=T, **_ENDS
         )
     ),
+    "ctrl": lambda: _ctrl("CTRLLMHeadModel"),
+    "ctrl, an untied head": lambda: _ctrl("CTRLLMHeadModel", tie_word_embeddings=False),
+    "ctrl with classes": lambda: _ctrl("CTRLForSequenceClassification", pad_token_id=1, **_LABELS),
     "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),

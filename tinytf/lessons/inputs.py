@@ -147,7 +147,7 @@ def _added(live: Live) -> Lesson:
     return live.lesson(
         "positions",
         question,
-        variant=live.config.positions.removesuffix("_halves"),
+        variant=live.config.positions.partition("_")[0],
         also=[f"{step}[{here}]" for step in words if step in live.steps and step != "embed.positions"],
         sum=name,
         waves=live.config.summed_width // 2,

@@ -100,11 +100,11 @@ def _sinusoidal(config: ModelConfig, module: SinusoidalPositions) -> Positions:
     length, width = min(LENGTH, config.context), config.summed_width
     half = width // 2
     if module.halves:
-        own_table = sinusoidal_table(length, width, torch.device("cpu"), torch.float32, halves=True)
+        own_table = sinusoidal_table(length, width, torch.device("cpu"), torch.float32, module.halves)
         table = {"sines": own_table[:, :half], "cosines": own_table[:, half:]}
-        frequencies = halves_frequencies(width).double().tolist()
+        frequencies = halves_frequencies(width, module.halves).double().tolist()
         waves = tuple(Wave((i, i + half), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
-        formula = f"di, di+{half} = sin, cos of (pos + {module.offset}) / 10000^(i/{half - 1})"
+        formula = f"di, di+{half} = sin, cos of (pos + {module.offset}) / 10000^(i/{module.halves})"
         checked = _checked(table, frequencies)
         return Positions("sinusoidal", formula, config.context, table, waves, _similarity(own_table), checked)
     own_table = module(torch.zeros(1, length), torch.float32).cpu()  # (P, C)

@@ -26,7 +26,7 @@ from tinytf.parts.row import HEADS, KV, MAP, OF_HEADS, VALUES, WIDE, Config, Ste
 if TYPE_CHECKING:
     from types import ModuleType
 
-POSITIONS = ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "none")
+POSITIONS = ("learned", "sinusoidal", "sinusoidal_halves", "sinusoidal_concat", "rotary", "alibi", "none")
 _ACROSS = {"head": "", "heads": " with a gain for each head", "all": " over all heads"}
 LATENT_EPS = 1e-6
 """ε of the norms of latent attention, independent of ``norm_eps``."""
@@ -95,11 +95,11 @@ class Attention(Part):
     and values are clipped to ±``clip_qkv``. ``values_of_keys`` have no matrix of their own: they are the keys before
     their norm and rotation (Gemma 4). With ``shares_keys`` a layer has queries only: its keys and values are those of
     the last layer below with its own and as wide a window. Each of ``relative_buckets`` of distances adds a learned
-    bias to the scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM).
-    ``talking_heads`` mixes the maps of all heads before and after the softmax. ``attention_gate`` multiplies every
-    number that a head gives by the ``gate_function`` of another, computed from the input of attention (Qiu et al.
-    2025); with ``gate_by_head`` there is one such number for each head (Laguna). ``out_norm`` norms what all heads give
-    before the last matrix (BitNet).
+    bias to the scores, shared by all layers (MPNet). ``sinusoidal_halves`` puts all sines before all cosines (XGLM),
+    as does ``sinusoidal_concat`` with the frequencies of the paper (CTRL). ``talking_heads`` mixes the maps of all
+    heads before and after the softmax. ``attention_gate`` multiplies every number that a head gives by the
+    ``gate_function`` of another, computed from the input of attention (Qiu et al. 2025); with ``gate_by_head`` there is
+    one such number for each head (Laguna). ``out_norm`` norms what all heads give before the last matrix (BitNet).
     """
 
     called = "attention"
@@ -127,9 +127,7 @@ class Attention(Part):
     o_bias: bool = leaf(True, differs=True)
     latent: Latent = field(default_factory=Latent)
     qk_norms: QKNorm = field(default_factory=QKNorm)
-    positions: str = choice(
-        "learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "none", differs=True, off="none"
-    )
+    positions: str = choice(*POSITIONS, differs=True, off="none")
     rotary: Rotary = field(default_factory=Rotary)
     alibi: Alibi = field(default_factory=Alibi)
     relative_buckets: int = leaf(0, COUNT)
@@ -231,7 +229,8 @@ class Attention(Part):
             return self.rotary.words_of(self.d_head)
         if self.positions == "alibi":
             return self.alibi.words(causal)["positions"]
-        return self.positions.replace("_halves", ", sines before cosines")
+        papers = self.positions.replace("_concat", ", sines before cosines, with the paper's frequencies")
+        return papers.replace("_halves", ", sines before cosines")
 
 
 def divisor_words(part: Any) -> str:

@@ -77,6 +77,11 @@ def _adds_positions(c: Config) -> bool:
     return c.positions.startswith(("learned", "sinusoidal"))
 
 
+def _halves(c: Config) -> int:
+    """With i/this, the exponents of fixed waves whose sines come before all cosines; 0 where they alternate."""
+    return {"sinusoidal_halves": c.summed_width // 2 - 1, "sinusoidal_concat": c.summed_width // 2}.get(c.positions, 0)
+
+
 def _summands(c: Config) -> tuple[str, ...]:
     """The steps that are summed: token vectors, positions and types."""
     tokens = "embed.kept" if _drops_masks(c) else "embed.projected" if _tokens_widened(c) else "embed.tokens"
@@ -98,7 +103,7 @@ ROWS: tuple[Step, ...] = (
     Step("embed.positions", "positions", "{position_formula}", SUMMED, (), "embed", False, True,
          when=_adds_positions,
          absent="{no_added_positions}",
-         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, c.positions.endswith("halves")),
+         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, _halves(c)),
          module="embed.positions", matrix="P"),
     Step("embed.types", "token types", "S[type]", SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
@@ -125,7 +130,8 @@ def formulas(c: Config) -> dict[str, str]:
         "learned": f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned",
         "sinusoidal": f"sin | cos(pos / 10000^(2i/{c.d_model}))",
     }
-    halves = f"[sin | cos]((pos + {offset}) / 10000^(i/{c.d_model // 2 - 1}))"
+    row = f"(pos + {offset})" if offset else "pos"
+    halves = f"[sin | cos]({row} / 10000^(i/{_halves(c)}))"
     projected = "the sum of the embeddings is projected in this model, as embed.out"
     return {
         "position_formula": by_kind.get(c.positions, halves),

@@ -57,7 +57,7 @@ def rotary_waves(config: ModelConfig, stored: Tensor) -> Computed:
 def fairseq_waves(config: ModelConfig, stored: Tensor) -> Computed:
     """The sines, then cosines, that are added to embeddings. The rows before the first position are never read."""
     rows = len(stored) if stored.shape[1:] == (config.d_model,) else 0
-    values = sinusoidal_table(rows, config.d_model, torch.device("cpu"), torch.float64, halves=True)
+    values = sinusoidal_table(rows, config.d_model, torch.device("cpu"), torch.float64, config.d_model // 2 - 1)
     first = config.position_offset
     return Computed(torch.cat((stored[:first], values[first:])) if rows else values, rows * _ANGLE)
 

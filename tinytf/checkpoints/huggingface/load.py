@@ -18,6 +18,7 @@ from tinytf.checkpoints.huggingface.bert import (
     XLM_ROBERTA,
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
+from tinytf.checkpoints.huggingface.ctrl import CTRL
 from tinytf.checkpoints.huggingface.deberta import DEBERTA, DEBERTA_V2
 from tinytf.checkpoints.huggingface.deepseek import (
     DEEPSEEK_V2,
@@ -145,7 +146,7 @@ FAMILIES: Mapping[str, Family] = {
         GLM, GLM4, GLM4V, GLM_OCR, GLM_IMAGE, HELIUM, ERNIE4_5,
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
-        OPT, BIOGPT, XGLM,
+        OPT, BIOGPT, XGLM, CTRL,
         DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA, FLINT, KOLIBRI,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,

@@ -24,10 +24,15 @@ def position_rows(g: Tensor, count: int, offset: int = 0) -> Tensor:
     return table
 
 
-def halves_frequencies(width: int) -> Tensor:
-    """The frequencies of fairseq's waves, 10000^(−i/(width/2 − 1)) radians a token, (width / 2,), in float32."""
-    half = width // 2
-    return (torch.arange(half).float() * -(math.log(10_000) / (half - 1))).exp()
+def halves_frequencies(width: int, halves: int) -> Tensor:
+    """The frequencies of waves in halves, 10000^(−i/halves) radians a token, (width / 2,), in float32.
+
+    Those of fairseq, for width/2 − 1, and of CTRL, for width/2, are each rounded as there.
+    """
+    numbers = torch.arange(width // 2).float()
+    if halves == len(numbers):
+        return torch.pow(10_000, numbers / halves).reciprocal()
+    return (numbers * -(math.log(10_000) / halves)).exp()
 
 
 @lru_cache(maxsize=8)
@@ -41,21 +46,20 @@ def _sinusoidal(length: int, d_model: int, device: torch.device, dtype: torch.dt
 
 
 @lru_cache(maxsize=8)
-def _halves(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _halves(length: int, d_model: int, device: torch.device, dtype: torch.dtype, halves: int) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
-        angle = (torch.arange(length).float()[:, None] * halves_frequencies(d_model)).double()
+        angle = (torch.arange(length).float()[:, None] * halves_frequencies(d_model, halves)).double()
         return torch.cat((angle.sin(), angle.cos()), dim=-1).to(device=device, dtype=dtype)
 
 
-def sinusoidal_table(
-    length: int, d_model: int, device: torch.device, dtype: torch.dtype, halves: bool = False
-) -> Tensor:
+def sinusoidal_table(length: int, d_model: int, device: torch.device, dtype: torch.dtype, halves: int = 0) -> Tensor:
     """Sines in the even and cosines in the odd dimensions, (length, d_model), computed in float64.
 
     Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)). With ``halves`` all sines come before
-    all cosines, with the frequencies of tensor2tensor and angles in float32, as in fairseq's models.
+    all cosines, with the frequencies 10000^(−i/halves) and angles in float32, as in fairseq's models and CTRL.
     """
-    return (_halves if halves else _sinusoidal)(table_length(length), d_model, device, dtype)[:length]
+    size = (table_length(length), d_model, device, dtype)
+    return (_halves(*size, halves) if halves else _sinusoidal(*size))[:length]
 
 
 class LearnedPositions(nn.Module):
@@ -74,7 +78,7 @@ class LearnedPositions(nn.Module):
 class SinusoidalPositions(nn.Module):
     """Fixed sines and cosines (Vaswani et al. 2017); the first token has row ``offset``."""
 
-    def __init__(self, offset: int, width: int, halves: bool) -> None:
+    def __init__(self, offset: int, width: int, halves: int) -> None:
         super().__init__()
         self.offset, self.width, self.halves = offset, width, halves
 
@@ -85,11 +89,14 @@ class SinusoidalPositions(nn.Module):
 
 @dataclass(frozen=True)
 class Positions(Operation):
-    """Rows from ``offset`` on of a learned table, or of sines and cosines: alternating, or in ``halves``."""
+    """Rows from ``offset`` on of a learned table, or of sines and cosines.
+
+    They alternate, or are in halves with the frequencies 10000^(−i/halves), where that is not 0.
+    """
 
     learned: bool
     offset: int
-    halves: bool = False
+    halves: int = 0
 
     words = "a position"
 
@@ -120,8 +127,10 @@ class Positions(Operation):
             return f"{site.variable} = P[{f'{self.offset}:{self.offset} + T' if self.offset else ':T'}]"
         width = site.config.summed_width
         if self.halves:
+            papers = f"torch.pow(10_000, torch.arange({width // 2}) / {self.halves}).reciprocal()"
+            fairseqs = f"(torch.arange({width // 2}) * {-math.log(10_000) / self.halves}).exp()"
             return (
-                f"frequency = (torch.arange({width // 2}) * {-math.log(10_000) / (width // 2 - 1)}).exp()\n"
+                f"frequency = {papers if self.halves == width // 2 else fairseqs}\n"
                 f"angle = torch.arange({self.offset}, {self.offset} + T)[:, None] * frequency\n"
                 f"{site.variable} = torch.cat((angle.sin(), angle.cos()), dim=-1).to({site.value.dtype})"
             )
@@ -142,9 +151,9 @@ class Positions(Operation):
             return Working((), single(f"P[{row},{width}]", [("P", float(cell.site.module.weight[row, width]))]))
         if self.halves:
             half, row_number = d_model // 2, self.offset + token
-            turn, wave_number = halves_frequencies(d_model)[width % half], width // half
+            turn, wave_number = halves_frequencies(d_model, self.halves)[width % half], width // half
             before = (
-                Value("frequency", float(turn), f"10000^(−{width % half}/{half - 1}), radians a token"),
+                Value("frequency", float(turn), f"10000^(−{width % half}/{self.halves}), radians a token"),
                 Value("angle", float(row_number * turn), f"row {row_number} × frequency"),
             )
             value = (math.sin, math.cos)[wave_number](float(row_number * turn))
