@@ -178,6 +178,22 @@ def _with_experts(change: Callable[[str, Array, Any], Tensors] = _as_it_is) -> C
     return changed
 
 
+_PHIMOE = {"num_local_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True}
+
+
+def _of_phimoe(config: Any) -> dict[str, Any]:
+    return {
+        "rope.dimension_count": C // H,
+        "attention.sliding_window": 0,
+        "expert_count": 6,
+        "expert_used_count": 2,
+    }
+
+
+def _as_phimoe(name: str, numbers: Array, config: Any) -> Tensors:
+    yield from _with_experts()(name.replace("mlp.router", "mlp.gate"), numbers, config)
+
+
 def _balanced(name: str, numbers: Array, config: Any) -> Tensors:
     name = name.replace("gate.moe_statics.", "moe_statics.").replace("expert_bias", "expert_bias.bias")
     name = name.replace("e_score_correction_bias", "e_score_correction.bias")
@@ -1030,6 +1046,38 @@ CONVERSIONS: dict[str, Conversion] = {
         _decoder("Mixtral", num_local_experts=4, num_experts_per_tok=2, sliding_window=None, rope_theta=700.0),
         lambda config: {"expert_count": 4, "expert_used_count": 2},
         _with_experts(_permuted),
+    ),
+    "phimoe": Conversion(
+        ARCH.PHIMOE,
+        _decoder("Phimoe", sliding_window=5, **_PHIMOE, rope_theta=700.0),
+        lambda config: {**_of_phimoe(config), "attention.sliding_window": 5},
+        _as_phimoe,
+    ),
+    "phimoe, longrope": Conversion(
+        ARCH.PHIMOE,
+        _decoder(
+            "Phimoe",
+            **_PHIMOE,
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 700.0,
+                "short_factor": [1.0, 1.5, 1.2, 1.1],
+                "long_factor": [2.0, 3.5, 4.5, 5.0],
+                "short_mscale": 1.243163121016122,
+                "long_mscale": 1.243163121016122,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+        lambda config: {
+            **_of_phimoe(config),
+            "rope.scaling.original_context_length": 32,
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(T / 32) / math.log(32)),
+        },
+        _as_phimoe,
+        lambda: {
+            "rope_factors_short.weight": [1.0, 1.5, 1.2, 1.1],
+            "rope_factors_long.weight": [2.0, 3.5, 4.5, 5.0],
+        },
     ),
     "qwen2moe": Conversion(
         ARCH.QWEN2MOE,

@@ -31,6 +31,8 @@ DIFFERENT = {
     "exaone4, windows": "llama.cpp has windows in the model of 64 layers alone",
     "gpt-oss": "llama.cpp rounds the ends of YaRN's ramp, and transformers does not",
     "olmoe": "llama.cpp does not clamp",
+    "phimoe": "llama.cpp has RMSNorm, a softmax over the chosen experts, and no window",
+    "phimoe, longrope": "llama.cpp has RMSNorm, a softmax over the chosen experts, and the usual factor of LongRoPE",
     "command-r, heads normed": "llama.cpp has norms in models of 64 layers and more alone",
     "deepseek2, V2 with queries as they are": "llama.cpp takes the model of 27 layers alone",
 }

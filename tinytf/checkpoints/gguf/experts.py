@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.gguf.keys import NO_WINDOW, by_layer, except_keys, windows
-from tinytf.checkpoints.gguf.layernorms import OLMO, STABLELM
-from tinytf.checkpoints.gguf.llamas import GRANITE, HUNYUAN, LLAMA, QK_NORMS, QWEN2, QWEN3
+from tinytf.checkpoints.gguf.layernorms import HEAD_BIAS, OLMO, STABLELM
+from tinytf.checkpoints.gguf.llamas import GRANITE, HUNYUAN, LLAMA, PHI3, QK_NORMS, QWEN2, QWEN3, STORED
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
@@ -94,6 +94,23 @@ DBRX = replace(
     stored={**STABLELM.stored, **STACKED, "blocks.{n}.norm2": Stored("blk.{n}.attn_output_norm")},
     only=except_keys(*COUNTS, "attention.clamp_kqv"),
 )
+_LENGTH_OF_PHI = 1.243163121016122
+"""short_mscale and long_mscale of Phi-3.5-MoE; no key stores them, and rope.scaling.attn_factor is another number."""
+
+
+def _length_of_phi(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    return {"rope_attention_factor": _LENGTH_OF_PHI} if draft.get("rope_scaling") == "longrope" else {}
+
+
+PHIMOE = replace(
+    PHI3,
+    name="phimoe",
+    settings=(*PHI3.settings, Group(_length_of_phi), HEAD_BIAS, EXPERTS),
+    fixed={**STABLELM.fixed, "route_margin": 0.02},
+    stored={**STORED, **STACKED},
+    only={**except_keys(*COUNTS), "expert_used_count": (2,)},
+)
+"""LayerNorm, although the key of its ε is RMSNorm's. No key stores the margin, twice the default jitter of 0.01."""
 _windows_of_gpt_oss = windows(2)
 GPT_OSS = replace(
     QWEN2,

@@ -22,7 +22,7 @@ from tinytf.checkpoints.gguf.llamas import PAIRED, SCALING, STORED, UP_AND_GATE
 from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Skip, Stored, Tensors
 from tinytf.fields import Fields
 
-_HEAD_BIAS = Group(lambda keys, draft, tensors: {"head_bias": "output.bias" in tensors})
+HEAD_BIAS = Group(lambda keys, draft, tensors: {"head_bias": "output.bias" in tensors})
 _CLAMPED = Key("attention.clamp_kqv", "clip_qkv", 0.0)
 
 
@@ -68,7 +68,7 @@ FALCON_NEW = replace(  # 40 B and 180 B: attn_norm belongs to the feed-forward, 
 PHI2 = replace(
     FALCON,
     name="phi2",
-    settings=(*FALCON.settings, _HEAD_BIAS),
+    settings=(*FALCON.settings, HEAD_BIAS),
     fixed={**FALCON.fixed, "activation": "gelu_tanh"},
     only=ONLY,
 )
