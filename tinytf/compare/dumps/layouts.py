@@ -296,8 +296,9 @@ def best_layout(names: list[str], steps: StepTable, own: FamilyTable | None) -> 
     counts = Counter(_NUMBER.sub("0", name) for name in names)
     best: tuple[tuple[int, bool, bool, int], Layout] | None = None
     for table in (*(() if own is None else (own,)), *_tables()):
-        if not table.pairs_as(steps.config):
-            continue
+        unturned = table.fixed.get("positions", "rotary") == "none" and table is not own
+        if not table.pairs_as(steps.config) or (unturned and steps.config.positions == "rotary"):
+            continue  # it has other rows, or no order of those that RoPE turns
         layout = Layout(table, steps)
         n_known = sum(count for name, count in counts.items() if layout.knows(name))
         fits = all(steps.config.setting(name) == value for name, value in table.fixed.items())
