@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import NO_FEED_FORWARD, has_ffn, make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
-from tinytf.parts.row import ROUTES, WIDE, Config, Step
+from tinytf.parts.row import RESIDUAL, ROUTES, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -215,10 +215,10 @@ _NO_DENSE = "{no_dense}"
 _NO_NORMS = "router and experts have no norms of their own in this model"
 
 ROWS: tuple[Step, ...] = (
-    Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
+    Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, (RESIDUAL,), "ffn",
          recorded=True, when=_dense, absent=_NO_DENSE, make=_up, module="ffn.up",
          matrix="{w_up}"),
-    Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
+    Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, (RESIDUAL,), "ffn",
          recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
          make=_up, module="ffn.gate", matrix="W_gate", late=True),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
@@ -250,7 +250,7 @@ ROWS: tuple[Step, ...] = (
     Step("ffn.weights", "weights of the experts, scaled", "routes ⊙ gain", ROUTES, ("ffn.routes",), "ffn",
          when=_normed, absent="the weights of experts are not scaled one by one in this model",
          make=lambda o, _: o.Gain(), module="ffn.weights", matrix="gain", in_experts=True),
-    Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *WIDE), ("<residual>", "ffn.routes"),
+    Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *WIDE), (RESIDUAL, "ffn.routes"),
          "ffn", when=_weighed_first, absent="{no_expert_in}", make=lambda o, _: o.Weigh(), in_experts=True),
     Step("expert.hidden", "expert, expanded", "{expert_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
          ("<into expert>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
@@ -272,9 +272,9 @@ ROWS: tuple[Step, ...] = (
          absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
     Step("ffn.mixed_norm", "experts, summed and normed", "{norm}(mixed)", WIDE, ("ffn.mixed",), "ffn", when=_normed,
          absent=_NO_NORMS, make=make_norm, module="ffn.mixed_norm", matrix="gain"),
-    Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
+    Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, (RESIDUAL,), "ffn",
          recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}"),
-    Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, ("<residual>",), "ffn",
+    Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, (RESIDUAL,), "ffn",
          recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
          matrix="W_gate", late=True),
     Step("shared.act", "shared expert, activated", "{act}", _SHARED, ("<of shared>",), "ffn", when=_shared,
@@ -283,7 +283,7 @@ ROWS: tuple[Step, ...] = (
          absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}"),
     Step("shared.norm", "shared expert output, normed", "{norm}(out)", WIDE, ("shared.out",), "ffn", when=_normed,
          absent=_NO_NORMS, make=make_norm, module="ffn.shared_norm", matrix="gain"),
-    Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), ("<residual>",), "ffn",
+    Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), (RESIDUAL,), "ffn",
          when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Linear(False),
          module="ffn.shared_score", matrix="W_score"),
     Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", WIDE, ("shared.out", "shared.score"), "ffn",
@@ -353,10 +353,8 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         "<into down>": ("ffn.act_norm",) if c.act_norm else ("ffn.act",),
         "<activated>": ("ffn.gate", "ffn.hidden") if c.gated else ("ffn.hidden",),
         "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
-        "<into router>": ("ffn.router_in",) if c.expert_norms else ("<residual>",),
-        "<into expert>": ("expert.in",)
-        if c.routes_first
-        else ("ffn.experts_norm" if c.expert_norms else "<residual>",),
+        "<into router>": ("ffn.router_in",) if c.expert_norms else (RESIDUAL,),
+        "<into expert>": ("expert.in",) if c.routes_first else ("ffn.experts_norm" if c.expert_norms else RESIDUAL,),
         "<weights>": ("ffn.weights",) if c.expert_norms else ("ffn.routes",),
         "<of experts>": ("expert.out",) if c.routes_first else ("expert.added",),
         "<of expert>": ("expert.gate", "expert.hidden") if c.gated else ("expert.hidden",),

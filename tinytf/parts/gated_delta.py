@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.parts.norm import normed_input
 from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, leaf, listed
 from tinytf.parts.recurrence import MatrixState, activate, project
-from tinytf.parts.row import KV, MAP, OF_HEADS, WIDE, Config, Step
+from tinytf.parts.row import KV, MAP, OF_HEADS, RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -52,11 +52,11 @@ _FITS = ("kv head", "query", "key")
 _ONE = ("head", "token", "switch")
 
 ROWS: tuple[Step, ...] = (
-    Step("q", "queries before their convolution", "{delta_in}·W_Q", KV, ("<residual>",), "q", recorded=True,
+    Step("q", "queries before their convolution", "{delta_in}·W_Q", KV, (RESIDUAL,), "q", recorded=True,
          make=project, module="delta.q", matrix="W_Q"),
-    Step("k", "keys before their convolution", "{delta_in}·W_K", KV, ("<residual>",), "k", recorded=True,
+    Step("k", "keys before their convolution", "{delta_in}·W_K", KV, (RESIDUAL,), "k", recorded=True,
          make=project, module="delta.k", matrix="W_K"),
-    Step("v", "values before their convolution", "{delta_in}·W_V", OF_HEADS, ("<residual>",), "v", recorded=True,
+    Step("v", "values before their convolution", "{delta_in}·W_V", OF_HEADS, (RESIDUAL,), "v", recorded=True,
          make=project, module="delta.v", matrix="W_V"),
     Step("q_conv", "queries, convolved", "Σ w·q of the last {taps} tokens", KV, ("q",), "q", make=_convolve,
          module="delta.q_conv"),
@@ -69,13 +69,13 @@ ROWS: tuple[Step, ...] = (
     Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
     Step("q_unit", "queries of length 1", "q_act / ‖q_act‖", KV, ("q_act",), "q", make=_unit),
     Step("k_unit", "keys of length 1", "k_act / ‖k_act‖", KV, ("k_act",), "k", make=_unit),
-    Step("beta_in", "writing strength before its sigmoid", "{delta_in}·W_B", _ONE, ("<residual>",), "k", make=project,
+    Step("beta_in", "writing strength before its sigmoid", "{delta_in}·W_B", _ONE, (RESIDUAL,), "k", make=project,
          module="delta.beta_in", matrix="W_B"),
     Step("beta", "writing strength", "σ(beta_in)", _ONE, ("beta_in",), "k", make=lambda o, _: o.Sigmoid()),
     Step("beta_scaled", "writing strength, scaled", "beta · {beta_scale}", _ONE, ("beta",), "k",
          when=lambda c: c.beta_scale != 1, absent="writing strengths are not scaled in this model",
          make=lambda o, c: o.Multiply(c.beta_scale)),
-    Step("decay_in", "decay before its softplus", "{delta_in}·W_A", _ONE, ("<residual>",), "attention", make=project,
+    Step("decay_in", "decay before its softplus", "{delta_in}·W_A", _ONE, (RESIDUAL,), "attention", make=project,
          module="delta.decay_in", matrix="W_A"),
     Step("dt", "step size", "Δ = softplus(decay_in + b)", _ONE, ("decay_in",), "attention",
          make=lambda o, _: o.Softplus(), module="delta.dt", matrix=""),
@@ -93,7 +93,7 @@ ROWS: tuple[Step, ...] = (
          make=lambda o, _: o.Mix()),
     Step("head_norm", "what is read, normed", "RMSNorm(head_out) in each head", OF_HEADS, ("head_out",), "v",
          make=lambda o, c: o.Norm(False, c.head_norm_eps or c.norm_eps, ("gain",)), module="delta.norm", matrix="gain"),
-    Step("gate", "gate of what is read", "{delta_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{delta_in}·W_Z", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          make=project, module="delta.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_norm", OF_HEADS, ("gate", "head_norm"), "v",
          recorded=True, make=activate),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.parts.norm import normed_input
 from tinytf.parts.part import POSITIVE, leaf
 from tinytf.parts.recurrence import Recurrence
-from tinytf.parts.row import HEADS, WIDE, Config, Step
+from tinytf.parts.row import HEADS, RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -50,7 +50,7 @@ def _of_head(o: "ModuleType", _: Config) -> Any:
 
 
 ROWS: tuple[Step, ...] = (
-    Step("v", "values before their convolution", "{griffin_in}·W_V + b", HEADS, ("<residual>",), "v", recorded=True,
+    Step("v", "values before their convolution", "{griffin_in}·W_V + b", HEADS, (RESIDUAL,), "v", recorded=True,
          make=_project, module="griffin.v", matrix="W_V"),
     Step("v_conv", "values, convolved", "Σ w·v of the last {griffin_taps} tokens + b", HEADS, ("v",), "v",
          make=lambda o, c: o.ShortConv(c.conv_width, True), module="griffin.v_conv"),
@@ -64,7 +64,7 @@ ROWS: tuple[Step, ...] = (
          ("gate_kept",), "attention", make=lambda o, _: o.ChannelDecay(), module="griffin.decay", matrix=""),
     Step("head_out", "the state of each channel", "S ← e^decay·S + √(1 − e^(2·decay))·v_gated, of the first all", HEADS,
          ("decay", "v_gated"), "v", recorded=True, core=True, make=lambda o, _: o.Retain()),
-    Step("gate", "gate of what is read", "{griffin_in}·W_G + b", HEADS, ("<residual>",), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{griffin_in}·W_G + b", HEADS, (RESIDUAL,), "attention", recorded=True,
          make=_project, module="griffin.gate", matrix="W_G"),
     Step("head_gated", "what is read, gated", "{act}(gate) ⊙ head_out", HEADS, ("gate", "head_out"), "v", recorded=True,
          make=lambda o, c: o.Activate(c.activation)),

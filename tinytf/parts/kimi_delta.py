@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tinytf.errors import ConfigError
 from tinytf.parts import gated_delta
 from tinytf.parts.recurrence import MatrixState, project
-from tinytf.parts.row import HEADS, MAP, OF_HEADS, Config, Step
+from tinytf.parts.row import HEADS, MAP, OF_HEADS, RESIDUAL, Config, Step
 
 if TYPE_CHECKING:
     pass
@@ -38,7 +38,7 @@ class KimiDelta(MatrixState):
 _LOW = ("token", "d_head")
 _OWN: dict[str, tuple[Step, ...]] = {
     "decay_in": (
-        Step("decay_low", "decays, compressed", "{delta_in}·W_AD", _LOW, ("<residual>",), "attention", make=project,
+        Step("decay_low", "decays, compressed", "{delta_in}·W_AD", _LOW, (RESIDUAL,), "attention", make=project,
              module="delta.decay_low", matrix="W_AD"),
         Step("decay_in", "decay of each channel before its softplus", "decay_low·W_A", HEADS, ("decay_low",),
              "attention", make=project, module="delta.decay_in", matrix="W_A"),
@@ -72,7 +72,7 @@ _OWN: dict[str, tuple[Step, ...]] = {
              make=lambda o, c: o.Norm(False, c.norm_eps, ("gain",)), module="delta.norm", matrix="gain"),
     ),
     "gate": (
-        Step("gate_low", "gate of what is read, compressed", "{delta_in}·W_ZD", _LOW, ("<residual>",), "attention",
+        Step("gate_low", "gate of what is read, compressed", "{delta_in}·W_ZD", _LOW, (RESIDUAL,), "attention",
              make=project, module="delta.gate_low", matrix="W_ZD"),
         Step("gate", "gate of what is read", "gate_low·W_Z", OF_HEADS, ("gate_low",), "attention", recorded=True,
              make=project, module="delta.gate", matrix="W_Z"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.parts.norm import make_norm
 from tinytf.parts.part import COUNT, Part, leaf
-from tinytf.parts.row import WIDE, Config, Step
+from tinytf.parts.row import RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -51,7 +51,7 @@ ROWS: tuple[Step, ...] = (
          when=_has, absent=_NONE, make=lambda o, _: o.Add()),
     Step("ple.in", "input of the layer", "sum / √2", _NARROW, ("ple.sum",), "embed", when=_has, absent=_NONE,
          make=lambda o, _: o.Multiply(2**-0.5)),
-    Step("ple.gate", "gate of the layer's input", "sum·W_LG", _NARROW, ("<residual>",), "ffn", when=_has,
+    Step("ple.gate", "gate of the layer's input", "sum·W_LG", _NARROW, (RESIDUAL,), "ffn", when=_has,
          absent=_NONE, make=_project, module="ple.gate", matrix="W_LG", late=True),
     Step("ple.act", "the layer's input, gated", "{ple_act}(gate) ⊙ in", _NARROW, ("ple.gate", "ple.in"), "ffn",
          when=_has, absent=_NONE, make=lambda o, c: o.Activate(c.activation)),

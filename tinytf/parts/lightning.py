@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.parts.norm import normed_input
 from tinytf.parts.part import ABOVE_ZERO, leaf
 from tinytf.parts.recurrence import Recurrence, project
-from tinytf.parts.row import HEADS, KV, MAP, VALUES, WIDE, Config, Step
+from tinytf.parts.row import HEADS, KV, MAP, RESIDUAL, VALUES, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -50,11 +50,11 @@ def _activate(o: "ModuleType", c: Config) -> Any:
 
 
 ROWS: tuple[Step, ...] = (
-    Step("q", "queries before their activation", "{lightning_in}·W_Q", HEADS, ("<residual>",), "q", recorded=True,
+    Step("q", "queries before their activation", "{lightning_in}·W_Q", HEADS, (RESIDUAL,), "q", recorded=True,
          make=project, module="lightning.q", matrix="W_Q"),
-    Step("k", "keys before their activation", "{lightning_in}·W_K", KV, ("<residual>",), "k", recorded=True,
+    Step("k", "keys before their activation", "{lightning_in}·W_K", KV, (RESIDUAL,), "k", recorded=True,
          make=project, module="lightning.k", matrix="W_K"),
-    Step("v", "values before their activation", "{lightning_in}·W_V", VALUES, ("<residual>",), "v", recorded=True,
+    Step("v", "values before their activation", "{lightning_in}·W_V", VALUES, (RESIDUAL,), "v", recorded=True,
          make=project, module="lightning.v", matrix="W_V"),
     Step("q_act", "queries, activated", "{act}(q)", HEADS, ("q",), "q", make=_activate),
     Step("k_act", "keys, activated", "{act}(k)", KV, ("k",), "k", make=_activate),
@@ -67,7 +67,7 @@ ROWS: tuple[Step, ...] = (
          make=lambda o, _: o.Mix()),
     Step("head_norm", "what is read, normed", "RMSNorm(head_out) over all heads", VALUES, ("head_out",), "v",
          make=lambda o, _: o.HeadNorm(False, NORM_EPS, ("gain",), 1), module="lightning.norm", matrix="gain"),
-    Step("gate", "gate of what is read", "{lightning_in}·W_Z", VALUES, ("<residual>",), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{lightning_in}·W_Z", VALUES, (RESIDUAL,), "attention", recorded=True,
          make=project, module="lightning.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "head_norm ⊙ σ(gate)", VALUES, ("head_norm", "gate"), "v", recorded=True,
          make=lambda o, _: o.Switch()),

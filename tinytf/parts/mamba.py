@@ -11,7 +11,7 @@ from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
 from tinytf.parts.part import COUNT, NOT_NEGATIVE, POSITIVE, choice, leaf, listed
 from tinytf.parts.recurrence import Recurrence, activate, project
-from tinytf.parts.row import KV, OF_HEADS, WIDE, Config, Step
+from tinytf.parts.row import KV, OF_HEADS, RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -76,7 +76,7 @@ _NOT_NORMED = "queries, keys and steps are not normed in this model"
 _INNER = ("token", "n_heads·d_value")
 
 ROWS: tuple[Step, ...] = (
-    Step("v", "values (Mamba's x) before their convolution", "{mamba_in}·W_V", OF_HEADS, ("<residual>",), "v",
+    Step("v", "values (Mamba's x) before their convolution", "{mamba_in}·W_V", OF_HEADS, (RESIDUAL,), "v",
          recorded=True, make=project, module="mamba.v", matrix="W_V"),
     Step("v_conv", "values, convolved", "Σ w·v of the last {mamba_taps} tokens{conv_bias}", OF_HEADS, ("v",), "v",
          make=lambda o, c: o.ShortConv(c.conv_width, c.conv_bias), module="mamba.v_conv"),
@@ -102,7 +102,7 @@ ROWS: tuple[Step, ...] = (
     Step("head_out", "what is read of each channel's state", "{scan}", OF_HEADS,
          ("<scan q>", "<scan k>", "dt", "v_act"), "v", recorded=True, core=True, make=lambda o, _: o.Scan(),
          module="mamba.scan", matrix=""),
-    Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          make=project, module="mamba.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_out", OF_HEADS, ("gate", "head_out"), "v",
          recorded=True, make=activate),

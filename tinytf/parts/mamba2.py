@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.parts.norm import normed_input
 from tinytf.parts.part import NOT_NEGATIVE, leaf, listed
 from tinytf.parts.recurrence import MatrixState, activate, project
-from tinytf.parts.row import KV, MAP, OF_HEADS, WIDE, Config, Step
+from tinytf.parts.row import KV, MAP, OF_HEADS, RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -49,11 +49,11 @@ _FITS = ("kv head", "query", "key")
 _ONE = ("head", "token", "switch")
 
 ROWS: tuple[Step, ...] = (
-    Step("q", "queries (Mamba's C) before their convolution", "{mamba_in}·W_Q", KV, ("<residual>",), "q", recorded=True,
+    Step("q", "queries (Mamba's C) before their convolution", "{mamba_in}·W_Q", KV, (RESIDUAL,), "q", recorded=True,
          make=project, module="mamba.q", matrix="W_Q"),
-    Step("k", "keys (Mamba's B) before their convolution", "{mamba_in}·W_K", KV, ("<residual>",), "k", recorded=True,
+    Step("k", "keys (Mamba's B) before their convolution", "{mamba_in}·W_K", KV, (RESIDUAL,), "k", recorded=True,
          make=project, module="mamba.k", matrix="W_K"),
-    Step("v", "values (Mamba's x) before their convolution", "{mamba_in}·W_V", OF_HEADS, ("<residual>",), "v",
+    Step("v", "values (Mamba's x) before their convolution", "{mamba_in}·W_V", OF_HEADS, (RESIDUAL,), "v",
          recorded=True, make=project, module="mamba.v", matrix="W_V"),
     Step("q_conv", "queries, convolved", "Σ w·q of the last {mamba_taps} tokens{conv_bias}", KV, ("q",), "q",
          make=_convolve, module="mamba.q_conv"),
@@ -64,7 +64,7 @@ ROWS: tuple[Step, ...] = (
     Step("q_act", "queries, activated", "SiLU(q_conv)", KV, ("q_conv",), "q", make=activate),
     Step("k_act", "keys, activated", "SiLU(k_conv)", KV, ("k_conv",), "k", make=activate),
     Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
-    Step("dt_in", "step size before its softplus", "{mamba_in}·W_dt", _ONE, ("<residual>",), "attention", make=project,
+    Step("dt_in", "step size before its softplus", "{mamba_in}·W_dt", _ONE, (RESIDUAL,), "attention", make=project,
          module="mamba.dt_in", matrix="W_dt"),
     Step("dt", "step size", "Δ = softplus(dt_in + b){dt_floor}", _ONE, ("dt_in",), "attention",
          make=lambda o, c: o.Softplus(c.dt_floor), module="mamba.dt", matrix=""),
@@ -77,7 +77,7 @@ ROWS: tuple[Step, ...] = (
          matrix=""),
     Step("head_out", "what is read", "read·v_act", OF_HEADS, ("read", "v_act"), "v", recorded=True, core=True,
          make=lambda o, _: o.Mix()),
-    Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, ("<residual>",), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          make=project, module="mamba.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_out", OF_HEADS, ("gate", "head_out"), "v",
          when=lambda c: c.state_norm, make=activate),

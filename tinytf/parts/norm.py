@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.part import ABOVE_ZERO, Part, choice, leaf, listed
-from tinytf.parts.row import WIDE, Config, Predicate, Step
+from tinytf.parts.row import ATTN, FFN, RESIDUAL, WIDE, Config, Predicate, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -165,11 +165,11 @@ BETWEEN: tuple[Step, ...] = (
     Step("attn_norm", "attention output, normed", "{norm}(attn)", WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="attn_norm", matrix="gain"),
-    Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, ("<attn>",), "attention",
+    Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, (ATTN,), "attention",
          when=lambda c: _scaled_residual(c) and has_mixer(c), absent=_NOT_SCALED, make=_scale_added),
     Step("in_kept", "normed input, scaled for the sum", "norm1 · {kept_scale}", WIDE, ("norm1",), when=_kept,
          absent=_NOT_KEPT, make=_scale_kept),
-    Step("mid", "residual after attention", "{inputs}", WIDE, ("<kept>", "<attn>"),
+    Step("mid", "residual after attention", "{inputs}", WIDE, ("<kept>", ATTN),
          when=lambda c: _sequential(c) and _has_both(c), absent="{no_mid}",
          make=lambda o, _: o.Add()),
     Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
@@ -184,7 +184,7 @@ FFN_ADDED: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="ffn_norm", matrix="gain"),
-    Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", WIDE, ("<ffn>",), "ffn",
+    Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", WIDE, (FFN,), "ffn",
          when=lambda c: _scaled_residual(c) and has_ffn(c), absent=_NOT_SCALED, make=_scale_added),
     Step("mid_kept", "normed residual, scaled for the sum", "norm2 · {kept_scale}", WIDE, ("norm2",), when=_kept,
          absent=_NOT_KEPT, make=_scale_kept),
@@ -193,11 +193,11 @@ FFN_ADDED: tuple[Step, ...] = (
 )  # fmt: skip
 """From the output of the feed-forward to the residual stream, where more follows."""
 AFTER: tuple[Step, ...] = (
-    Step("out", "block output, scaled", "{inputs} · s", WIDE, ("<residual>",), recorded=True,
+    Step("out", "block output, scaled", "{inputs} · s", WIDE, (RESIDUAL,), recorded=True,
          when=lambda c: c.layer_scale, make=lambda o, _: o.LayerScale(), module="scale", matrix=""),
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True,
          when=lambda c: c.norm_order != "post" and not c.layer_scale, make=lambda o, _: o.Add()),
-    Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
+    Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", FFN), when=_order("post"), absent=
          "the layers of this model add up to out directly", make=lambda o, _: o.Add()),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
          when=_order("post"), make=make_norm, module="norm2", matrix="gain"),
@@ -236,8 +236,8 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     return {
         "<kept>": ("in_kept" if kept else "norm1" if normed else "in",),
         "<read>": ("mid",) if _sequential(c) and has_mixer(c) else ("in",),
-        "<added>": ("mid_kept" if kept else "norm2" if normed else "mid", "<ffn>")
+        "<added>": ("mid_kept" if kept else "norm2" if normed else "mid", FFN)
         if _sequential(c) and _has_both(c)
-        else ("in", *["<attn>"] * has_mixer(c), *["<ffn>"] * has_ffn(c)),
+        else ("in", *[ATTN] * has_mixer(c), *[FFN] * has_ffn(c)),
         "<final>": ("final.norm",) if c.final_norm else ("norm2",),
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, Part, choice, leaf, listed
-from tinytf.parts.row import HEADS, KV, MAP, Config, Predicate, Step
+from tinytf.parts.row import HEADS, KV, MAP, SCORES, Config, K, Predicate, Q, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -203,15 +203,15 @@ _OF_DISTANCES = ("head", "distance", "d_head")
 _NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 
 TURNED: tuple[Step, ...] = (
-    Step("q_rot", "queries, rotated", "q turned by its position", HEADS, ("<q>",), "q", when=_rotary,
+    Step("q_rot", "queries, rotated", "q turned by its position", HEADS, (Q,), "q", when=_rotary,
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
-    Step("k_rot", "keys, rotated", "k turned by its position", KV, ("<k>",), "k",
+    Step("k_rot", "keys, rotated", "k turned by its position", KV, (K,), "k",
          when=lambda c: _rotary(c) and owns_keys(c),
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
 )  # fmt: skip
 """Queries and keys, rotated by RoPE."""
 GROWN: tuple[Step, ...] = (
-    Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", HEADS, ("<q>",), "q",
+    Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", HEADS, (Q,), "q",
          when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
          make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first)),
 )  # fmt: skip
@@ -238,20 +238,20 @@ OF_DISTANCES: tuple[Step, ...] = (
 )  # fmt: skip
 """Embeddings of distances, and the keys and queries made of them."""
 SCORED: tuple[Step, ...] = (
-    Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", MAP, ("<map>", "<q>", "pos_k"),
+    Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", MAP, (SCORES, Q, "pos_k"),
          "attention", core=True, when=lambda c: c.distance_keys, absent="queries score no distances in this model",
          make=lambda o, c: _by_distance(o, c, of_keys=False)),
-    Step("p2c", "scores, with position to content", "{map} + k·pos_q[query − key]", MAP, ("<map>", "<k>", "pos_q"),
+    Step("p2c", "scores, with position to content", "{map} + k·pos_q[query − key]", MAP, (SCORES, K, "pos_q"),
          "attention", core=True, when=lambda c: c.distance_queries, absent="keys score no distances in this model",
          make=lambda o, c: _by_distance(o, c, of_keys=True)),
 )  # fmt: skip
 """Scores with the products of distances added, before the scaling."""
 BIASED: tuple[Step, ...] = (
-    Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", MAP, ("<map>",), "attention",
+    Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", MAP, (SCORES,), "attention",
          core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
          make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True,
          late=True),
-    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", MAP, ("<map>",),
+    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
          make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,15 +21,31 @@ OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
 ROUTES = ("token", "expert")
 
 
+class Nearest(str):
+    """An input that stands for the nearest row above with this role and these axes."""
+
+    role: str
+    axes: tuple[str, ...]
+
+    def __new__(cls, role: str, axes: tuple[str, ...]) -> Self:
+        nearest = super().__new__(cls, f"<{role} ({', '.join(axes)})>")
+        nearest.role, nearest.axes = role, axes
+        return nearest
+
+
+RESIDUAL, ATTN, FFN = (Nearest(role, WIDE) for role in ("residual", "attention", "ffn"))
+Q, K, V, SCORES = Nearest("q", HEADS), Nearest("k", KV), Nearest("v", VALUES), Nearest("attention", MAP)
+
+
 @dataclass(frozen=True)
 class Step:
     """One row of the step table.
 
     ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one in
-    <…> stands for other steps: the nearest row above with a role and axes (``CHAINS`` of the table), or the steps that
-    its part names in ``inputs``. ``operation`` computes the step from them, with the parameters of ``module`` (a path
-    from the block for a step in a layer, else from the model); ``matrix`` names the module's matrix, table or gain, and
-    is empty where it has none. ``role`` decides the accent colour in every view.
+    <…> stands for other steps: the ``Nearest`` row above, or the steps that its part names in ``inputs``. ``operation``
+    computes the step from them, with the parameters of ``module`` (a path from the block for a step in a layer, else
+    from the model); ``matrix`` names the module's matrix, table or gain, and is empty where it has none. ``role``
+    decides the accent colour in every view.
 
     ``recorded`` steps are stored during the forward pass; the others are derived from them on demand. ``core``: part of
     the attention core; ``in_experts``: between a router and the sum over experts; ``from_stream``: reads the residual

@@ -11,7 +11,7 @@ from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
 from tinytf.parts.part import POSITIVE, leaf
 from tinytf.parts.recurrence import Recurrence, project
-from tinytf.parts.row import HEADS, WIDE, Config, Step
+from tinytf.parts.row import HEADS, RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -55,14 +55,14 @@ def _multiply(o: "ModuleType", _: Config) -> Any:
 
 
 ROWS: tuple[Step, ...] = (
-    Step("gate_in", "input gate", "{conv_in}·W_GI", HEADS, ("<residual>",), "attention", recorded=True, make=project,
+    Step("gate_in", "input gate", "{conv_in}·W_GI", HEADS, (RESIDUAL,), "attention", recorded=True, make=project,
          module="conv.gate_in", matrix="W_GI"),
-    Step("v", "values before their gate", "{conv_in}·W_V", HEADS, ("<residual>",), "v", recorded=True, make=project,
+    Step("v", "values before their gate", "{conv_in}·W_V", HEADS, (RESIDUAL,), "v", recorded=True, make=project,
          module="conv.v", matrix="W_V"),
     Step("v_gated", "values, gated", "gate_in ⊙ v", HEADS, ("gate_in", "v"), "v", make=_multiply),
     Step("v_conv", "gated values, convolved", "Σ w·v_gated of the last {conv_taps} tokens", HEADS, ("v_gated",), "v",
          make=lambda o, c: o.ShortConv(c.conv_width), module="conv.v_conv"),
-    Step("gate", "gate of the convolution", "{conv_in}·W_G", HEADS, ("<residual>",), "attention", recorded=True,
+    Step("gate", "gate of the convolution", "{conv_in}·W_G", HEADS, (RESIDUAL,), "attention", recorded=True,
          make=project, module="conv.gate", matrix="W_G"),
     Step("head_out", "convolution, gated", "gate ⊙ v_conv", HEADS, ("gate", "v_conv"), "v", recorded=True, core=True,
          make=_multiply),

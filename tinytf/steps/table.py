@@ -32,7 +32,7 @@ from tinytf.parts import (
     positions,
     short_conv,
 )
-from tinytf.parts.row import HEADS, KV, MAP, ROUTES, VALUES, WIDE, Step
+from tinytf.parts.row import ROUTES, Nearest, Step
 
 if TYPE_CHECKING:
     from tinytf.steps.operations import Parameter
@@ -63,17 +63,6 @@ copyreg.pickle(Step, _pickled)
 RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
-CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "<residual>": ("residual", WIDE),
-    "<q>": ("q", HEADS),
-    "<k>": ("k", KV),
-    "<map>": ("attention", MAP),
-    "<v>": ("v", VALUES),
-    "<attn>": ("attention", WIDE),
-    "<ffn>": ("ffn", WIDE),
-}
-"""What an input in <…> stands for: the nearest row above with this role and these axes."""
-
 STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *pooling.ROWS, *head.ROWS)
 """Every row that any model can have, in order of computation."""
 _PARTS = (
@@ -101,7 +90,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
 
 
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """The steps that each placeholder among the inputs stands for in this model; CHAINS are resolved separately."""
+    """The steps that each placeholder among the inputs stands for in this model."""
     return {placeholder: steps for part in _PARTS for placeholder, steps in part.inputs(config).items()}
 
 
@@ -117,7 +106,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         names = [source for name in step.inputs for source in substitutes.get(name, (name,))]
         # again, since the input of a head may itself be a placeholder: that of the last hidden state
         names = [source for name in names for source in substitutes.get(name, (name,))]
-        inputs = tuple(_nearest(above, *CHAINS[name], config) if name in CHAINS else name for name in names)
+        inputs = tuple(_found(name, above, config) if isinstance(name, Nearest) else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
         words["map"] = inputs[0] if step.core else ""
         first = next((row for row in above if inputs and row.name == inputs[0]), None)
@@ -162,9 +151,9 @@ def _parameters(step: Step) -> "tuple[Parameter, ...]":
     return step.operation.parameters(step) if step.operation else ()
 
 
-def _nearest(above: list[Step], role: str, axes: tuple[str, ...], config: ModelConfig) -> str:
-    wanted_axes = _axes(axes, config)
-    return next(step.name for step in reversed(above) if step.role == role and step.axes == wanted_axes)
+def _found(nearest: Nearest, above: list[Step], config: ModelConfig) -> str:
+    axes = _axes(nearest.axes, config)
+    return next(step.name for step in reversed(above) if step.role == nearest.role and step.axes == axes)
 
 
 @lru_cache(maxsize=64)
