@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tinytf.compare.logprobs import LogprobDifference as LogprobDifference
     from tinytf.compare.splits import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
+    from tinytf.generate.cached import CacheComparison as CacheComparison
     from tinytf.generate.decoder import Kind as Kind
     from tinytf.generate.loop import Looking as Looking
     from tinytf.generate.report import BeamSearch as BeamSearch
-    from tinytf.generate.report import CacheComparison as CacheComparison
     from tinytf.generate.report import Generation as Generation
     from tinytf.generate.samplers import Sampling as Sampling
     from tinytf.generate.score import Score as Score
@@ -97,7 +97,7 @@ _LAZY = {
     "BeamSearch": "tinytf.generate.report",
     "Blame": "tinytf.cause.blame",
     "Budget": "tinytf.cause.budget",
-    "CacheComparison": "tinytf.generate.report",
+    "CacheComparison": "tinytf.generate.cached",
     "Catalogue": "tinytf.catalogue",
     "Census": "tinytf.look.census",
     "Certificate": "tinytf.certification.certify",

@@ -16,7 +16,7 @@ from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
 from rich.console import Console
 from rich.text import Text
 
-from tinytf.generate.compared import RUNS
+from tinytf.generate.cached import RUNS
 from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
@@ -196,7 +196,7 @@ def test_the_cache_is_explained_with_the_sums_of_all_steps_first(tinytf: Tinytf,
 
 
 def test_the_least_time_of_three_runs_counts(opened: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tinytf.generate import compared
+    from tinytf.generate import cached as compared
 
     seconds = iter([5, 9, 3, 8, 4, 7, 2, 6, 1, 5, 9, 9])  # with and without in turns; the second step in reverse
     ticks = iter([tick for number, took in enumerate(seconds) for tick in (100 * number, 100 * number + took)])
@@ -421,7 +421,7 @@ def test_a_combining_mark_stands_on_the_letter_before_in_whatever_pieces_it_come
 def test_fast_decoding_that_is_wrong_gives_way_and_one_line_says_so(
     tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    from tinytf.generate.kernels import Kernels, NumpyKernels
+    from tinytf.steps.one_token import Kernels, NumpyKernels
 
     given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "6", "--seed", "3", *options)
     right = tinytf(*given)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind
-from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
+from tinytf.steps.one_token import Kernels, NumpyKernels
 from tinytf.trace.hooks import tap_steps
 
 GROUPED = ["gpt2", "llama, grouped", "one key head for all", "mistral, a window and stretched waves"]

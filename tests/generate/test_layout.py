@@ -12,8 +12,8 @@ from torch import Tensor
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.checkpoints.run import load_run, save_run
 from tinytf.config import ModelConfig
-from tinytf.generate.layout import joined, lay_out, products
 from tinytf.generate.loop import stream
+from tinytf.model.layout import joined, lay_out, products
 from tinytf.model.transformer import Transformer
 from tinytf.sources import ASSETS
 from tinytf.text.tokenizer import Tokenizer

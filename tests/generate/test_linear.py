@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from architectures import config_of, furthest, lively, some_ids
 from torch import Tensor
 
-from tinytf.generate import kernels
 from tinytf.generate.decoder import Decoder
 from tinytf.generate.loop import stream
-from tinytf.generate.matrices import pack, packs
 from tinytf.steps import linear as module
+from tinytf.steps import one_token as kernels
 from tinytf.steps.linear import Linear, linear, onednn
+from tinytf.steps.one_token import pack, packs
 
 LARGE = (520, 510)  # (out, in): above the limit below which F.linear is taken
 SHAPES = {"small": (7, 5), "just below": (512, 511), "at the limit": (512, 512), "above": LARGE, "tall": (30_000, 9)}

@@ -11,9 +11,9 @@ from streaming import PROMPT, WARM, assert_same, steps_of, untied
 
 from tinytf.errors import GenerationError, MemoryShortage, UsageError
 from tinytf.generate.decoder import Decoder, Kind
-from tinytf.generate.layout import lay_out
 from tinytf.generate.loop import Looking
 from tinytf.model import cache as cache_module
+from tinytf.model.layout import lay_out
 
 
 def test_chunks_without_a_cache_are_refused() -> None:

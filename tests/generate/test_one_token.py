@@ -11,14 +11,14 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.generate import matrices
 from tinytf.generate import runner as runner_module
 from tinytf.generate.beam import search
 from tinytf.generate.decoder import Decoder, Kind, is_watched, without_kernel
-from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import Looking
 from tinytf.generate.runner import Runner
 from tinytf.model.transformer import Transformer
+from tinytf.steps import one_token as matrices
+from tinytf.steps.one_token import Kernels, NumpyKernels
 from tinytf.steps.operations import Activate, Add, Norm, Operation
 from tinytf.steps.table import table_of
 from tinytf.trace.record import record

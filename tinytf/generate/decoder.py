@@ -16,16 +16,24 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from tinytf.config import Rope
 from tinytf.errors import UsageError
-from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, Stored
-from tinytf.generate.layout import joined, lay_out, products
-from tinytf.generate.matrices import multiplies_int8
 from tinytf.model.cache import KVCache, LayerCache
+from tinytf.model.layout import joined, lay_out, products
 from tinytf.model.transformer import Block, Head, Transformer
 from tinytf.outputs import require_unfenced
 from tinytf.parts.attention import Attention
 from tinytf.steps import operations
 from tinytf.steps.fused import FusedAttention
 from tinytf.steps.linear import Linear
+from tinytf.steps.one_token import (
+    Array,
+    CompiledKernels,
+    Int8Kernels,
+    Kernels,
+    Map,
+    NumpyKernels,
+    Stored,
+    multiplies_int8,
+)
 from tinytf.steps.operations import Choose, Operation, Rotate, Sight, Unembed
 from tinytf.steps.operations.head_norm import GroupedNorm
 from tinytf.steps.operations.linear import Unembedding

@@ -1,15 +1,13 @@
-"""Reports of generation: drawn texts, the hypotheses of a beam search, and decoding with and without a cache."""
+"""Reports of generation: drawn texts, and the hypotheses of a beam search."""
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Generic, Self, TypeVar
 
-from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
-from tinytf.generate.compared import RUNS, CachedStep
 from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.loop import (
     CONTEXT_FULL,
@@ -24,11 +22,8 @@ from tinytf.generate.pieces import text_of
 from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import QuantizationCost
 from tinytf.model.cache import LayerUse
-from tinytf.model.transformer import Transformer
-from tinytf.report import SCHEMA_VERSION, About, Report, Verified, plain, text_data
+from tinytf.report import SCHEMA_VERSION, About, Report, plain, text_data
 from tinytf.sentences import first_of, percent
-from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
-from tinytf.tables import in_bytes
 from tinytf.text.tokenizer import Encoding
 
 StepT = TypeVar("StepT")
@@ -327,97 +322,3 @@ class BeamSearch(Continued[BeamStep]):
             **self._noted(),
             **cost,
         }
-
-
-@dataclass(frozen=True)
-class Spent:
-    """The totals of all steps in one way: work in multiply-adds, and the shortest measured seconds."""
-
-    keys_values: int
-    attention: int
-    multiply_adds: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheComparison(Continued[CachedStep]):
-    """Time and work of every step, with a cache and without; ``bytes_per_token`` is the cache's memory for a token."""
-
-    KIND = "cache_comparison"
-    TABLE = ("steps",)
-
-    config: ModelConfig
-    bytes_per_token: int
-
-    @classmethod
-    def begin(cls, about: About, prompt: Encoding, model: Transformer) -> Self:
-        """The report before its first step."""
-        cache_bytes = cache_bytes_per_token(model.config, next(model.parameters()).itemsize)
-        return cls(about=about, prompt=prompt, config=model.config, bytes_per_token=cache_bytes)
-
-    def works(self, step: CachedStep) -> tuple[StepWork, StepWork]:
-        """The work of a step with the cache and without; the first step computes the whole prompt in both."""
-        without = step_work(self.config, step.tokens, cached=False)
-        return (without if step.number == 1 else step_work(self.config, step.tokens, cached=True)), without
-
-    @property
-    def spent(self) -> tuple[Spent, Spent]:
-        """The sums over all steps, with the cache and without."""
-        cached, plain = zip(*map(self.works, self.steps), strict=True)
-        seconds = [(step.with_cache, step.without_cache) for step in self.steps]
-        return _spent(cached, [t for t, _ in seconds]), _spent(plain, [t for _, t in seconds])
-
-    @property
-    def cache_bytes(self) -> int:
-        """The bytes that the cache holds at the end."""
-        return self.bytes_per_token * self.steps[-1].tokens if self.steps else 0
-
-    @property
-    def check(self) -> Verified | None:
-        """Whether the logits of both agree, at the step that is nearest to its limit; None without steps."""
-        if not self.steps:
-            return None
-        step = max(self.steps, key=lambda step: step.apart / step.allowed)
-        return Verified("the logits with the cache are those without", step.apart, step.allowed)
-
-    def in_a_sentence(self) -> str:
-        """The share of the multiplications that the cache saves, and the memory that it takes."""
-        if not self.steps:
-            return ""
-        cached, plain = self.spent
-        saved = percent(1 - cached.multiply_adds / plain.multiply_adds)
-        what = f"Keeping keys and values saves {saved} of the multiplications of {len(self.steps):,} new tokens"
-        return f"{what}, for {in_bytes(self.cache_bytes)} of memory."
-
-    def _settings(self) -> dict[str, Any]:
-        return {"bytes_per_token": self.bytes_per_token, "runs": RUNS}
-
-    def _outcome(self) -> dict[str, Any]:
-        if not self.steps:
-            return {}
-        with_cache, without = self.spent
-        return {
-            "cache_bytes": self.cache_bytes,
-            "with_cache": plain(with_cache),
-            "without_cache": plain(without),
-            "check": plain(self.check),
-        }
-
-    def _step(self, step: CachedStep) -> dict[str, Any]:
-        cached, without = self.works(step)
-        return {
-            "number": step.number,
-            **self.named(step.id),
-            "tokens": step.tokens,
-            "reused": step.reused,
-            "apart": step.apart,
-            "with_cache": {"seconds": step.with_cache, **cached.to_dict()},
-            "without_cache": {"seconds": step.without_cache, **without.to_dict()},
-        }
-
-
-def _spent(works: Sequence[StepWork], seconds: Sequence[float]) -> Spent:
-    keys_values, attention, multiply_adds = (
-        sum(getattr(work, name) for work in works) for name in ("keys_values", "attention", "whole")
-    )
-    return Spent(keys_values, attention, multiply_adds, sum(seconds))

@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from tinytf.generate.compared import cached_steps
+from tinytf.generate.cached import CacheComparison, cached_steps
 from tinytf.generate.continuing import Searching, Streaming, beams_after, encoded, steps_after
 from tinytf.generate.loop import GeneratedToken, cache_for
 from tinytf.generate.options import by_keyword
-from tinytf.generate.report import BeamSearch, CacheComparison, Continued, Generation
+from tinytf.generate.report import BeamSearch, Continued, Generation
 from tinytf.generate.score import quantization_cost
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Report

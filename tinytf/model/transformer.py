@@ -138,7 +138,7 @@ class Transformer(nn.Module):
         self.pooling = Pooling(config) if config.pooling != "none" else None
         self.head = Head(config) if config.head.kind != "none" else None
         self.share_layers()
-        # address and bytes of the buffers that weights were moved to, see tinytf.generate.layout
+        # address and bytes of the buffers that weights were moved to, see tinytf.model.layout
         self.rooms: set[tuple[int, int]] = set()
         # full names of the steps that an intervention replaces, such as L3H5.head_out, where a recording differs from
         # what the model itself computes, see tinytf.cause.interventions

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from tinytf.config import ModelConfig
-from tinytf.generate.compared import RUNS, CachedStep
-from tinytf.generate.report import CacheComparison
+from tinytf.generate.cached import RUNS, CacheComparison, CachedStep
 from tinytf.generate.underway import Underway
 from tinytf.steps.table import table_of
 from tinytf.steps.work import cache_bytes_per_token, step_work

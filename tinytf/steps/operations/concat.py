@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
+from tinytf.steps.one_token import Kernels
 from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, into_heads, side_by_side
-from tinytf.steps.operations.protocols import Cell, Kernels, Site
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working, single
 
 

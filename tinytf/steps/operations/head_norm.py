@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
+from tinytf.steps.one_token import Kernels
 from tinytf.steps.operations.norm import Norm, gain_of, layer_norm_gradient, rms_norm_gradient
 from tinytf.steps.operations.operation import (
     Consumer,
@@ -21,7 +22,7 @@ from tinytf.steps.operations.operation import (
     summed,
     width_of,
 )
-from tinytf.steps.operations.protocols import Cell, Kernels, Site
+from tinytf.steps.operations.protocols import Cell, Site
 
 
 class GroupedNorm(nn.Module):

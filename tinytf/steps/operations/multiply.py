@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.steps.one_token import Kernels
 from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
-from tinytf.steps.operations.protocols import Cell, Kernels, Site
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working, single
 
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
+from tinytf.steps.one_token import Kernels
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, summed, wide
-from tinytf.steps.operations.protocols import Cell, Kernels, Site
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, single
 
 NORMS: dict[str, Callable[..., nn.Module]] = {

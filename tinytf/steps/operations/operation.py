@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.protocols import Cell, Kernels, Site
+from tinytf.steps.one_token import Kernels
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working
 from tinytf.steps.operations.written import Written
 

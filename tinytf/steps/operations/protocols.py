@@ -3,7 +3,7 @@
 The recording itself (``tinytf.trace``) imports the operations, since the model runs them too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -68,10 +68,3 @@ class Cell(Protocol):
     def source(self, number: int, *index: int, head: int | None = None) -> "Cell": ...
     def row(self) -> Tensor: ...
     def column(self) -> Tensor: ...
-
-
-class Kernels(Protocol):
-    """The parts of a decoder that differ by device, dtype and number of texts, for ``Operation.one_token``."""
-
-    def norm(self, module: Any) -> Callable[..., Any]: ...
-    def pointwise(self, function: Callable[..., Tensor]) -> Callable[..., Any]: ...

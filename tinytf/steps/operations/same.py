@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from tinytf.steps.one_token import Kernels
 from tinytf.steps.operations.add import Add
-from tinytf.steps.operations.protocols import Kernels
 
 
 class Same(Add):

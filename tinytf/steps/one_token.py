@@ -1,4 +1,4 @@
-"""The kernels of a decoder, on torch tensors or numpy arrays: norms, products, rotation, attention.
+"""Kernels for one token, on torch tensors or numpy arrays: norms, products, rotation, attention.
 
 A product with one vector is bound by reading the matrix. numpy's BLAS reads it up to twice as fast as torch's, and a
 numpy call takes a fraction of the time of a torch call. So numpy computes a single text in float32 on the processor,
@@ -10,7 +10,7 @@ Shapes: B batch, H query heads, G key-value heads, K keys, D head width; numpy's
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tinytf.generate.matrices import Int8Product, pack, packs
-from tinytf.steps.linear import linear, onednn
+from tinytf.steps.linear import linear, onednn, works
 
 Vector: TypeAlias = NDArray[np.float32]
 Array: TypeAlias = Any
@@ -28,6 +27,74 @@ Array: TypeAlias = Any
 Map: TypeAlias = Callable[..., Array]
 Stored: TypeAlias = tuple[Tensor, Tensor]
 """Keys and values of one layer, (B, G, T_max, D) each; the first tokens of T_max are in use."""
+
+
+def pack(weight: Tensor) -> Tensor:
+    """A copy (out, in) in the layout that ``onednn`` reads faster; later changes of ``weight`` do not reach it."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 1)
+    return packed
+
+
+@cache
+def packs() -> bool:
+    """Whether torch can multiply by packed matrices on this machine."""
+    return works(lambda x, weight, bias: onednn(x, pack(weight), bias), torch.bfloat16, 0.1)
+
+
+# Matrices in int8 need a quarter of the memory reads of float32, with one scale per output channel: each row w becomes
+# round(w / s) with s = max|w| / 127, so a weight is off by at most s / 2.
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The whole numbers (out, in) in int8, and the scales (out,) in float32, such that weight ≈ numbers · scale.
+
+    Scales are first rounded up to bfloat16, so that they are exact in either precision.
+    """
+    largest = weight.detach().float().abs().amax(dim=1)
+    scale = (largest / 127).clamp_min(torch.finfo(torch.float32).tiny)
+    rounded = scale.bfloat16()
+    scale_up = torch.where(
+        rounded.float() < scale, torch.nextafter(rounded, torch.full_like(rounded, torch.inf)), rounded
+    ).float()
+    return (weight.detach().float() / scale_up[:, None]).round_().to(torch.int8), scale_up
+
+
+_INT8_MULTIPLE = 16
+"""torch's operator reads rows in pieces of 16 numbers, past the end of a row whose length is not a multiple of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Product:
+    """x (B, in) -> (B, out) with a matrix in int8; ``compiled`` leaves float32 arithmetic to torch's compiler."""
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor | None
+    compiled: bool
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None, *, compiled: bool) -> "Int8Product":
+        """The product with a floating-point matrix (out, in), which this quantises."""
+        numbers, scale = quantize(weight)
+        if not compiled:
+            numbers = F.pad(numbers, (0, -numbers.shape[1] % _INT8_MULTIPLE))
+        return cls(numbers, scale, bias, compiled)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self.compiled:
+            short = F.pad(x.bfloat16(), (0, self.weight.shape[1] - x.shape[1]))
+            product = torch._weight_int8pack_mm(short, self.weight, self.scale.bfloat16()).to(x.dtype)
+        elif len(x) == 1:
+            product = ((self.weight.to(x.dtype) * x).sum(-1) * self.scale.to(x.dtype))[None]
+        else:
+            product = F.linear(x, self.weight.to(x.dtype)) * self.scale.to(x.dtype)
+        return product if self.bias is None else product + self.bias
+
+
+@cache
+def multiplies_int8() -> bool:
+    """Whether torch can multiply by int8 weights on this machine."""
+    return works(lambda x, weight, bias: Int8Product.of(weight, bias, compiled=False)(x), torch.float32, 0.2)
 
 
 def _detached(parameter: Tensor | None) -> Tensor | None:
