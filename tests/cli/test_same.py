@@ -21,3 +21,12 @@ def test_three_texts_are_refused(tinytf: Tinytf) -> None:
     ran = tinytf("same", "a", "b", "c")
     assert ran.status == 2
     assert "this takes a text and one beside it, not 3" in ran.err
+
+
+def test_a_long_text_is_cut_if_asked(tinytf: Tinytf) -> None:
+    long = "the cat " * 200
+    refused = tinytf("same", long)
+    assert (refused.status, "add --truncate" in refused.err) == (2, True)
+    data = json.loads(tinytf("same", "--truncate", long, "--json").out)
+    assert {way["why"] for way in data["ways"] if way["holds"] is None} == {"the text fills the context"}
+    assert data["check"]["holds"] is True

@@ -421,7 +421,7 @@ def _overflowing(site: Site) -> Tensor:
 
 
 def _additions(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
-    """The same vector added to every token: a bias."""
+    """A vector that every token has more: a bias."""
     if step.token_axis is None or step.is_map or ours.shape[step.token_axis] < 3:
         return
     added = theirs.double() - ours.double()

@@ -434,7 +434,10 @@ def _why_other_ids(model: TextModel, text: Written, encoding: Encoding, ids: lis
     place = next((at for at in range(len(ids) - len(ours) + 1) if ids[at : at + len(ours)] == ours), None)
     if place is not None:
         before, after = place, len(ids) - len(ours) - place
-        return f"is of TEXT with {before} more tokens before it and {after} after it, such as a prompt or a template"
+        more = " and ".join(
+            f"{count} more {side} it" for count, side in ((before, "before"), (after, "after")) if count
+        )
+        return f"has the tokens of TEXT, {more}, such as those of a prompt or a template"
     return ""
 
 

@@ -210,14 +210,16 @@ class Same(Report):
         return {**self.members("steps", "ways"), "check": check}
 
 
-def same(model: "TextModel | ThroughModel", text: str = TEXT, other: str | None = None) -> Same:
+def same(
+    model: "TextModel | ThroughModel", text: str = TEXT, other: str | None = None, *, truncate: bool = False
+) -> Same:
     """Compare a text alone with the same text padded, in a batch, with a cache, in chunks and after another text.
 
-    ``other`` is the text beside and before it; by default one of the same tokens, longer. Raises UsageError for a text
-    of a single token.
+    ``other`` is the text beside and before it; by default one of the same tokens, longer. ``truncate`` cuts texts that
+    exceed the context. Raises UsageError for a text of a single token.
     """
-    encoding = model.encode(text)
-    beside = None if other is None else model.encode(other).ids
+    encoding = model.encode(text, truncate=truncate)
+    beside = None if other is None else model.encode(other, truncate=truncate).ids
     runner: Runner = _Theirs(model) if isinstance(model, ThroughModel) else _Ours(model)
     return _Trial(model, encoding, beside, runner).report()
 

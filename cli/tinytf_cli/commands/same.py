@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tinytf.errors import UsageError
-from tinytf_cli.command import argument, command
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
@@ -14,6 +14,7 @@ class Options:
     """The options of this command alone."""
 
     texts: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT [OTHER]]")
+    truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
 
 
 @command("same")
@@ -31,6 +32,7 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
     if not 1 <= len(texts) <= 2:
         raise UsageError(f"this takes a text and one beside it, not {len(texts)}", 'tinytf same "A text." "Another."')
     through = model_options.through_model(output)
-    report = same_text(through if through is not None else model_options.open(), *texts)
+    model = through if through is not None else model_options.open()
+    report = same_text(model, *texts, truncate=options.truncate)
     output.draw(report)
     return 0 if report.holds else 1

@@ -88,7 +88,7 @@ def test_ids_that_come_of_the_text_in_another_way_are_explained(tmp_path: Path) 
     assert refused(decoder, text, [special, *own], tmp_path) == begun
     assert refused(decoder, text, [*own, special], tmp_path) == begun.replace("before", "after")
     assert refused(decoder, text, [5, 6, *own, 7], tmp_path) == (
-        "port.npz is of TEXT with 2 more tokens before it and 1 after it, such as a prompt or a template"
+        "port.npz has the tokens of TEXT, 2 more before it and 1 more after it, such as those of a prompt or a template"
     )
     assert "is of another text, or of another tokenizer" in refused(decoder, text, [5, 6, 7], tmp_path)
 

@@ -194,3 +194,10 @@ def test_a_pass_without_its_ids_or_a_folder_of_other_files_is_refused(tmp_path: 
     (folder / "config.json").write_text("{}")
     assert not is_passes(str(folder))
     assert not is_passes(str(tmp_path / "empty"))
+
+
+def test_a_step_that_one_pass_lacks_is_named_with_it(tmp_path: Path) -> None:
+    passes = generated("llama")
+    del passes[2]["model.layers.1.mlp.up_proj"]
+    found = compared("llama", passes, tmp_path)
+    assert "pass 3 of 4 has no model.layers.1.mlp.up_proj" in {one.why for one in found.incomparable}

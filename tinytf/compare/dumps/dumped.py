@@ -277,6 +277,9 @@ class DumpSide:
         stored, meaning = self.named.at[step.name, layer][0]
         if meaning.note:
             return meaning.note
+        lacking = [number for number, one in enumerate(self.dump.passes, 1) if stored not in one.shapes]
+        if lacking:
+            return f"pass {lacking[0]} of {len(self.dump.passes)} has no {printable(stored, spaces=False)}"
         shapes = self.dump.shapes[stored], self._shape(step, layer, None)
         stored_size, our_size = (" × ".join(f"{size:,}" for size in shape) for shape in shapes)
         return f"{printable(stored, spaces=False)} has {stored_size} numbers, and {our_size} are expected"
