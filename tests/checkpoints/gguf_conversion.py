@@ -211,6 +211,35 @@ def _latent(name: str, numbers: Array, config: Any) -> Tensors:
     yield name.replace("kv_b", "v_b"), heads[:, own:]
 
 
+def _of_kimi(config: Any) -> dict[str, Any]:
+    full = [kind == "full_attention" for kind in config.layer_types]
+    return {
+        **_of_experts(config),
+        "leading_dense_block_count": 1,
+        "expert_shared_count": 1,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_gating_func": 2,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.head_count_kv": [1 if one else 0 for one in full],
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length_mla": config.v_head_dim,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "kda.head_dim": config.linear_head_dim,
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+    }
+
+
+def _as_kimi(name: str, numbers: Array, config: Any) -> Tensors:
+    """Convolutions of queries, keys and values by themselves, and rates as they are used."""
+    name = name.replace("forget_gate.", "").replace("dt_bias", "dt_proj.bias")
+    if name.endswith("conv1d.weight"):
+        for part, one in zip("qkv", np.split(numbers, 3), strict=True):
+            yield name.replace("conv1d", f"{part}_conv1d"), one.reshape(1, -1, 1, numbers.shape[-1])
+        return
+    yield from _latent(name, -np.exp(numbers) if name.endswith("A_log") else numbers, config)
+
+
 def _of_routed(config: Any) -> dict[str, Any]:
     """The keys of DeepSeek-V3's router, from a configuration that has them."""
     return {
@@ -1181,6 +1210,25 @@ CONVERSIONS: dict[str, Conversion] = {
         ),
         lambda config: {**_of_latent(config), "expert_weights_norm": False},
         _with_experts(_balanced),  # as in older files, keys and values together
+    ),
+    "kimi-linear": Conversion(
+        ARCH.KIMI_LINEAR,
+        _decoder(
+            "KimiLinear",
+            **_MLA,
+            num_key_value_heads=H,
+            q_lora_rank=None,
+            linear_head_dim=5,
+            linear_num_heads=4,
+            linear_conv_kernel_dim=3,
+            num_local_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            pad_token_id=0,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+        ),
+        _of_kimi,
+        _with_experts(_as_kimi),
     ),
     "glm4moe": Conversion(
         ARCH.GLM4_MOE,

@@ -10,6 +10,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,10 @@ def _tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, StoredTens
             )
         sizes = cursor.numbers(struct.Struct(f"<{n_dimensions}Q"), f"the dimensions of {quoted(name)}")
         kind, offset = cursor.whole(_U32, f"the type of {quoted(name)}"), cursor.whole(_U64, f"the offset of {name!r}")
-        entries[name] = tuple(int(size) for size in reversed(sizes)), kind, offset
+        shape = tuple(int(size) for size in reversed(sizes))
+        # ggml has four axes always, and drops those of length 1 in front when it writes a file again
+        ones = len(list(takewhile(lambda size: size == 1, shape[:-1]))) if len(shape) == _MOST_DIMENSIONS else 0
+        entries[name] = shape[ones:], kind, offset
     return _locate_tensors(cursor, entries, alignment)
 
 

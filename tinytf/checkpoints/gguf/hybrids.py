@@ -8,7 +8,7 @@ from typing import Any
 from tinytf.checkpoints.gguf.experts import COUNTS, EXPERTS, GRANITE_MOE, QWEN2_MOE, STACKED, WIDTHS
 from tinytf.checkpoints.gguf.keys import RMS_NORM, ROTARY, SIZES, VALUE_WIDTH, by_layer, except_keys
 from tinytf.checkpoints.gguf.llamas import GRANITE, QK_NORMS, QWEN2, QWEN3, SCALING, STORED
-from tinytf.checkpoints.gguf.routed import MIXED, read_router
+from tinytf.checkpoints.gguf.routed import DEEPSEEK2, LATENT, MINICPM3, MIXED, RENORMED, read_router
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.fields import Fields
 
@@ -347,4 +347,44 @@ JAMBA = replace(
         },
     },
     only=except_keys(*COUNTS),
+)
+
+
+def _kimi(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Kimi delta attention where there are no keys and values, with as many heads as latent attention."""
+    counts, heads = keys.array(_KV, int, count=draft["n_layers"]), draft["n_heads"]
+    width = keys.whole("kda.head_dim", least=1)
+    sizes = {True: (draft["d_head"], draft["d_value"]), False: (width, width)}
+    own_width, values = zip(*(sizes[count > 0] for count in counts), strict=True)
+    kinds = tuple("attention" if count else "kimi_delta" for count in counts)
+    return {
+        "n_kv_heads": heads,
+        "conv_width": keys.whole("ssm.conv_kernel", least=1),
+        **by_layer(mixer=kinds, d_head=own_width, d_value=values),
+    }
+
+
+_OF_KIMI = {
+    **{name: f"attn_{name}" for name in "qkv"},
+    "decay_low": "ssm_f_a", "decay_in": "ssm_f_b", "beta_in": "ssm_beta", "gate_low": "ssm_g_a", "gate": "ssm_g_b",
+    "dt": "ssm_dt", "norm": "ssm_norm", "o": "attn_output",
+}  # fmt: skip
+KIMI_LINEAR = replace(
+    MINICPM3,
+    name="kimi-linear",
+    settings=(*LATENT, RMS_NORM, Group(read_router), RENORMED, Group(_kimi)),
+    fixed={**QWEN2.fixed, "positions": "none"},
+    stored={
+        **MINICPM3.stored,
+        **MIXED,
+        "blocks.{n}.attention.q": Stored("blk.{n}.attn_q", rotary_last="n_heads"),
+        **{f"blocks.{{n}}.delta.{ours}": Stored(f"blk.{{n}}.{name}") for ours, name in _OF_KIMI.items()},
+        **{
+            f"blocks.{{n}}.delta.{name}_conv": Stored(f"blk.{{n}}.ssm_conv1d_{name}", convolution=True)
+            for name in "qkv"
+        },
+        "blocks.{n}.delta.decay": Stored("blk.{n}.ssm_a", bare=True, rate=True, by_row="n_heads"),
+    },
+    only=except_keys(*COUNTS),
+    harmless=(*DEEPSEEK2.harmless, "rope.freq_base"),
 )

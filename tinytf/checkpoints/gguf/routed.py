@@ -91,13 +91,17 @@ _KV_A, _KV_B = "blk.{n}.attn_kv_a_mqa", "blk.{n}.attn_kv_b"
 _RANKS = ("kv_rank", "rope_width")
 _OWN: dict[str, Any] = {"parts": ("d_own", "value_width"), "by_head": "n_heads"}
 _ROTATED: dict[str, Any] = {"paired": "n_heads", "rotary_last": "n_heads"}
+LATENT = (
+    *(key for key in SIZES if not (isinstance(key, Key) and key.name in _HEADS) and key is not VALUE_WIDTH),
+    Key("attention.kv_lora_rank", "kv_rank"),
+    Group(_latent),
+)
+"""The sizes of a model with latent attention."""
 DEEPSEEK2 = replace(
     QWEN2,
     name="deepseek2",
     settings=(
-        *(key for key in SIZES if not (isinstance(key, Key) and key.name in _HEADS) and key is not VALUE_WIDTH),
-        Key("attention.kv_lora_rank", "kv_rank"),
-        Group(_latent),
+        *LATENT,
         NO_WINDOW,
         RMS_NORM,
         Key("rope.freq_base", "rope_theta", 10_000.0),
@@ -148,17 +152,17 @@ DOTS1 = replace(
     only=except_keys(*COUNTS),
     harmless=_HARMLESS,
 )
-_RENORMED = Group(lambda keys, draft, tensors: {"routes_renormed": True})
+RENORMED = Group(lambda keys, draft, tensors: {"routes_renormed": True})
 MINIMAX_M2 = replace(
     DOTS1,
     name="minimax-m2",
-    settings=(*DOTS1.settings, _RENORMED),
+    settings=(*DOTS1.settings, RENORMED),
     fixed={**DOTS1.fixed, "qk_norm_across": "all"},
 )
 ERNIE4_5_MOE = replace(
     LLAMA,
     name="ernie4_5-moe",
-    settings=(*LLAMA.settings, Group(read_router), _RENORMED),
+    settings=(*LLAMA.settings, Group(read_router), RENORMED),
     stored={**LLAMA.stored, **MIXED},
     only=except_keys(*COUNTS),
     harmless=(*_HARMLESS, "interleave_moe_layer_step", "expert_shared_feed_forward_length"),
@@ -206,9 +210,7 @@ MINICPM3 = replace(
     DEEPSEEK2,
     name="minicpm3",
     settings=(
-        *(key for key in SIZES if not (isinstance(key, Key) and key.name in _HEADS) and key is not VALUE_WIDTH),
-        Key("attention.kv_lora_rank", "kv_rank"),
-        Group(_latent),
+        *LATENT,
         RMS_NORM,
         *ROTARY[:1],
         Group(read_longrope),
