@@ -198,6 +198,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "squeezebert, matrices in groups": {
+        **BERT,
+        "qkv_groups": 3,
+        "ffn_groups": 4,
+        "head": "mlm",
+        "head_bias": True,
+    },
     "deberta v3, distances through the matrices of tokens": {
         **BERT,
         "n_token_types": 0,
@@ -631,7 +638,9 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() >= 2 and not name.endswith("bias"):
-            parameter.copy_(noise / parameter.shape[-1] ** 0.5 * (1.5 if "embed" not in name else 1.0))
+            pointwise = parameter.dim() == 3 and parameter.shape[-1] == 1  # a convolution of width 1
+            summed = parameter.shape[-2 if pointwise else -1]
+            parameter.copy_(noise / summed**0.5 * (1.5 if "embed" not in name else 1.0))
         elif name.endswith("weight"):
             parameter.copy_(1 + 0.3 * noise)
         else:

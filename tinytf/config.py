@@ -338,6 +338,9 @@ class ModelConfig(Part):
             "sink": 1,
             "bucket": self.relative_buckets,
             "distance": 2 * self.distances,
+            f"d_model/{self.qkv_groups}": self.d_model // self.qkv_groups,
+            f"d_model/{self.ffn_groups}": self.d_model // self.ffn_groups,
+            f"d_ff/{self.ffn_groups}": self.d_ff // self.ffn_groups,
         }
 
     @property

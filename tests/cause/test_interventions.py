@@ -195,7 +195,7 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
     ends = [float(one[3] - one[4]) for one in (clean_one, corrupt_one)]
     layer = int((~found.differences[:, 0].isnan()).nonzero()[0])
     assert float(found.recovered[layer, 0]) == pytest.approx(
-        (float(found.differences[layer, 0]) - ends[1]) / (ends[0] - ends[1]), abs=1e-4
+        (float(found.differences[layer, 0]) - ends[1]) / (ends[0] - ends[1]), rel=1e-4, abs=1e-4
     )
 
 

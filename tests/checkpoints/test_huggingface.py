@@ -192,6 +192,24 @@ def test_switches_of_bert_that_change_the_numbers_are_refused(bert, bend, key, v
     assert f"{key} {value!r} is not implemented" in refused(bert).message
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"k_groups": 2}, "k_groups 2 is not implemented beside q_groups 4"),
+        ({"v_groups": ..., "q_groups": 2, "k_groups": 2}, "v_groups 4 is not implemented beside q_groups 2"),
+        ({"output_groups": 1}, "output_groups 1 is not implemented beside intermediate_groups 4"),
+        ({"post_attention_groups": 4}, "post_attention_groups 4 is not implemented"),
+        ({"embedding_size": 8}, "embedding_size 8 is not implemented"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps 1e-05 is not implemented"),
+        ({"q_groups": 3, "k_groups": 3, "v_groups": 3}, "queries, keys or values of 16 numbers are not divisible"),
+    ],
+)
+def test_groups_of_squeezebert_that_differ_are_refused_by_name(tmp_path, bend, keys, message):
+    transformers.SqueezeBertModel(transformers.SqueezeBertConfig(**BERT, embedding_size=16)).save_pretrained(tmp_path)
+    bend(tmp_path, **keys)
+    assert message in refused(tmp_path).message
+
+
 def test_layer_types_that_transformers_ignores_are_refused(tmp_path, bend):
     transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA, sliding_window=3)).save_pretrained(tmp_path)
     bend(tmp_path, layer_types=["sliding_attention", "full_attention"])

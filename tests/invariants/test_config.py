@@ -35,6 +35,19 @@ REFUSED = [
             "learned, sinusoidal, sinusoidal_halves, sinusoidal_concat, rotary, alibi, none"
         ),
     ),
+    ({"qkv_groups": 5}, "queries, keys or values of 24 numbers are not divisible by qkv_groups 5"),
+    (
+        {"qkv_groups": 12, "n_heads": 6, "d_head": 2, "d_value": 3},
+        "queries, keys or values of 18 numbers are not divisible by qkv_groups 12",
+    ),
+    ({"qkv_groups": 4, "n_heads": 2, "d_model": 22, "d_head": 2}, "d_model 22 is not divisible by qkv_groups 4"),
+    (
+        {"qkv_groups": 2, "attention_gate": True},
+        "qkv_groups 2 needs attention without latent keys, gates and distances",
+    ),
+    ({"ffn_groups": 3}, "d_ff 40 is not divisible by ffn_groups 3"),
+    ({"ffn_groups": 5}, "d_model 24 is not divisible by ffn_groups 5"),
+    ({"ffn_groups": 2, "experts": 2, "experts_per_token": 1}, "ffn_groups 2 needs a feed-forward without experts"),
     ({"n_layers": 0}, "n_layers 0 is below 1"),
     ({"n_layers": 2**31}, "n_layers 2,147,483,648 is above 1,024"),
     ({"d_ff": 2.5}, "d_ff is 2.5, and has to be a whole number"),

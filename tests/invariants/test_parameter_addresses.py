@@ -112,7 +112,13 @@ def test_a_linear_step_is_its_input_times_its_address(kind: str) -> None:
         source, layer = trace.steps.sources(trace.steps.at(step, 1), 1)[0]
         x = trace.step(source, layer)
         for head in range(model.config.n_heads):
-            made = x @ trace[f"L1H{head}.{letter}"]
+            weight = trace[f"L1H{head}.{letter}"]
+            if (groups := trace.config.qkv_groups) > 1:  # each column is of one of the groups of inputs
+                columns = head * weight.shape[1] + torch.arange(weight.shape[1])
+                of_group = columns * groups // (trace.config.n_heads * weight.shape[1])
+                made = (x.unflatten(-1, (groups, -1))[:, of_group] * weight.T).sum(-1)
+            else:
+                made = x @ weight
             made = made + trace[f"L1H{head}.{bias}"] if f"L1.{bias}" in biased else made
             assert torch.allclose(made, trace[f"L1H{head}.{step}"], atol=1e-12), (letter, head)
     given = "head_gated" if trace.config.attention_gate else "head_out"

@@ -84,7 +84,8 @@ def test_the_weights_of_the_drawing_make_its_steps(name: str) -> None:
                 (_, taken), *choice = step.inputs
                 assert len(choice) == len(weight.shape) - 2 == step.step.of_experts
                 heads = step.shape[0] if step.step.has_heads else 1
-                assert taken[-1] == weight.shape[-2]
+                groups = getattr(step.step.operation, "groups", 1)
+                assert taken[-1] == groups * weight.shape[-2]
                 assert weight.shape[-1] == heads * step.shape[-1]
                 assert weight.shape[:-2] == step.shape[: len(choice)]
                 assert f"·{weight.name}" in step.step.formula

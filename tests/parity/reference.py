@@ -118,6 +118,11 @@ def _deberta(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, f"DebertaV2{kind}")(transformers.DebertaV2Config(**{**_BERT, **settings}))
 
 
+def _squeezebert(kind: str, **settings: Any) -> nn.Module:
+    config = transformers.SqueezeBertConfig(**{**_BERT, "embedding_size": C, **settings})
+    return getattr(transformers, f"SqueezeBert{kind}")(config)
+
+
 def _roformer(**settings: Any) -> nn.Module:
     """Its sines and cosines are made a buffer, which the tests do not fill with other numbers."""
     model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**_BERT, **settings))
@@ -543,6 +548,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         type_vocab_size=2,
     ),
     "deberta v2 without distances": lambda: _deberta("ForMaskedLM", pos_att_type=["c2p"], hidden_act="relu"),
+    "squeezebert": lambda: _squeezebert("ForMaskedLM", q_groups=3, k_groups=3, v_groups=3),
+    "squeezebert, a pooler after one matrix and eight": lambda: _squeezebert(
+        "Model", q_groups=1, k_groups=1, v_groups=1, intermediate_groups=8, output_groups=8, hidden_act="relu"
+    ),
+    "squeezebert with classes": lambda: _squeezebert("ForSequenceClassification", **_LABELS),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
@@ -1050,7 +1060,7 @@ def is_encoder(family: str) -> bool:
     return bool(
         re.match(
             r"(distil|al|camem|megatron-|modern|nomic|euro|de)?bert|(xlm-)?roberta|electra|mpnet|esm|ernie(?! 4)"
-            r"|data2vec|roformer|privacy filter|embeddinggemma",
+            r"|data2vec|roformer|squeezebert|privacy filter|embeddinggemma",
             family,
         )
     )

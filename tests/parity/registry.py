@@ -82,6 +82,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "hunyuan_vl_text": {"rope_parameters": _SECTIONS, "head_dim": 6, "tie_word_embeddings": False},
     "qwen3_vl_moe_text": {"tie_word_embeddings": False},
     "glm4v_moe_text": {"rope_parameters": {**_SECTIONS, "partial_rotary_factor": 0.6}, "head_dim": 10},
+    "squeezebert": {"embedding_size": C, "post_attention_groups": 1},
     "luke": {"entity_vocab_size": 11, "entity_emb_size": 10},
     "gptj": {"rotary_dim": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1], [["global"], 1]]},

@@ -186,6 +186,8 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
     states, their_attentions = states_of(models, expected, ids), getattr(expected, "attentions", None) or ()
     if models.theirs.config.model_type == "minimax":  # it gives the states of lightning attention among them
         their_attentions = tuple(their_attentions[layer] for layer in trace.steps.attention_layers)
+    if models.theirs.config.model_type == "squeezebert":  # it gives the scores
+        their_attentions = tuple(scores.softmax(-1) for scores in their_attentions)
     attentions = dict(zip(trace.steps.attention_layers, their_attentions, strict=not doubled))
     for number, state in enumerate(states[:-1]):
         layer = number * models.split

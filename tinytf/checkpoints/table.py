@@ -78,8 +78,8 @@ class Stored:
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
     name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
     that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
-    ``convolution`` are (channels, 1, width); ``among_ones`` counts the axes of length 1 around a vector. ``beside`` are
-    constants, by their names, that must be written with it.
+    ``convolution`` are (channels, 1, width), those of a ``pointwise`` one (out, in, 1); ``among_ones`` counts the axes
+    of length 1 around a vector. ``beside`` are constants, by their names, that must be written with it.
     The weight of a ``rate`` is stored as −e^A for our A; ``tiled`` query heads take turns, the first of each key-value
     head before all second ones. These two are only read.
     """
@@ -102,6 +102,7 @@ class Stored:
     bias: str = ""
     gives: str = ""
     convolution: bool = False
+    pointwise: bool = False
     among_ones: tuple[int, int] = (0, 0)
     beside: tuple[tuple[str, float], ...] = ()
     rate: bool = False
@@ -120,6 +121,8 @@ class Stored:
             return self._among_ones(stored)
         if self.convolution and len(stored) > 1:
             return (stored[0], 1, stored[1])
+        if self.pointwise and len(stored) > 1:
+            return (*stored, 1)
         if self.apart:
             heads = _count(config, self.apart)
             stored = (heads, stored[0] // heads, *stored[1:])
@@ -157,6 +160,8 @@ class Stored:
             tensor = tensor.flatten()
         if self.convolution and tensor.dim() > 1:  # (C, 1, W) -> (C, W)
             tensor = tensor.flatten(1)
+        if self.pointwise and tensor.dim() > 1:  # (out, in, 1) -> (out, in)
+            tensor = tensor[..., 0]
         heads, shares, axis = self._heads(config), self._shares(config), self.axis
         rows = [tensor.shape[axis] * share // sum(shares) // heads for share in shares]
         # (H, rows, …) -> (H·rows, …)
@@ -203,6 +208,8 @@ class Stored:
             tensor = tensor.view(self._among_ones(tensor.shape))
         if self.convolution and tensor.dim() > 1:
             tensor = tensor[:, None]
+        if self.pointwise and tensor.dim() > 1:
+            tensor = tensor[..., None]
         if self.apart:
             tensor = tensor.unflatten(0, (_count(config, self.apart), -1))
         tensor = (tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor).contiguous()

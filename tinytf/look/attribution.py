@@ -334,8 +334,8 @@ def _attention_or_feed_forward(stream: _Parts, step: Step, layer: int) -> _Parts
     step = trace.steps.at(step.name, layer)
     if not step.module:
         return _experts_parts(trace, position, step, layer)
-    parts, linear = _Parts(trace, position), Site(trace, step, layer).module
-    weight, of_heads, exchanged = _f64(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
+    parts, site = _Parts(trace, position), Site(trace, step, layer)
+    weight, of_heads, exchanged = _f64(site.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
     if of_heads:
         side_by_side = _f64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
         heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
@@ -346,7 +346,7 @@ def _attention_or_feed_forward(stream: _Parts, step: Step, layer: int) -> _Parts
     if exchanged:
         parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
     else:
-        parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", linear.bias, layer)
+        parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", site.module.bias, layer)
     return parts
 
 

@@ -230,9 +230,10 @@ def activated(trace: Trace, layer: int) -> Tensor:
 
 
 def output_weights(model: Transformer, layer: int) -> Tensor:
-    """The stored W₂ of a layer, (C, F)."""
-    linear: Any = model.blocks[layer].get_submodule(table_of(model.config).feed_forward.module)
-    weight: Tensor = linear.weight
+    """The W₂ of a layer, (C, F)."""
+    step = table_of(model.config).feed_forward
+    linear: Any = model.blocks[layer].get_submodule(step.module)
+    weight: Tensor = step.operation.matrix(linear)
     return weight
 
 

@@ -21,7 +21,22 @@ from tinytf.parts.positions import (
     make_projection,
     owns_keys,
 )
-from tinytf.parts.row import HEADS, KV, MAP, OF_HEADS, RESIDUAL, SCORES, VALUES, WIDE, Config, K, Q, Step, V
+from tinytf.parts.row import (
+    HEADS,
+    KV,
+    MAP,
+    OF_HEADS,
+    RESIDUAL,
+    SCORES,
+    VALUES,
+    WIDE,
+    Config,
+    K,
+    Q,
+    Step,
+    V,
+    grouped_words,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -100,6 +115,8 @@ class Attention(Part):
     heads before and after the softmax. ``attention_gate`` multiplies every number that a head gives by the
     ``gate_function`` of another, computed from the input of attention (Qiu et al. 2025); with ``gate_by_head`` there is
     one such number for each head (Laguna). ``out_norm`` norms what all heads give before the last matrix (BitNet).
+    ``qkv_groups`` are equal parts of a token that make as many equal parts of its queries, keys and values, each by a
+    matrix of its own (SqueezeBERT).
     """
 
     called = "attention"
@@ -122,6 +139,7 @@ class Attention(Part):
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
     k_bias: bool = leaf(True)
+    qkv_groups: int = leaf(1, POSITIVE)
     values_of_keys: bool = leaf(False, differs=True)
     shares_keys: bool = leaf(False, differs=True)
     o_bias: bool = leaf(True, differs=True)
@@ -155,6 +173,17 @@ class Attention(Part):
         of_distances = self.by_distance.distances
         if of_distances and (self.n_kv_heads != self.n_heads or self.latent.kv_rank):
             raise ConfigError(f"distances {of_distances} need a key head for each query head")
+        if self.qkv_groups > 1:
+            self._require_groups()
+
+    def _require_groups(self) -> None:
+        groups = self.qkv_groups
+        if self.latent.kv_rank or self.attention_gate or self.by_distance.distances:
+            raise ConfigError(f"qkv_groups {groups} needs attention without latent keys, gates and distances")
+        queries, keys = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+        for made in (queries, keys, self.n_kv_heads * (self.d_value or self.d_head)):
+            if made % groups:
+                raise ConfigError(f"queries, keys or values of {made} numbers are not divisible by qkv_groups {groups}")
 
     def _require_latent(self) -> None:
         rank, turned = self.latent.kv_rank, self.rotary.rope_width
@@ -173,6 +202,8 @@ class Attention(Part):
 
     def fit(self, d_model: int, causal: bool) -> None:
         super().fit(d_model, causal)
+        if d_model % self.qkv_groups:
+            raise ConfigError(f"d_model {d_model} is not divisible by qkv_groups {self.qkv_groups}")
         if self.positions == "sinusoidal_halves" and d_model < 4:
             raise ConfigError(f"d_model {d_model} is below 4, but sinusoidal_halves needs two frequencies")
         if self.positions.startswith("sinusoidal") and d_model % 2:
@@ -189,7 +220,11 @@ class Attention(Part):
         groups = f"{self.n_kv_heads:,} key-value head{'s' * (self.n_kv_heads > 1)} ({shared} query heads share one)"
         sides = f"{self.window:,} tokens" if causal else f"{self.window - 1:,} tokens to each side"
         rows = {
-            "attention": listed(f"{self.n_heads} heads", shared > 1 and groups),
+            "attention": listed(
+                f"{self.n_heads} heads",
+                shared > 1 and groups,
+                self.qkv_groups > 1 and f"matrices of {self.qkv_groups} groups",
+            ),
             "window": sides if self.window else "",
             "chunks": f"of {self.chunk:,} tokens" if self.chunk else "",
             "scores": listed(
@@ -411,8 +446,8 @@ def formulas(c: Config) -> dict[str, str]:
         "attn_in": read,
         "q_in": "q_a_norm" if c.q_rank else read,
         "v_in": "kv_a_norm" if _latent(c) else read,
-        "qkv_bias": " + b" if c.qkv_bias else "",
-        "k_bias": " + b" if c.qkv_bias and c.k_bias else "",
+        "qkv_bias": (" + b" if c.qkv_bias else "") + grouped_words(c.qkv_groups),
+        "k_bias": (" + b" if c.qkv_bias and c.k_bias else "") + grouped_words(c.qkv_groups),
         "o_in": "concat_norm" if c.out_norm else "concat",
         "o_bias": " + b" if c.o_bias else "",
         "scale": scale if c.attention_divisor else f"{scale} = {scored} / {c.score_divisor:.4g}",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import NO_FEED_FORWARD, has_ffn, make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
-from tinytf.parts.row import RESIDUAL, ROUTES, WIDE, Config, Step
+from tinytf.parts.row import RESIDUAL, ROUTES, WIDE, Config, Step, grouped_words, make_linear
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -106,8 +106,9 @@ class FeedForward(Part):
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
     both sides at the limit (gpt-oss). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two slopes
-    in each layer. ``act_norm`` norms the activated units (BitNet). ``mixture`` replaces it by experts. With ``d_ff`` 0
-    there is none.
+    in each layer. ``act_norm`` norms the activated units (BitNet). ``ffn_groups`` are equal parts of the input of each
+    matrix that make as many equal parts of its output, each by a matrix of its own (SqueezeBERT). ``mixture`` replaces
+    it by experts. With ``d_ff`` 0 there is none.
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0)
@@ -118,6 +119,7 @@ class FeedForward(Part):
     ffn_bias: bool = leaf(True)
     up_bias: bool = leaf(True)
     act_norm: bool = leaf(False)
+    ffn_groups: int = leaf(1, POSITIVE)
     mixture: Experts = field(default_factory=Experts)
 
     def require(self) -> None:
@@ -131,8 +133,17 @@ class FeedForward(Part):
             raise ConfigError(f"a layer without a feed-forward, d_ff 0, cannot have {self.mixture.experts} experts")
         if not self.up_bias and (not self.ffn_bias or self.mixture.experts):
             raise ConfigError("up_bias is false, but that needs ffn_bias, and a feed-forward without experts")
+        if self.ffn_groups > 1 and self.mixture.experts:
+            raise ConfigError(f"ffn_groups {self.ffn_groups} needs a feed-forward without experts")
+        if self.d_ff % self.ffn_groups:
+            raise ConfigError(f"d_ff {self.d_ff} is not divisible by ffn_groups {self.ffn_groups}")
         if self.mixture.experts and not self.mixture.d_expert:
             raise ConfigError(f"{self.mixture.experts} experts have no units: d_expert is 0")
+
+    def fit(self, d_model: int, causal: bool) -> None:
+        super().fit(d_model, causal)
+        if d_model % self.ffn_groups:
+            raise ConfigError(f"d_model {d_model} is not divisible by ffn_groups {self.ffn_groups}")
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.d_ff:
@@ -140,7 +151,12 @@ class FeedForward(Part):
         limited = f"limited to {self.glu_limit:g}, α {self.glu_alpha:g}"
         rows = {
             "widths": f"d_ff {self.d_ff}",
-            "feed-forward": listed(self.activation, self.gated and "gated", bool(self.glu_limit) and limited),
+            "feed-forward": listed(
+                self.activation,
+                self.gated and "gated",
+                bool(self.glu_limit) and limited,
+                self.ffn_groups > 1 and f"matrices of {self.ffn_groups} groups",
+            ),
             "norm": "on the activated units too" if self.act_norm else "",
             "biases": ("feed-forward" if self.up_bias else "the feed-forward's last matrix") if self.ffn_bias else "",
         }
@@ -172,11 +188,11 @@ def _normed(c: Config) -> bool:
 
 
 def _ffn(o: "ModuleType", c: Config) -> Any:
-    return o.Linear(c.ffn_bias)
+    return make_linear(o, c.ffn_bias, c.ffn_groups)
 
 
 def _up(o: "ModuleType", c: Config) -> Any:
-    return o.Linear(c.ffn_bias and c.up_bias)
+    return make_linear(o, c.ffn_bias and c.up_bias, c.ffn_groups)
 
 
 def _expert(o: "ModuleType", c: Config) -> Any:
@@ -298,6 +314,7 @@ def formulas(c: Config) -> dict[str, str]:
     """The words that fill each placeholder in the formulas of these rows."""
     no_dense = "this layer has experts instead of one feed-forward; see expert.hidden" if _mixed(c) else NO_FEED_FORWARD
     bias, read = c.ffn_bias, "mid" if c.norm_order == "output" else "n"
+    groups = grouped_words(c.ffn_groups)
     of_router = "experts take what the router reads in this model; see ffn.router"
     of_experts = "the weights multiply the inputs of experts in this model; see expert.in"
     return {
@@ -309,9 +326,9 @@ def formulas(c: Config) -> dict[str, str]:
         "no_expert_added": of_experts if _mixed(c) else _NO_EXPERTS,
         "w_up": "W_up" if c.gated else "W₁",
         "w_down": "W_down" if c.gated else "W₂",
-        "ffn_bias_1": " + b₁" if bias and c.up_bias else "",
-        "ffn_bias_g": " + b" if bias and c.up_bias else "",
-        "ffn_bias_2": " + b₂" if bias else "",
+        "ffn_bias_1": (" + b₁" if bias and c.up_bias else "") + groups,
+        "ffn_bias_g": (" + b" if bias and c.up_bias else "") + groups,
+        "ffn_bias_2": (" + b₂" if bias else "") + groups,
         "act": _act_words(c),
         "no_dense": no_dense,
         "down_in": "act_norm" if c.act_norm else "act",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, Part, choice, leaf, listed
-from tinytf.parts.row import HEADS, KV, MAP, SCORES, Config, K, Predicate, Q, Step
+from tinytf.parts.row import HEADS, KV, MAP, SCORES, Config, K, Predicate, Q, Step, make_linear
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -169,12 +169,12 @@ class Growth(Part):
 
 def make_projection(o: "ModuleType", c: Config) -> Any:
     """The operation that projects to queries, keys or values."""
-    return o.Linear(c.qkv_bias)
+    return make_linear(o, c.qkv_bias, c.qkv_groups)
 
 
 def make_keys(o: "ModuleType", c: Config) -> Any:
     """The operation that projects to keys, which may lack the bias of queries and values."""
-    return o.Linear(c.qkv_bias and c.k_bias)
+    return make_linear(o, c.qkv_bias and c.k_bias, c.qkv_groups)
 
 
 def _rotary(c: Config) -> bool:

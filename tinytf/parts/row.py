@@ -13,6 +13,17 @@ Predicate = Callable[[Config], bool]
 Make = Callable[["ModuleType", Config], Any]
 """Makes a configuration's operation; takes the module of operations, which imports torch, as an argument."""
 
+
+def make_linear(operations: "ModuleType", bias: bool, groups: int) -> Any:
+    """The operation of a linear map: with one matrix, or one for each of several ``groups`` of numbers."""
+    return operations.GroupedLinear(bias, groups) if groups > 1 else operations.Linear(bias)
+
+
+def grouped_words(groups: int) -> str:
+    """The end of the formula of such a map."""
+    return f", in {groups} groups" if groups > 1 else ""
+
+
 WIDE = ("token", "d_model")
 EMBEDDED, SUMMED, HEAD = ("token", "<embedded>"), ("token", "<summed>"), ("token", "<head>")
 """The axes of token embeddings, of their sum with positions and types, and of the hidden states that are unembedded."""

@@ -119,7 +119,7 @@ class Site:
     @property
     def weight(self) -> Tensor:
         """The matrix of a linear map, (out, in); for a tied head, the token table."""
-        weight = self.module.weight
+        weight: Tensor | None = self.operation.matrix(self.module)
         return self.trace.model.unembedding if weight is None else weight
 
     def derive(self, heads: tuple[int, ...] | None = None) -> Tensor:

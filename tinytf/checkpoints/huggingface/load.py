@@ -101,6 +101,7 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     HUNYUAN_MOE,
     MELLUM,
 )
+from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.huggingface.text_parts import (
     COSMOS3,
@@ -132,7 +133,7 @@ FAMILIES: Mapping[str, Family] = {
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
         XLM, FLAUBERT, IBERT, BERT_GENERATION,
         ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER, REMBERT,
-        SPLINTER, VISUAL_BERT, LUKE,
+        SPLINTER, VISUAL_BERT, LUKE, SQUEEZEBERT,
         DEBERTA, DEBERTA_V2,
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE,

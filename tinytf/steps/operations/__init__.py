@@ -15,6 +15,7 @@ from tinytf.steps.operations.disentangled import ByDistance, Table
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
 from tinytf.steps.operations.gain import Gain
+from tinytf.steps.operations.grouped_linear import GroupedLinear
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
@@ -71,6 +72,7 @@ __all__ = [
     "Fade",
     "FadeAtRate",
     "Gain",
+    "GroupedLinear",
     "Grow",
     "HeadLinear",
     "HeadNorm",

@@ -250,6 +250,10 @@ class Operation(ABC):
         """The parameters of ``step``, including those that this model lacks, with the reason."""
         return ()
 
+    def matrix(self, module: Any) -> Any:
+        """The whole matrix (out, in) of a linear map; None where it has none of its own."""
+        return module.weight
+
     @abstractmethod
     def code(self, site: Site) -> str:
         """The step as lines of PyTorch, from its inputs (``site.names``) and ``operands``; T is the number of tokens.
