@@ -1,6 +1,7 @@
 """Two runs in step: every figure beside float64 numpy on two whole traces, and what cannot be compared."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from architectures import KINDS, asked, config_of, encoding_of, lively
 from caught_gradients import model_of
 
 from tinytf.compare.difference import Difference, parse_head
+from tinytf.compare.dumps.read import open_dump
 from tinytf.compare.measures import moved_weights
 from tinytf.errors import AddressError, UsageError
 from tinytf.loading import Model, load
@@ -298,3 +300,20 @@ def test_the_method_of_a_model_compares_texts_and_models() -> None:
     assert (found.attention.layer, found.attention.head) == (1, 2)
     with pytest.raises(UsageError, match="split the text differently"):
         model.diff("The cat sat", load("tiny-encoder", device="cpu"))
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.9, None), (1.5, "logits")])
+def test_probabilities_differ_only_where_logits_do(share: float, first: str | None, tmp_path: Path) -> None:
+    """They multiply the error of the logits by as much as these are large, which is no difference of its own."""
+    model = load("tiny")
+    trace = model.trace("The cat sat")
+    logits = np.stack([trace.logits_at(at).numpy() for at in range(3)])
+    row = min(logits, key=lambda one: softmax(one).max())  # the least certain
+    row[row.argmax()] -= share * 1e-4 * np.abs(row).max()
+    np.savez(tmp_path / "a.npz", input_ids=np.array(trace.encoding.ids), logits=logits)
+    found = model.diff("The cat sat", open_dump(tmp_path / "a.npz"))
+    probabilities = found.steps[-1]
+    assert (probabilities.name, probabilities.relative > 1e-4) == ("probs", True)
+    assert (found.first and found.first.name, found.worst and found.worst.name) == (
+        (None, "logits") if first is None else (first, "probs")
+    )

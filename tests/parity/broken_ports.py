@@ -688,6 +688,16 @@ BROKEN: dict[str, Port] = {
         _FIRST_ATTENTION,
         "hides the token itself",
     ),
+    "nothing seen by the first token": Port(
+        "smollm2",
+        _in(
+            _LLAMA,
+            _ATTENTION,
+            _attention(lambda q, k, v, mask: (q, k, v, torch.full(q.shape[-2:-1] * 2, -torch.inf).triu()[None, None])),
+        ),
+        _FIRST_ATTENTION,
+        "sees nothing is NaN",
+    ),
     "a token ahead seen": Port(
         "smollm2",
         _in(

@@ -4,6 +4,7 @@ Each attempt is a formula, so that the run can be continued with it. Shapes: T t
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,7 +68,25 @@ class Attempt:
 
 
 def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
-    """Attempts at a step; some are solved for from ``theirs``, its numbers in the other program, if these are known."""
+    """Attempts at a step; some are solved for from ``theirs``, its numbers in the other program, if these are known.
+
+    Here a query that sees no key has weights of 0; elsewhere they may be NaN, which is tried too.
+    """
+    for attempt in _attempts(site, theirs):
+        yield attempt
+        if isinstance(site.operation, Mask) and _leaves_nothing(attempt, site):
+            words = f"{attempt.words}, and the softmax of a query that sees nothing is NaN"
+            yield replace(attempt, words=words, also=(*attempt.also, (Softmax, lambda one: one.input().softmax(-1))))
+
+
+def _leaves_nothing(attempt: Attempt, site: Site) -> bool:
+    """Whether a mistake of a mask hides all keys from a query."""
+    with suppress(RuntimeError, IndexError):
+        return bool(attempt.wrong(site).isneginf().all(-1).any())
+    return False
+
+
+def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     operation = site.operation
     if isinstance(operation, Norm):
         yield from _of_norm(site, theirs)

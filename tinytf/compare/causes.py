@@ -102,7 +102,7 @@ class Evidence:
             theirs = self.theirs(place, trace)
             if theirs is not None and place in self.allowed:
                 return token_error(trace.step(*place), theirs, trace.steps.at(*place)) > self.allowed[place]
-            return theirs is not None and compared_with(trace, place, theirs).relative > self.tolerance
+            return theirs is not None and compared_with(trace, place, theirs).differs(self.tolerance)
         return True  # the steps after a mistake may have other shapes
 
     def after(self, place: StepKey, order: Mapping[StepKey, int]) -> list[StepKey]:

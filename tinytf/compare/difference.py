@@ -188,7 +188,7 @@ class Difference(Report):
     @property
     def first(self) -> StepComparison | None:
         """The first step that differs beyond the tolerance; of a generation, the first of the first token that does."""
-        differing = [step for step in self.steps if step.relative > self.tolerance]
+        differing = [step for step in self.steps if step.differs(self.tolerance)]
         return (
             min(differing, key=lambda step: step.begins or 0, default=None)
             if self.passes
@@ -208,8 +208,8 @@ class Difference(Report):
 
     @property
     def worst(self) -> StepComparison | None:
-        """The step whose relative difference is the largest."""
-        return max(self.steps, key=lambda step: step.relative, default=None)
+        """The step whose relative difference is the largest, apart from one that only follows from others."""
+        return max(self.steps, key=lambda step: (not step.follows, step.relative), default=None)
 
     @property
     def equal(self) -> bool:

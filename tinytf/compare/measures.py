@@ -39,10 +39,11 @@ class StepComparison(Data):
     finite; ``unlike`` counts these. ``cosine`` is between the finite numbers of a token, averaged over the tokens.
     ``kl`` is KL(first ‖ second) in nats, averaged over the positions, for logits and probabilities only.
     ``note`` says what was done to the numbers of a dump. It ``begins`` at the first token that differs by more than the
-    tolerance; None where none does.
+    tolerance; None where none does. It ``follows`` where it was computed here, from numbers that are the same on both
+    sides within the tolerance.
     """
 
-    LESS: ClassVar = ("step",)
+    LESS: ClassVar = ("step", "follows")
     ALSO: ClassVar = ("head",)
 
     name: str
@@ -59,6 +60,11 @@ class StepComparison(Data):
     note: str = ""
     unlike: int = 0
     begins: int | None = None
+    follows: bool = False
+
+    def differs(self, tolerance: float) -> bool:
+        """Whether it differs by more: probabilities do only where logits do, whose error they multiply."""
+        return self.relative > tolerance and not self.follows
 
     @property
     def head(self) -> int | None:
@@ -86,8 +92,9 @@ class Sums:
         difference = (a - b).abs()
         finite = bool(difference.max().isfinite())
         if not finite:
-            # Equal where both are −∞.
-            difference = torch.where(a == b, 0.0, difference).nan_to_num(nan=math.inf, posinf=math.inf)
+            # Equal where both are −∞, or both NaN.
+            equal = (a == b) | (a.isnan() & b.isnan())
+            difference = torch.where(equal, 0.0, difference).nan_to_num(nan=math.inf, posinf=math.inf)
             self.unlike += int(difference.isinf().sum())
         flat = int(difference.argmax())
         if float(difference.flatten()[flat]) > self.largest:
@@ -283,11 +290,13 @@ class Ends:
         mean = total / len(self.rows)
         sums[shares.name] = probs
         divergences = {logits: mean, shares.name: mean}
-        compared = (
-            step_sums.compared(name, None, divergences.get(name), tolerance=tolerance)
+        compared = [
+            self._at_positions(step_sums.compared(name, None, divergences.get(name), tolerance=tolerance))
             for name, step_sums in sums.items()
-        )
-        return tuple(map(self._at_positions, compared)), tuple(positions)
+        ]
+        if not any(step.differs(tolerance) for step in compared[:-1]):
+            compared[-1] = replace(compared[-1], follows=True)
+        return tuple(compared), tuple(positions)
 
     def _at_positions(self, step: StepComparison) -> StepComparison:
         """With positions of the text in place of numbers of rows."""

@@ -161,7 +161,7 @@ class Walk:
             self.ends = Ends(self.sides, both, self.alignment, rows)
             steps, self.positions = self.ends.compare(self.tolerance)
             self.steps += steps
-            different = next((step for step in steps if step.relative > self.tolerance), None)
+            different = next((step for step in steps if step.differs(self.tolerance)), None)
             theirs = getattr(self.sides[1], "logits", None)
             if different is not None and self.differing is None and theirs is not None and different.name == "logits":
                 self.differing = _Differing(("logits", None), theirs[0], False)
@@ -198,7 +198,7 @@ class Walk:
                 if self.differing is not None:
                     continue
                 factors = [part.factors[name] for part in dumps if name in part.factors]
-                place, differs = (step.name, layer), compared.relative > self.tolerance
+                place, differs = (step.name, layer), compared.differs(self.tolerance)
                 if factors:
                     self.rescaled = Rescaled(name, factors[0])
                     self.unscaled = _Differing(place, None if b is None else b / factors[0], False)
@@ -226,7 +226,7 @@ class Walk:
         """
         (first, dumped), at = self.sides, self.differing
         if isinstance(dumped, DumpSide) and dumped.dump.passes and self.rescaled is None:
-            differing = [step for step in self.steps if step.relative > self.tolerance]
+            differing = [step for step in self.steps if step.differs(self.tolerance)]
             earliest = min(differing, key=lambda step: step.begins or 0, default=None)
             at = at if earliest is None else _Differing(self._place(earliest.name), torch.empty(0), False)
         if at is None and floor is not None and floor.bug is not None:

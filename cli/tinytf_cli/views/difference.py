@@ -265,7 +265,8 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     if (heads := report.attention) is not None and (distances := heads.apart[heads.layer]) is not None:
         name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(distances[heads.head], "%.3f")
         comparison = "" if display.head else ", more than in any other head"
-        yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{comparison}"])
+        if math.isfinite(distances[heads.head]):
+            yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{comparison}"])
 
 
 def _cause(report: Difference) -> Iterator[Block]:
@@ -372,7 +373,7 @@ def _steps(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     if not steps:
         return
     yield Heading("steps", f"relative: in units of the largest number of that token; tolerance {limit:.0e}")
-    shares = [min(1.0, step.relative) if step.relative > limit else 0.0 for step in steps]
+    shares = [min(1.0, step.relative) if step.differs(limit) else 0.0 for step in steps]
     form = one_form(step.relative for step in steps)
     divergence = Column("KL", figures([step.kl for step in steps]), "right")
     numbers = [str(step.token) if runs.token(step) else "" for step in steps]
@@ -516,7 +517,7 @@ def _limit(report: Difference) -> Iterator[Block]:
     limit, steps = report.fail_over, report.steps
     if limit is None:
         return
-    over = [step for step in steps if step.relative > limit]
+    over = [step for step in steps if step.differs(limit)]
     words = f"no step differs by more than {limit:g} of a token's largest number"
     if report.worst is None:
         words = "no step can be compared"

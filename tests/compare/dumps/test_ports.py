@@ -18,6 +18,7 @@ from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.compare.difference import Difference
 from tinytf.compare.dumps.read import open_dump
 from tinytf.errors import DumpError, UsageError
+from tinytf.loading import load
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
 
@@ -192,3 +193,25 @@ def test_a_norm_of_transformer_lens_is_before_its_gain_and_no_mistake(folder: Pa
     assert [one.name for one in found.steps] == ["L0.q"]
     (norm,) = found.incomparable
     assert (norm.name, "before gain and bias" in norm.why) == ("L0.norm1", True)
+
+
+@pytest.mark.parametrize("hidden", [-np.inf, -1e30], ids=["-inf", "a large number"])
+def test_a_softmax_of_nothing_is_nan_elsewhere(hidden: float, tmp_path: Path) -> None:
+    """Where hidden scores are −∞ the first token has NaN, with a large number equal weights: either is explained."""
+    model = load("tiny")
+    trace = model.trace("The cat sat on the mat.")
+    scores = trace["L0.scaled"].double().numpy()
+    scores = np.where(np.tri(scores.shape[-1], k=-1) > 0, scores, hidden)
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = powers / powers.sum(-1, keepdims=True)
+    own = {name: trace[name].numpy() for name in ("L0.q_rot", "L0.k_rot", "L0.v")}
+    numbers = {**own, "L0.weights": weights, "L0.head_out": weights @ own["L0.v"]}
+    np.savez(tmp_path / "port.npz", input_ids=np.array(trace.encoding.ids), **numbers)
+    found = model.diff("The cat sat on the mat.", open_dump(tmp_path / "port.npz")).cause
+    assert found is not None
+    assert (found.step, found.explained, found.later) == ("L0.masked", 1, 1)
+    ends = (
+        "and the softmax of a query that sees nothing is NaN" if np.isinf(hidden) else "by a large number instead of −∞"
+    )
+    assert found.words == f"the mask hides the token itself, {ends}"

@@ -161,7 +161,8 @@ def distance(tensor: Tensor, like: Tensor) -> float:
     """The largest difference, relative to our largest number; infinite where one side alone is not finite."""
     kind = torch.promote_types(torch.promote_types(tensor.dtype, like.dtype), torch.float32)
     a, b = tensor.to(like.device, kind), like.to(kind)
-    differences = torch.where(a == b, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    equal = (a == b) | (a.isnan() & b.isnan())
+    differences = torch.where(equal, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     finite = b[b.isfinite()]
     scale = float(finite.abs().max()) if finite.numel() else 1.0
     return float(differences.max()) / (scale or 1.0) if differences.numel() else 0.0
