@@ -465,6 +465,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "causal bert-generation": lambda: _bert_generation(is_decoder=True, tie_word_embeddings=False),
     "nomicbert": lambda: _classes("NomicBert", "MaskedLM", _BERT, hidden_act="gelu", layer_norm_eps=1e-3),
+    "nomicbert, stretched by yarn": lambda: _classes("NomicBert", "MaskedLM", _BERT, rope_parameters=_YARN),
     "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", _BERT, **_LABELS),
     "roberta of jina": lambda: _classes("JinaEmbeddingsV3", "MaskedLM", _BERT, type_vocab_size=2, hidden_act="relu"),
     "roberta of jina with classes": lambda: _classes("JinaEmbeddingsV3", "SequenceClassification", _BERT, **_LABELS),

@@ -17,9 +17,9 @@ JINA_V3 = replace(
     only={"use_qk_norm": (False,)},
     fixed={**BERT.fixed, "positions": "rotary"},
     settings=(
-        rope(20_000.0),
         Key("head_dim", "d_head", 0),
         *BERT.settings[:-1],
+        rope(20_000.0),
         mlm_head("lm_head.dense.weight", "gelu"),
     ),
     stored={
@@ -64,10 +64,10 @@ GTE = replace(
     needs=(),
     fixed={**BERT.fixed, "positions": "rotary", "gated": True, "up_bias": False},
     settings=(
-        rope(160_000.0),
         Key("head_dim", "d_head", 0),
         Key("type_vocab_size", "n_token_types", 1),
         *(setting for setting in BERT.settings[:-1] if getattr(setting, "name", "") != "type_vocab_size"),
+        rope(160_000.0),
         mlm_head("lm_head.dense.weight", "gelu"),
     ),
     stored={

@@ -164,7 +164,7 @@ NOMIC_BERT = replace(
         "positions": "rotary",
         "gated": True,
     },
-    settings=(rope(1_000.0), Key("head_dim", "d_head", 0), *BERT.settings),
+    settings=(Key("head_dim", "d_head", 0), *BERT.settings, rope(1_000.0)),
     harmless=("rotary_emb_fraction",),
     stored={
         **{name: layout for name, layout in BERT.stored.items() if not name.startswith(("blocks.", "embed.positions"))},
