@@ -54,6 +54,13 @@ def test_a_sweep_over_experts_finds_what_each_does_alone(model: Model) -> None:
     assert swept.kl.numel() == len(swept.names)
 
 
+def test_experts_above_a_dense_layer_are_swept() -> None:
+    config = config_of("experts, two a token", by_layer=(("experts", (0, 5)),))
+    swept = asked(lively(config)).ablation_sweep(TEXT, "experts")
+    assert swept.check.holds
+    assert swept.names == tuple(f"L1E{number}" for number in range(5))
+
+
 def test_a_trace_without_an_expert_adds_up_and_its_gradients_are_by_the_formulas(model: Model) -> None:
     number = used_expert(model)
     without = model.without(f"L1E{number}")

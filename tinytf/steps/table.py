@@ -239,7 +239,7 @@ class StepTable:
         """The name of the step that the sum over experts adds up; empty in a model without experts."""
         from tinytf.steps.operations import SumExperts
 
-        sums = (step for step in self.layer_steps if isinstance(step.operation, SumExperts))
+        sums = (step for step, _ in self.rows if isinstance(step.operation, SumExperts))  # a dense layer has a ffn too
         return next((step.inputs[0] for step in sums), "")
 
     @cached_property
