@@ -44,6 +44,14 @@ ARCHITECTURES = {
         n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
         experts=8, experts_per_token=2, d_expert=64, d_shared=64, router="sigmoid", choice_bias=True,
     ),
+    "LongCat-Flash": _LLAMA.but(
+        n_layers=3, d_value=32, rope_width=16, q_rank=64, kv_rank=64, kv_scale=2.0, experts_per_token=2, d_expert=64,
+        identity_experts=2, choice_bias=True, routes_renormed=False,
+        by_layer=(
+            ("mixer", ("attention", "attention", "none")), ("n_heads", (8, 8, 0)), ("n_kv_heads", (8, 8, 0)),
+            ("d_head", (48, 48, 0)), ("experts", (0, 0, 8)), ("shortcut", (False, False, True)),
+        ),
+    ),
     "Qwen2-MoE": _LLAMA.but(
         experts=8, experts_per_token=2, d_expert=64, d_shared=64, shared_gate=True, routes_renormed=False
     ),

@@ -328,6 +328,7 @@ class ModelConfig(Part):
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
             "expert": self.experts,
+            "learned expert": max(0, self.experts - self.identity_experts),
             "d_expert": self.d_expert,
             "d_layer_input": self.d_layer_input,
             "d_shared": self.d_shared,

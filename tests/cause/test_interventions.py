@@ -86,6 +86,8 @@ def without(model: Transformer, name: str) -> Transformer:
     out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith("down")] if ffn else []  # each expert
     if rest == "" and hasattr(block, "ple"):
         block.ple.out.weight.zero_()  # what the layer's own embeddings add
+    if model.config.identity_experts and model.config.at(int(layer)).experts:  # experts without matrices
+        block.ffn.sum.register_forward_hook(lambda _, args, result: torch.zeros_like(result))
     for part, linears in (("attn", [mixer.o] if mixer else []), ("ffn", out_of_ffn)):
         for parameter in (one for linear in linears if rest in ("", part) for one in linear.parameters()):
             parameter.zero_()
@@ -219,7 +221,7 @@ def test_patching_everything_is_the_clean_run_to_the_last_bit(kind: str) -> None
         pytest.skip("its layers take embeddings of the text beside the stream")
     clean, corrupt = traced(model, 5), traced(model, 6)
     everything = ["L0.in", "L0H*", "L1H*", "L*.attn", "L*.ffn", "L*.in", "L*.out"]
-    for at in (["L0.in"], everything, ["L1.out"]):
+    for at in (["L0.in"], everything, [f"L{model.config.n_layers - 1}.out"]):
         found = patch(clean, corrupt, at, answer=3, versus=4)
         assert found.recovered == 1.0
         assert found.difference == found.contrast.clean

@@ -268,6 +268,10 @@ WRITTEN = {
         "Kimi Linear",
         config_of("kimi delta, a decay for each channel before latent attention without positions", norm_eps=1e-5),
     ),
+    "longcat flash": (
+        "LongCat-Flash",
+        config_of("longcat, a shortcut around two layers to experts, some without matrices", norm_eps=1e-5),
+    ),
     "recurrent gemma": (
         "RecurrentGemma",
         config_of("griffin, gated linear recurrences before attention", rope_width=4, window=5, context=2**20),

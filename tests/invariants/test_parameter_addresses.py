@@ -145,6 +145,15 @@ def test_an_expert_has_its_matrices_and_its_column_of_the_router() -> None:
     assert torch.equal(trace["L*E1-3.ffn.W_router"][1, 2], trace["L1E3.ffn.W_router"])
 
 
+def test_an_expert_that_only_passes_on_has_a_column_of_the_router_alone() -> None:
+    kind = "longcat, a shortcut around two layers to experts, some without matrices"
+    trace = record(lively(config_of(kind)), encoding_of([1, 2, 3]))
+    assert trace["L2E4.ffn.W_router"].shape == (24,)
+    assert trace["L2E*.expert.W_up"].shape == (3, 24, 9)
+    with pytest.raises(AddressError, match="there is no learned expert 4: the model has 3 learned experts, 0 to 2"):
+        trace["L2E4.expert.W_up"]
+
+
 def test_layers_and_heads_are_stacked_in_front() -> None:
     trace = record(lively(config_of("llama, grouped")), encoding_of([1, 2, 3]))
     assert trace["L*H*.W_Q"].shape == (2, 4, 24, 6)

@@ -195,6 +195,12 @@ def _kimi_linear(**settings: Any) -> nn.Module:
                                      "moe_intermediate_size": 16, "pad_token_id": 0, **settings})  # fmt: skip
 
 
+def _longcat(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
+    experts = {"n_routed_experts": 5, "zero_expert_num": 3, "moe_topk": 4, "expert_ffn_hidden_size": 9}
+    odd = {**_WIDTHS, "num_hidden_layers": 4, "num_key_value_heads": H, "kv_lora_rank": 7, "head_dim": 6}
+    return _decoder("LongcatFlash", kind, **{**odd, **experts, "ffn_hidden_size": F, **settings})
+
+
 def _recurrent_gemma(**settings: Any) -> nn.Module:
     return _decoder("RecurrentGemma", hidden_activation="gelu", pad_token_id=0, **settings)
 
@@ -796,6 +802,15 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         n_shared_experts=2,
         mlp_layer_types=["sparse", "dense", "sparse"],
     ),
+    "longcat flash": lambda: _longcat(),
+    "longcat flash, every expert with matrices, and scaled positions": lambda: _longcat(
+        zero_expert_num=0,
+        num_hidden_layers=2,
+        routed_scaling_factor=1.0,
+        tie_word_embeddings=True,
+        rope_parameters={**_YARN, "mscale_all_dim": 0.7},
+    ),
+    "longcat flash, without a head": lambda: _longcat("Model", num_hidden_layers=2),
     "recurrent gemma": lambda: _recurrent_gemma(num_key_value_heads=1),
     "recurrent gemma, wider states, biases, and attention first": lambda: _recurrent_gemma(
         lru_width=2 * C,
@@ -1075,7 +1090,7 @@ class Pair:
     @property
     def split(self) -> int:
         """How many of our layers are one of theirs."""
-        return 2 if self.theirs.config.model_type == "falcon_h1" else 1
+        return {"falcon_h1": 2, "longcat_flash": 3}.get(self.theirs.config.model_type, 1)
 
 
 def last_states(model: Transformer, hidden: Tensor) -> Tensor:

@@ -129,7 +129,9 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, m
 def test_the_stream_patched_everywhere_gives_the_other_run(model) -> None:
     needs_choice(model)
     answer, versus = (0, 1) if model.config.labels else (7, 21)
-    whole = 0 if model.config.at(1).norm_below else 1  # a layer that takes nothing beside the stream
+    norms = [block.norms for block in model.config.blocks]
+    beside = any(norm.norm_below or norm.shortcut for norm in norms)
+    whole = 0 if beside else 1  # a layer above which nothing is taken beside the stream
     found = model.patch(TEXT, OTHER, f"L{whole}.in", answer=answer, versus=versus)
     assert found.recovered == pytest.approx(1.0, abs=1e-9)
     assert all(check.holds for check in found.checks)

@@ -63,6 +63,8 @@ class Group(NamedTuple):
 class Stored:
     """Where one of our modules is stored, with ``{n}`` for the layer, and the layout of its tensors there.
 
+    ``{s}`` is the number of our layer among those that are stored as one.
+
     Our tensor is part number ``part`` of a stored tensor whose ``axis`` is divided among ``parts``, in proportion to
     these fields of the configuration. The parts follow one another, or, with ``by_head``, repeat within every head:
     (head, part, rows). With ``paired``, the rows of a head that RoPE rotates are stored as adjacent pairs (0, W/2),
@@ -79,7 +81,8 @@ class Stored:
     name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
     that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
     ``convolution`` are (channels, 1, width), those of a ``pointwise`` one (out, in, 1); ``among_ones`` counts the axes
-    of length 1 around a vector. ``beside`` are constants, by their names, that must be written with it.
+    of length 1 around a vector. ``beside`` are constants, by their names, that must be written with it. ``unread``
+    names the field that counts rows beyond ours, zeros where we write them.
     The weight of a ``rate`` is stored as −e^A for our A; ``tiled`` query heads take turns, the first of each key-value
     head before all second ones. These two are only read.
     """
@@ -109,12 +112,15 @@ class Stored:
     tiled: bool = False
     expert: int | None = None
     rows: int = 0
+    unread: str = ""
     instead: "Stored | None" = None
 
     def stored_shape(self, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
         """The shape of the stored tensor for our tensor of this ``shape``."""
         shares, axis = self._shares(config), self.axis
         stored = (*shape[:axis], shape[axis] * sum(shares) // shares[self.part], *shape[axis + 1 :])
+        if self.unread:
+            stored = (stored[0] + _count(config, self.unread), *stored[1:])
         if self.by_row:
             return (_count(config, self.by_row), stored[0] // _count(config, self.by_row))
         if any(self.among_ones):
@@ -153,6 +159,8 @@ class Stored:
     def read(self, stored: Tensor, config: ModelConfig, kind: str = "weight") -> Tensor:
         """Our tensor from the stored one, a ``weight`` or a ``bias``: a view of it where possible."""
         tensor = stored.unflatten(0, (config.experts, -1)) if self.stacked else stored
+        if self.unread:
+            tensor = tensor[: len(tensor) - _count(config, self.unread)]
         tensor = tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor
         if self.apart:  # (H, rows, C) -> (H·rows, C)
             tensor = tensor.flatten(0, 1)
@@ -202,6 +210,8 @@ class Stored:
         heads, axis = self._heads(config), self.axis
         by_head = [piece.unflatten(axis, (heads, -1)) for piece in pieces]
         tensor = torch.cat(by_head, dim=axis + 1).flatten(axis, axis + 1)
+        if self.unread:
+            tensor = torch.cat((tensor, tensor.new_zeros(_count(config, self.unread), *tensor.shape[1:])))
         if self.by_row:
             tensor = tensor.unflatten(0, (_count(config, self.by_row), -1))
         if any(self.among_ones):
@@ -214,6 +224,10 @@ class Stored:
             tensor = tensor.unflatten(0, (_count(config, self.apart), -1))
         tensor = (tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor).contiguous()
         return tensor.flatten(0, 1) if self.stacked else tensor
+
+    def within(self, number: int) -> "Stored":
+        """The place in the layer with this ``number`` among those that are stored as one."""
+        return replace(self, module=self.module.replace("{s}", str(number)))
 
     def named(self, layer: str, kind: str) -> str:
         """The stored name of the module's ``weight`` or ``bias`` in one layer."""
@@ -319,11 +333,16 @@ class FamilyTable:
 
     def pairs_as(self, config: ModelConfig) -> bool:
         """Whether a stored layer is as many of ours as in a model of this configuration."""
-        return self.split == 1 + any(block.norms.norm_below for block in config.blocks)
+        norms = [block.norms for block in config.blocks]
+        return self.split == 1 + any(norm.norm_below for norm in norms) + 2 * any(norm.shortcut for norm in norms)
 
     def stored_layer(self, layer: int, config: ModelConfig) -> int:
         """The number under which one of our layers is stored."""
         return config.group_of(layer) // self.split
+
+    def _layer_word(self, layer: str, config: ModelConfig | None) -> str:
+        """The number, as a word, under which one of our layers is stored; empty outside the layers."""
+        return layer if not layer or config is None else str(self.stored_layer(int(layer), config))
 
     def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
         """Our configuration from the keys of a file and the stored tensors."""
@@ -345,10 +364,11 @@ class FamilyTable:
         Layers that share their weights in ``config`` are stored under the numbers of their groups.
         """
         module, _, kind = parameter.rpartition(".")
-        name, layer = _split_layer(module)
-        if layer and config is not None:
-            layer = str(self.stored_layer(int(layer), config))
+        name, ours = _split_layer(module)
         layout = self.stored[name]
+        layer = self._layer_word(ours, config)
+        if "{s}" in layout.module:
+            layout = layout.within(int(ours) % self.split)
         if layout.of_layers and config is not None:
             layout = replace(layout, part=int(layer), parts=("switch",) * config.n_layers)
         if kind == "weight":
@@ -362,9 +382,11 @@ class FamilyTable:
     ) -> list[tuple[str, Stored]]:
         """Stored names and layouts: of ``instead`` if ``stored``; else one, or one for each of ``count`` experts."""
         name, layout = self.place(parameter, config)
-        module, _, kind = parameter.rpartition(".")
-        if layout.instead is not None and (other := layout.instead.named(_split_layer(module)[1], kind)) in stored:
-            return [(other, layout.instead)]
+        if (other := layout.instead) is not None:
+            module, _, kind = parameter.rpartition(".")
+            instead = other.named(self._layer_word(_split_layer(module)[1], config), kind)
+            if instead.replace("{e}", "0") in stored:
+                name, layout = instead, other
         if "{e}" not in name:
             return [(name, layout)]
         rows = _count(config, layout.by_row) if layout.by_row else 0

@@ -34,7 +34,6 @@ _KINDS = {
     "a block of attention that several layers share": "zamba zamba2",
     "a delta rule with a decay for every channel": "bailing_hybrid",
     "several residual streams that predict each other (AltUp)": "gemma3n gemma3n_text",
-    "two attentions and two feed-forwards in a layer, beside experts": "longcat_flash",
 }
 
 

@@ -17,6 +17,7 @@ from tinytf.lessons import NAMES, TEXTS
 from tinytf.lessons.lesson import Asker, Lesson, LiveTable, Map, Question
 from tinytf.loading import Model
 from tinytf.model.without import removable
+from tinytf.parts.block import BlockConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.softmax import probabilities
@@ -29,6 +30,11 @@ from tinytf.training.pace import Pace
 Numbers = NDArray[np.float64]
 _LAST = 8
 """Positions at the end of a text whose predictions are compared."""
+
+
+def _lacks_parts(block: BlockConfig) -> bool:
+    """Whether a layer lacks a norm or feed-forward of its own."""
+    return block.norms.norm_below or block.norms.shortcut or not block.feed_forward.d_ff
 
 
 class Live:
@@ -51,7 +57,7 @@ class Live:
                 f"one lesson is about {missing[0]}, which this model lacks",
                 "choose a model that nothing was left out of",
             )
-        if any(block.norms.norm_below or not block.feed_forward.d_ff for block in model.config.blocks):
+        if any(_lacks_parts(block) for block in model.config.blocks):
             raise UsageError(
                 "lessons are about layers with a norm, attention and a feed-forward each, which this model lacks",
                 "choose a model whose layers are alike",

@@ -121,7 +121,8 @@ class Attribution(Report):
         """The heads' parts as a map (layers, heads), float64; NaN where a layer has fewer heads."""
         heads = [part for part in self.parts if part.kind == "head"]
         indices = torch.tensor([(part.layer or 0, part.head or 0) for part in heads])
-        values = torch.full((*(indices.amax(dim=0) + 1),), torch.nan, dtype=torch.float64)
+        layers, most = 1 + max(part.layer or 0 for part in self.parts), 1 + int(indices[:, 1].max())
+        values = torch.full((layers, most), torch.nan, dtype=torch.float64)
         values[tuple(indices.T)] = torch.tensor([part.value for part in heads], dtype=torch.float64)
         return values
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, derived, plain
+from tinytf.steps.operations.expert_linear import LEARNED
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -183,9 +184,10 @@ def _find(model: TextModel, named: str | ParameterAddress, way: str | None) -> I
     address = parse_any(named, table) if isinstance(named, str) else named
     if not isinstance(address, ParameterAddress):
         raise AddressError(f"{address} is a step, not a parameter", "a parameter is L0.W_Q, L0.norm1.gain or E")
-    if address.step.of_experts and "expert" in address.axes:
+    if address.step.of_experts and {*LEARNED} & {*address.axes}:
         raise AddressError(
-            f"{address} exists for each of {model.config.experts} experts", f"name one: {replace(address, heads=(0,))}"
+            f"{address} exists for each of {model.config.sizes['learned expert']} experts",
+            f"name one: {replace(address, heads=(0,))}",
         )
     tokens: dict[str, int] = {}
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
+from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
 from tinytf.parts.positions import (
     BIASED,
     GROWN,
@@ -52,23 +52,29 @@ class Latent(Part):
     """Latent attention: keys and values are computed from a normed vector ``kv_rank`` wide (DeepSeek-V2).
 
     Every key then begins with ``rope_width`` dimensions that all heads share and RoPE rotates. With a ``q_rank``
-    queries too are computed from a vector of that width.
+    queries too are computed from a vector of that width. ``kv_scale`` multiplies the normed vector (LongCat-Flash).
     """
 
     q_rank: int = leaf(0, COUNT)
     kv_rank: int = leaf(0, COUNT)
+    kv_scale: float = leaf(1.0, ABOVE_ZERO)
 
     def require(self) -> None:
         if self.q_rank and not self.kv_rank:
             raise ConfigError(f"q_rank {self.q_rank} needs a kv_rank")
+        if self.kv_scale != 1 and not self.kv_rank:
+            raise ConfigError(f"kv_scale {self.kv_scale:g} needs a kv_rank")
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
             "widths": listed(
-                bool(self.kv_rank) and f"keys and values of {self.kv_rank} numbers a token",
+                bool(self.kv_rank) and f"keys and values of {self.kv_rank} numbers a token{self._scale_words()}",
                 bool(self.q_rank) and f"queries of {self.q_rank}",
             )
         }
+
+    def _scale_words(self) -> str:
+        return f" times {self.kv_scale:.4g}" if self.kv_scale != 1 else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +283,10 @@ def _latent(c: Config) -> bool:
     return c.kv_rank > 0
 
 
+def _scaled_latent(c: Config) -> bool:
+    return _latent(c) and c.kv_scale != 1
+
+
 def _clipped(c: Config) -> bool:
     return c.clip_qkv > 0
 
@@ -341,9 +351,12 @@ ROWS: tuple[Step, ...] = (
          when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.kv_a", matrix="W_KVA"),
     Step("kv_a_norm", "keys and values, compressed and normed", "RMSNorm(kv_a)", ("token", "kv_rank"), ("kv_a",), "k",
          when=_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm", matrix="gain"),
+    Step("kv_a_scaled", "keys and values, normed and scaled", "kv_a_norm · {kv_scale}", ("token", "kv_rank"),
+         ("kv_a_norm",), "k", when=_scaled_latent, absent="compressed keys and values are not scaled in this model",
+         make=lambda o, c: o.Multiply(c.kv_scale)),
     Step("k_shared", "keys, the part of all heads", "{attn_in}·W_KR", ("token", "d_shared_key"), (RESIDUAL,), "k",
          when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k_shared", matrix="W_KR"),
-    Step("k_own", "keys, the part of each head", "kv_a_norm·W_K", ("kv head", "token", "d_own"), ("kv_a_norm",), "k",
+    Step("k_own", "keys, the part of each head", "{v_in}·W_K", ("kv head", "token", "d_own"), ("<into v>",), "k",
          when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k", matrix="W_K"),
     Step("k", "keys, both parts", "[k_shared | k_own]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
          make=lambda o, _: o.Join()),
@@ -445,7 +458,8 @@ def formulas(c: Config) -> dict[str, str]:
         "across": _ACROSS_HEADS[c.qk_norm_across],
         "attn_in": read,
         "q_in": "q_a_norm" if c.q_rank else read,
-        "v_in": "kv_a_norm" if _latent(c) else read,
+        "v_in": ("kv_a_scaled" if _scaled_latent(c) else "kv_a_norm") if _latent(c) else read,
+        "kv_scale": f"{c.kv_scale:.4g}",
         "qkv_bias": (" + b" if c.qkv_bias else "") + grouped_words(c.qkv_groups),
         "k_bias": (" + b" if c.qkv_bias and c.k_bias else "") + grouped_words(c.qkv_groups),
         "o_in": "concat_norm" if c.out_norm else "concat",
@@ -475,7 +489,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     return {
         "<into q>": ("q_a_norm",) if c.q_rank else (RESIDUAL,),
-        "<into v>": ("kv_a_norm",) if _latent(c) else (RESIDUAL,),
+        "<into v>": ("kv_a_scaled",) if _scaled_latent(c) else ("kv_a_norm",) if _latent(c) else (RESIDUAL,),
         "<heads>": ("head_gated",) if _gated(c) else ("head_out",),
         "<into o>": ("concat_norm",) if c.out_norm else ("concat",),
     }

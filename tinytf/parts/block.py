@@ -82,6 +82,8 @@ class BlockConfig(Part):
             raise ConfigError(f"a shared norm needs a parallel residual, not {kind!r}")
         if kind == "parallel" and norms.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', not {norms.norm_order!r}")
+        if norms.shortcut and (kind == "parallel" or not self.feed_forward.d_ff):
+            raise ConfigError("a shortcut needs a sequential block with a feed-forward")
         if not norms.input_norm and (norms.norm_order != "pre" or kind == "parallel"):
             raise ConfigError("input_norm is false, but only a sequential pre-norm block can do without that norm")
 

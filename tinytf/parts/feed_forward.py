@@ -32,7 +32,8 @@ class Experts(Part):
     largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a softmax over itself
     and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and
     shared expert are parallel branches: the first two read the stream through norms of their own, the outputs of both
-    kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma 4).
+    kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma 4). The last
+    ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0)
@@ -53,6 +54,7 @@ class Experts(Part):
     d_shared: int = leaf(0, COUNT)
     shared_gate: bool = leaf(False)
     expert_norms: bool = leaf(False)
+    identity_experts: int = leaf(0, COUNT)
 
     def require(self) -> None:
         if self.experts and not 0 < self.experts_per_token <= self.experts:
@@ -73,6 +75,11 @@ class Experts(Part):
             raise ConfigError("shared_gate is true, but there is no shared expert: d_shared is 0")
         if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
             raise ConfigError("expert_norms needs a shared expert without a gate, and weights that multiply outputs")
+        if self.experts and self.identity_experts:
+            if self.identity_experts >= self.experts:
+                raise ConfigError(f"identity_experts {self.identity_experts} is not below experts {self.experts}")
+            if self.routes_first or self.expert_norms:
+                raise ConfigError("identity_experts need weights that multiply outputs, and no norms of experts")
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.experts:
@@ -91,6 +98,7 @@ class Experts(Part):
         shared = f"; a shared expert of {self.d_shared:,} units" + " behind a gate" * self.shared_gate
         shared += "; norms of their own before router and experts, and after either kind" * self.expert_norms
         chosen = f"{self.experts} experts of {self.d_expert:,} units, {self.experts_per_token} for each token"
+        chosen += f"; the last {self.identity_experts} only give what they are sent" * (self.identity_experts > 0)
         return {"feed-forward": f"{chosen}; {weights}" + (shared if self.d_shared else "")}
 
     def _sum_words(self) -> str:
@@ -195,8 +203,12 @@ def _up(o: "ModuleType", c: Config) -> Any:
     return make_linear(o, c.ffn_bias and c.up_bias, c.ffn_groups)
 
 
+def _passes_on(c: Config) -> bool:
+    return _mixed(c) and c.identity_experts > 0
+
+
 def _expert(o: "ModuleType", c: Config) -> Any:
-    return o.ExpertLinear(c.ffn_bias)
+    return o.ExpertLinear(c.ffn_bias, c.identity_experts)
 
 
 def _act_norm(o: "ModuleType", c: Config) -> Any:
@@ -279,7 +291,11 @@ ROWS: tuple[Step, ...] = (
     Step("expert.out", "expert output", "act·{w_down}{ffn_bias_2} where chosen, else 0", ("expert", *WIDE),
          ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
          matrix="{w_down}", in_experts=True),
-    Step("expert.added", "what an expert adds", "{weights} ⊙ out", ("expert", *WIDE), ("expert.out", "<weights>"),
+    Step("expert.given", "expert output, or its input", "out, or {ffn_in} of the last {identities} where chosen",
+         ("expert", *WIDE), ("expert.out", RESIDUAL, "ffn.chosen"), "ffn", when=_passes_on,
+         absent="every expert has matrices in this model",
+         make=lambda o, c: o.PassOn(c.experts - c.identity_experts), in_experts=True),
+    Step("expert.added", "what an expert adds", "{weights} ⊙ {given}", ("expert", *WIDE), ("<given>", "<weights>"),
          "ffn", when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}",
          make=lambda o, _: o.Weigh(), in_experts=True),
     Step("ffn", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", recorded=True,
@@ -322,6 +338,8 @@ def formulas(c: Config) -> dict[str, str]:
         "expert_in": "in" if c.routes_first else "experts_norm" if c.expert_norms else read,
         "router_in": "router_in" if c.expert_norms else read,
         "weights": "weights" if c.expert_norms else "routes",
+        "given": "given" if c.identity_experts else "out",
+        "identities": str(c.identity_experts),
         "no_expert_in": of_router if _mixed(c) else _NO_EXPERTS,
         "no_expert_added": of_experts if _mixed(c) else _NO_EXPERTS,
         "w_up": "W_up" if c.gated else "W₁",
@@ -372,6 +390,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
         "<into router>": ("ffn.router_in",) if c.expert_norms else (RESIDUAL,),
         "<into expert>": ("expert.in",) if c.routes_first else ("ffn.experts_norm" if c.expert_norms else RESIDUAL,),
+        "<given>": ("expert.given",) if c.identity_experts else ("expert.out",),
         "<weights>": ("ffn.weights",) if c.expert_norms else ("ffn.routes",),
         "<of experts>": ("expert.out",) if c.routes_first else ("expert.added",),
         "<of expert>": ("expert.gate", "expert.hidden") if c.gated else ("expert.hidden",),

@@ -31,7 +31,9 @@ class Norms(Part):
     residual sums (``post``). Without ``input_norm`` attention in a pre-norm block reads the stream as it is. Norms have
     a ``norm_gain``, and LayerNorms a ``norm_bias`` too. With a ``shared_norm`` the feed-forward of a parallel block
     reads norm1, as attention does, and there is no norm2. With ``norm_below`` the mixer reads norm1 of the layer below:
-    two mixers side by side are two layers, the second with the feed-forward of both (Falcon-H1).
+    two mixers side by side are two layers, the second with the feed-forward of both (Falcon-H1). With a ``shortcut``
+    the feed-forward reads norm2 of two layers below: experts beside a feed-forward and all of the next layer are a
+    third layer, without a mixer (LongCat-Flash).
     """
 
     norm: str = choice("layernorm", "rmsnorm")
@@ -42,10 +44,13 @@ class Norms(Part):
     input_norm: bool = leaf(True, differs=True)
     shared_norm: bool = leaf(False)
     norm_below: bool = leaf(False, differs=True)
+    shortcut: bool = leaf(False, differs=True)
 
     def require(self) -> None:
         if self.norm_below and not (self.norm_order == "pre" and self.input_norm and not self.shared_norm):
             raise ConfigError("norm_below needs norm_order 'pre', with an input_norm and without a shared_norm")
+        if self.shortcut and self.norm_order != "pre":
+            raise ConfigError(f"a shortcut needs norm_order 'pre', not {self.norm_order!r}")
         if self.norm == "layernorm" and self.norm_bias and not self.norm_gain:
             raise ConfigError("norm_bias is true, but norm_gain is false", "a norm without a gain has no bias either")
 
@@ -63,6 +68,7 @@ class Norms(Part):
                 f"{' and '.join(self.learned)} learned" if self.learned else "nothing learned",
                 not self.input_norm and "none before attention",
                 self.norm_below and "that of the layer below before attention",
+                self.shortcut and "that of two layers below before the feed-forward",
             ),
             "residual": "one norm for both" if self.shared_norm else "",
         }
@@ -158,7 +164,7 @@ BEFORE_MIXER: tuple[Step, ...] = (
          when=lambda c: normed_input(c) and has_mixer(c) and not c.norm_below, make=make_norm, module="norm1",
          matrix="gain"),
     Step("norm1", "norm of the layer below", "n = norm1 of the layer below", WIDE, ("norm1",),
-         when=lambda c: has_mixer(c) and c.norm_below, recorded=True, make=lambda o, _: o.Same(), below=True),
+         when=lambda c: has_mixer(c) and c.norm_below, recorded=True, make=lambda o, _: o.Same(), below=1),
 )  # fmt: skip
 """From the residual stream to the input of attention."""
 BETWEEN: tuple[Step, ...] = (
@@ -176,8 +182,10 @@ BETWEEN: tuple[Step, ...] = (
          absent="the inputs of attention and feed-forward are not normed in this model",
          make=make_norm, module="norm1", matrix="gain"),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", WIDE, ("<read>",),
-         when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm and has_ffn(c), absent="{no_norm2}",
-         make=make_norm, module="norm2", matrix="gain"),
+         when=lambda c: c.norm_order in ("pre", "both") and not (c.shared_norm or c.shortcut) and has_ffn(c),
+         absent="{no_norm2}", make=make_norm, module="norm2", matrix="gain"),
+    Step("norm2", "norm of two layers below", "n = norm2 of two layers below", WIDE, ("norm2",),
+         when=lambda c: has_ffn(c) and c.shortcut, recorded=True, make=lambda o, _: o.Same(), below=2),
 )  # fmt: skip
 """From the output of attention to the input of the feed-forward."""
 FFN_ADDED: tuple[Step, ...] = (

@@ -62,7 +62,7 @@ class Step:
     the attention core; ``in_experts``: between a router and the sum over experts; ``from_stream``: reads the residual
     stream of the layer below; ``to_loss``: the loss depends on it; ``shared``: all layers have the same parameters;
     ``mixer``: only layers with this kind of mixer have the row; ``lent``: it takes the keys or values of an earlier
-    layer, the second input of its scores or head outputs; ``below``: it takes the same step of the layer below.
+    layer, the second input of its scores or head outputs; ``below``: it takes the same step of so many layers below.
 
     Every step has a module in the model that can be hooked: the one with its parameters, else one named after the step,
     or at the path ``at``. Parameters of ``late`` rows are registered, and drawn from the seed, after all others.
@@ -90,7 +90,7 @@ class Step:
     to_loss: bool = True
     shared: bool = False
     lent: str = ""
-    below: bool = False
+    below: int = 0
     operation: Any = None
     reads: str = ""
 

@@ -366,9 +366,10 @@ class StepTable:
         if step.from_stream:
             return ((self.output, layers_below - 1),) if layers_below else ((self.embedded, None),)
         if step.below and layer is not None:
-            if not layer or not self.has(step.name, layer - 1):
-                raise ConfigError(f"layer {layer} takes {step.name} of the layer below, which has none")
-            return ((step.name, layer - 1),)
+            source = layer - step.below
+            if source < 0 or not self.has(step.name, source):
+                raise ConfigError(f"layer {layer} takes {step.name} of layer {source}, which has none")
+            return ((step.name, source),)
         if step.lent and layer is not None:
             return ((self.by_key[step.lent, self.lender(layer)].inputs[1], self.lender(layer)),)
         source_layer = self.config.n_layers - 1 if layer is None else layer

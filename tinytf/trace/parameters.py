@@ -16,6 +16,7 @@ from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Parameter
+from tinytf.steps.operations.expert_linear import LEARNED
 from tinytf.steps.table import StepTable
 from tinytf.text.words import AxisNames, as_slice, find_index, is_selection
 from tinytf.trace.address import (
@@ -55,12 +56,12 @@ class ParameterAddress:
         axes = self.parameter.axes
         if self.heads is None:
             return axes
-        return tuple(axis.partition("·")[2] if is_split(axis) else axis for axis in axes if axis != "expert")
+        return tuple(axis.partition("·")[2] if is_split(axis) else axis for axis in axes if axis not in LEARNED)
 
     @property
     def letter(self) -> str:
         """H if the parameter is split into heads, E if into experts."""
-        return "E" if "expert" in self.parameter.axes else "H"
+        return "E" if {*LEARNED} & {*self.parameter.axes} else "H"
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -132,7 +133,8 @@ class ParameterAddress:
         tensor, config = model.get_parameter(self.path(layer)).detach(), model.config.at(layer)
         tensor = tensor.transpose(-2, -1) if self.parameter.transposed else tensor
         if head is not None and self.letter == "E":
-            tensor, head = tensor.select(self.parameter.axes.index("expert"), head), None
+            axis = next(i for i, name in enumerate(self.parameter.axes) if name in LEARNED)
+            tensor, head = tensor.select(axis, head), None
         for axis, name in enumerate(self.parameter.axes):
             if head is not None and is_split(name):
                 part = head // config.heads_per_kv if name.startswith("n_kv_heads") else head
@@ -213,8 +215,10 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
         if len({table.parameter(name, layer)[1] for layer in present}) > 1:
             raise AddressError(f"{name} has different axes in some of these layers", "name layers of one kind")
     heads = parse_part_numbers(raw, layers, config)
-    split = [axis for axis in parameter.axes if is_split(axis) or axis == "expert"]
-    if heads is not None and (not split or (letter == "E") != (split == ["expert"])):
+    if letter == "E" and (learned := LEARNED[True]) in parameter.axes:
+        heads = parse_numbers(raw.parts, config.sizes[learned], learned)
+    split = [axis for axis in parameter.axes if is_split(axis) or axis in LEARNED]
+    if heads is not None and (not split or (letter == "E") != (split[0] in LEARNED)):
         raise AddressError(f"{name} is not split into {PARTS[letter]}s", f"its axes are {', '.join(parameter.axes)}")
     cell = raw.cell or ()
     if heads is not None and split and split[0].startswith("n_kv_heads"):

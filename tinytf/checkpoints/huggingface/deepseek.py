@@ -80,7 +80,7 @@ _KV_A, _KV_B = "layers.{n}.self_attn.kv_a_proj_with_mqa", "layers.{n}.self_attn.
 _RANKS, _WIDTHS = ("kv_rank", "rope_width"), ("d_own", "value_width")
 
 
-_LATENT = {
+LATENT = {
     "blocks.{n}.attention.q_a": Stored("layers.{n}.self_attn.q_a_proj"),
     "blocks.{n}.attention.q_a_norm": Stored("layers.{n}.self_attn.q_a_layernorm"),
     "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_b_proj", paired="n_heads", rotary_last="n_heads"),
@@ -90,6 +90,7 @@ _LATENT = {
     "blocks.{n}.attention.k": Stored(_KV_B, parts=_WIDTHS, by_head="n_heads"),
     "blocks.{n}.attention.v": Stored(_KV_B, part=1, parts=_WIDTHS, by_head="n_heads"),
 }
+"""The matrices and norms of latent attention."""
 
 _SKIPPED = (*LLAMA.skipped, FURTHER_LAYERS)
 _UNCOMPRESSED = ((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),)
@@ -118,7 +119,7 @@ DEEPSEEK_V2 = replace(
         Group(_read_method, _write_method),
     ),
     needs=("kv_rank", "q_rank"),
-    stored={**LLAMA.stored, **_LATENT, **MIXED},
+    stored={**LLAMA.stored, **LATENT, **MIXED},
     spellings=_UNCOMPRESSED,
 )
 DEEPSEEK_V3 = replace(
@@ -155,7 +156,7 @@ YOUTU = replace(
     classes={"none": "YoutuModel", "lm": "YoutuForCausalLM"},
     settings=(*_settings(512), Key("tie_word_embeddings", "tied_head", True), lm_head()),
     harmless=(*_HARMLESS, "embedding_initializer_range"),
-    stored={**LLAMA.stored, **_LATENT},
+    stored={**LLAMA.stored, **LATENT},
     skipped=LLAMA.skipped,
 )
 """Youtu-LLM (Tencent 2025): latent attention and no experts."""
@@ -193,7 +194,7 @@ MINICPM3 = replace(
     harmless=("head_dim", "qk_head_dim"),
     stored={
         **LLAMA.stored,
-        **_LATENT,
+        **LATENT,
         "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_b_proj", rotary_last="n_heads"),
         "blocks.{n}.attention.k_shared": Stored(_KV_A, part=1, parts=_RANKS),
         "head.decoder": Stored("lm_head", gives="logits"),  # hidden states are multiplied, here the logits

@@ -126,12 +126,12 @@ def rope(
     def write(config: ModelConfig) -> dict[str, Any]:
         first = config.at((config.rotary_layers or (0,))[0])
         used = {first.rope_scaling, *(config.at(layer).rope_scaling for layer in config.rotary_layers)}
-        if not used <= set(scalings.values()) or (share is None and first.rope_width):
+        if not used <= set(scalings.values()) or (share is None and first.rope_width and not first.kv_rank):
             return {}  # this family cannot express it
         outside = {_ORIGINAL: first.rope_original_context} if original and first.rope_original_context else {}
         if kinds is None:
             return {"rope_parameters": write_settings(first), "rope_theta": first.rope_theta, **outside}
-        layers = [config.at(layer) for layer in range(config.n_layers)]
+        layers = [config.at(layer) for layer in range(config.n_layers) if config.at(layer).mixer != "none"]
         by_kind = {kind_of(layer): write_settings(layer) for layer in reversed(layers)}
         return {"rope_parameters": {kind: by_kind.get(kind, write_settings(first)) for kind in (FULL, SLIDING)}}
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import FAMILIES
@@ -85,6 +86,14 @@ _IN_TRANSFORMERS: Spellings = (
 )
 
 
+class _Owner(NamedTuple):
+    """One of our modules in a stored one; ``number`` is that of our layer, where several are stored as one."""
+
+    ours: str
+    how: Stored
+    number: int | None
+
+
 @dataclass(frozen=True)
 class Layout:
     """The names of one family for one model."""
@@ -102,21 +111,24 @@ class Layout:
         return _IN_TRANSFORMERS if isinstance(self.table, Family) else _IN_GGML
 
     @cached_property
-    def leaves(self) -> dict[str, list[tuple[str, Stored]]]:
+    def leaves(self) -> dict[str, list[_Owner]]:
         """Our modules by the pattern of the stored module."""
-        by_module: dict[str, list[tuple[str, Stored]]] = {}
-        for ours, how in self.table.stored.items():
-            rows = how.by_row and how.module.endswith("{e}")  # a list of modules, one a head, inside of another
-            by_module.setdefault(how.module.rsplit(".", 2)[0] if rows else how.module, []).append((ours, how))
+        by_module: dict[str, list[_Owner]] = {}
+        for ours, layout in self.table.stored.items():
+            for number in range(self.table.split) if "{s}" in layout.module else (None,):
+                how = layout if number is None else layout.within(number)
+                rows = how.by_row and how.module.endswith("{e}")  # a list of modules, one a head, inside of another
+                module = how.module.rsplit(".", 2)[0] if rows else how.module
+                by_module.setdefault(module, []).append(_Owner(ours, how, number))
         return by_module
 
     @cached_property
-    def inside(self) -> dict[str, list[str]]:
+    def inside(self) -> dict[str, list[_Owner]]:
         """Our modules inside each stored module without parameters of its own, by its pattern."""
-        by_path: dict[str, list[str]] = {}
+        by_path: dict[str, list[_Owner]] = {}
         for module, owners in self.leaves.items():
             for end in (match.start() for match in re.finditer(r"\.", module)):
-                by_path.setdefault(module[:end], []).extend(ours for ours, _ in owners)
+                by_path.setdefault(module[:end], []).extend(owners)
         return by_path
 
     @cached_property
@@ -156,11 +168,11 @@ class Layout:
             owners = self.leaves.get(pattern, ())
             layers = self._layers(number)
             if owners and not is_input:
-                return tuple(meaning for ours, how in owners for meaning in self._outputs(ours, how, layers))
-            modules = self.inside.get(pattern) or [ours for ours, _ in owners]
-            groups = [
-                made for n in layers if (made := [place for ours in modules for place in self._produced(ours, n)])
-            ]
+                return tuple(meaning for owner in owners for meaning in self._outputs(owner, layers))
+            modules = self.inside.get(pattern) or owners
+            groups = [made for n in layers if (made := [place for one in modules for place in self._produced(one, n)])]
+            if len(groups) == self.table.split > 1 and not is_input:  # all that is stored as one layer
+                return (Meaning((self.steps.output, groups[-1][0][1])),)
             places = [
                 place
                 for made in groups
@@ -179,8 +191,11 @@ class Layout:
             else [n for n in range(config.n_layers) if self.table.stored_layer(n, config) == number]
         )
 
-    def _produced(self, ours: str, layer: int | None) -> list[StepKey]:
+    def _produced(self, owner: _Owner, layer: int | None) -> list[StepKey]:
         """The steps computed with one of our modules, in one layer or, for a stack of layers, in all."""
+        ours = owner.ours
+        if owner.number is not None and layer is not None and layer % self.table.split != owner.number:
+            return []
         short = ours.removeprefix("blocks.{n}.")
         produced = self._by_module.get(short, ())
         return [place for place in produced if (place[1] is None) == (short == ours) and layer in (None, place[1])]
@@ -193,14 +208,15 @@ class Layout:
                 places.setdefault(step.module, []).append((step.name, layer))
         return places
 
-    def _outputs(self, ours: str, how: Stored, layers: Sequence[int | None]) -> list[Meaning]:
+    def _outputs(self, owner: _Owner, layers: Sequence[int | None]) -> list[Meaning]:
         """The steps that one of our modules outputs itself; of several, a step over tokens comes last."""
+        how = owner.how
         if how.gives:
             return [Meaning((how.gives, layer)) for layer in layers if self.steps.has(how.gives, layer)]
         if how.bias and not how.bare:
             return []  # its bias lies outside of the module, which gives its numbers without it
         kinds = Linear | Norm | HeadNorm | Lookup | Positions
-        steps = [(self.steps.at(*place), place) for layer in layers for place in self._produced(ours, layer)]
+        steps = [(self.steps.at(*place), place) for layer in layers for place in self._produced(owner, layer)]
         steps = [
             step for step in steps if isinstance(step[0].operation, kinds) and not isinstance(step[0].operation, Pooled)
         ]

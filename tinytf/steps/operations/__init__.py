@@ -30,6 +30,7 @@ from tinytf.steps.operations.mix_heads import MixHeads
 from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
+from tinytf.steps.operations.pass_on import PassOn
 from tinytf.steps.operations.pool import Pool
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
@@ -88,6 +89,7 @@ __all__ = [
     "Norm",
     "Operation",
     "Parameter",
+    "PassOn",
     "Pool",
     "Pooled",
     "Positions",
