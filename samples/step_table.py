@@ -65,6 +65,7 @@ ARCHITECTURES = {
         unit_embedding=True,
     ),
     "talking heads": _LLAMA.but(talking_heads=True),
+    "DiffLlama": _LLAMA.but(lambda_init=0.2),
     "Qwen3.5": PRESETS["qwen3.5-tiny"],
     "OLMo Hybrid": PRESETS["qwen3.5-tiny"].but(attention_gate=False, rope_width=0, beta_scale=2.0),
     "LFM2": PRESETS["lfm2-tiny"],

@@ -438,6 +438,11 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "talking heads": {**LLAMA, "n_kv_heads": 2, "talking_heads": True},
+    "diffllama, maps subtracted in pairs of heads": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "by_layer": (("lambda_init", (0.8 - 0.6, 0.8 - 0.6 * math.exp(-0.3))),),
+    },
     "gated delta, and gated heads in one layer": {
         **LLAMA,
         "n_layers": 2,

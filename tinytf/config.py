@@ -431,6 +431,8 @@ _ROWS = (
     "embeddings", "embeddings of layers", "positions", "norm", "residual", "feed-forward", "biases", "pooling", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
+_MOST_KINDS = 4
+"""How many kinds of layers ``described`` tells apart; of more it has the first and the last."""
 _SIZES = ("n_kv_heads", "d_head", "d_value", "d_ff")
 """Sizes of which a flat name reads the first layer's where they differ."""
 _FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")
@@ -467,8 +469,10 @@ def _of_layers(words: Sequence[str]) -> str:
     layers = [description.split(", ") for description in words]
     common = [phrase for phrase in layers[0] if all(phrase in phrases for phrases in layers)]
     kinds = Counter(", ".join(phrase for phrase in phrases if phrase not in common) for phrases in layers)
-    rest = (f"{kind} in {count} of the layers" if len(kinds) > 1 else kind for kind, count in kinds.items() if kind)
-    return "; ".join([", ".join(common)] * bool(common) + list(rest))
+    rest = [f"{kind} in {count} of the layers" if len(kinds) > 1 else kind for kind, count in kinds.items() if kind]
+    if len(rest) > _MOST_KINDS:
+        rest[1:-1] = [f"{len(rest) - 2} others"]
+    return "; ".join([", ".join(common)] * bool(common) + rest)
 
 
 def _of_layer(values: Mapping[str, Any]) -> dict[str, Any]:

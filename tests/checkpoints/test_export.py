@@ -264,6 +264,7 @@ WRITTEN = {
             ),
         ),
     ),
+    "diffllama": ("DiffLlama", config_of("diffllama, maps subtracted in pairs of heads", norm_eps=1e-5)),
     "kimi linear": (
         "Kimi Linear",
         config_of("kimi delta, a decay for each channel before latent attention without positions", norm_eps=1e-5),

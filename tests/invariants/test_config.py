@@ -59,6 +59,11 @@ REFUSED = [
     ({"n_token_types": -1}, "n_token_types -1 is below 0"),
     ({"window": -1}, "window -1 is below 0"),
     ({"window": 4, "mask": False}, "a window of 4 tokens needs a mask, but mask is false"),
+    (
+        {"lambda_init": 0.2, "n_kv_heads": 1},
+        "lambda_init needs an even number of each, not 4 heads and 1 key-value heads",
+    ),
+    ({"lambda_init": 0.2, "attention_gate": True}, "lambda_init needs attention without gates"),
     ({"relative_buckets": 6}, "relative_buckets 6 is not a multiple of 4"),
     ({"layer_groups": 3}, "layer_groups 3 do not fit 2 layers"),
     (

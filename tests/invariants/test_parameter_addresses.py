@@ -121,7 +121,7 @@ def test_a_linear_step_is_its_input_times_its_address(kind: str) -> None:
                 made = x @ weight
             made = made + trace[f"L1H{head}.{bias}"] if f"L1.{bias}" in biased else made
             assert torch.allclose(made, trace[f"L1H{head}.{step}"], atol=1e-12), (letter, head)
-    given = "head_gated" if trace.config.attention_gate else "head_out"
+    given = trace.steps.at("concat", 1).inputs[0]
     if trace.config.out_norm:
         heads = trace["L1.concat_norm"].unflatten(-1, (model.config.n_heads, -1)).transpose(0, 1)
         assert torch.allclose(sum(heads @ trace["L1H*.W_O"]), trace["L1.attn"], atol=1e-12)

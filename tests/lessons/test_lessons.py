@@ -130,6 +130,13 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         each = np.stack([one[row] @ k[h // config.heads_per_kv].T for h, one in enumerate(q)]) / divisor
         each = [softmax(one) for one in np.where(allowed[row], talk.T @ each, -np.inf)]
         weights, mixed = each[0], after[:, 0] @ np.stack(each)
+    if start := config.at(at).lambda_init:
+        q1, k1, q2, k2 = (
+            trace[f"L{at}.difference.lambda_{name}"].double().numpy() for name in ("q1", "k1", "q2", "k2")
+        )
+        half = config.n_heads // 2
+        other = np.where(allowed[row], q[half][row] @ k[half // config.heads_per_kv].T / divisor, -np.inf)
+        mixed = mixed - (np.exp(q1 @ k1) - np.exp(q2 @ k2) + start) * softmax(other)
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)

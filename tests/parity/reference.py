@@ -792,6 +792,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "jamba, dense, and convolutions without biases": lambda: _jamba(
         num_experts=1, mamba_conv_bias=False, tie_word_embeddings=True, attn_layer_offset=0
     ),
+    "diffllama": lambda: _decoder("DiffLlama"),
+    "diffllama, grouped heads, wide, and biases": lambda: _decoder(
+        "DiffLlama", num_attention_heads=8, num_key_value_heads=2, head_dim=10, attention_bias=True
+    ),
     "kimi linear": lambda: _kimi_linear(layer_types=["linear_attention", "full_attention", "linear_attention"]),
     "kimi linear, groups of experts, and attention first": lambda: _kimi_linear(
         layer_types=["full_attention", "linear_attention", "full_attention"],

@@ -82,7 +82,8 @@ class Stored:
     that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
     ``convolution`` are (channels, 1, width), those of a ``pointwise`` one (out, in, 1); ``among_ones`` counts the axes
     of length 1 around a vector. ``beside`` are constants, by their names, that must be written with it. ``unread``
-    names the field that counts rows beyond ours, zeros where we write them.
+    names the field that counts rows beyond ours, zeros where we write them. The columns of ``coupled`` heads h and
+    h + H/2 follow one another.
     The weight of a ``rate`` is stored as −e^A for our A; ``tiled`` query heads take turns, the first of each key-value
     head before all second ones. These two are only read.
     """
@@ -109,6 +110,7 @@ class Stored:
     among_ones: tuple[int, int] = (0, 0)
     beside: tuple[tuple[str, float], ...] = ()
     rate: bool = False
+    coupled: bool = False
     tiled: bool = False
     expert: int | None = None
     rows: int = 0
@@ -181,6 +183,8 @@ class Stored:
         if self.tiled:  # (R, G, rows) -> (G, R, rows)
             heads_of = (config.heads_per_kv, config.n_kv_heads, -1)
             piece = piece.unflatten(axis, heads_of).transpose(axis, axis + 1).flatten(axis, axis + 2)
+        if self.coupled:
+            piece = _swap_heads(piece, (config.n_heads // 2, 2, -1))
         if self.rate and kind == "weight":
             piece = (-piece).log()
         piece = piece * self.factor if self.factor != 1 else piece
@@ -205,11 +209,15 @@ class Stored:
             piece = self._regroup_rotary(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
         return self._roll_heads(piece, config, -config.rope.width) if self.rotary_last else piece
 
+    def columns(self, tensor: Tensor, config: ModelConfig) -> Tensor:
+        """A matrix of ours, or one on its inputs, with its columns in the order as stored."""
+        return _swap_heads(tensor, (2, config.n_heads // 2, -1)) if self.coupled else tensor
+
     def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
         """The stored tensor from our tensors, each through ``laid``, in the order of their parts."""
         heads, axis = self._heads(config), self.axis
         by_head = [piece.unflatten(axis, (heads, -1)) for piece in pieces]
-        tensor = torch.cat(by_head, dim=axis + 1).flatten(axis, axis + 1)
+        tensor = self.columns(torch.cat(by_head, dim=axis + 1).flatten(axis, axis + 1), config)
         if self.unread:
             tensor = torch.cat((tensor, tensor.new_zeros(_count(config, self.unread), *tensor.shape[1:])))
         if self.by_row:
@@ -240,6 +248,11 @@ class Stored:
 def _count(config: ModelConfig, heads: str) -> int:
     """The number of heads: of the field that counts them, or the number itself."""
     return int(heads) if heads.isdecimal() else getattr(config, heads)
+
+
+def _swap_heads(piece: Tensor, axes: tuple[int, int, int]) -> Tensor:
+    """Swap the first two of the ``axes`` into which the columns of heads are divided, (C, A·B·D) -> (C, B·A·D)."""
+    return piece.unflatten(1, axes).transpose(1, 2).flatten(1)
 
 
 def fused(module: str, **layout: Any) -> dict[str, Stored]:
@@ -375,7 +388,7 @@ class FamilyTable:
             return layout.named(layer, kind), layout
         if layout.bias and not layout.of_layers:  # of its own, so not a part of a joint one
             layout = replace(layout, part=0, parts=(), by_head="")
-        return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False)
+        return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False, coupled=False)
 
     def locations(
         self, parameter: str, count: int, config: ModelConfig, stored: Container[str] = ()

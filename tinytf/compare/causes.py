@@ -24,6 +24,7 @@ from tinytf.steps.operations import (
     Activate,
     Add,
     Concat,
+    Difference,
     HeadNorm,
     Linear,
     Lookup,
@@ -340,6 +341,7 @@ def _likely(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Caus
 
 _USUAL: dict[type[Operation], str] = {
     Norm: "the settings of the norm: eps, a gain with 1 added, the mean subtracted or not",
+    Difference: "which heads are subtracted, or the share of the second",
     HeadNorm: "the settings of the norm of queries and keys: in each head, or over all heads",
     Rotate: "the rotary settings: base, scaling, halves or pairs of rows, the first position",
     Linear: "a weight: another matrix, transposed, its rows in another order, without its bias",

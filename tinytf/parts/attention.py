@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import normed_input
-from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
+from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Part, choice, leaf, listed, merged
 from tinytf.parts.positions import (
     BIASED,
     GROWN,
@@ -123,6 +123,8 @@ class Attention(Part):
     one such number for each head (Laguna). ``out_norm`` norms what all heads give before the last matrix (BitNet).
     ``qkv_groups`` are equal parts of a token that make as many equal parts of its queries, keys and values, each by a
     matrix of its own (SqueezeBERT).
+    With a ``lambda_init`` heads h and h + H/2 both use the difference of their maps, and what the two give is normed
+    together and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
     """
 
     called = "attention"
@@ -138,6 +140,7 @@ class Attention(Part):
     attention_cap: float = leaf(0.0, NOT_NEGATIVE)
     attention_sinks: bool = leaf(False)
     talking_heads: bool = leaf(False)
+    lambda_init: float = leaf(0.0, SHARE, differs=True)
     attention_gate: bool = leaf(False)
     gate_by_head: bool = leaf(False)
     gate_function: str = choice("sigmoid", "softplus")
@@ -174,6 +177,11 @@ class Attention(Part):
             raise ConfigError("shares_keys needs attention without latent keys, gates and distances")
         if self.latent.kv_rank:
             self._require_latent()
+        if self.lambda_init and (self.n_heads % 2 or self.n_kv_heads % 2):
+            heads = f"{self.n_heads} heads and {self.n_kv_heads} key-value heads"
+            raise ConfigError(f"lambda_init needs an even number of each, not {heads}")
+        if self.lambda_init and self.attention_gate:
+            raise ConfigError("lambda_init needs attention without gates")
         if self.relative_buckets % 4:
             raise ConfigError(f"relative_buckets {self.relative_buckets} is not a multiple of 4")
         of_distances = self.by_distance.distances
@@ -240,6 +248,7 @@ class Attention(Part):
                 self.attention_sinks and "a learned sink for each head in every softmax",
                 bool(self.relative_buckets) and f"a bias for each of {self.relative_buckets} buckets of distance",
                 self.talking_heads and "mixed over heads before and after the softmax",
+                bool(self.lambda_init) and f"the maps of two heads subtracted, λ from {self.lambda_init:.4g}",
                 self.values_of_keys and "the values are the keys",
                 self.shares_keys and "keys and values of an earlier layer",
             ),
@@ -256,7 +265,10 @@ class Attention(Part):
             ),
             "biases": listed(self.qkv_bias and ("q/k/v" if self.k_bias else "q/v"), self.o_bias and "o"),
         }
-        rows["norm"] = "on the heads side by side too" if self.out_norm else ""
+        rows["norm"] = listed(
+            bool(self.lambda_init) and "on what each pair of heads gives too",
+            self.out_norm and "on the heads side by side too",
+        )
         parts = (self.growth, self.by_distance, self.latent, self.qk_norms)
         return merged(rows, *(part.words(causal) for part in parts))
 
@@ -324,6 +336,10 @@ def _scale(o: "ModuleType", c: Config) -> Any:
     return o.Scale(c.score_divisor, name, c.score_divisor_words)
 
 
+def _differential(c: Config) -> bool:
+    return c.lambda_init > 0
+
+
 def _talking(c: Config) -> bool:
     return c.talking_heads
 
@@ -333,6 +349,7 @@ def _gated(c: Config) -> bool:
 
 
 _NOT_GATED = "head outputs are not gated in this model"
+_NO_DIFFERENCE = "attention weights are not subtracted in this layer"
 _NOT_TALKING = "heads are not mixed in this model: each has its own scores and weights"
 _SINK = ("head", "query", "sink")
 _NOT_LATENT = "keys and values are computed from the stream directly in this model"
@@ -431,10 +448,21 @@ ROWS: tuple[Step, ...] = (
     Step("weights_mixed", "weights, mixed over heads", "weights·W_TW", MAP, ("weights",), "attention",
          core=True, when=_talking, absent=_NOT_TALKING, make=lambda o, _: o.MixHeads(), module="attention.mix_weights",
          matrix="W_TW", late=True),
+    Step("difference", "attention weights, less those of another head",
+         "{map} of head h − λ·{map} of head h + {half_heads}, λ = e^(q₁·k₁) − e^(q₂·k₂) + {lambda_init}", MAP,
+         (SCORES,), "attention", core=True, when=_differential, absent=_NO_DIFFERENCE,
+         make=lambda o, c: o.Difference(c.lambda_init), module="attention.difference", matrix="", late=True),
     Step("head_out", "weighted values", "{map}·{values}", OF_HEADS, (SCORES, V), "v",
          recorded=True, make=lambda o, _: o.Mix(), core=True),
     Step("head_gated", "weighted values, gated", "head_out ⊙ {gate_act}(gate)", OF_HEADS, ("head_out", "gate"), "v",
          when=_gated, recorded=True, absent=_NOT_GATED, make=lambda o, c: o.Switch(c.gate_function)),
+    Step("head_norm", "weighted values, normed with those of another head",
+         "RMSNorm(head_out) over heads h and h + {half_heads}", OF_HEADS, ("head_out",), "v", when=_differential,
+         absent=_NO_DIFFERENCE, make=lambda o, c: o.PairNorm(False, c.norm_eps, (), c.n_heads // 2),
+         module="attention.head_norm", matrix=""),
+    Step("head_scaled", "weighted values, normed and scaled", "head_norm · {lambda_left}", OF_HEADS, ("head_norm",),
+         "v", recorded=True, when=_differential, absent=_NO_DIFFERENCE,
+         make=lambda o, c: o.Multiply(1 - c.lambda_init)),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("<heads>",),
          "v", make=lambda o, _: o.Concat()),
     Step("concat_norm", "heads side by side, normed", "{norm}(concat)", ("token", "n_heads·d_value"), ("concat",), "v",
@@ -474,6 +502,9 @@ def formulas(c: Config) -> dict[str, str]:
         "v_clipped": "v_norm" if c.v_norm else "v",
         "values": "v" if c.shares_keys else "v_clip" if c.clip_qkv else "v_norm" if c.v_norm else "v",
         "last_head": str(c.n_heads - 1),
+        "half_heads": str(c.n_heads // 2),
+        "lambda_init": f"{c.lambda_init:.4g}",
+        "lambda_left": f"{1 - c.lambda_init:.4g}",
     }
 
 
@@ -490,6 +521,6 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     return {
         "<into q>": ("q_a_norm",) if c.q_rank else (RESIDUAL,),
         "<into v>": ("kv_a_scaled",) if _scaled_latent(c) else ("kv_a_norm",) if _latent(c) else (RESIDUAL,),
-        "<heads>": ("head_gated",) if _gated(c) else ("head_out",),
+        "<heads>": ("head_gated",) if _gated(c) else ("head_scaled",) if _differential(c) else ("head_out",),
         "<into o>": ("concat_norm",) if c.out_norm else ("concat",),
     }

@@ -29,6 +29,7 @@ from tinytf.checkpoints.huggingface.deepseek import (
     MISTRAL4,
     YOUTU,
 )
+from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
@@ -139,7 +140,7 @@ FAMILIES: Mapping[str, Family] = {
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE,
         GEMMA, GEMMA2, GEMMA3, GEMMA4, GEMMA4_UNIFIED, VAULTGEMMA,
-        *COUSINS,
+        *COUSINS, DIFFLLAMA,
         NEOX, NEOX_JAPANESE,
         MIXTRAL, PHIMOE, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,

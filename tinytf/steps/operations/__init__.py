@@ -11,6 +11,7 @@ from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.decay import Decay
 from tinytf.steps.operations.delta import Fade, Write
+from tinytf.steps.operations.difference import Difference
 from tinytf.steps.operations.disentangled import ByDistance, Table
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
@@ -30,6 +31,7 @@ from tinytf.steps.operations.mix_heads import MixHeads
 from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
+from tinytf.steps.operations.pair_norm import PairNorm
 from tinytf.steps.operations.pass_on import PassOn
 from tinytf.steps.operations.pool import Pool
 from tinytf.steps.operations.positions import Positions
@@ -69,6 +71,7 @@ __all__ = [
     "Decay",
     "DecayedFits",
     "DecayedRead",
+    "Difference",
     "ExpertLinear",
     "Fade",
     "FadeAtRate",
@@ -88,6 +91,7 @@ __all__ = [
     "Multiply",
     "Norm",
     "Operation",
+    "PairNorm",
     "Parameter",
     "PassOn",
     "Pool",

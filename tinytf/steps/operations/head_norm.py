@@ -76,12 +76,19 @@ class HeadNorm(Norm):
         """The numbers that are normed together: (H, T, D) -> (N, T, W)."""
         return x.unflatten(0, (self.groups or len(x), -1)).transpose(1, 2).flatten(2)
 
+    def _ungrouped(self, x: Tensor, width: int) -> Tensor:
+        """Heads ``width`` wide from the numbers that are normed together: (N, T, W) -> (H, T, D)."""
+        return x.unflatten(2, (-1, width)).transpose(1, 2).flatten(0, 1)
+
+    def _place(self, head: int, width: int, together: int) -> tuple[int, int]:
+        """The group of a head ``width`` wide, and its first number among the ``together`` of that group."""
+        return divmod(head * width, together)
+
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         gradient = layer_norm_gradient if self.centred else rms_norm_gradient
         gain, x = gain_of(site.module), self._grouped(site.input())
         by_group = gain.view(len(x), 1, -1) if gain.dim() else gain  # (H·D,) -> (N, 1, W)
-        found = gradient(self._grouped(g), x, by_group, self.eps)
-        return (found.unflatten(2, (-1, g.shape[-1])).transpose(1, 2).flatten(0, 1),)  # (N, T, W) -> (H, T, D)
+        return (self._ungrouped(gradient(self._grouped(g), x, by_group, self.eps), g.shape[-1]),)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         if "gain" in self.learned:
@@ -105,16 +112,15 @@ class HeadNorm(Norm):
     def _row(self, source: Cell) -> tuple[Tensor, int]:
         config, (token, width) = source.site.config, source.index
         head = (source.head or 0) // (config.heads_per_kv if "kv head" in source.step.axes else 1)
-        grouped = self._grouped(source.site.value)
-        column = head * width_of(source.site) + width
-        return grouped[column // grouped.shape[-1], token].cpu().double(), column
+        grouped, d_head = self._grouped(source.site.value), width_of(source.site)
+        group, _ = self._place(head, d_head, grouped.shape[-1])
+        return grouped[group, token].cpu().double(), head * d_head + width
 
     def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
         g, x, gain, _ = super()._vectors(to)
-        start = to.head_of(to.site.step) * len(g.values)
         grouped_g, grouped_x = (self._grouped(tensor) for tensor in (to.g, to.site.input()))
         width = grouped_g.shape[-1]
-        group, first = divmod(start, width)
+        group, first = self._place(to.head_of(to.site.step), len(g.values), width)
         rows = (
             Quantity(name, tensor[group, to.row.place]) for name, tensor in ((g.name, grouped_g), (x.name, grouped_x))
         )

@@ -129,7 +129,7 @@ class Norm(Operation):
         statistics.append(Value("ε", self.eps))
         statistics.append(Value("σ", sigma, f"√({statistics[-2].name} + ε)"))
         factors = [("x̂", normed.value)]
-        if module.weight is not None:
+        if getattr(module, "weight", None) is not None:
             factors.append(("gain", float(module.weight[column])))
         series = single(" · ".join(name for name, _ in factors), factors, (source,))
         bias = getattr(module, "bias", None)

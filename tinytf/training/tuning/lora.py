@@ -95,8 +95,9 @@ class Adapters(nn.Module):
         for key in self.adapted_modules:
             name, layout = self.family.place(f"{key.replace('/', '.')}.weight", self.model_config)
             path = self.family.prefixed(name).removesuffix(".weight")
-            tensors[f"base_model.model.{path}.lora_A.weight"] = self.down[key].detach().cpu().contiguous()
             layer = layer_of(f"{key.replace('/', '.')}.weight", self.model_config)
+            down = layout.columns(self.down[key].detach().cpu(), layer)
+            tensors[f"base_model.model.{path}.lora_A.weight"] = down.contiguous()
             up = layout.laid(self.up[key].detach().cpu(), layer)
             tensors[f"base_model.model.{path}.lora_B.weight"] = up.contiguous()
             targets.add(path.rpartition(".")[2])
