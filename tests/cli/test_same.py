@@ -30,3 +30,10 @@ def test_a_long_text_is_cut_if_asked(tinytf: Tinytf) -> None:
     data = json.loads(tinytf("same", "--truncate", long, "--json").out)
     assert {way["why"] for way in data["ways"] if way["holds"] is None} == {"the text fills the context"}
     assert data["check"]["holds"] is True
+
+
+def test_a_module_of_a_file_runs_in_the_same_ways(tinytf: Tinytf) -> None:
+    ran = tinytf("same", "The cat sat", "--module", "samples/my_gpt.py:GPT")
+    assert (ran.status, ran.lines[0].startswith("samples/my_gpt.py:GPT is the same in all 4 ways, to ")) == (0, True)
+    missing = tinytf("same", "The cat sat", "--module", "samples/my_gpt.py:Nothing")
+    assert (missing.status, "has no class or function 'Nothing'" in missing.err) == (2, True)

@@ -12,7 +12,7 @@ from tinytf.student.running import STARTS, Runner
 from tinytf.student.seen import find_logits, tensors_in
 from tinytf.student.steps import difference
 
-_CACHES = ("past_key_values", "past_key_value", "kv_cache", "cache", "caches", "past", "layer_past", "kv_caches")
+CACHES = ("past_key_values", "past_key_value", "kv_cache", "cache", "caches", "past", "layer_past", "kv_caches")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def invariances(run: Runner, ids: Sequence[int], width: int, tolerance: float, c
 def _in_chunks(run: Runner, ids: list[int], width: int, tolerance: float, reference: Tensor) -> Invariance:
     parameters = run.takes
     cut = len(ids) // 2
-    name = next((parameter for parameter in parameters if parameter in _CACHES), None)
+    name = next((parameter for parameter in parameters if parameter in CACHES), None)
     start = next((parameter for parameter in parameters if parameter in STARTS), None)
     start_argument = {start: cut} if start else {}
     if name is None and start is None:
@@ -80,7 +80,7 @@ def _in_chunks(run: Runner, ids: list[int], width: int, tolerance: float, refere
     arguments = {"use_cache": True} if "use_cache" in parameters else {}
     first = run(torch.tensor([ids[:cut]]), **arguments)
     if name is not None:
-        cache = _cache_of(first, width)
+        cache = cache_of(first, width)
         if cache is None:
             return Invariance("cache", f"forward takes {name} but returns none to continue from", None, tolerance)
         arguments[name] = cache
@@ -90,7 +90,7 @@ def _in_chunks(run: Runner, ids: list[int], width: int, tolerance: float, refere
     return Invariance("cache", message, difference(last[:, -1], reference[:, -1]), tolerance)
 
 
-def _cache_of(result: Any, width: int) -> Any:
+def cache_of(result: Any, width: int) -> Any:
     """The cache that a module returned: the first part of its result, other than a tensor, that holds tensors."""
     parts = list(result.values()) if isinstance(result, dict) else result if isinstance(result, tuple | list) else ()
     if hasattr(result, "__dict__") and not parts:

@@ -44,6 +44,7 @@ class Runner(Protocol):
     def padding(self) -> int: ...
     @property
     def sides(self) -> tuple[str, ...]: ...
+    def seed(self, number: int) -> None: ...
     def whole(self, rows: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor | None: ...
     def pieces(self, pieces: Sequence[Tensor], positions: bool) -> Iterator[Tensor | None]: ...
 
@@ -67,6 +68,9 @@ class _Ours:
     @property
     def causal(self) -> bool:
         return not self.model.config.looks_ahead
+
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)
 
     def whole(self, rows: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor | None:
         given: Tensor = self.model.transformer(rows, padding_mask=mask)
@@ -111,6 +115,9 @@ class _Theirs:
     @property
     def sides(self) -> tuple[str, ...]:
         return ("right", "left") if self.causal else ("right",)
+
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)
 
     def whole(self, rows: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor | None:
         given: dict[str, Any] = {**self.model.options, **({} if mask is None else {"attention_mask": mask.long()})}
@@ -173,7 +180,10 @@ class Way(Data):
 
 @dataclass(frozen=True)
 class Same(Report):
-    """Whether the model gives a text the same in every one of ``ways``; ``steps`` are compared where it does not."""
+    """Whether the model gives a text the same in every one of ``ways``; ``steps`` are compared where it does not.
+
+    ``target`` is the module of a file that ran instead of the model, with its sizes and weights.
+    """
 
     KIND = "same"
     EVENTS: ClassVar = {"ways": "way", "check": "check"}
@@ -182,6 +192,7 @@ class Same(Report):
     ways: tuple[Way, ...]
     steps: int
     tolerance: float
+    target: str = ""
 
     @property
     def differing(self) -> tuple[Way, ...]:
@@ -194,6 +205,10 @@ class Same(Report):
 
     def in_a_sentence(self) -> str:
         """The first way that changes the numbers, where it begins and why; or that none does."""
+        words = self._in_words()
+        return f"{self.target} is {words[0].lower()}{words[1:]}" if self.target and words else words
+
+    def _in_words(self) -> str:
         tried = [way for way in self.ways if way.holds is not None]
         if not self.differing:
             most = max((way.difference or 0.0 for way in tried), default=0.0)
@@ -207,7 +222,7 @@ class Same(Report):
 
     def fields(self) -> dict[str, Any]:
         check = {"tolerance": self.tolerance, "holds": self.holds}
-        return {**self.members("steps", "ways"), "check": check}
+        return {**self.members("target", "steps", "ways"), "check": check}
 
 
 def same(
@@ -221,11 +236,14 @@ def same(
     encoding = model.encode(text, truncate=truncate)
     beside = None if other is None else model.encode(other, truncate=truncate).ids
     runner: Runner = _Theirs(model) if isinstance(model, ThroughModel) else _Ours(model)
-    return _Trial(model, encoding, beside, runner).report()
+    trial = Trial(model, encoding, beside, runner)
+    return Same(trial.ways(), trial.steps, trial.tolerance, about=About(model, encoding))
 
 
-class _Trial:
-    """All ways of one text."""
+class Trial:
+    """All ways of one text; ``steps`` are compared, whose numbers are of the text."""
+
+    alone: Steps
 
     def __init__(self, model: Any, encoding: Encoding, beside: list[int] | None, runner: Runner) -> None:
         self.model, self.encoding, self.runner = model, encoding, runner
@@ -241,13 +259,20 @@ class _Trial:
         self.room = room
 
     @torch.no_grad()
-    def report(self) -> Same:
+    def ways(self) -> tuple[Way, ...]:
+        """Every way, tried."""
         alone, other = self._steps([self.ids], None), self._steps([self._another()], None)
         of_text = {name: x for name, x in alone.items() if not torch.equal(x, other.get(name, x[:0]))}
-        self.alone = alone = of_text or alone  # without tables of positions, which are no numbers of the text
-        ways = [self._tried(way, ids) for way, ids in self._ways()]
-        about = About(self.model, self.encoding)
-        return Same(tuple(self._named(way) for way in ways), len(alone), self.tolerance, about=about)
+        self.alone = of_text or alone  # without tables of positions, which are no numbers of the text
+        again = self._steps([self.ids], None, seed=1)
+        same_seed = self._steps([self.ids], None)
+        varied, kept = (_first_apart(self.alone, x, self.count, self.tolerance)[0] for x in (again, same_seed))
+        self.random = varied > self.tolerance >= kept
+        return tuple(self._named(self._tried(way, ids)) for way, ids in self._ways())
+
+    @property
+    def steps(self) -> int:
+        return len(self.alone)
 
     def _another(self) -> list[int]:
         """A text of as many other tokens."""
@@ -277,7 +302,10 @@ class _Trial:
     def _tried(self, words: str, way: Callable[[], Way]) -> Way:
         """A way, or why it cannot be tried."""
         try:
-            return replace(way(), way=words)
+            found = way()
+            if self.random and found.difference is not None and found.difference > self.tolerance:
+                found = replace(found, why="its numbers are drawn at random: another seed gives others")
+            return replace(found, way=words)
         except TinytfError as error:
             return Way(words, None, why=error.message)
         except Exception as error:  # code of any architecture
@@ -379,7 +407,7 @@ class _Trial:
             raise UsageError("the text fills the context")
 
     @contextmanager
-    def _kept(self) -> Iterator[Steps]:
+    def _kept(self, seed: int = 0) -> Iterator[Steps]:
         """What modules return in this context, in the order in which they do, by name."""
         kept: Steps = {}
 
@@ -393,13 +421,15 @@ class _Trial:
             for name, module in self.runner.modules.items():
                 hook = module.register_forward_hook(lambda _, __, result, name=name: keep(name, result))
                 stack.callback(hook.remove)
-            torch.manual_seed(0)
+            self.runner.seed(seed)
             yield kept
 
-    def _steps(self, rows: Sequence[Sequence[int]], mask: Tensor | None, *, positions: bool = False) -> Steps:
+    def _steps(
+        self, rows: Sequence[Sequence[int]], mask: Tensor | None, *, positions: bool = False, seed: int = 0
+    ) -> Steps:
         ids = torch.tensor(rows, device=self.device)
         places = (mask.long().cumsum(dim=-1) - 1).clamp(min=0) if positions and mask is not None else None
-        with self._kept() as steps:
+        with self._kept(seed) as steps:
             logits = self.runner.whole(ids, mask, places)
         return steps if logits is None else {**steps, "logits": logits}
 
