@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tinytf.compare.difference import Difference as Difference
     from tinytf.compare.dumps.capture import capture as capture
     from tinytf.compare.logprobs import LogprobDifference as LogprobDifference
+    from tinytf.compare.sampling import SamplingDifference as SamplingDifference
     from tinytf.compare.splits import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
     from tinytf.generate.cached import CacheComparison as CacheComparison
@@ -125,6 +126,7 @@ _LAZY = {
     "Lens": "tinytf.look.lens",
     "LessonList": "tinytf.lessons",
     "LogprobDifference": "tinytf.compare.logprobs",
+    "SamplingDifference": "tinytf.compare.sampling",
     "Looking": "tinytf.generate.loop",
     "Meanings": "tinytf.glossary",
     "Model": "tinytf.loading",

@@ -457,10 +457,15 @@ class AddressOptions(TraceOptions):
             self.output.note("a parameter is the same for every text, so TEXT is not read")
 
 
-def require_only(names: tuple[str, ...], groups: tuple[type, ...]) -> None:
-    """Raise UsageError for a typed option of ``groups`` that a model through transformers does not take."""
+def require_only(names: tuple[str, ...], groups: tuple[type, ...], beside: str = "") -> None:
+    """Raise UsageError for a typed option of ``groups`` that does not go ``beside`` another.
+
+    Without one, that a model through transformers does not take.
+    """
     for setting in (setting for group in groups for setting in parameters_of(group)):
         if setting.name and setting.name not in names and is_typed(setting.name):
+            if beside:
+                raise UsageError(f"{setting.opts[0]} does not go with {beside}", "leave one of them out")
             raise UsageError(
                 f"{setting.opts[0]} needs a model that tinytf computes itself, and this one runs through transformers",
                 "leave it out",

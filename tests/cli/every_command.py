@@ -16,6 +16,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "diff": (
         ("diff", TEXT, *OPEN, "--versus", "dump.safetensors", "--names", "names.toml"),
         ("diff", TEXT, "-m", "decoder", "--versus", "m", "--device", "cpu"),
+        ("diff", "--sampling", "transformers", "vllm", TEXT, *OPEN, "--max-tokens", "2"),
     ),
     "doctor": (("doctor",),),
     "experts": (("experts", TEXT, *OPEN, "--corpus", "corpus"),),

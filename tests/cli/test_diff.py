@@ -66,6 +66,27 @@ def test_the_map_has_the_numbers_of_the_steps(tinytf: Tinytf, decoder: Path, ope
         assert shown == pytest.approx(expected, abs=0.006)
 
 
+def test_two_ways_of_sampling_and_what_either_draws(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("diff", "--sampling", "temperature=0,repetition_penalty=2", "--temp 0", SENTENCE, "-m", decoder)
+    assert (ran.status, ran.err) == (0, "")
+    assert "repetition_penalty  2" in ran.out
+    assert "most probable token: at new token " in ran.out
+    assert "tokens that are drawn" not in ran.out
+    alone = tinytf("diff", "--sampling", "vllm:temperature=0.7", "vllm")
+    assert alone.lines[0] == "One setting differs: temperature (A: 0.7; B: 1 by default)."
+    data = json.loads(tinytf("diff", "--sampling", "vllm", "llama.cpp", SENTENCE, "-m", decoder, "--json").out)
+    assert [one["name"] for one in data["settings"]][:3] == ["temperature", "top_k", "top_p"]
+    assert len(data["steps"]) >= data["partings"][0]["number"]
+
+
+@pytest.mark.parametrize("words", [
+    ("vllm", "nothing"), ("vllm", "none.json"), ("vllm", "top_k=-x"), ("vllm:a=1", "vllm"), ("vllm",),
+    ("vllm", "vllm", SENTENCE, "--floor", "bf16"),
+])  # fmt: skip
+def test_settings_that_cannot_be_read_are_refused(tinytf: Tinytf, words: tuple[str, ...]) -> None:
+    assert is_a_clean_error(tinytf("diff", "--sampling", *words))
+
+
 def test_the_same_text_twice_differs_in_nothing(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("diff", SENTENCE, SENTENCE, "-m", decoder, "--fail-over", "0")
     assert ran.status == 0

@@ -67,6 +67,12 @@ class Options:
     logprobs: bool = option(
         is_flag=True, help="Compare two logs of log-probabilities, JSON lines, instead of texts: TRAINER ROLLOUT."
     )
+    sampling: tuple[str, str] | None = option(
+        nargs=2, metavar="A B",
+        help="Compare the settings of two programs, and what they choose after TEXT: transformers, vllm, llama.cpp, "
+        "a .json, 'temperature=0.7,top_p=0.9' or '--temp 0.7 --top-k 40'; vllm:FILE reads it as vLLM does.",
+    )  # fmt: skip
+    max_tokens: int = option(type=click.IntRange(1), shown=50, help="With --sampling, new tokens, at most.")
     reports: tuple[Path, ...] = option(
         "--report", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
         help="Write the comparison to FILE too: .md with versions and this command, .html, .json, .xml for JUnit. "
@@ -90,6 +96,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     What a number does     tinytf diff --set √d=1 "The cat sat"
     Two recordings         tinytf diff a.safetensors b.safetensors
     Two logs of logprobs   tinytf diff --logprobs trainer.jsonl rollout.jsonl
+    Two ways of sampling   tinytf diff --sampling transformers vllm "The cat sat"
 
     One of the texts may be -, which reads a pipe.
     """
@@ -98,6 +105,10 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
 
     if options.logprobs:
         return _logprobs(options, model_options, output)
+    if options.sampling is not None:
+        return _sampling(options, options.sampling, fold, model_options, output)
+    if is_typed("max_tokens"):
+        raise UsageError("--max-tokens goes with --sampling", "leave it out")
     names_none = host() is None and model_options.through is None and not is_typed("model")
     through = None if names_none else model_options.through_model(output)
     if through is not None:
@@ -120,7 +131,7 @@ def _logprobs(options: Options, model_options: ModelOptions, output: Output) -> 
     """The difference of two logs; with a floor, beside the model's own error."""
     from tinytf.compare.logprobs import diff_logprobs
 
-    require_only(("texts", "floor", "logprobs", "chat", "system"), (Options,))
+    require_only(("texts", "floor", "logprobs"), (Options,), "--logprobs")
     if len(options.texts) != 2:
         raise UsageError(f"--logprobs compares two files, not {len(options.texts)}",
                          "tinytf diff --logprobs trainer.jsonl rollout.jsonl")  # fmt: skip
@@ -128,6 +139,29 @@ def _logprobs(options: Options, model_options: ModelOptions, output: Output) -> 
     report = diff_logprobs(Path(options.texts[0]), Path(options.texts[1]), model, options.floor)
     output.draw(report)
     return 0 if report.holds else 1
+
+
+def _sampling(
+    options: Options, words: tuple[str, str], fold: FoldOptions, model_options: ModelOptions, output: Output
+) -> int:
+    """The difference of two programs' settings; with a text, what follows it."""
+    from tinytf.compare.sampling import diff_sampling
+    from tinytf.generate.programs import read_settings
+    from tinytf_cli.views.sampling_difference import SamplingDisplay
+
+    taken = ("texts", "sampling", "max_tokens", "tolerance", "truncate", "rows", "chat", "system", "pair")
+    require_only(taken, (Options,), "--sampling")
+    first, second = (read_settings(word) for word in words)
+    settings: dict[str, Any] = {} if options.tolerance is None else {"tolerance": options.tolerance}
+    text, model = None, None
+    if options.texts or host() is not None:
+        text, model = _texts(options, True)[0], model_options.open()
+    report = diff_sampling(
+        first, second, model, text, max_tokens=options.max_tokens, seed=model_options.seed, truncate=options.truncate,
+        **settings,
+    )  # fmt: skip
+    output.draw(report, SamplingDisplay(fold.rows(options.rows)))
+    return 0
 
 
 def _through(model: "ThroughModel", options: Options, model_options: ModelOptions) -> "ModuleDifferences":
