@@ -36,6 +36,10 @@ ARCHITECTURES = {
         n_token_types=0, positions="none", head="mlm", pooler=False, attention_divisor=192**0.5, distances=256,
         farthest=512, distance_norm=True, distance_keys=True, distance_queries=True,
     ),
+    "DeBERTa-v2 xlarge": PRESETS["bert-base"].but(
+        n_token_types=0, positions="none", head="mlm", pooler=False, side_width=3, side_activation="gelu",
+        by_layer=(("side_conv", (True, *[False] * 11)),),
+    ),
     "ESM-2": PRESETS["bert-base"].but(
         norm_order="pre", positions="rotary", n_token_types=0, embed_norm=False, pooler=False,
         masked_share=0.12, mask_id=32, head="mlm",

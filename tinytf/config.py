@@ -339,6 +339,7 @@ class ModelConfig(Part):
             "sink": 1,
             "bucket": self.relative_buckets,
             "distance": 2 * self.distances,
+            "d_model·near": self.d_model * self.side_width,
             f"d_model/{self.qkv_groups}": self.d_model // self.qkv_groups,
             f"d_model/{self.ffn_groups}": self.d_model // self.ffn_groups,
             f"d_ff/{self.ffn_groups}": self.d_ff // self.ffn_groups,

@@ -88,6 +88,9 @@ def without(model: Transformer, name: str) -> Transformer:
         block.ple.out.weight.zero_()  # what the layer's own embeddings add
     if model.config.identity_experts and model.config.at(int(layer)).experts:  # experts without matrices
         block.ffn.sum.register_forward_hook(lambda _, args, result: torch.zeros_like(result))
+    if rest == "" and hasattr(block, "side"):
+        for parameter in block.side.conv.parameters():  # the convolution of its input
+            parameter.zero_()
     for part, linears in (("attn", [mixer.o] if mixer else []), ("ffn", out_of_ffn)):
         for parameter in (one for linear in linears if rest in ("", part) for one in linear.parameters()):
             parameter.zero_()

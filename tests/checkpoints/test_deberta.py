@@ -75,7 +75,10 @@ def test_terms_and_distances_are_read_in_both_spellings(v3, bend):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"conv_kernel_size": 3}, "conv_kernel_size 3 is not implemented"),
+        ({"conv_kernel_size": 4}, "conv_kernel_size 4 is not implemented: it is even"),
+        ({"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups 2 is not implemented"),
+        ({"conv_kernel_size": 3, "conv_act": "mish"}, "conv_act 'mish' is not implemented"),
+        ({"conv_kernel_size": 3}, "lacks"),
         ({"embedding_size": 8}, "embedding_size 8 is not implemented"),
         ({"attention_head_size": 4}, "attention_head_size 4 is not implemented"),
         ({"pooler_hidden_size": 4}, "pooler_hidden_size 4 is not implemented"),

@@ -145,6 +145,7 @@ WRITTEN = {
     "deberta v3": ("DeBERTa-v2", config_of("deberta v3, distances through the matrices of tokens")),
     "deberta": ("DeBERTa", config_of("deberta, keys without biases")),
     "deberta v2": ("DeBERTa-v2", config_of("deberta v2, distances through their own", head_bias=True)),
+    "deberta v2 xlarge": ("DeBERTa-v2", config_of("deberta v2 xlarge, a convolution beside the first layer")),
     "deberta v3 with classes": (
         "DeBERTa-v2",
         config_of("bert with classes of the text", **_V3, head_dense=True, head_activation="tanh", positions="none"),

@@ -158,6 +158,7 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value, "distance": 2 * c.distances,
         "dt_rank": c.dt_rank, "d_dense": (*c.pooled_dense, c.d_model)[0],
         "d_vector": (c.d_model, *c.pooled_dense)[-1], "d_layer_input": c.d_layer_input,
+        "d_model·near": c.d_model * c.side_width,
     } for c in of_layers]  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:

@@ -100,6 +100,10 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
                 x = _frozen(getattr(block, norm), x) if post else x
         if trace.steps.has("ple.out", layer):
             x = x + _frozen(block.ple.out_norm, leaf(f"L{layer}.ple.out", trace.step("ple.out", layer)))
+        if trace.steps.has("side", layer):
+            own = trace.step("side", layer)
+            gate = (trace.step("side_act", layer) / own)[position].detach()
+            x = _frozen(block.side.norm, x + gate * leaf(f"L{layer}.side", own))
         x = x * block.scale.weight if trace.config.layer_scale else x
     if trace.config.final_norm:
         x = _frozen(model.final_norm, x)
@@ -133,7 +137,7 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     for layer, block in enumerate(trace.model.blocks):
         fed = ("feed-forward", "feed-forward bias", "expert")
         both = sum(one.value for one in found.parts if one.layer == layer and one.kind in fed)
-        fed_by = [leaves[name] for name in (f"L{layer}.ffn", f"L{layer}.ple.out") if name in leaves]
+        fed_by = [leaves[name] for name in (f"L{layer}.ffn", f"L{layer}.ple.out", f"L{layer}.side") if name in leaves]
         if fed_by:
             assert both == pytest.approx(sum(map(_along, fed_by)), abs=1e-12)
         if (attention := mixer_of(block)) is None:

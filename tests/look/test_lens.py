@@ -167,7 +167,8 @@ def _states(model: Any) -> dict[str, Array]:
             hooks.append(block.norm1.register_forward_hook(gave(f"L{layer}.norm1")))
         elif hasattr(block, "mid"):
             hooks.append(block.mid.register_forward_hook(gave(f"L{layer}.mid")))
-        hooks.append(block.register_forward_hook(gave(f"L{layer}.{'norm2' if order == 'post' else 'out'}")))
+        last = "norm2" if order == "post" and not model.config.side_width else "out"
+        hooks.append(block.register_forward_hook(gave(f"L{layer}.{last}")))
     with torch.no_grad():
         model(torch.tensor([IDS]))
     for hook in hooks:

@@ -540,6 +540,15 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         layer_norm_eps=1e-3,
         **_LABELS,
     ),
+    "deberta v2 xlarge, a convolution beside the first layer": lambda: _deberta(
+        "ForMaskedLM", **_V3, conv_kernel_size=3, conv_act="gelu"
+    ),
+    "deberta v2 with a wider convolution and classes": lambda: _deberta(
+        "ForSequenceClassification", **_V3, **_LABELS, conv_kernel_size=5, type_vocab_size=2, num_hidden_layers=2
+    ),
+    "deberta v2, one layer beside a convolution of one token": lambda: _deberta(
+        "Model", relative_attention=False, conv_kernel_size=1, conv_act="relu", num_hidden_layers=1
+    ),
     "deberta, keys without biases": lambda: _classes(
         "Deberta", "MaskedLM", _BERT, relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=7
     ),

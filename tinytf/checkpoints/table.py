@@ -80,10 +80,10 @@ class Stored:
     another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
     name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
     that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
-    ``convolution`` are (channels, 1, width), those of a ``pointwise`` one (out, in, 1); ``among_ones`` counts the axes
-    of length 1 around a vector. ``beside`` are constants, by their names, that must be written with it. ``unread``
-    names the field that counts rows beyond ours, zeros where we write them. The columns of ``coupled`` heads h and
-    h + H/2 follow one another.
+    ``convolution`` are (channels, 1, width), those of one of as many ``taps`` (out, in, taps), and ours (out, in·taps);
+    this is the number, or names the field. ``among_ones`` counts the axes of length 1 around a vector. ``beside`` are
+    constants, by their names, that must be written with it. ``unread`` names the field that counts rows beyond ours,
+    zeros where we write them. The columns of ``coupled`` heads h and h + H/2 follow one another.
     The weight of a ``rate`` is stored as −e^A for our A; ``tiled`` query heads take turns, the first of each key-value
     head before all second ones. These two are only read.
     """
@@ -106,7 +106,7 @@ class Stored:
     bias: str = ""
     gives: str = ""
     convolution: bool = False
-    pointwise: bool = False
+    taps: str = ""
     among_ones: tuple[int, int] = (0, 0)
     beside: tuple[tuple[str, float], ...] = ()
     rate: bool = False
@@ -127,10 +127,8 @@ class Stored:
             return (_count(config, self.by_row), stored[0] // _count(config, self.by_row))
         if any(self.among_ones):
             return self._among_ones(stored)
-        if self.convolution and len(stored) > 1:
-            return (stored[0], 1, stored[1])
-        if self.pointwise and len(stored) > 1:
-            return (*stored, 1)
+        if taps := self._taps(stored, config):
+            return (stored[0], stored[1] // taps, taps)
         if self.apart:
             heads = _count(config, self.apart)
             stored = (heads, stored[0] // heads, *stored[1:])
@@ -146,6 +144,12 @@ class Stored:
         if self.expert is None:
             return ours
         return (ours.unflatten(0, (self.rows, -1)) if self.rows else ours)[self.expert]
+
+    def _taps(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        """The width of a stored convolution whose weights have this shape here; 0 for anything else."""
+        if len(shape) < 2 or not (self.convolution or self.taps):
+            return 0
+        return _count(config, self.taps) if self.taps else shape[1]
 
     def _among_ones(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         before, after = self.among_ones
@@ -168,10 +172,8 @@ class Stored:
             tensor = tensor.flatten(0, 1)
         if self.by_row or any(self.among_ones):  # (H, D) -> (H·D,)
             tensor = tensor.flatten()
-        if self.convolution and tensor.dim() > 1:  # (C, 1, W) -> (C, W)
+        if (self.convolution or self.taps) and tensor.dim() > 1:  # (C, 1, W) -> (C, W), (out, in, W) -> (out, in·W)
             tensor = tensor.flatten(1)
-        if self.pointwise and tensor.dim() > 1:  # (out, in, 1) -> (out, in)
-            tensor = tensor[..., 0]
         heads, shares, axis = self._heads(config), self._shares(config), self.axis
         rows = [tensor.shape[axis] * share // sum(shares) // heads for share in shares]
         # (H, rows, …) -> (H·rows, …)
@@ -224,10 +226,8 @@ class Stored:
             tensor = tensor.unflatten(0, (_count(config, self.by_row), -1))
         if any(self.among_ones):
             tensor = tensor.view(self._among_ones(tensor.shape))
-        if self.convolution and tensor.dim() > 1:
-            tensor = tensor[:, None]
-        if self.pointwise and tensor.dim() > 1:
-            tensor = tensor[..., None]
+        if taps := self._taps(tensor.shape, config):
+            tensor = tensor.unflatten(1, (-1, taps))
         if self.apart:
             tensor = tensor.unflatten(0, (_count(config, self.apart), -1))
         tensor = (tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor).contiguous()

@@ -17,7 +17,7 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Report
-from tinytf.steps.operations import Activate, Add, LayerScale, Multiply, Norm, SumExperts
+from tinytf.steps.operations import Activate, Add, LayerScale, Multiply, Norm, Same, SumExperts
 from tinytf.steps.operations.norm import gain_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -169,7 +169,7 @@ class _Parts:
 
     def send_through(self, step: Step | None, layer: int | None = None) -> None:
         """Send every part through a step that is linear, or is linear once its scale or gate here is frozen."""
-        if step is None or not self.rows:
+        if step is None or isinstance(step.operation, Same) or not self.rows:
             return
         site, rows = Site(self.trace, step, layer), torch.cat(self.rows)
         before, after = (_f64(tensor[self.position]) for tensor in (site.input(), site.value))

@@ -16,6 +16,7 @@ from tinytf.parts import (
     mamba2,
     norm,
     short_conv,
+    side_conv,
 )
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
@@ -30,6 +31,7 @@ from tinytf.parts.norm import Norms, Residual
 from tinytf.parts.part import Part, kinds_of, merged
 from tinytf.parts.row import Step
 from tinytf.parts.short_conv import ShortConvolution
+from tinytf.parts.side_conv import SideConvolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,7 @@ class BlockConfig(Part):
     norms: Norms = field(default_factory=Norms)
     residual: Residual = field(default_factory=Residual)
     layer_inputs: LayerInputs = field(default_factory=LayerInputs)
+    side: SideConvolution = field(default_factory=SideConvolution)
 
     def require(self) -> None:
         norms, kind = self.norms, self.residual.residual
@@ -71,6 +74,8 @@ class BlockConfig(Part):
             and not isinstance(self.mixer, NoMixer)
         ):
             raise ConfigError("residual_of 'normed' needs a sequential pre-norm block with a mixer and a feed-forward")
+        if self.side.side_width and norms.norm_order != "post":
+            raise ConfigError(f"a side_width needs norm_order 'post', not {norms.norm_order!r}")
         if self.layer_inputs.d_layer_input and not self.residual.layer_scale:
             raise ConfigError("d_layer_input needs layer_scale")
         if isinstance(self.mixer, NoMixer):
@@ -88,7 +93,7 @@ class BlockConfig(Part):
             raise ConfigError("input_norm is false, but only a sequential pre-norm block can do without that norm")
 
     def words(self, causal: bool) -> dict[str, str]:
-        parts = (self.residual, self.norms, self.mixer, self.feed_forward, self.layer_inputs)
+        parts = (self.residual, self.norms, self.mixer, self.feed_forward, self.layer_inputs, self.side)
         return merged(*(part.words(causal) for part in parts))
 
 
@@ -104,6 +109,6 @@ ROWS: tuple[Step, ...] = (
     *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
-    *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *layer_inputs.ROWS, *norm.AFTER,
+    *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *layer_inputs.ROWS, *norm.AFTER, *side_conv.ROWS,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

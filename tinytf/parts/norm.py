@@ -208,7 +208,7 @@ AFTER: tuple[Step, ...] = (
     Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", FFN), when=_order("post"), absent=
          "the layers of this model add up to out directly", make=lambda o, _: o.Add()),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
-         when=_order("post"), make=make_norm, module="norm2", matrix="gain"),
+         when=lambda c: c.norm_order == "post" and not c.side_width, make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
 """To the residual stream after the layer."""
 FINAL: tuple[Step, ...] = (
@@ -247,5 +247,5 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         "<added>": ("mid_kept" if kept else "norm2" if normed else "mid", FFN)
         if _sequential(c) and _has_both(c)
         else ("in", *[ATTN] * has_mixer(c), *[FFN] * has_ffn(c)),
-        "<final>": ("final.norm",) if c.final_norm else ("norm2",),
+        "<final>": ("final.norm",) if c.final_norm else ("out",) if c.side_width else ("norm2",),
     }

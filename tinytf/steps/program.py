@@ -127,6 +127,7 @@ _BLOCK = (
     "ffn",
     "ffn_norm",
     "ple",
+    "side",
 )
 
 

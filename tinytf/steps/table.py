@@ -31,6 +31,7 @@ from tinytf.parts import (
     pooling,
     positions,
     short_conv,
+    side_conv,
 )
 from tinytf.parts.row import ROUTES, Nearest, Step
 
@@ -79,6 +80,7 @@ _PARTS = (
     positions,
     feed_forward,
     layer_inputs,
+    side_conv,
     pooling,
     head,
 )
@@ -193,7 +195,8 @@ class StepTable:
         self.embedded = next(step.name for step in reversed(before) if step.role == "residual")
         self.output = next(step.name for step in reversed(layers[-1]) if step.role == "residual")
         # The residual stream between attention and feed-forward; empty in a parallel block.
-        self.mid_stream = "" if "mid" not in self.by_name else "norm1" if self.output == "norm2" else "mid"
+        normed = config.at(config.n_layers - 1).norm_order == "post"
+        self.mid_stream = "" if "mid" not in self.by_name else "norm1" if normed else "mid"
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixing = next(step for step in self.layer_steps if step.core and step.recorded)

@@ -167,7 +167,7 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("hook_mlp_out", "ffn_norm", when=lambda c: c.norm_order in ("both", "output")),
     LensName("hook_mlp_out", "ffn"),
     *_norm("ln2_post", "ffn_norm"),
-    LensName("hook_resid_post hook_out", "norm2", when=_post),
+    LensName("hook_resid_post hook_out", "norm2", when=lambda c: _post(c) and not c.side_width),
     LensName("hook_resid_post hook_out", "out"),
 )  # fmt: skip
 """Names inside a layer."""

@@ -148,7 +148,8 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
             continue  # the input of the first block is the embeddings
         if step.from_stream and layer is not None and layer - 1 in layers:
             continue  # the input of a later block is the output of the one before
-        if isinstance(step.operation, Same) and not (step.from_stream or step.below):
+        whole = layer is None or layer in layers
+        if isinstance(step.operation, Same) and whole and not (step.from_stream or step.below):
             continue  # the numbers of another step, which is recorded
         if step.name == table.embedded and len(table.sources(step, None)) == 1 and isinstance(step.operation, Add):
             continue  # with nothing added, the sum is the token embeddings themselves

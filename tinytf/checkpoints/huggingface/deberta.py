@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT, mlm_head
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, by_layer
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields, quoted
 
+_ACTIVATIONS = {**{word: ours for word, ours in ACTIVATIONS.items() if ours != "relu2"}, "tanh": "tanh"}
 _TERMS = {"c2p": "distance_keys", "p2c": "distance_queries"}
 
 
@@ -72,6 +73,25 @@ def _read_widths(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     return {}
 
 
+def _read_convolution(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The convolution beside the first layer (xlarge and xxlarge)."""
+    width = fields.whole("conv_kernel_size", 0)
+    if not width:
+        return {}
+    if width % 2 == 0:
+        raise fields.fault(f"conv_kernel_size {width} is not implemented: it is even")
+    fields.require("conv_groups", (1,))
+    activation = fields.word("conv_act", _ACTIVATIONS, "tanh")
+    first_only = by_layer("side_conv", [layer == 0 for layer in range(draft["n_layers"])])
+    return {"side_width": width, "side_activation": activation, **first_only}
+
+
+def _write_convolution(config: ModelConfig) -> dict[str, Any]:
+    words = {ours: word for word, ours in reversed(_ACTIVATIONS.items())}
+    keys = {"conv_kernel_size": config.side_width, "conv_act": words[config.side_activation]}
+    return keys if config.side_width else {}
+
+
 _SELF = "encoder.layer.{n}.attention.self"
 
 DEBERTA_V2 = replace(
@@ -80,7 +100,6 @@ DEBERTA_V2 = replace(
     model_type="deberta-v2",
     prefix="deberta.",
     classes={"none": "DebertaV2Model", "mlm": "DebertaV2ForMaskedLM"},
-    only={"conv_kernel_size": (0,)},
     needs=("distances",),
     settings=(
         *SIZES,
@@ -92,6 +111,7 @@ DEBERTA_V2 = replace(
         Group(_read_positions, lambda config: {"position_biased_input": config.positions == "learned"}),
         Key("pooler_hidden_act", "head_activation", "gelu", {**ACTIVATIONS, "tanh": "tanh"}),
         Group(_read_widths),
+        Group(_read_convolution, _write_convolution),
         Group(_read_distances, _write_distances),
         mlm_head("cls.predictions.transform.dense.weight"),
     ),
@@ -105,6 +125,8 @@ DEBERTA_V2 = replace(
         "blocks.{n}.attention.pos_q": Stored(f"{_SELF}.pos_query_proj"),
         "blocks.{n}.attention.distances": Stored("encoder.rel_embeddings"),
         "blocks.{n}.attention.distances_norm": Stored("encoder.LayerNorm"),
+        "blocks.{n}.side.conv": Stored("encoder.conv.conv", taps="side_width"),
+        "blocks.{n}.side.norm": Stored("encoder.conv.LayerNorm"),
     },
     skipped=(
         *BERT.skipped,
@@ -135,7 +157,10 @@ DEBERTA = replace(
     name="DeBERTa",
     model_type="deberta",
     classes={"none": "DebertaModel", "mlm": "DebertaForMaskedLM"},
-    only={"talking_head": (False,), "position_buckets": (), "norm_rel_ebd": (), "share_att_key": ()},
+    only={
+        "talking_head": (False,),
+        **dict.fromkeys(("position_buckets", "norm_rel_ebd", "share_att_key", "conv_kernel_size"), ()),
+    },
     fixed={**DEBERTA_V2.fixed, "k_bias": False},
     settings=(*DEBERTA_V2.settings[:-2], Group(_read_own, _write_own), DEBERTA_V2.settings[-1]),
     stored={

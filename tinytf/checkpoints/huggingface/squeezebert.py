@@ -44,7 +44,7 @@ SQUEEZEBERT = replace(
     stored={
         **BERT.stored,
         **{
-            f"blocks.{{n}}.{ours}": Stored(f"{_LAYER}.{theirs}", pointwise=True)
+            f"blocks.{{n}}.{ours}": Stored(f"{_LAYER}.{theirs}", taps="1")
             for ours, theirs in {
                 "attention.q": "attention.query",
                 "attention.k": "attention.key",

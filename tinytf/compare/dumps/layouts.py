@@ -251,6 +251,7 @@ class Layout:
                     or layer not in layers
                     or not sources
                     or not computed.issuperset(sources)
+                    or {*sources} == {source}  # it reads what they read, beside them
                 ):
                     continue
                 computed.add(place)

@@ -29,6 +29,7 @@ from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.mix_heads import MixHeads
 from tinytf.steps.operations.multiply import Multiply
+from tinytf.steps.operations.neighbours import Neighbours
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.pair_norm import PairNorm
@@ -89,6 +90,7 @@ __all__ = [
     "Mix",
     "MixHeads",
     "Multiply",
+    "Neighbours",
     "Norm",
     "Operation",
     "PairNorm",

@@ -345,6 +345,9 @@ def dimension(axis: str, number: int, config: ModelConfig) -> str:
         return f"unit {number}"
     if axis == "expert":
         return f"expert {number}"
+    if axis == "d_model·near":
+        d, place = divmod(number, config.side_width)
+        return f"d{d} of the token {place - config.side_width // 2:+d}"
     if axis.startswith("n_heads·"):
         head, inner = divmod(number, config.sizes[axis.partition("·")[2]])
         return f"head {head} d{inner}"
