@@ -10,6 +10,7 @@ from tinytf.errors import CheckpointError
 
 LACKING = {
     "zamba2": "a block of attention that several layers share",
+    "mobilebert": "layers with a narrower stream of their own",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
     "t5": "an encoder and a decoder",

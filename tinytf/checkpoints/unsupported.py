@@ -33,6 +33,7 @@ _KINDS = {
     "a block of attention that several layers share": "zamba zamba2",
     "a delta rule with a decay for every channel": "bailing_hybrid",
     "several residual streams that predict each other (AltUp)": "gemma3n gemma3n_text",
+    "layers with a narrower stream of their own, and several feed-forwards in a row": "mobilebert",
 }
 
 
