@@ -70,6 +70,10 @@ ARCHITECTURES = {
     ),
     "talking heads": _LLAMA.but(talking_heads=True),
     "DiffLlama": _LLAMA.but(lambda_init=0.2),
+    "JetMoE": _LLAMA.but(
+        n_heads=16, n_kv_heads=2, d_head=64, o_bias=True, experts=8, experts_per_token=2, head_experts=True,
+        sum_bias=True,
+    ),
     "Qwen3.5": PRESETS["qwen3.5-tiny"],
     "OLMo Hybrid": PRESETS["qwen3.5-tiny"].but(attention_gate=False, rope_width=0, beta_scale=2.0),
     "LFM2": PRESETS["lfm2-tiny"],

@@ -380,6 +380,11 @@ class ModelConfig(Part):
         return self.norm_order != "post"
 
     @property
+    def final_eps(self) -> float:
+        """ε of the last norm."""
+        return float(self.final_norm_eps or self.norm_eps)
+
+    @property
     def norm_parameters(self) -> tuple[str, ...]:
         """The learned parameters of every norm: ``gain``, and for a LayerNorm ``bias``."""
         return self.blocks[0].norms.learned

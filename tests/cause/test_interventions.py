@@ -83,7 +83,8 @@ def without(model: Transformer, name: str) -> Transformer:
             mixer_of(block).o.weight[:, columns] = 0.0
         return cut
     ffn, mixer = dict(block.named_children()).get("ffn"), mixer_of(block)
-    out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith("down")] if ffn else []  # each expert
+    ends = ("down", "constant")  # of each expert, and the bias of their sum
+    out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith(ends)] if ffn else []
     if rest == "" and hasattr(block, "ple"):
         block.ple.out.weight.zero_()  # what the layer's own embeddings add
     if model.config.identity_experts and model.config.at(int(layer)).experts:  # experts without matrices

@@ -265,6 +265,7 @@ WRITTEN = {
             ),
         ),
     ),
+    "jetmoe": ("JetMoE", config_of("jetmoe, experts that are heads, and a bias on the sum of experts")),
     "diffllama": ("DiffLlama", config_of("diffllama, maps subtracted in pairs of heads", norm_eps=1e-5)),
     "kimi linear": (
         "Kimi Linear",

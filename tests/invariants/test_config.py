@@ -66,7 +66,12 @@ REFUSED = [
         {"lambda_init": 0.2, "n_kv_heads": 1},
         "lambda_init needs an even number of each, not 4 heads and 1 key-value heads",
     ),
-    ({"lambda_init": 0.2, "attention_gate": True}, "lambda_init needs attention without gates"),
+    ({"lambda_init": 0.2, "attention_gate": True}, "attention_gate, head_experts and lambda_init exclude one another"),
+    ({"head_experts": True}, "head_experts needs a head for each expert and key-value head, not 4 heads"),
+    (
+        {"sum_bias": True, "experts": 4, "experts_per_token": 2, "d_shared": 8},
+        "sum_bias needs experts without a shared one, but d_shared is not 0",
+    ),
     ({"relative_buckets": 6}, "relative_buckets 6 is not a multiple of 4"),
     ({"layer_groups": 3}, "layer_groups 3 do not fit 2 layers"),
     (

@@ -189,6 +189,10 @@ def _minimax(**settings: Any) -> nn.Module:
     return _decoder("MiniMax", num_local_experts=5, num_experts_per_tok=2, **{"head_dim": 6, **settings})
 
 
+def _jetmoe(**settings: Any) -> nn.Module:
+    return _decoder("JetMoe", **{"num_experts_per_tok": 2, "num_key_value_heads": 2, "kv_channels": 6, **settings})
+
+
 def _kimi_linear(**settings: Any) -> nn.Module:
     odd = {"linear_head_dim": 5, "linear_num_heads": 3, "linear_conv_kernel_dim": 3, "num_local_experts": 6}
     return _decoder("KimiLinear", **{**_OF_LATENT, "q_lora_rank": None, **odd, "num_experts_per_tok": 3,
@@ -800,6 +804,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "jamba": lambda: _jamba(),
     "jamba, dense, and convolutions without biases": lambda: _jamba(
         num_experts=1, mamba_conv_bias=False, tie_word_embeddings=True, attn_layer_offset=0
+    ),
+    "jetmoe": lambda: _jetmoe(num_local_experts=5, rms_norm_eps=1e-3),
+    "jetmoe, three of four experts, gelu and an untied head": lambda: _jetmoe(
+        num_local_experts=4, num_experts_per_tok=3, activation_function="gelu", tie_word_embeddings=False
     ),
     "diffllama": lambda: _decoder("DiffLlama"),
     "diffllama, grouped heads, wide, and biases": lambda: _decoder(

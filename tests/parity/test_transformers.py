@@ -175,6 +175,14 @@ def test_parameters_are_as_many(models):
     assert sum(p.numel() for p in models.ours.parameters()) == sum(theirs.values()) - unread
 
 
+def of_chosen(trace, layer):
+    """The weights of the heads that are chosen for each query, those of its best expert first, as JetMoE has them."""
+    weights, config = trace[f"L{layer}.weights"], trace.config
+    best = trace[f"L{layer}.attn.router"].topk(config.experts_per_token).indices.T  # (k, Q)
+    by_expert = weights.unflatten(0, (-1, config.experts))  # (G, E, Q, K)
+    return torch.cat([by_expert[:, experts, torch.arange(len(experts))] for experts in best])
+
+
 def as_theirs(models, weights):
     """Attention weights as theirs gives them: Granite with windows before a sink takes its share."""
     without_sink = models.theirs.config.model_type.endswith("_swa")
@@ -198,6 +206,10 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
         assert furthest(trace[f"L{layer}.in"], state[0]) < 1e-5
         if layer:
             assert furthest(trace[f"L{layer - 1}.out"], state[0]) < 1e-5
+    if models.theirs.config.model_type == "jetmoe":
+        for layer, theirs in attentions.items():
+            assert furthest(of_chosen(trace, layer), theirs[0]) < 1e-5
+        return
     for layer in attentions:
         assert furthest(as_theirs(models, trace[f"L{layer}.weights"]), attentions[layer][0]) < 1e-5
     if their_attentions:

@@ -71,9 +71,9 @@ class Stored:
     (1, W/2 + 1) …; with ``rotary_last`` they follow the other rows of their head. These three name the field that
     counts the heads, or are that number. ``transposed`` matrices are (in, out). With ``by_row``, our vector is stored
     as a matrix with that many rows; with ``stacked``, the matrices of all experts as one, (E·rows, columns); with
-    ``apart``, our matrix as one for each of that many heads, (H, rows, columns); with ``of_layers``, those of all
-    layers in one, side by side along ``axis``. A stored tensor times ``factor`` is ours,
-    and ``offset`` is added to a stored weight.
+    ``apart``, our matrix as one for each of that many heads or experts, with their rows or, along ``axis`` 1, their
+    columns; with ``of_layers``, those of all layers in one, side by side along ``axis``. A stored tensor times
+    ``factor`` is ours, and ``offset`` is added to a stored weight.
 
     {e} in the name stands for the expert where each is stored separately, or with ``by_row`` for the row; ``expert`` is
     its number, and ``rows`` how many rows our vector has. ``instead`` is
@@ -83,9 +83,9 @@ class Stored:
     ``convolution`` are (channels, 1, width), those of one of as many ``taps`` (out, in, taps), and ours (out, in·taps);
     this is the number, or names the field. ``among_ones`` counts the axes of length 1 around a vector. ``beside`` are
     constants, by their names, that must be written with it. ``unread`` names the field that counts rows beyond ours,
-    zeros where we write them. The columns of ``coupled`` heads h and h + H/2 follow one another.
-    The weight of a ``rate`` is stored as −e^A for our A; ``tiled`` query heads take turns, the first of each key-value
-    head before all second ones. These two are only read.
+    zeros where we write them. Along ``axis``, ``tiled`` query heads take turns, the first of each key-value head before
+    all second ones, and ``coupled`` heads h and h + H/2 follow one another. The weight of a ``rate`` is stored as −e^A
+    for our A, which is only read.
     """
 
     module: str
@@ -131,7 +131,7 @@ class Stored:
             return (stored[0], stored[1] // taps, taps)
         if self.apart:
             heads = _count(config, self.apart)
-            stored = (heads, stored[0] // heads, *stored[1:])
+            stored = (heads, *(size // heads if number == axis else size for number, size in enumerate(stored)))
         stored = (*stored[:-2], *stored[-2:][::-1]) if self.transposed and len(shape) > 1 else stored
         return (stored[0] * stored[1], stored[2]) if self.stacked else stored
 
@@ -168,8 +168,8 @@ class Stored:
         if self.unread:
             tensor = tensor[: len(tensor) - _count(config, self.unread)]
         tensor = tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor
-        if self.apart:  # (H, rows, C) -> (H·rows, C)
-            tensor = tensor.flatten(0, 1)
+        if self.apart:  # (H, rows, C) -> (H·rows, C), or (H, rows, C) -> (rows, H·C)
+            tensor = tensor.movedim(0, self.axis).flatten(self.axis, self.axis + 1)
         if self.by_row or any(self.among_ones):  # (H, D) -> (H·D,)
             tensor = tensor.flatten()
         if (self.convolution or self.taps) and tensor.dim() > 1:  # (C, 1, W) -> (C, W), (out, in, W) -> (out, in·W)
@@ -182,11 +182,7 @@ class Stored:
             piece = self._roll_heads(piece, config, config.rope.width)
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
-        if self.tiled:  # (R, G, rows) -> (G, R, rows)
-            heads_of = (config.heads_per_kv, config.n_kv_heads, -1)
-            piece = piece.unflatten(axis, heads_of).transpose(axis, axis + 1).flatten(axis, axis + 2)
-        if self.coupled:
-            piece = _swap_heads(piece, (config.n_heads // 2, 2, -1))
+        piece = self._take_turns(piece, config, axis, 1)
         if self.rate and kind == "weight":
             piece = (-piece).log()
         piece = piece * self.factor if self.factor != 1 else piece
@@ -209,11 +205,19 @@ class Stored:
         piece = piece / self.factor if self.factor != 1 else piece
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
-        return self._roll_heads(piece, config, -config.rope.width) if self.rotary_last else piece
+        piece = self._roll_heads(piece, config, -config.rope.width) if self.rotary_last else piece
+        return self._take_turns(piece, config, 0, -1)
 
     def columns(self, tensor: Tensor, config: ModelConfig) -> Tensor:
         """A matrix of ours, or one on its inputs, with its columns in the order as stored."""
-        return _swap_heads(tensor, (2, config.n_heads // 2, -1)) if self.coupled else tensor
+        return self._take_turns(tensor, config, 1, -1)
+
+    def _take_turns(self, tensor: Tensor, config: ModelConfig, axis: int, step: int) -> Tensor:
+        """Put rows (``axis`` 0) or columns (1) of heads in our order, or with ``step`` −1 in that of the file."""
+        if axis != self.axis or not (self.tiled or self.coupled):
+            return tensor
+        counts = (config.heads_per_kv, config.n_kv_heads) if self.tiled else (config.n_heads // 2, 2)
+        return tensor.unflatten(axis, (*counts[::step], -1)).transpose(axis, axis + 1).flatten(axis, axis + 2)
 
     def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
         """The stored tensor from our tensors, each through ``laid``, in the order of their parts."""
@@ -229,7 +233,7 @@ class Stored:
         if taps := self._taps(tensor.shape, config):
             tensor = tensor.unflatten(1, (-1, taps))
         if self.apart:
-            tensor = tensor.unflatten(0, (_count(config, self.apart), -1))
+            tensor = tensor.unflatten(axis, (_count(config, self.apart), -1)).movedim(axis, 0)
         tensor = (tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor).contiguous()
         return tensor.flatten(0, 1) if self.stacked else tensor
 
@@ -248,11 +252,6 @@ class Stored:
 def _count(config: ModelConfig, heads: str) -> int:
     """The number of heads: of the field that counts them, or the number itself."""
     return int(heads) if heads.isdecimal() else getattr(config, heads)
-
-
-def _swap_heads(piece: Tensor, axes: tuple[int, int, int]) -> Tensor:
-    """Swap the first two of the ``axes`` into which the columns of heads are divided, (C, A·B·D) -> (C, B·A·D)."""
-    return piece.unflatten(1, axes).transpose(1, 2).flatten(1)
 
 
 def fused(module: str, **layout: Any) -> dict[str, Stored]:
@@ -388,7 +387,9 @@ class FamilyTable:
             return layout.named(layer, kind), layout
         if layout.bias and not layout.of_layers:  # of its own, so not a part of a joint one
             layout = replace(layout, part=0, parts=(), by_head="")
-        return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False, coupled=False)
+        if layout.axis and (layout.tiled or layout.coupled):  # the columns of heads, of which a bias has none
+            layout = replace(layout, axis=0, apart="", tiled=False, coupled=False)
+        return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False)
 
     def locations(
         self, parameter: str, count: int, config: ModelConfig, stored: Container[str] = ()

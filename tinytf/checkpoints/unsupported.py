@@ -29,7 +29,6 @@ _KINDS = {
     "sparse attention": "big_bird longformer reformer nystromformer yoso mra",
     "tokens that are pooled, or bytes that are grouped, between its layers": "funnel perceiver blt",
     "positions on a page or in a table besides those in the text": "layoutlm tapas",
-    "experts that are heads of attention": "jetmoe",
     "a block of attention that several layers share": "zamba zamba2",
     "a delta rule with a decay for every channel": "bailing_hybrid",
     "several residual streams that predict each other (AltUp)": "gemma3n gemma3n_text",

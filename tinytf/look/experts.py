@@ -162,7 +162,7 @@ def experts(model: TextModel, text: Text, *, layer: int | None = None) -> Expert
 
 def _choice_steps(table: StepTable, layer: int) -> list[Step]:
     """The steps that choose experts; each reads the one before, the first reads the router."""
-    return [step for step in table.in_layer(layer) if step.is_choice]
+    return [step for step in table.in_layer(layer) if step.is_choice and step.role == "ffn"]
 
 
 def _load(layer: int, tokens: int, counts: Tensor) -> Load:

@@ -317,7 +317,7 @@ class Readout:
         """
         x = hidden.double()
         centred = x - x.mean(dim=-1, keepdim=True) if self.centres else x
-        scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.norm_eps).sqrt()
+        scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.final_eps).sqrt()
         vectors = self._unembedding[ids].double() * self.gain / scale
         return vectors - vectors.mean(dim=-1, keepdim=True) if self.centres else vectors
 

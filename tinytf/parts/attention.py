@@ -27,6 +27,7 @@ from tinytf.parts.row import (
     MAP,
     OF_HEADS,
     RESIDUAL,
+    ROUTES,
     SCORES,
     VALUES,
     WIDE,
@@ -122,9 +123,10 @@ class Attention(Part):
     ``gate_function`` of another, computed from the input of attention (Qiu et al. 2025); with ``gate_by_head`` there is
     one such number for each head (Laguna). ``out_norm`` norms what all heads give before the last matrix (BitNet).
     ``qkv_groups`` are equal parts of a token that make as many equal parts of its queries, keys and values, each by a
-    matrix of its own (SqueezeBERT).
-    With a ``lambda_init`` heads h and h + H/2 both use the difference of their maps, and what the two give is normed
-    together and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
+    matrix of its own (SqueezeBERT). With ``head_experts`` every key-value head has a query head of each expert, and a
+    router chooses as many experts as in the feed-forward: their heads are multiplied by their weight, those of the
+    others by 0 (Shen et al. 2024). With a ``lambda_init`` heads h and h + H/2 both use the difference of their maps,
+    and what the two give is normed together and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
     """
 
     called = "attention"
@@ -145,6 +147,7 @@ class Attention(Part):
     gate_by_head: bool = leaf(False)
     gate_function: str = choice("sigmoid", "softplus")
     out_norm: bool = leaf(False)
+    head_experts: bool = leaf(False)
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
     qkv_bias: bool = leaf(True)
     k_bias: bool = leaf(True)
@@ -180,8 +183,8 @@ class Attention(Part):
         if self.lambda_init and (self.n_heads % 2 or self.n_kv_heads % 2):
             heads = f"{self.n_heads} heads and {self.n_kv_heads} key-value heads"
             raise ConfigError(f"lambda_init needs an even number of each, not {heads}")
-        if self.lambda_init and self.attention_gate:
-            raise ConfigError("lambda_init needs attention without gates")
+        if self.attention_gate + self.head_experts + bool(self.lambda_init) > 1:
+            raise ConfigError("attention_gate, head_experts and lambda_init exclude one another")
         if self.relative_buckets % 4:
             raise ConfigError(f"relative_buckets {self.relative_buckets} is not a multiple of 4")
         of_distances = self.by_distance.distances
@@ -273,6 +276,8 @@ class Attention(Part):
         return merged(rows, *(part.words(causal) for part in parts))
 
     def _gate_words(self) -> str:
+        if self.head_experts:
+            return "each expert's weight on its heads"
         if not self.attention_gate:
             return ""
         return f"a {self.gate_function} on every " + ("head" if self.gate_by_head else "number that a head gives")
@@ -340,6 +345,10 @@ def _differential(c: Config) -> bool:
     return c.lambda_init > 0
 
 
+def _routed(c: Config) -> bool:
+    return c.head_experts
+
+
 def _talking(c: Config) -> bool:
     return c.talking_heads
 
@@ -349,6 +358,7 @@ def _gated(c: Config) -> bool:
 
 
 _NOT_GATED = "head outputs are not gated in this model"
+_NOT_ROUTED = "heads are not chosen in this model: all heads take every token"
 _NO_DIFFERENCE = "attention weights are not subtracted in this layer"
 _NOT_TALKING = "heads are not mixed in this model: each has its own scores and weights"
 _SINK = ("head", "query", "sink")
@@ -395,6 +405,15 @@ ROWS: tuple[Step, ...] = (
     Step("gate", "output gate of a head", "{attn_in}·W_G{qkv_bias}", ("head", "token", "switch"), (RESIDUAL,),
          "attention", recorded=True, when=lambda c: _gated(c) and c.gate_by_head, make=make_projection,
          module="attention.gate", matrix="W_G", late=True),
+    Step("attn.router", "router of the heads", "{attn_in}·W_RH", ROUTES, (RESIDUAL,), "attention", recorded=True,
+         when=_routed, absent=_NOT_ROUTED, make=lambda o, _: o.Linear(False), module="attention.router", matrix="W_RH",
+         late=True),
+    Step("attn.chosen", "experts whose heads are chosen", "1 for the {per_token} largest of router, else 0", ROUTES,
+         ("attn.router",), "attention", when=_routed, absent=_NOT_ROUTED,
+         make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True, to_loss=False),
+    Step("attn.routes", "weights of the chosen heads", "softmax(router of the chosen), else 0", ROUTES,
+         ("attn.router", "attn.chosen"), "attention", when=_routed, absent=_NOT_ROUTED,
+         make=lambda o, _: o.Route("softmax", True, 1.0, 0.0)),
     Step("q_norm", "queries, normed", "{norm}(q) {across}", HEADS, (Q,), "q", when=_normed_first,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", matrix="gain", late=True),
     Step("k_norm", "keys, normed", "{norm}(k) {across}", KV, (K,), "k",
@@ -456,6 +475,8 @@ ROWS: tuple[Step, ...] = (
          recorded=True, make=lambda o, _: o.Mix(), core=True),
     Step("head_gated", "weighted values, gated", "head_out ⊙ {gate_act}(gate)", OF_HEADS, ("head_out", "gate"), "v",
          when=_gated, recorded=True, absent=_NOT_GATED, make=lambda o, c: o.Switch(c.gate_function)),
+    Step("head_gated", "weighted values, times the weights of experts", "head_out ⊙ routes", OF_HEADS,
+         ("head_out", "attn.routes"), "v", when=_routed, recorded=True, make=lambda o, _: o.WeighHeads()),
     Step("head_norm", "weighted values, normed with those of another head",
          "RMSNorm(head_out) over heads h and h + {half_heads}", OF_HEADS, ("head_out",), "v", when=_differential,
          absent=_NO_DIFFERENCE, make=lambda o, c: o.PairNorm(False, c.norm_eps, (), c.n_heads // 2),
@@ -516,11 +537,16 @@ def _hidden(c: Config) -> str:
     return f"{ahead} or key ≤ query − {c.window:,}" if c.window else ahead
 
 
+def _given(c: Config) -> str:
+    """The step whose heads are put side by side."""
+    return "head_gated" if _gated(c) or _routed(c) else "head_scaled" if _differential(c) else "head_out"
+
+
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     return {
         "<into q>": ("q_a_norm",) if c.q_rank else (RESIDUAL,),
         "<into v>": ("kv_a_scaled",) if _scaled_latent(c) else ("kv_a_norm",) if _latent(c) else (RESIDUAL,),
-        "<heads>": ("head_gated",) if _gated(c) else ("head_scaled",) if _differential(c) else ("head_out",),
+        "<heads>": (_given(c),),
         "<into o>": ("concat_norm",) if c.out_norm else ("concat",),
     }

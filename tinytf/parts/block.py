@@ -76,6 +76,10 @@ class BlockConfig(Part):
             raise ConfigError("residual_of 'normed' needs a sequential pre-norm block with a mixer and a feed-forward")
         if self.side.side_width and norms.norm_order != "post":
             raise ConfigError(f"a side_width needs norm_order 'post', not {norms.norm_order!r}")
+        if isinstance(self.mixer, Attention) and self.mixer.head_experts:
+            heads, experts = self.mixer.n_heads, self.feed_forward.mixture.experts
+            if not experts or heads != self.mixer.n_kv_heads * experts:
+                raise ConfigError(f"head_experts needs a head for each expert and key-value head, not {heads:,} heads")
         if self.layer_inputs.d_layer_input and not self.residual.layer_scale:
             raise ConfigError("d_layer_input needs layer_scale")
         if isinstance(self.mixer, NoMixer):

@@ -26,14 +26,14 @@ class Experts(Part):
     is added to these, or without ``choice_of_scores`` to the router's own numbers (Kolibri). ``routes_renormed`` makes
     the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them; ``routes_epsilon`` is added to
     a sum of sigmoids before it divides. The weights multiply the outputs of the experts, or with ``routes_first`` their
-    inputs. Every token also goes through
-    the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With
-    ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the ``group_best``
-    largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a softmax over itself
-    and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and
-    shared expert are parallel branches: the first two read the stream through norms of their own, the outputs of both
-    kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma 4). The last
-    ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash).
+    inputs. ``sum_bias`` adds a learned vector to the sum (JetMoE). Every token also goes through the shared expert of
+    ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With ``expert_groups`` a token chooses
+    in its ``groups_per_token`` best groups only, by the sum of the ``group_best`` largest numbers of each. With a
+    ``route_margin`` the weight of a chosen expert is its share of a softmax over itself and the experts below it whose
+    numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and shared expert are parallel
+    branches: the first two read the stream through norms of their own, the outputs of both kinds of experts are normed,
+    and each expert's weight is multiplied by a learned number (Gemma 4). The last ``identity_experts`` of the experts
+    have no matrices, and give what they are sent (LongCat-Flash).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0)
@@ -51,6 +51,7 @@ class Experts(Part):
     routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE)
     routed_scale: float = leaf(1.0, ABOVE_ZERO)
     routes_first: bool = leaf(False)
+    sum_bias: bool = leaf(False)
     d_shared: int = leaf(0, COUNT)
     shared_gate: bool = leaf(False)
     expert_norms: bool = leaf(False)
@@ -71,6 +72,8 @@ class Experts(Part):
                 raise ConfigError(f"groups of {size} experts are too small for experts_per_token and group_best")
         if self.route_margin and self.router != "softmax":
             raise ConfigError(f"route_margin {self.route_margin:g} needs the router 'softmax', not {self.router!r}")
+        if self.sum_bias and self.d_shared:
+            raise ConfigError("sum_bias needs experts without a shared one, but d_shared is not 0")
         if self.shared_gate and not self.d_shared:
             raise ConfigError("shared_gate is true, but there is no shared expert: d_shared is 0")
         if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
@@ -93,6 +96,7 @@ class Experts(Part):
             self._sum_words(),
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
             self.routes_first and "multiplied before the experts",
+            self.sum_bias and "a bias on the sum",
             self.expert_norms and "times a learned number of each expert",
         )
         shared = f"; a shared expert of {self.d_shared:,} units" + " behind a gate" * self.shared_gate
@@ -185,6 +189,10 @@ def _learned(c: Config) -> bool:
 
 def _shared(c: Config) -> bool:
     return _mixed(c) and c.d_shared > 0
+
+
+def _biased(c: Config) -> bool:
+    return _mixed(c) and c.sum_bias
 
 
 def _weighed_first(c: Config) -> bool:
@@ -299,9 +307,9 @@ ROWS: tuple[Step, ...] = (
          "ffn", when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}",
          make=lambda o, _: o.Weigh(), in_experts=True),
     Step("ffn", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", recorded=True,
-         when=lambda c: _mixed(c) and not _shared(c), make=lambda o, _: o.SumExperts(), at="ffn.sum"),
-    Step("ffn.mixed", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", when=_shared,
-         absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
+         when=lambda c: _mixed(c) and not (_shared(c) or _biased(c)), make=lambda o, _: o.SumExperts(), at="ffn.sum"),
+    Step("ffn.mixed", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn",
+         when=lambda c: _shared(c) or _biased(c), absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
     Step("ffn.mixed_norm", "experts, summed and normed", "{norm}(mixed)", WIDE, ("ffn.mixed",), "ffn", when=_normed,
          absent=_NO_NORMS, make=make_norm, module="ffn.mixed_norm", matrix="gain"),
     Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, (RESIDUAL,), "ffn",
@@ -320,6 +328,11 @@ ROWS: tuple[Step, ...] = (
          module="ffn.shared_score", matrix="W_score"),
     Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", WIDE, ("shared.out", "shared.score"), "ffn",
          when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch()),
+    Step("ffn.constant", "bias of the sum of experts", "b", WIDE, ("ffn.mixed",), "ffn", when=_biased,
+         absent="the sum of experts has no bias in this model", make=lambda o, _: o.Constant(), module="ffn.constant",
+         matrix="", late=True),
+    Step("ffn", "experts and their bias", "{inputs}", WIDE, ("ffn.mixed", "ffn.constant"), "ffn", recorded=True,
+         when=_biased, make=lambda o, _: o.Add(), at="ffn.sum"),
     Step("ffn", "experts and shared expert", "{inputs}", WIDE, ("<mixed>", "<shared>"), "ffn", recorded=True,
          when=_shared, make=lambda o, _: o.Add(), at="ffn.sum"),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
-from tinytf.parts.part import ABOVE_ZERO, Part, choice, leaf, listed
+from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, Part, choice, leaf, listed
 from tinytf.parts.row import ATTN, FFN, RESIDUAL, WIDE, Config, Predicate, Step
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ class Norms(Part):
     reads norm1, as attention does, and there is no norm2. With ``norm_below`` the mixer reads norm1 of the layer below:
     two mixers side by side are two layers, the second with the feed-forward of both (Falcon-H1). With a ``shortcut``
     the feed-forward reads norm2 of two layers below: experts beside a feed-forward and all of the next layer are a
-    third layer, without a mixer (LongCat-Flash).
+    third layer, without a mixer (LongCat-Flash). The last norm of the model has ``final_norm_eps`` (0: ``norm_eps``).
     """
 
     norm: str = choice("layernorm", "rmsnorm")
     norm_eps: float = leaf(1e-5, ABOVE_ZERO)
+    final_norm_eps: float = leaf(0.0, NOT_NEGATIVE, zero="norm_eps")
     norm_gain: bool = leaf(True)
     norm_bias: bool = leaf(True)
     norm_order: str = choice(*NORMED, differs=True)
@@ -65,6 +66,7 @@ class Norms(Part):
             "norm": listed(
                 f"{CALLED[self.norm]} {NORMED[self.norm_order]}",
                 f"ε = {self.norm_eps:g}",
+                bool(self.final_norm_eps) and f"{self.final_norm_eps:g} in the last",
                 f"{' and '.join(self.learned)} learned" if self.learned else "nothing learned",
                 not self.input_norm and "none before attention",
                 self.norm_below and "that of the layer below before attention",
@@ -214,7 +216,8 @@ AFTER: tuple[Step, ...] = (
 FINAL: tuple[Step, ...] = (
     Step("final.norm", "final norm", "{norm}(x)", WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
          absent="norms come after the residual sums in this model, so the last block's norm2 is the final norm",
-         make=make_norm, module="final_norm", matrix="gain",
+         make=lambda o, c: o.Norm(c.norm == "layernorm", c.final_eps, c.norm_parameters), module="final_norm",
+         matrix="gain",
          from_stream=True),
 )  # fmt: skip
 """After the last block."""

@@ -180,6 +180,7 @@ def attention(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fuse
 
 def experts(rows: Sequence[Instruction]) -> Iterator[Fused]:
     """Find the rows from after the router to the sum over experts."""
-    mixed_rows = [row for row in rows if row.step.in_experts or isinstance(row.operation, SumExperts)]
+    feed_forward = [row for row in rows if row.step.role == "ffn"]
+    mixed_rows = [row for row in feed_forward if row.step.in_experts or isinstance(row.operation, SumExperts)]
     if mixed_rows:
         yield Fused(mixed_rows, FusedExperts(mixed_rows))

@@ -246,16 +246,20 @@ class StepTable:
         return next((step.inputs[0] for step in sums), "")
 
     @cached_property
+    def _feed_forward(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.layer_steps if step.role == "ffn")
+
+    @cached_property
     def choice(self) -> str:
         """The name of the step that sends each token to experts, 1 or 0; empty in a model without experts."""
         from tinytf.steps.operations import Choose
 
-        return next((step.name for step in self.layer_steps if isinstance(step.operation, Choose)), "")
+        return next((step.name for step in self._feed_forward if isinstance(step.operation, Choose)), "")
 
     @cached_property
     def routes(self) -> str:
         """The name of the step that weights the chosen experts; empty in a model without experts."""
-        names = (step.name for step in self.layer_steps if step.in_experts and step.axes == ROUTES and step.to_loss)
+        names = (step.name for step in self._feed_forward if step.in_experts and step.axes == ROUTES and step.to_loss)
         return next(names, "")
 
     @property

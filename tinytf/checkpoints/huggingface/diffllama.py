@@ -25,6 +25,6 @@ DIFFLLAMA = replace(
     stored={
         **LLAMA.stored,
         "blocks.{n}.attention.difference": Stored("layers.{n}.self_attn", gives="attn"),
-        "blocks.{n}.attention.o": Stored("layers.{n}.self_attn.o_proj", coupled=True),
+        "blocks.{n}.attention.o": Stored("layers.{n}.self_attn.o_proj", axis=1, coupled=True),
     },
 )

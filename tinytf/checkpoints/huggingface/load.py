@@ -55,6 +55,7 @@ from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.jamba import JAMBA
+from tinytf.checkpoints.huggingface.jetmoe import JETMOE
 from tinytf.checkpoints.huggingface.kimi_linear import KIMI_LINEAR
 from tinytf.checkpoints.huggingface.layernorm import (
     COHERE,
@@ -142,7 +143,7 @@ FAMILIES: Mapping[str, Family] = {
         GEMMA, GEMMA2, GEMMA3, GEMMA4, GEMMA4_UNIFIED, VAULTGEMMA,
         *COUSINS, DIFFLLAMA,
         NEOX, NEOX_JAPANESE,
-        MIXTRAL, PHIMOE, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
+        MIXTRAL, PHIMOE, JETMOE, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, PERSIMMON, STABLELM,
         PHI3, STARCODER2, JAIS2,

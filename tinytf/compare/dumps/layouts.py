@@ -213,6 +213,8 @@ class Layout:
         how = owner.how
         if how.gives:
             return [Meaning((how.gives, layer)) for layer in layers if self.steps.has(how.gives, layer)]
+        if how.apart:
+            return []  # it gives the numbers of the chosen experts of each token
         if how.bias and not how.bare:
             return []  # its bias lies outside of the module, which gives its numbers without it
         kinds = Linear | Norm | HeadNorm | Lookup | Positions

@@ -9,6 +9,7 @@ from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.constant import Constant
 from tinytf.steps.operations.decay import Decay
 from tinytf.steps.operations.delta import Fade, Write
 from tinytf.steps.operations.difference import Difference
@@ -56,6 +57,7 @@ from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.unit import Unit
 from tinytf.steps.operations.unroll import Unroll
 from tinytf.steps.operations.weigh import SumExperts, Weigh
+from tinytf.steps.operations.weigh_heads import WeighHeads
 from tinytf.steps.operations.xielu import Xielu
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "ClampedGlu",
     "Clip",
     "Concat",
+    "Constant",
     "Decay",
     "DecayedFits",
     "DecayedRead",
@@ -126,6 +129,7 @@ __all__ = [
     "Unroll",
     "VocabularySoftmax",
     "Weigh",
+    "WeighHeads",
     "Write",
     "WriteByFits",
     "Xielu",

@@ -63,7 +63,7 @@ class Adapters(nn.Module):
         if not self.family.has(name):
             return False
         stored, layout = self.family.place(name, self.model_config)
-        return not layout.parts and not layout.bare and "{e}" not in stored
+        return not layout.parts and not layout.bare and not layout.apart and "{e}" not in stored
 
     def named_factors(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Each A and B, by its name in a checkpoint."""
