@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -884,16 +884,21 @@ ROUNDED = re.compile("weights in|router in|norm in|exact GELU|NaN")
 """Ports that only round, and one whose activation differs by less than bfloat16 rounds."""
 
 
-def judged() -> None:
-    """Print, for every port in bfloat16, whether it is called rounding or a bug; then sentences in other programs."""
+def judged(names: Sequence[str]) -> None:
+    """Print, for ports in bfloat16, whether each is called rounding or a bug; then sentences in other programs.
+
+    Names, or beginnings of names, choose ports; without them it is all ports and the sentences.
+    """
     called = {"bug": 0, "rounding": 0}
     for name, port in BROKEN.items():
-        if ROUNDED.search(name) or port.text != TEXT:
+        if ROUNDED.search(name) or port.text != TEXT or not (not names or name.startswith(tuple(names))):
             continue
         floor = compared(port, torch.bfloat16, floor="bf16").floor
         called["bug" if floor.bug else "rounding"] += 1
         print(f"{name:32} {floor.in_words()}", flush=True)
     print(f"broken ports in bfloat16: {called}")
+    if names:
+        return
     alarms, count, most = 0, 0, 0.0
     for model in ("smollm2", "gemma3"):
         for text in sentences(10):
@@ -909,8 +914,8 @@ def judged() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--floor"]:
-        judged()
+    if sys.argv[1:2] == ["--floor"]:
+        judged(sys.argv[2:])
         return
     chosen = {name: port for name, port in BROKEN.items() if not sys.argv[1:] or name in sys.argv[1:]}
     sound = {name: port for name, port in SOUND.items() if not sys.argv[1:] or name in sys.argv[1:]}

@@ -27,6 +27,8 @@ from tinytf.trace.trace import Trace
 _CHUNK_BYTES = 64 * 2**20
 _MOST_NUMBERS = 2**24
 """The most numbers of a step that is compared again with every cause, such as logits of a long text."""
+_ENOUGH = 256
+"""The tokens of a longer text on which causes are tried, unless the first that differs is among later ones."""
 Part = Trace | DumpSide
 Both = tuple[Part, Part]
 Heads = tuple[int, ...] | None
@@ -231,11 +233,15 @@ class Walk:
             at = at if earliest is None else _Differing(self._place(earliest.name), torch.empty(0), False)
         if at is None and floor is not None and floor.bug is not None:
             at = _Differing(self._place(floor.bug.name), torch.empty(0), False)
-        if at is None or at.theirs is None or not (isinstance(first, Side) and isinstance(dumped, DumpSide)):
+        if at is None or not (isinstance(first, Side) and isinstance(dumped, DumpSide)):
             return
         if floor is not None and floor.bug is None:
             return
         if self.alignment.positions < len(first.encoding.tokens):
+            return
+        if floor is None and self.unscaled is None:
+            first, dumped = self._beginning(first, dumped, at.place)
+        if at.theirs is None and dumped is self.sides[1]:
             return
         try:
             trace = first.trace or record(first.model, first.encoding, force=force)
@@ -246,6 +252,8 @@ class Walk:
             trace = record(first.model, first.encoding, layers=(layer,), force=force)
         places = [place for place in self.places() if place[1] is None or place[1] in trace.recording.layers]
         evidence = Evidence(dumped, self.tolerance, places)
+        if dumped is not self.sides[1]:
+            at = _Differing(at.place, evidence.theirs(at.place, trace), at.unlike)
         if dumped.dump.passes and at.theirs is not None and not at.theirs.numel():
             step = next(step for step in self.steps if self._place(step.name) == at.place)
             evidence.start = max(start for start in starts_of(dumped.dump.passes) if start <= (step.begins or 0))
@@ -268,6 +276,16 @@ class Walk:
         causes = causes_of(trace, evidence, at.place, at.theirs, unseen_before(trace, evidence, at.place))
         self.follows = not causes
         self.causes = tuple(causes) if causes and (causes[0].found or not at.unlike) else ()
+
+    def _beginning(self, first: Side, dumped: DumpSide, place: StepKey) -> tuple[Side, DumpSide]:
+        """Both sides on the first tokens of a long text, with the first that differs: these do not depend on others."""
+        count, config = len(first.encoding.tokens), first.config
+        begins = next((step.begins or 0 for step in self.steps if self._place(step.name) == place), 0)
+        kept, turned = max(_ENOUGH, 2 * begins), 0 < config.rope_switch < count
+        if config.looks_ahead or turned or dumped.dump.passes or dumped.dump.shards or 2 * kept > count:
+            return first, dumped
+        cut = dumped.beginning(kept)
+        return (first, dumped) if cut is None else (Side(first.model, first.tokenizer, cut.encoding), cut)
 
     def _parts(self, step: Step, both: Both, layer: int | None) -> Iterator[_Pair]:
         """A step of both runs, whole; maps (H, Q, K) a few heads at a time."""

@@ -84,6 +84,16 @@ class DumpSide:
             dump, config, tokenizer, cut, named, f"{dump.name} has the first {n_positions:,} of {count:,} tokens"
         )
 
+    def beginning(self, count: int) -> "DumpSide | None":
+        """The first ``count`` tokens alone; None where an axis as long as the text may be none of tokens."""
+        tokens, steps = len(self.tokens), self.steps
+        for stored, (meaning, *_) in self.named.found.items():
+            axes = sum(axis in ("token", "query", "key") for axis in steps.at(*meaning.place).axes)
+            if self.dump.shapes[stored].count(tokens) > axes:
+                return None
+        cut = Encoding(self.encoding.text, self.encoding.tokens[:count], self.encoding.added)
+        return replace(self, dump=self.dump.beginning(count, tokens), encoding=cut)
+
     @property
     def steps(self) -> StepTable:
         return table_of(self.config)

@@ -8,7 +8,7 @@ import tokenize
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,20 @@ class Dump:
         if not isinstance(ids, list) or not all(isinstance(i, int | float) and i == i // 1 >= 0 for i in ids):
             raise DumpError(f"{self.path}: its ids are no token ids", "token ids are whole numbers, 0 or more")
         return [int(i) for i in ids]
+
+    def beginning(self, count: int, tokens: int) -> "Dump":
+        """The first ``count`` of all ``tokens``: of every tensor, along each axis that is as long as the text."""
+
+        def read(name: str) -> Tensor:
+            tensor = self.read(name)
+            for axis, size in enumerate(tensor.shape):
+                tensor = tensor.narrow(axis, 0, count) if size == tokens else tensor
+            return tensor
+
+        shapes = {
+            name: tuple(count if size == tokens else size for size in shape) for name, shape in self.shapes.items()
+        }
+        return replace(self, shapes=shapes, read=read, metadata={**self.metadata, "ids": (self.ids or [])[:count]})
 
     @property
     def text(self) -> str | None:
