@@ -82,6 +82,26 @@ def test_what_was_measured_before_an_interrupt_is_there_and_continued(
     assert {*path.read_bytes().splitlines()} == {*complete.splitlines()}
 
 
+def test_sets_are_continued_and_kept_in_the_file(
+    model: Model, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinytf.cause.restoring._CHOSEN_ON", 2)
+    other, texts, path = load(str(changed)), [SENTENCE, OTHER, "The cat ran"], tmp_path / "kept.ndjson"
+    gains = model.blame(texts, other).gains
+    whole = model.restoring(texts, other, gains, share=0.9999)
+    part = model.restoring(texts, other, gains, share=0.9999, resume=path, on_progress=after(2))
+    assert [one.added for one in part] == [one.added for one in whole[:1]]
+    lines = path.read_bytes().splitlines()
+    assert model.restoring(texts, other, gains, share=0.9999, resume=path) == whole
+    assert path.read_bytes().splitlines()[: len(lines)] == lines
+    found = {row["name"]: row["found"] for row in map(json.loads, path.read_bytes().splitlines())}
+    assert [found[f"set of {one.count} on 3 texts"] for one in whole] == json.loads(
+        json.dumps([one.to_dict() for one in whole])
+    )
+    monkeypatch.setattr("tinytf.cause.restoring._left", None)  # nothing is measured again
+    assert model.restoring(texts, other, gains, share=0.9999, resume=path) == whole
+
+
 def test_the_maps_of_an_interrupted_sweep_are_empty_where_nothing_was_measured(model: Model) -> None:
     whole, part = (model.ablation_sweep(SENTENCE, **how) for how in ({}, {"on_progress": after(2)}))
     there = ~part.change.isnan()

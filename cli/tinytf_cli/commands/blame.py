@@ -109,7 +109,9 @@ def blame(
     if not report.interrupted:
         with suppress(KeyboardInterrupt), progress_line(output.stderr, "restored", at_most=True) as on_progress:
             report = replace(report, steps=model.step_errors(texts, other))
-            sets = model.restoring(texts, other, report.gains, seed=model_options.seed, on_progress=on_progress)
+            sets = model.restoring(
+                texts, other, report.gains, seed=model_options.seed, resume=resume, on_progress=on_progress
+            )
             report = replace(report, sets=sets)
     output.draw(report, BlameDisplay(fold.rows(options.rows), fold.all))
     return 0

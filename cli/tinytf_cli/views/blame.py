@@ -30,7 +30,7 @@ _SETS = 3  # sets shown besides the ones that explain enough
 class BlameDisplay(Display):
     """``rows`` is the most tensors in the table: 0 for all of them, None for what suits a screen.
 
-    ``all`` shows the maps of every measure and the errors of the steps too.
+    ``all`` shows every restored set, the maps of every measure and the errors of the steps too.
     """
 
     rows: int | None = None
@@ -46,7 +46,7 @@ def blame(report: Blame, terminal: Terminal, display: BlameDisplay) -> Iterator[
         return
     yield from _table(report, display)
     yield from _notes(report)
-    yield from _sets(report)
+    yield from _sets(report, display)
     yield from _map(report, display)
     yield from _steps(report, display)
 
@@ -120,16 +120,17 @@ def _notes(report: Blame) -> Iterator[Block]:
         yield note(f"rank correlation with the damage: {moved:+.2f} how far a tensor moved, {expected:+.2f} expected")
 
 
-def _sets(report: Blame) -> Iterator[Block]:
-    """The first sets, and the first set that explains each of SHARES."""
+def _sets(report: Blame, display: BlameDisplay) -> Iterator[Block]:
+    """The first sets, and the first set that explains each of SHARES; with ``all`` every set."""
     sets = report.sets
     if not sets:
         return
-    shown = [tensors for tensors in sets if tensors in sets[:_SETS] or tensors in map(report.explaining, SHARES)]
+    first = sets if display.all else sets[:_SETS]
+    shown = [tensors for tensors in sets if tensors in first or tensors in map(report.explaining, SHARES)]
     on = "" if sets[0].texts == report.texts else f", on {plural(sets[0].texts, 'text')}: stopped"
     subtitle = f"the share of the KL that these tensors explain, chosen greedily{on}"
     yield Heading("restored together", subtitle, "output")
-    added = [", ".join([*(["…"] if tensors not in sets[:_SETS] else []), *tensors.added]) for tensors in shown]
+    added = [", ".join([*(["…"] if tensors not in first else []), *tensors.added]) for tensors in shown]
     yield Table(
         [
             Column("tensors", [str(tensors.count) for tensors in shown], "right"),
