@@ -77,11 +77,16 @@ def test_no_step_up_that_saves_anything_has_room_left(found: Budget) -> None:
 
 
 def test_the_options_give_every_tensor_its_type_and_no_other(found: Budget) -> None:
-    for one in found.kept:
-        types = [
-            kind for pattern, kind in (option.split("=") for option in found.options) if re.search(pattern, one.name)
-        ]
-        assert types == [one.type.lower()], one.name
+    lines = [option.split("=") for option in found.options]
+    patterns = [(re.compile(pattern.lower()), gguf.GGMLQuantizationType[kind.upper()].name) for pattern, kind in lines]
+    planned = {one.name: [one.type] for one in found.kept}
+    depth, heads = 2, ("attn_q_norm", "attn_k_norm", "attn_norm", "ffn_norm", "attn_sinks", "ffn_gate_inp")
+    others = [f"blk.{layer}.{name}.weight" for layer in range(depth) for name in heads]
+    for name in (*planned, *others, "output_norm.weight", "token_embd_norm.weight"):
+        # exactly one applies, so that it does not matter that older llama-quantize took the last and newer the first
+        assert [kind for pattern, kind in patterns if pattern.search(name)] == planned.get(name, []), name
+    assert len(found.options) < len(planned)  # layers of equal types share a line
+    assert not any(character.isspace() for option in found.options for character in option)
 
 
 def test_a_budget_that_nothing_fits_into_is_refused(model: Transformer) -> None:

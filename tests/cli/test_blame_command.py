@@ -92,6 +92,8 @@ def test_equal_models_are_said_to_be_equal(tinytf: Tinytf, decoder: Path) -> Non
         ((SENTENCE, "--versus", "tiny", "--texts", "x.txt"), "two sets of texts"),
         (("--texts", "nowhere.txt", "--versus", "tiny"), "cannot read nowhere.txt"),
         ((SENTENCE, "--budget", "many"), "'many' is not a size"),
+        ((SENTENCE, "--versus", "tiny", "--tensor-types", "types.txt"), "--tensor-types goes with --budget"),
+        ((SENTENCE, "--budget", "1MB", "--tensor-types", "types.txt"), "no GGUF names for the tensors of this model"),
         ((SENTENCE, "--budget", "10"), "bytes in their smallest types, and the budget is 10"),
     ],
 )
@@ -118,6 +120,18 @@ def test_an_interrupt_shows_the_texts_that_were_measured(
     ran = tinytf("blame", "--texts", lines, "-m", decoder, "--versus", other)
     assert "stopped after 1 of 3 texts" in ran.out
     assert "most damage" in ran.out
+
+
+def test_the_types_of_a_budget_are_written_for_llama_quantize(tinytf: Tinytf, llama: Path, tmp_path: Path) -> None:
+    path, words = tmp_path / "types.txt", ("blame", SENTENCE, "-m", llama, "--budget", "1MB", "--tensor-types")
+    ran = tinytf(*words, path, "--json")
+    assert ran.status == 0, ran.err
+    assert f"wrote {path}" in ran.err
+    assert path.read_text("ascii").splitlines() == json.loads(ran.out)["options"]
+    for wrong, said in ((tmp_path, "is a folder"), (llama / "types.txt", "lies in the folder of a model")):
+        refused = tinytf(*words, wrong)
+        assert is_a_clean_error(refused)
+        assert said in refused.err
 
 
 @pytest.mark.parametrize(("size", "limit"), [("1MB", 10**6), ("1.5MiB", 3 * 2**19), ("2000000", 2 * 10**6)])

@@ -102,6 +102,24 @@ def test_sets_are_continued_and_kept_in_the_file(
     assert model.restoring(texts, other, gains, share=0.9999, resume=path) == whole
 
 
+def test_a_budget_is_continued_and_another_one_measures_its_plan_alone(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, texts = tmp_path / "kept.ndjson", [SENTENCE, OTHER]
+    whole, other = model.budget(texts, 10**6), model.budget(texts, 38_000)
+    with pytest.raises(KeyboardInterrupt):
+        model.budget(texts, 10**6, resume=path, on_progress=after(1))
+    lines = path.read_bytes().splitlines()
+    assert len(lines) == 1
+    assert model.budget(texts, 10**6, resume=path) == whole
+    assert path.read_bytes().splitlines()[:1] == lines
+    assert model.budget(texts, 38_000, resume=path) == other
+    assert whole.kept != other.kept
+    assert len(path.read_bytes().splitlines()) == 2 + 2 + 2  # both texts alone, and both in each of two plans
+    monkeypatch.setattr("tinytf.cause.budget._kl", None)  # nothing is measured again
+    assert model.budget(texts, 38_000, resume=path) == other
+
+
 def test_the_maps_of_an_interrupted_sweep_are_empty_where_nothing_was_measured(model: Model) -> None:
     whole, part = (model.ablation_sweep(SENTENCE, **how) for how in ({}, {"on_progress": after(2)}))
     there = ~part.change.isnan()
@@ -165,7 +183,6 @@ def test_resume_needs_something_to_continue_and_a_place(tinytf: Tinytf, decoder:
         ("ablate", SENTENCE, "--at", "L0H1"),
         ("patch", SENTENCE, OTHER, "--at", "L0H1"),
         ("grad", SENTENCE),
-        ("blame", SENTENCE, "--budget", "1MB"),
     ):
         ran = tinytf(*given, "-m", decoder, "--resume", path)
         assert is_a_clean_error(ran)

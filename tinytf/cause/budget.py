@@ -3,9 +3,10 @@
 Shapes: N texts, R runs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +20,7 @@ from tinytf.errors import UsageError
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
+from tinytf.resume_log import ResumeLog, checksum
 from tinytf.sentences import percent
 from tinytf.steps.operations import Positions
 from tinytf.text.chat import Written
@@ -117,32 +119,42 @@ def budget(
     *,
     types: Sequence[str] = TYPES,
     seed: int = 0,
+    resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> Budget:
     """Choose the types of a model's matrices that cost the least KL on the texts, within ``limit`` bytes.
 
     Each matrix is quantised to each type alone and measured. From the smallest types, take the upgrade that saves most
-    KL for its bytes, while there is room. Raises UsageError if the smallest types are too large.
+    KL for its bytes, while there is room. The file ``resume`` keeps what was measured, for another ``limit`` too.
+    Raises UsageError if the smallest types are too large.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     asked = texts.asked(model)
     model.transformer.require_choice("there are no predictions to compare")
     tensors = _Tensors(model.transformer, types)
     tensors.require_room(limit)
+    log = ResumeLog(resume, "budget", model.transformer, list(types), asked)
     with evaluating(model.transformer):
         swapping = Swapping(model.transformer)
+
+        def measured_kls(rows: Sequence[Values], of: str, done: Callable[[int], None] = lambda _: None) -> Tensor:
+            """The KL of each row on each text, (N, R)."""
+            for number, text in enumerate(asked):
+                if f"text {number} {of}" not in log.found:
+                    log.add({f"text {number} {of}": _kl(swapping, text, rows)})
+                done(number + 1)
+            kls = [log.found[f"text {number} {of}"] for number in range(len(asked))]
+            return torch.tensor(kls, dtype=torch.float64)
+
         rows = [tensors.values[name, kind] for name in tensors.paths for kind in types]
-        kls = []
-        for text in asked:
-            kls.append(_kl(swapping, text, rows))
-            on_progress(len(kls), len(asked) + 1)
+        kls = measured_kls(rows, "alone", lambda done: on_progress(done, len(asked) + 1))
         positions = torch.tensor([len(text.positions) for text in asked], dtype=torch.float64)
-        kls_alone = (torch.stack(kls).sum(0) / positions.sum()).view(len(tensors.paths), len(types)).tolist()
+        kls_alone = (kls.sum(0) / positions.sum()).view(len(tensors.paths), len(types)).tolist()
         costs = {name: dict(zip(types, row, strict=True)) for name, row in zip(tensors.paths, kls_alone, strict=True)}
         plan = tensors.choose(costs, limit)
         plans = [plan, *(dict.fromkeys(tensors.paths, kind) for kind in types)]
         rows = [tensors.values_of(types_of) for types_of in plans]
-        measured, *uniform = estimates(torch.stack([_kl(swapping, text, rows) for text in asked]), positions, seed)
+        measured, *uniform = estimates(measured_kls(rows, f"plans {checksum(plans)}"), positions, seed)
     sizes = [tensors.total(types_of) for types_of in plans]
     return Budget(
         limit,
@@ -170,7 +182,7 @@ class _Tensors:
         self.model, self.types = model, types
         self.parameters = dict(model.named_parameters())
         used = Swapping(model).used
-        names = _names(model)
+        names = gguf_names(model)
         self.is_named = names is not None
         self.paths: dict[str, list[str]] = {}
         for path, address in _matrices(model):
@@ -253,8 +265,8 @@ def quantised(weight: Tensor, kind: str) -> Tensor:
     return torch.from_numpy(dequantised).view(weight.shape).to(weight)
 
 
-def _names(model: Transformer) -> dict[str, str] | None:
-    """The GGUF name of each parameter, in the first architecture that fits the model; None if none fits."""
+def gguf_names(model: Transformer) -> dict[str, str] | None:
+    """The GGUF name of each matrix, in the first architecture that fits the model; None if none fits."""
     for kind in ARCHITECTURES.values():
         fits = all(model.config.setting(name) == value for name, value in kind.fixed.items())
         if fits and all(kind.has(path) for path, _ in model.named_parameters()):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf.errors import UsageError
+from tinytf.outputs import expect_output
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import line_texts
 from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions
-from tinytf_cli.output import Output
+from tinytf_cli.output import Output, require_place, write_file
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written
@@ -60,6 +61,10 @@ class Options:
         metavar="SIZE",
         help="Choose a GGUF type for each tensor of A to fit SIZE, such as 110MB or 1.5GiB.",
     )
+    tensor_types: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="With --budget: write the types to FILE, for llama-quantize --tensor-type-file.",
+    )  # fmt: skip
     rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 6]")
 
 
@@ -70,11 +75,12 @@ def blame(
     """\b
     On a text        tinytf blame "The cat sat" -m A --versus B
     On many texts    tinytf blame --texts FILE -m A --versus B
-    Types in a size  tinytf blame --texts FILE -m A --budget 110MB
+    Types in a size  tinytf blame --texts FILE -m A --budget 110MB --tensor-types FILE
 
     Puts each tensor of B into A, one at a time, then the worst from A into B. Ctrl-C ends early and shows the
     measurements so far.
     """
+    from tinytf.cause.budget import gguf_names
     from tinytf.cause.model_pair import Texts
     from tinytf.loading import load
     from tinytf_cli.progress_line import progress_line
@@ -86,7 +92,12 @@ def blame(
             "there is no other model to blame" if options.versus is None else "--budget is about the first model alone"
         )
         raise UsageError(message, "tinytf blame TEXT -m A --versus B, or tinytf blame TEXT -m A --budget 110MB")
-    resume = resume_options.checked_file("--versus" if options.versus is None else "")
+    resume = resume_options.checked_file("")
+    if options.tensor_types is not None:
+        if options.budget is None:
+            raise UsageError("--tensor-types goes with --budget", "it writes the types that --budget chooses")
+        require_place(options.tensor_types)
+        expect_output(options.tensor_types)
     if options.texts is not None and options.words:
         raise UsageError("TEXT and --texts are two sets of texts", "leave one of them out")
     if options.texts is not None:
@@ -96,8 +107,15 @@ def blame(
     texts = Texts(words, options.tokens, options.truncate, options.token, options.versus_token)
     model = model_options.open()
     if options.versus is None:
+        if options.tensor_types is not None and gguf_names(model.transformer) is None:
+            raise UsageError("there are no GGUF names for the tensors of this model", "leave out --tensor-types")
         with progress_line(output.stderr, "text") as on_progress:
-            plan = model.budget(texts, options.budget or 0, seed=model_options.seed, on_progress=on_progress)
+            plan = model.budget(
+                texts, options.budget or 0, seed=model_options.seed, resume=resume, on_progress=on_progress
+            )
+        if options.tensor_types is not None:
+            size = write_file(options.tensor_types, "".join(f"{line}\n" for line in plan.options).encode("ascii"))
+            output.note(f"wrote {options.tensor_types} ({size:,} bytes)")
         output.draw(plan, BudgetDisplay(fold.rows(options.rows)))
         return 0
     other = load(options.versus, device=model_options.device, dtype=model_options.dtype, seed=model_options.seed)

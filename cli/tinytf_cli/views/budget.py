@@ -39,7 +39,7 @@ def budget(report: Budget, terminal: Terminal, display: BudgetDisplay) -> Iterat
     yield note(f"budget {report.limit / 1e6:,.1f} MB of tensors; one by one their types cost {report.predicted:.4f}")
     yield from _costliest(report, display)
     if report.options:
-        yield Heading("options of llama-quantize", "", "output")
+        yield Heading("options of llama-quantize", "with Q8_0 as the type of the file", "output")
         for option in report.options:
             yield Line(f"--tensor-type '{option}'", indent=2, hanging=4)
 
