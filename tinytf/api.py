@@ -14,6 +14,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
     from tinytf.cause.compare_without import compare_without
+    from tinytf.cause.importance import importance
     from tinytf.cause.interventions import (
         ablate,
         ablated,
@@ -95,6 +96,7 @@ class Model(TextModel):
 
     blame = blame
     budget = budget
+    importance = importance
     restoring = restoring
     step_errors = step_errors
     diff = diff

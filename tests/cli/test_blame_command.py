@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from driving import SENTENCE, Tinytf, digits, is_a_clean_error
+from importance_files import old_format
+from safetensors.torch import load_file, save_file
 
 from tinytf.cause import blame
 from tinytf.checkpoints.run import save_run
@@ -92,6 +95,7 @@ def test_equal_models_are_said_to_be_equal(tinytf: Tinytf, decoder: Path) -> Non
         ((SENTENCE, "--versus", "tiny", "--texts", "x.txt"), "two sets of texts"),
         (("--texts", "nowhere.txt", "--versus", "tiny"), "cannot read nowhere.txt"),
         ((SENTENCE, "--budget", "many"), "'many' is not a size"),
+        ((SENTENCE, "--budget", "1MB", "--imatrix", "imatrix.gguf"), "--imatrix goes with --versus"),
         ((SENTENCE, "--versus", "tiny", "--tensor-types", "types.txt"), "--tensor-types goes with --budget"),
         ((SENTENCE, "--budget", "1MB", "--tensor-types", "types.txt"), "no GGUF names for the tensors of this model"),
         ((SENTENCE, "--budget", "10"), "bytes in their smallest types, and the budget is 10"),
@@ -131,6 +135,48 @@ def test_the_types_of_a_budget_are_written_for_llama_quantize(tinytf: Tinytf, ll
     for wrong, said in ((tmp_path, "is a folder"), (llama / "types.txt", "lies in the folder of a model")):
         refused = tinytf(*words, wrong)
         assert is_a_clean_error(refused)
+        assert said in refused.err
+
+
+@pytest.fixture
+def noisy(llama: Path, tmp_path: Path) -> Path:
+    folder = Path(shutil.copytree(llama, tmp_path / "noisy"))
+    generator = torch.Generator().manual_seed(5)
+    tensors = load_file(folder / "model.safetensors")
+    changed = {name: one + 0.05 * torch.randn(one.shape, generator=generator) for name, one in tensors.items()}
+    save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_an_importance_matrix_is_shown_beside_the_damage(
+    tinytf: Tinytf, llama: Path, noisy: Path, tmp_path: Path
+) -> None:
+    draw, matrices = torch.Generator().manual_seed(1), ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up")
+    means = {f"blk.{layer}.{name}.weight": torch.rand(24, generator=draw) for layer in range(3) for name in matrices}
+    path = old_format(tmp_path / "imatrix.dat", means, text=b"\x1b[31mcalibration.txt")
+    words = ("blame", SENTENCE, "-m", llama, "--versus", noisy, "--imatrix")
+    data = json.loads(tinytf(*words, path, "--json").out)
+    first, other = load(str(llama)), load(str(noisy))
+    report = first.blame(SENTENCE, other)
+    found = first.importance(other, path, report.damages)
+    assert data["importance"] == digits(json.loads(json.dumps(found.to_dict())))
+    assert data["sentence"].endswith(f", and the importance matrix {found.verdict} with this ranking.")
+    assert (len(found.tensors), found.chunks) == (15, 7)
+    shown = tinytf(*words, path, "--rows", "0").out
+    assert "\x1b[31m" not in shown
+    assert "calibration.txt, 7 chunks" in shown
+    lines = shown[shown.index("importance matrix   ") :].splitlines()[2:17]
+    assert [line.split()[0] for line in lines] == [one.address for one in found.tensors]
+    assert "not in the matrix: E, " in shown
+    assert f"{found.rank_correlation:+.2f} the error" in shown
+    of_another = old_format(tmp_path / "other.dat", {"blk.3.ffn_up.weight": torch.ones(24)})
+    for wrong, status, said in (
+        (of_another, 2, "is an importance matrix of another model: it has blk.3.ffn_up.weight"),
+        (tmp_path / "none.gguf", 1, "there is no file"),
+        (llama / "model.safetensors", 1, "is not an importance matrix"),
+    ):
+        refused = tinytf(*words, wrong)
+        assert is_a_clean_error(refused, status)
         assert said in refused.err
 
 

@@ -31,6 +31,7 @@ READ = {
     "corpus",
     "edit",
     "files",
+    "imatrix",
     "names",
     "reference",
     "texts",
@@ -157,6 +158,14 @@ def test_no_measurement_is_kept_in_a_file_that_holds_anything_else(world: Path, 
         assert contents(world) == before
 
 
+def test_types_take_the_place_of_nothing_that_is_read(world: Path, tinytf: Tinytf) -> None:
+    before = contents(world)
+    words = ("blame", "--texts", "lines.txt", "-m", "m", "--device", "cpu", "--budget", "1MB", "--tensor-types")
+    for read in read_by(words, world):
+        assert is_a_clean_error(tinytf(*words, read))
+        assert contents(world) == before
+
+
 @pytest.mark.parametrize("command", FOLDERS)
 def test_no_folder_that_holds_anything_else_is_written_to(world: Path, tinytf: Tinytf, command: str) -> None:
     before = contents(world)
@@ -177,7 +186,7 @@ def test_every_option_of_a_path_is_known_to_this_file() -> None:
         if isinstance(parameter.type, click.Path)
     }
     outputs = {(name, "file") for name in GIVEN} | set(FOLDERS.items()) | {(name, "resume") for name in CONTINUED}
-    outputs |= {("diff", "reports")}
+    outputs |= {("diff", "reports"), ("blame", "tensor_types")}
     assert outputs <= paths
     assert {name for _, name in paths - outputs} <= READ
     assert set(COMMANDS) - set(GIVEN) == set(WITHOUT_OUTPUT)

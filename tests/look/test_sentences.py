@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tinytf.cause.importance import Importance, TensorImportance
 from tinytf.cause.interventions.prediction import Choice, Effect
 from tinytf.certification.certify import Certificate
 from tinytf.certification.sides import Check
@@ -499,6 +500,13 @@ def test_blame_names_the_tensor_that_does_most_and_what_restoring_it_undoes(mode
         f"restoring it undoes {percent((both - apart(other)) / both)} of the change."
     )
     assert model.blame(TEXT, load("tiny", device="cpu")).sentence == "No tensor differs: the models predict the same."
+    errors = [TensorImportance("", "", 1.0, 1.0, error, 1.0, float(error)) for error in range(3)]
+    for measured, verdict in (
+        (errors, "agrees"),
+        ([replace(one, error=-one.error) for one in errors], "does not agree"),
+    ):
+        also = replace(found, importance=Importance((), None, None, tuple(measured), ())).sentence
+        assert also == f"{found.sentence[:-1]}, and the importance matrix {verdict} with this ranking."
 
 
 def test_a_verified_example_counts_its_wrong_numbers_and_names_the_first_step_that_has_one() -> None:

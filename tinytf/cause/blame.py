@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.damage import Damage, Estimate, MeasuredText, estimates, expected
+from tinytf.cause.importance import Importance, rank_correlation
 from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
@@ -66,7 +67,7 @@ class Blame(Report):
 
     ``same`` tensors are equal in both. ``texts`` of the ``asked`` texts were measured, at ``positions`` in all.
     ``pair`` are the two outcomes of the margins, None for the two that the first model finds most likely. ``sets`` come
-    from ``restoring`` and ``steps`` from ``step_errors``, if requested.
+    from ``restoring``, ``steps`` from ``step_errors`` and ``importance`` from the function of that name, if requested.
     """
 
     KIND = "blame"
@@ -82,11 +83,17 @@ class Blame(Report):
     seed: int
     sets: tuple[Restored, ...] = ()
     steps: tuple[StepError, ...] = ()
+    importance: Importance | None = None
     versus: About | None = field(default=None, repr=False, compare=False)
 
     @property
     def measured(self) -> tuple[Blamed, ...]:
         return tuple(tensor for tensor in self.blamed if tensor.damage is not None)
+
+    @property
+    def damages(self) -> dict[str, float]:
+        """The KL that each tensor does alone, by its path, if it was measured."""
+        return {tensor.path: tensor.damage.kl.value for tensor in self.blamed if tensor.damage is not None}
 
     @property
     def gains(self) -> dict[str, float]:
@@ -103,24 +110,29 @@ class Blame(Report):
 
     def correlation(self, by: str) -> float | None:
         """Spearman's rank correlation of ``moved`` or ``expected`` with the damage; None for fewer than 3 tensors."""
-        pairs = [(getattr(tensor, by), tensor.damage.kl.value) for tensor in self.blamed if tensor.damage is not None]
-        if len(pairs) < 3:
-            return None
-        ranks = torch.tensor(pairs, dtype=torch.float64).argsort(0).argsort(0).double()
-        return float(torch.corrcoef(ranks.T)[0, 1])
+        damages = self.damages
+        return rank_correlation(
+            [getattr(tensor, by) for tensor in self.blamed if tensor.path in damages], [*damages.values()]
+        )
 
     def in_a_sentence(self) -> str:
-        """Which tensor changes the predictions most alone, and how much of the whole change it takes back, restored."""
+        """Which tensor changes the predictions most alone, and how much of the whole change it takes back, restored.
+
+        With an importance matrix, also whether it agrees with this ranking: ``Importance.verdict``.
+        """
         if not self.blamed:
             return "No tensor differs: the models predict the same."
         worst, of = self.blamed[0], several(len(self.blamed), "differ")
         if worst.damage is None or self.whole.kl.value <= 0:
             return f"{of} between the models, and no prediction changes."
         found = f"{of} between the models, and {worst.address} alone changes the predictions most"
+        verdict = self.importance and self.importance.verdict
+        also = f", and the importance matrix {verdict} with this ranking" if verdict else ""
         if worst.recovered is None:
-            return f"{found}: {percent(worst.damage.kl.value / self.whole.kl.value)} as much as all together."
+            return f"{found}: {percent(worst.damage.kl.value / self.whole.kl.value)} as much as all together{also}."
         share = worst.recovered.kl.value / self.whole.kl.value
-        return f"{found}; restoring it {f'undoes {percent(share)} of the change' if share > 0 else 'undoes nothing'}."
+        undoes = f"undoes {percent(share)} of the change" if share > 0 else "undoes nothing"
+        return f"{found}; restoring it {undoes}{also}."
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -130,7 +142,7 @@ class Blame(Report):
             **self.members("whole"),
             "rank_correlation": {by: self.correlation(by) for by in ("moved", "expected")},
             "tensors": plain(self.blamed),
-            **self.members("sets", "steps"),
+            **self.members("sets", "steps", "importance"),
         }
 
 

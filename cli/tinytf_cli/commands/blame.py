@@ -61,6 +61,10 @@ class Options:
         metavar="SIZE",
         help="Choose a GGUF type for each tensor of A to fit SIZE, such as 110MB or 1.5GiB.",
     )
+    imatrix: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="With --versus: compare with this importance matrix of llama-imatrix, .gguf or .dat.",
+    )  # fmt: skip
     tensor_types: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
         help="With --budget: write the types to FILE, for llama-quantize --tensor-type-file.",
@@ -93,6 +97,8 @@ def blame(
         )
         raise UsageError(message, "tinytf blame TEXT -m A --versus B, or tinytf blame TEXT -m A --budget 110MB")
     resume = resume_options.checked_file("")
+    if options.imatrix is not None and options.versus is None:
+        raise UsageError("--imatrix goes with --versus", "it weighs how the tensors of two models differ")
     if options.tensor_types is not None:
         if options.budget is None:
             raise UsageError("--tensor-types goes with --budget", "it writes the types that --budget chooses")
@@ -119,11 +125,15 @@ def blame(
         output.draw(plan, BudgetDisplay(fold.rows(options.rows)))
         return 0
     other = load(options.versus, device=model_options.device, dtype=model_options.dtype, seed=model_options.seed)
+    if options.imatrix is not None:
+        model.importance(other, options.imatrix)  # refuses a wrong file before the long measurement
     with progress_line(output.stderr, "text") as on_progress:
         report = model.blame(
             texts, other, top=options.top, restore=options.restore, seed=model_options.seed, resume=resume,
             on_progress=on_progress,
         )  # fmt: skip
+    if options.imatrix is not None:
+        report = replace(report, importance=model.importance(other, options.imatrix, report.damages))
     if not report.interrupted:
         with suppress(KeyboardInterrupt), progress_line(output.stderr, "restored", at_most=True) as on_progress:
             report = replace(report, steps=model.step_errors(texts, other))

@@ -10,6 +10,7 @@ import numpy as np
 from tinytf.cause.blame import Blame
 from tinytf.cause.damage import Estimate
 from tinytf.cause.restoring import SHARES
+from tinytf.sentences import first_of
 from tinytf.steps.table import table_of
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
@@ -46,6 +47,7 @@ def blame(report: Blame, terminal: Terminal, display: BlameDisplay) -> Iterator[
         return
     yield from _table(report, display)
     yield from _notes(report)
+    yield from _importance(report, display)
     yield from _sets(report, display)
     yield from _map(report, display)
     yield from _steps(report, display)
@@ -118,6 +120,37 @@ def _notes(report: Blame) -> Iterator[Block]:
     moved, expected = (report.correlation(by) for by in ("moved", "expected"))
     if moved is not None and expected is not None:
         yield note(f"rank correlation with the damage: {moved:+.2f} how far a tensor moved, {expected:+.2f} expected")
+
+
+def _importance(report: Blame, display: BlameDisplay) -> Iterator[Block]:
+    """The most damaging tensors with their importance, and how both rankings agree."""
+    found = report.importance
+    if found is None:
+        return
+    chunks = f", {plural(found.chunks, 'chunk')}" if found.chunks else ""
+    size = f" of {plural(found.chunk_size, 'token')}" if chunks and found.chunk_size else ""
+    names = ", ".join(printable(name, spaces=False) for name in found.datasets) or "a text without a name"
+    yield Heading("importance matrix", f"mean squares of the inputs of each matrix, on {names}{chunks}{size}", "output")
+    tensors = found.tensors[: most_rows(display.rows, _ROWS)]
+    damages = [Figure(tensor.damage, "%.4f") if tensor.damage is not None else "–" for tensor in tensors]
+    yield Table(
+        [
+            Column("", [Span(tensor.address, "strong") for tensor in tensors], said=""),
+            Column("KL", damages, "right"),
+            Column("error", [Figure(tensor.error, "%.3g") for tensor in tensors], "right"),
+            Column("relative", [f"{tensor.relative:.1%}" for tensor in tensors], "right"),
+            Column("importance", [Figure(tensor.importance, "%.3g") for tensor in tensors], "right", drop=1),
+            Column("in 1 % of inputs", [f"{tensor.top_share:.1%}" for tensor in tensors], "right", drop=2),
+        ]
+    )
+    if len(tensors) < len(found.tensors):
+        yield note(f"folded: {plural(len(found.tensors) - len(tensors), 'tensor')}", "--rows 0 shows them")
+    if found.without:
+        yield note(f"not in the matrix: {first_of(found.without, _SETS)}")
+    absolute, relative = found.rank_correlation, found.rank_correlation_relative
+    if absolute is not None and relative is not None:
+        words = f"{absolute:+.2f} the error Σ importance·ΔW², {relative:+.2f} its root relative to the weights"
+        yield note(f"rank correlation with the damage: {words}")
 
 
 def _sets(report: Blame, display: BlameDisplay) -> Iterator[Block]:

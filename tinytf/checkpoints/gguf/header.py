@@ -21,7 +21,7 @@ from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.files import open_bytes
 
-_MAGIC = b"GGUF"
+MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _STRING, _ARRAY, _FLOAT32 = 8, 9, 6
@@ -159,10 +159,10 @@ def read_header(path: Path, brief: bool = False) -> Header:
 
 def _parse(cursor: Cursor) -> Header:
     path = cursor.path
-    if cursor.data[:4] != _MAGIC:
-        start = f"it starts with {cursor.data[:4]!r}, not with {_MAGIC!r}"
+    if cursor.data[:4] != MAGIC:
+        start = f"it starts with {cursor.data[:4]!r}, not with {MAGIC!r}"
         raise CheckpointError(f"{path} is not a GGUF file: {start}", "is it the file itself, and downloaded whole?")
-    cursor.at = len(_MAGIC)
+    cursor.at = len(MAGIC)
     version = cursor.whole(_U32, "the version")
     if version not in _VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
