@@ -64,6 +64,7 @@ models
 info tiny
 info preset:paper --batch 32 --length 50
 info tiny-encoder --positions
+card tiny --pieces 2
 doctor
 """.strip().splitlines()
 """The command lines, in this order: the run of ``train`` is what ``runs``, ``watch`` and ``replay`` show."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
+    from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
     from tinytf.compare.difference import Difference as Difference
@@ -99,6 +100,7 @@ _LAZY = {
     "Blame": "tinytf.cause.blame",
     "Budget": "tinytf.cause.budget",
     "CacheComparison": "tinytf.generate.cached",
+    "Card": "tinytf.certification.card",
     "Catalogue": "tinytf.catalogue",
     "Census": "tinytf.look.census",
     "Certificate": "tinytf.certification.certify",

@@ -125,6 +125,7 @@ class Report(ShortRepr):
     ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
     ``TABLE`` leads to the list whose items are the rows of its table: by default, the first of ``EVENTS`` but tokens.
     ``ROWS`` names the member with those rows, whose class has ``COLUMNS``; such a report needs no view.
+    ``PAGE``: as Markdown it is all that its view draws, not its table alone.
     ``ALWAYS_SAID``: its sentence needs no model to name tokens, and a check that fails is what it says.
     """
 
@@ -132,6 +133,7 @@ class Report(ShortRepr):
     EVENTS: ClassVar[Mapping[str, str]] = {}
     TABLE: ClassVar[tuple[str, ...]] = ()
     ROWS: ClassVar[str] = ""
+    PAGE: ClassVar[bool] = False
     ALWAYS_SAID: ClassVar[bool] = False
 
     about: About | None = field(default=None, repr=False, compare=False)

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tinytf import __version__
@@ -154,9 +154,13 @@ def markdown_lines(report: Report) -> Iterator[str]:
     else:
         sheet = _sheet_of(report)
         titles, rows = sheet.columns, ([_markdown_cell(value) for value in row] for row in sheet.rows)
-    titles = list(titles)
+    yield from markdown_rows(list(titles), rows)
+
+
+def markdown_rows(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table."""
     for row in itertools.chain([titles, ["---"] * len(titles)], rows):
-        yield "| " + " | ".join(_markdown_text(text) for text in row) + " |\n"
+        yield "| " + " | ".join(map(markdown_text, row)) + " |\n"
 
 
 def _markdown_cell(value: Any) -> str:
@@ -164,5 +168,6 @@ def _markdown_cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) and math.isfinite(value) else _csv_cell(value)
 
 
-def _markdown_text(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """A text with nothing that Markdown would read as a mark of a table or of HTML."""
     return printable(text, spaces=False).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

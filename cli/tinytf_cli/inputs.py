@@ -112,6 +112,16 @@ def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":
     return find_files(read_texts(("-",), lines=False)[0])
 
 
+def whole_text(path: Path) -> str:
+    """A text file as one text, or standard input for ``-``. Raises UsageError, as ``find_files`` does."""
+    if path == Path("-"):
+        return read_texts(("-",), lines=False)[0]
+    from tinytf.text.corpus import find_files
+    from tinytf.text.stream import cut_anywhere
+
+    return "".join(find_files([path]).whole_files().documents().texts(cut_anywhere))
+
+
 def line_texts(path: Path) -> list[str]:
     """The non-blank lines of a text file, or of standard input for ``-``.
 
@@ -119,8 +129,4 @@ def line_texts(path: Path) -> list[str]:
     """
     if path == Path("-"):
         return read_texts(("-",), lines=True)
-    from tinytf.text.corpus import find_files
-    from tinytf.text.stream import cut_anywhere
-
-    text = "".join(find_files([path]).whole_files().documents().texts(cut_anywhere))
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in whole_text(path).splitlines() if line.strip()]

@@ -144,6 +144,10 @@ class Output:
             yield from (self._safe(line) + "\n" for line in ndjson_lines(shown.report, self.number))
         elif form == "csv":
             yield from csv_lines(shown.report)
+        elif form == "markdown" and shown.report.PAGE:
+            from tinytf_cli.paint.markdown import page
+
+            yield from page(self.blocks(shown, replace(terminal, depth="none", cuts=False)), terminal)
         elif form == "markdown":
             yield from markdown_lines(shown.report)
         else:

@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 _TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(Path(__file__).parent), str(_TESTS / "parity"), str(_TESTS / "text"), str(_TESTS / "cli")]
+sys.path[:0] = [str(Path(__file__).parent), *(str(_TESTS / name) for name in ("parity", "text", "cli", "checkpoints"))]

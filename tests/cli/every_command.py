@@ -10,6 +10,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "attention": (("attention", TEXT, *OPEN),),
     "attribute": (("attribute", TEXT, *OPEN, "--adapter", "adapter"),),
     "blame": (("blame", "--texts", "lines.txt", *OPEN, "--versus", "decoder"),),
+    "card": (("card", "m", "--versus", "decoder", "--texts", "book.txt", "--device", "cpu", "--top", "0"),),
     "certify": (("certify", "m", "--texts", "lines.txt", "--device", "cpu"),),
     "check": (("check", "student.py:Student", "--like", "gpt2-tiny", "--names", "names.toml"),),
     "code": (("code", TEXT, *OPEN),),

@@ -9,7 +9,7 @@ from hostile.bases import ours, within
 from hostile.case import Case
 from hostile.strings import NASTY, text, word
 
-_SLOW = {"explore", "learn", "watch", "check", "certify", "doctor", "sweep", "train"}
+_SLOW = {"explore", "learn", "watch", "check", "card", "certify", "doctor", "sweep", "train"}
 _SOUND = ("run the cat sat", "step", "step 3", "next", "finish", "where", "list", "print L0.q", "heat L0H0",
           "goto logits",
           "back", "undo", "redo", "history", "without L0H0", "diff", "show", "set precision 2", "help", "model model",

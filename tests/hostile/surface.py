@@ -48,6 +48,7 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     "replay": ("model",),
     "models": (".",),
     "info": MODEL,
+    "card": ("model", "--context", "8", "--pieces", "1", "--top", "0"),
     "certify": ("missing",),
     "doctor": ("missing",),
     "export": ("model", "new", "--to", "huggingface"),

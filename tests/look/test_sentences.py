@@ -11,12 +11,16 @@ import torch
 
 from tinytf.cause.importance import Importance, TensorImportance
 from tinytf.cause.interventions.prediction import Choice, Effect
+from tinytf.certification.card import Card, TensorOfFile, TypeOfTensors
 from tinytf.certification.certify import Certificate
+from tinytf.certification.contents import Shared
+from tinytf.certification.kept import Kept, Mean
 from tinytf.certification.sides import Check
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
 from tinytf.look.size import Info
 from tinytf.presets import preset
+from tinytf.report import About
 from tinytf.sentences import changed, choices, first_of, from_where_on, listed, percent, several
 from tinytf.worked import ExampleScores, open_example, verify
 
@@ -547,3 +551,30 @@ def test_a_certificate_gives_the_largest_difference_of_each_dtype_and_the_check_
     )
     tokens = replace(found, checks=(replace(checks[0], difference=1), *checks[1:]))
     assert tokens.sentence == "Of 9 texts, 1 has other tokens in transformers."
+
+
+def test_a_card_says_how_often_the_prediction_is_kept_what_differs_and_the_worst_tensor(model: Model) -> None:
+    file, original = replace(model, name="a.gguf"), replace(model, name="b")
+    checks = [Shared("ids", "9 in 2 hard texts", 2, ()), Shared("template", "writes 40 of 54 conversations", 54, ()),
+              Shared("special tokens", "3", 8, ()), Shared("pooling", "none", 5, ())]  # fmt: skip
+    numbers = torch.linspace(0.1, 3, 200).double()
+    same = (torch.arange(200) < 142).double()
+    tensors = (TensorOfFile("blk.1.ffn_down", "Q4_0", "L1.ffn.W_down", 9, 0.1, 0.2, 0.3, 0.3),
+               TensorOfFile("token_embd", "Q8_0", "E", 9, 0.2))  # fmt: skip
+    types = (TypeOfTensors("Q4_0", 1, 100, 50, 0.1), TypeOfTensors("F32", 1, 100, 400, 0.0))
+    found = Card(
+        tuple(checks), types, tensors, 512, 1, 200, Mean(12.4, 1.0), Kept.of(numbers / 100, numbers, numbers, same),
+        versus=About(original), about=About(file),
+    )  # fmt: skip
+    kept = "a.gguf keeps the prediction of b at 71 % of 200 tokens (mean KL 0.016)"
+    assert found.sentence == f"{kept}; ids, template and special tokens agree; worst tensor blk.1.ffn_down."
+    assert (float(same.mean()), float((numbers / 100).mean())) == (0.71, pytest.approx(0.0155))
+    wrong = (replace(checks[0], differing=("code",)), *checks[1:3], replace(checks[3], differing=("pooling",)))
+    assert replace(found, checks=wrong).sentence == f"{kept}; ids and pooling differ; worst tensor blk.1.ffn_down."
+    other = replace(found, kept=None, weights=tensors[1:], checks=(checks[0], replace(checks[1], items=0), *checks[2:]))
+    assert other.sentence == "Of a.gguf and b, ids and special tokens agree."
+    alone = replace(other, versus=None)
+    assert alone.sentence == (
+        "a.gguf takes 18.0 bits a number; it has no chat template; it is as unsure of a text as among 12 tokens."
+    )
+    assert replace(alone, types=()).sentence.startswith("a.gguf is no GGUF file; it has no chat template; ")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import tinytf
 from tinytf.catalogue import catalogue
+from tinytf.certification.card import card
 from tinytf.doctor import checkup
 from tinytf.lessons import LessonList
 from tinytf.loading import info
@@ -22,6 +23,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "BeamSearch": lambda model: model.beam_search(TEXT, beams=2, max_tokens=2),
     "Budget": lambda model: model.budget(TEXT, 10**7),
     "CacheComparison": lambda model: model.compare_cache(TEXT, max_tokens=2),
+    "Card": lambda model: card("tiny", context=16, pieces=1),
     "Catalogue": lambda model: catalogue(Path("/nowhere")),
     "Census": lambda model: model.heads(count=2, length=4),
     "Checkup": lambda model: checkup(Path("/nowhere")),

@@ -14,7 +14,8 @@ from tinytf_cli.repl.state import Spec
 from tinytf_cli.repl.streams import Capture
 
 LINES = 6
-SLOW = {"explore", "learn", "watch", "check", "certify", "doctor", "sweep", "train", "chat", "quit", "model", "verify"}
+SLOW = {"explore", "learn", "watch", "check", "card", "certify", "doctor", "sweep", "train", "chat", "quit", "model",
+        "verify"}  # fmt: skip
 TEXTS = ("The cat sat", "a dog", "Once upon a time there was", '"The cat sat" --quiet', "")
 ADDRESSES = ("L0H0", "L3H1.weights", "L0.ffn", "logits", "embed", "L2", "L9H9", "L1H2.weights[1,0]",
              "L0H0.scores[sat,cat]", "17", "E", "cat", "1", "-1", "%")  # fmt: skip

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import jinja2
 import pytest
-from conversations import CONVERSATIONS, WEATHER
 from tokenizers import Tokenizer as Library
 from tokenizers import models
 
+from tinytf.certification.conversations import MESSAGES as CONVERSATIONS
+from tinytf.certification.conversations import WEATHER
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.chat import ChatTemplate, Conversation
 

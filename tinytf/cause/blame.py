@@ -25,7 +25,7 @@ from tinytf.text.chat import Written
 from tinytf.text_model import TextModel
 
 _DRAWS = 64
-"""Backward passes for the expected damage: one for each of this many texts, or several each for fewer texts."""
+"""The default number of backward passes for the expected damage: one a text, or several each for fewer texts."""
 
 
 @dataclass(frozen=True)
@@ -155,28 +155,32 @@ def blame(
     top: int | None = None,
     restore: int = 32,
     seed: int = 0,
+    draws: int = _DRAWS,
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> Blame:
     """Find the tensors of ``versus`` that make it predict differently from the model, on a text or on many.
 
     Each is put into the model alone; with ``top`` only those with the most expected damage. Then the ``restore`` most
-    damaging are put back from the model into ``versus``. An interrupt ends after the last complete text; the file
-    ``resume`` keeps what was measured, to continue from. Raises the UsageErrors of ``ModelPair`` and ``Texts``.
+    damaging are put back from the model into ``versus``. The expected damage takes ``draws`` backward passes. An
+    interrupt ends after the last complete text; the file ``resume`` keeps what was measured, to continue from. Raises
+    the UsageErrors of ``ModelPair`` and ``Texts``.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     models, asked = ModelPair(model, versus), texts.asked(model)
     about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, Written) else About(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
-        report = _Blaming(models, asked, seed, resume).run(top, restore, on_progress)
+        report = _Blaming(models, asked, seed, resume, draws).run(top, restore, on_progress)
     return replace(report, versus=About(versus), about=about)
 
 
 class _Blaming:
     """The measurement of two models, text by text."""
 
-    def __init__(self, models: ModelPair, asked: Sequence[MeasuredText], seed: int, resume: Path | None) -> None:
-        self.models, self.asked, self.seed = models, asked, seed
+    def __init__(
+        self, models: ModelPair, asked: Sequence[MeasuredText], seed: int, resume: Path | None, draws: int
+    ) -> None:
+        self.models, self.asked, self.seed, self.draws = models, asked, seed, draws
         texts = [(text.ids.tolist(), text.positions, text.targets, text.pair) for text in asked]
         self.log = ResumeLog(resume, "blame", models.first.model, models.second.model, seed, texts)
 
@@ -263,8 +267,8 @@ class _Blaming:
         """The damage of each tensor as a gradient predicts it: KL a position."""
         own = dict(self.models.first.model.named_parameters())
         differences = {path: values[path] - own[path].data for path, values in self.models.theirs.items()}
-        sample = self.asked[:_DRAWS]
-        generator, draws = torch.Generator().manual_seed(self.seed), -(-_DRAWS // len(sample))
+        sample = self.asked[: self.draws]
+        generator, draws = torch.Generator().manual_seed(self.seed), -(-self.draws // len(sample))
         total = torch.zeros(len(differences), dtype=torch.float64)
         for asked in sample if differences else ():
             total += expected(self.models.first.model, asked, differences, draws, generator)

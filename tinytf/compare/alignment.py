@@ -131,8 +131,9 @@ def _same_vocabulary(first: AnySide, second: AnySide) -> bool:
 
 
 def same_vocabulary(first: Tokenizer, second: Tokenizer) -> bool:
-    """Whether each id is the same token in both."""
-    return first is second or bool(first.library.get_vocab() == second.library.get_vocab())
+    """Whether each token of the smaller vocabulary has the same id in the other, which may be padded."""
+    small, large = sorted((first.library.get_vocab(), second.library.get_vocab()), key=len)
+    return first is second or small.items() <= large.items()
 
 
 def _same_cuts(first: AnySide, second: AnySide) -> tuple[int, str]:

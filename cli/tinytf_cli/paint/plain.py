@@ -31,7 +31,7 @@ def _token(label: str) -> str:
     return _verbatim(label) if label.strip() in _PRIVATE else label
 
 
-def _cell_text(cell: blocks.Cell, terminal: Terminal) -> str:
+def cell_text(cell: blocks.Cell, terminal: Terminal) -> str:
     if isinstance(cell, blocks.Histogram):
         return ""
     if isinstance(cell, blocks.Figure):
@@ -56,7 +56,7 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
     for row in range(len(block.columns[0].cells)):
         parts = []
         for column in block.columns:
-            text = _cell_text(column.cells[row], terminal)
+            text = cell_text(column.cells[row], terminal)
             if text:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
@@ -133,7 +133,7 @@ def _miniatures(block: blocks.Miniatures, terminal: Terminal) -> list[str]:
 def _fan(block: blocks.Fan, terminal: Terminal) -> list[str]:
     lines = []
     for index, miniature in enumerate(block.maps):
-        details = [f"{title} {_cell_text(cells[index], terminal)}" for title, cells in (*block.above, *block.below)]
+        details = [f"{title} {cell_text(cells[index], terminal)}" for title, cells in (*block.above, *block.below)]
         lines.append(f"{miniature.title}, {miniature.word}, {', '.join(details)}: {_largest(miniature.weights)}")
     return lines
 

@@ -1,0 +1,283 @@
+"""The card of a model file: what it shares with its original, how it is stored, and how well it keeps the predictions.
+
+Shapes: N predicted tokens.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from tinytf.api import Model
+from tinytf.cause.blame import Blamed
+from tinytf.cause.model_pair import Texts, addresses_by_path
+from tinytf.certification.contents import Shared, compare_contents
+from tinytf.certification.kept import Kept, Mean, cut, losses, perplexity
+from tinytf.checkpoints.gguf.header import StoredTensor
+from tinytf.compare.alignment import same_vocabulary
+from tinytf.compare.measures import Moved, moved_weights
+from tinytf.errors import UsageError
+from tinytf.loading import load, open_source
+from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
+from tinytf.sentences import choices, listed, percent
+from tinytf.sources import GgufSource, find_source
+from tinytf.tables import ColumnStyle
+from tinytf.text.printable import printable
+
+CONTEXT = 512
+"""The default length of a piece of the text, as in llama.cpp's perplexity tool."""
+_LINES, _TOKENS, _DRAWS = 8, 16, 16
+"""The lines on which single tensors are measured, the tokens of each, and the backward passes that choose tensors."""
+_NAMED = ("ids", "template", "special tokens")
+"""What the sentence says of a file that differs in nothing."""
+
+
+@dataclass(frozen=True)
+class TypeOfTensors(Data):
+    """The tensors of one type in a file: their numbers and bytes, and ‖Δ‖ ÷ ‖W‖ of all of them together."""
+
+    COLUMNS: ClassVar = {
+        "type": ColumnStyle("type", role="strong"),
+        "tensors": ColumnStyle("tensors", "{:,}".format),
+        "numbers": ColumnStyle("numbers", "{:,}".format, drop=1),
+        "bits": ColumnStyle("bits each", "%.2f"),
+        "error": ColumnStyle("error", lambda error: f"{100 * error:.2g} %", align="right"),
+    }
+    ALSO: ClassVar = ("bits",)
+
+    type: str
+    tensors: int
+    numbers: int
+    n_bytes: int
+    error: float | None = None
+
+    @property
+    def bits(self) -> float:
+        return 8 * self.n_bytes / self.numbers
+
+
+@dataclass(frozen=True)
+class TensorOfFile(Data):
+    """One parameter: the ``name`` of its tensor and its type in the file, if it is a GGUF file, and its address.
+
+    ``error`` is ‖Δ‖ ÷ ‖W‖. ``expected``, ``damage`` and ``recovered`` are KL in nats a token, as ``blame`` measures it:
+    what a gradient predicts, what the tensor does alone in the original, and what restoring it alone takes back.
+    """
+
+    COLUMNS: ClassVar = {
+        "name": ColumnStyle("tensor", role="strong", shrink=16),
+        "type": ColumnStyle("type", drop=2),
+        "error": ColumnStyle("error", lambda error: f"{100 * error:.2g} %", align="right"),
+        "damage": ColumnStyle("KL alone", "%.5f", align="right"),
+        "recovered": ColumnStyle("restored", "%+.5f", align="right", drop=1),
+        "address": ColumnStyle("address", drop=3),
+    }
+
+    name: str
+    type: str
+    address: str
+    numbers: int
+    error: float | None = None
+    expected: float | None = None
+    damage: float | None = None
+    recovered: float | None = None
+
+
+@dataclass(frozen=True)
+class Card(Report):
+    """All that a file has to have from its original ``versus``, if there is one.
+
+    ``checks`` are what both should share exactly. ``weights`` are its parameters: first the measured ones by their
+    damage, then the others by their error. ``perplexity`` is the model's own on ``tokens`` tokens of ``pieces`` pieces
+    of a text, None where it predicts no next token. ``notes`` say what was not measured, and why.
+    """
+
+    KIND = "card"
+    EVENTS: ClassVar = {"checks": "check", "types": "type", "tensors": "tensor"}
+    ALWAYS_SAID = True
+    PAGE = True
+
+    checks: tuple[Shared, ...]
+    types: tuple[TypeOfTensors, ...]
+    weights: tuple[TensorOfFile, ...]
+    context: int
+    pieces: int
+    tokens: int
+    perplexity: Mean | None
+    kept: Kept | None
+    notes: tuple[str, ...] = ()
+    versus: About | None = None
+
+    @property
+    def bits(self) -> float | None:
+        """The bits of a number, over all tensors; None for another file than GGUF."""
+        numbers = sum(kind.numbers for kind in self.types)
+        return 8 * sum(kind.n_bytes for kind in self.types) / numbers if numbers else None
+
+    @property
+    def worst(self) -> TensorOfFile | None:
+        """The measured tensor that damages the predictions most alone; None if none was measured or none does."""
+        first = self.weights[0] if self.weights else None
+        return first if first is not None and first.damage else None
+
+    def in_a_sentence(self) -> str:
+        """How often the original's prediction is kept, what differs, and the worst tensor; or what the file has."""
+        assert self.about is not None
+        name = printable(self.about.model.name, spaces=False)
+        if self.versus is None:
+            return f"{name} {self._alone()}."
+        other = printable(self.versus.model.name, spaces=False)
+        differing = [check.name for check in self.checks if check.differing]
+        agreeing = [check.name for check in self.checks if check.name in _NAMED and check.items]
+        parts = [f"{listed(differing)} differ" if differing else f"{listed(agreeing)} agree"]
+        if self.kept is not None:
+            kept = f"{percent(self.kept.same_top.value)} of {self.tokens:,} tokens (mean KL {self.kept.kl.value:.2g})"
+            parts.insert(0, f"{name} keeps the prediction of {other} at {kept}")
+        else:
+            parts[0] = f"Of {name} and {other}, {parts[0]}"
+        return "; ".join([*parts, *([f"worst tensor {self.worst.name}"] if self.worst else [])]) + "."
+
+    def _alone(self) -> str:
+        template = next(check for check in self.checks if check.name == "template")
+        parts = [f"takes {self.bits:.1f} bits a number"] if self.bits else []
+        parts += [f"its chat template {template.says}" if template.items else "it has no chat template"]
+        if self.perplexity is not None:
+            parts += [f"it is as unsure of a text as among {choices(math.log(self.perplexity.value))} tokens"]
+        return "; ".join(parts) if self.bits else f"is no GGUF file; {'; '.join(parts)}"
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "versus": self.versus and self.versus.to_dict(),
+            **self.members("holds", "bits", "context", "pieces", "tokens", "perplexity", "kept"),
+            **self.members("notes", "checks", "types"),
+            "tensors": plain(self.weights),
+        }
+
+
+def card(
+    model: str,
+    *,
+    versus: str | None = None,
+    text: str | None = None,
+    context: int = CONTEXT,
+    pieces: int | None = None,
+    top: int = 6,
+    device: str = "auto",
+    dtype: str = "float32",
+    progress: Progress = ignore_progress,
+) -> Card:
+    """Describe a model file, and compare it with its original ``versus``: any model that tinytf opens.
+
+    ``text`` is predicted instead of the built-in one, in at most ``pieces`` pieces of ``context`` tokens. The ``top``
+    tensors with the largest expected damage are measured alone, as ``blame`` does; 0 measures none. Raises as ``load``
+    does, and UsageError for a text of fewer than 4 tokens.
+    """
+    source = find_source(model)
+    opened = open_source(source, device=device, dtype=dtype)
+    original = None if versus is None else load(versus, device=device, dtype=dtype)
+    text = (files("tinytf") / "assets" / "card.txt").read_text("utf-8") if text is None else text
+    notes: list[str] = []
+    cuts, numbers = _predictions(opened, original, text, context, pieces, notes, progress)
+    loss, kept = (numbers[-3], Kept.of(*numbers)) if len(numbers) > 1 else (next(iter(numbers), None), None)
+    blamed = _blamed(opened, original, text, top, notes, progress) if original is not None and top else {}
+    moved = {} if original is None else {m.name: m for m in moved_weights(original.transformer, opened.transformer)}
+    stored = _stored(source) if isinstance(source, GgufSource) else {}
+    return Card(
+        checks=compare_contents(opened, original),
+        types=_types(source.header.tensors, stored, moved) if isinstance(source, GgufSource) else (),
+        weights=_weights(opened, stored, moved, blamed),
+        context=len(cuts[0]) if cuts else context,
+        pieces=len(cuts),
+        tokens=0 if loss is None else len(loss),
+        perplexity=None if loss is None else perplexity(loss),
+        kept=kept,
+        notes=tuple(notes),
+        versus=None if original is None else About(original),
+        about=About(opened),
+    )
+
+
+def _predictions(
+    model: Model,
+    original: Model | None,
+    text: str,
+    context: int,
+    pieces: int | None,
+    notes: list[str],
+    progress: Progress,
+) -> tuple[list[list[int]], tuple[Tensor, ...]]:
+    """The pieces of the text, and what ``losses`` measures on them; the model alone if the two cannot be compared."""
+    if model.config.head.kind != "lm":
+        notes.append("perplexity and KL are not measured: the model does not predict the next token")
+        return [], ()
+    other = original
+    if other is not None and not (other.config.head.kind == "lm" and same_vocabulary(model.tokenizer, other.tokenizer)):
+        notes.append("KL is not measured: the models have different vocabularies")
+        other = None
+    cuts = cut(other or model, text, context, pieces)
+    return cuts, losses(model, other, cuts, progress)
+
+
+def _blamed(
+    model: Model, original: Model, text: str, top: int, notes: list[str], progress: Progress
+) -> dict[str, Blamed]:
+    """The tensors with the largest expected damage, each alone, on the first lines of the text; by their paths."""
+    lines = [line for line in text.splitlines() if line.strip()][:_LINES]
+    try:
+        texts = Texts(lines, tokens=_TOKENS, truncate=True)
+        found = original.blame(texts, model, top=top, restore=top, draws=_DRAWS, on_progress=progress)
+    except UsageError as error:
+        notes.append(f"no tensor is measured alone: {error.message}")
+        return {}
+    return {tensor.path: tensor for tensor in found.blamed}
+
+
+def _stored(source: GgufSource) -> dict[str, StoredTensor]:
+    """The tensor of a file from which each parameter comes, by the path of the parameter; the first of several."""
+    stored: dict[str, StoredTensor] = {}
+    for name, targets in source.checkpoint.plan().targets.items():
+        for path, _ in targets if name in source.header.tensors else ():
+            stored.setdefault(path, source.header.tensors[name])
+    return stored
+
+
+def _types(
+    tensors: Mapping[str, StoredTensor], stored: Mapping[str, StoredTensor], moved: Mapping[str, Moved]
+) -> tuple[TypeOfTensors, ...]:
+    """The types of a file, those with the most bytes first."""
+    types = []
+    for kind in dict.fromkeys(tensor.kind for tensor in tensors.values()):
+        own = [tensor for tensor in tensors.values() if tensor.kind == kind]
+        differences = [moved[path] for path, tensor in stored.items() if tensor.kind == kind and path in moved]
+        change, norm = (math.hypot(*(getattr(m, of) for m in differences)) for of in ("change", "norm"))
+        numbers, n_bytes = sum(math.prod(tensor.shape) for tensor in own), sum(tensor.n_bytes for tensor in own)
+        error = Moved("", (), change, norm).ratio if differences else None
+        types.append(TypeOfTensors(kind.name, len(own), numbers, n_bytes, error))
+    return tuple(sorted(types, key=lambda kind: -kind.n_bytes))
+
+
+def _weights(
+    model: Model, stored: Mapping[str, StoredTensor], moved: Mapping[str, Moved], blamed: Mapping[str, Blamed]
+) -> tuple[TensorOfFile, ...]:
+    """The parameters: first those that were measured, by their damage, then the others, by their error."""
+    tensors = []
+    addresses = addresses_by_path(model.transformer)
+    for path, parameter in model.transformer.named_parameters():
+        tensor, effect = stored.get(path), blamed.get(path)
+        address = str(addresses[path][0]) if path in addresses else path
+        tensors.append(
+            TensorOfFile(
+                tensor.name.removesuffix(".weight") if tensor else address,
+                tensor.kind.name if tensor else "",
+                address,
+                parameter.numel(),
+                moved[path].ratio if path in moved else None,
+                effect.expected if effect else None,
+                effect.damage.kl.value if effect and effect.damage else None,
+                effect.recovered.kl.value if effect and effect.recovered else None,
+            )
+        )
+    return tuple(sorted(tensors, key=lambda t: (t.damage is None, -(t.damage or 0), -(t.error or 0))))
