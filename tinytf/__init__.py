@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tinytf.compare.difference import Difference as Difference
     from tinytf.compare.dumps.capture import capture as capture
     from tinytf.compare.logprobs import LogprobDifference as LogprobDifference
+    from tinytf.compare.printed import PrintedDifference as PrintedDifference
     from tinytf.compare.sampling import SamplingDifference as SamplingDifference
     from tinytf.compare.splits import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
@@ -128,6 +129,7 @@ _LAZY = {
     "Lens": "tinytf.look.lens",
     "LessonList": "tinytf.lessons",
     "LogprobDifference": "tinytf.compare.logprobs",
+    "PrintedDifference": "tinytf.compare.printed",
     "SamplingDifference": "tinytf.compare.sampling",
     "Looking": "tinytf.generate.loop",
     "Meanings": "tinytf.glossary",

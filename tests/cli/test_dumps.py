@@ -10,6 +10,8 @@ from driving import Tinytf, is_a_clean_error
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tinytf.loading import load
+
 TEXT = "The cat sat"
 
 
@@ -201,3 +203,40 @@ def test_settings_that_differ_are_said_before_the_steps(tmp_path: Path, tinytf: 
     said["model"]["config"]["n_heads"] = "many"
     save_file(tensors, path, metadata={"tinytf": json.dumps(said)})
     is_a_clean_error(tinytf("diff", "--versus", str(path)), 1)
+
+
+def printed(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    """A log of llama-eval-callback with the outputs of blocks."""
+    lines = ["number of input tokens = 3", *(f"  {i}" for i in tensors["input_ids"].tolist())]
+    for n in range(4):
+        x = tensors[f"L{n}.out"]
+        lines += [f"ggml_debug: l_out-{n} = (f32) ADD(a{{1, 1, 1, 1}}, b{{1, 1, 1, 1}}}}) = {{{x.shape[1]}, 3, 1, 1}}"]
+        rows = ([*row[:3].tolist(), *row[-3:].tolist()] for row in x)
+        words = ([f"{number:12.4f}" for number in row] for row in rows)
+        lines += ["[", "[", *(f"[{', '.join([*row[:3], '...', *row[3:]])}]," for row in words), "],", "]"]
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def test_a_printed_log_is_compared_as_far_as_it_goes(tmp_path: Path, traced: Path, tinytf: Tinytf) -> None:
+    tensors = load_file(traced)
+    tensors["input_ids"] = torch.tensor(load("tiny").encode(TEXT).ids)
+    path = str(printed(tmp_path / "eval.log", tensors))
+    ran = tinytf("diff", "--versus", path)
+    assert ran.status == 0, ran.err
+    assert ran.lines[0] == "Nothing printed differs, in 4 steps: 72 of 1,536 numbers were printed."
+    tensors["L2.out"][1, 126] += 9
+    printed(Path(path), tensors)
+    ran = tinytf("diff", TEXT, "--versus", path, "--fail-over", "0.1", "--rows", "2")
+    assert ran.status == 1
+    assert ran.lines[0].startswith("They differ from L2.out (l_out-2) on: ")
+    assert " at [1, 126]; 72 of 1,536 numbers were printed." in " ".join(ran.lines[:2])
+    data = json.loads(tinytf("diff", "--versus", path, "--json").out)
+    assert data["first_difference"] == "L2.out"
+    assert [step["differs"] for step in data["steps"]] == [False, False, True, False]
+    is_a_clean_error(tinytf("diff", TEXT + " on", "--versus", path), 2)
+    is_a_clean_error(tinytf("diff", "--versus", path, "--floor", "bf16"), 2)
+    is_a_clean_error(tinytf("diff", "--versus", path, "-m", "preset:llama-tiny"), 1)
+    large = "ggml_debug: l_out-0 = (f32) ADD(a{1, 1, 1, 1}, }) = {9999999999, 99999, 1, 1}"
+    Path(path).write_text(f"{large}\n[\n[\n[1.0000,", "utf-8")
+    is_a_clean_error(tinytf("diff", TEXT, "--versus", path), 1)

@@ -249,7 +249,7 @@ def diff(
     if floor is not None:
         require_floor(floor)
     if isinstance(other, Dump):
-        encoding = text.encoding if isinstance(text, Trace) else _of_dump(model, text, other, truncate)
+        encoding = text.encoding if isinstance(text, Trace) else of_dump(model, text, other, truncate)
         dumped = DumpSide.of(other, model.config, model.tokenizer, encoding, names, model.table)
         first = Side.of(model, text if isinstance(text, Trace) and not dumped.note else dumped.encoding, truncate)
         return _difference((first, dumped), (About(model, first.encoding), dumped), settings)
@@ -380,7 +380,7 @@ def _settings(first: ModelConfig | None, second: ModelConfig | None) -> tuple[Se
     return tuple(Setting(*setting) for setting in settings if setting[1] != setting[2] and setting[0] != "dropout")
 
 
-def _of_dump(model: TextModel, text: Written | None, dump: Dump, truncate: bool) -> Encoding:
+def of_dump(model: TextModel, text: Written | None, dump: Dump, truncate: bool) -> Encoding:
     """The tokens of a dump: those of ``text``, which must have the dump's ids, or the dump's own."""
     ids, written = dump.ids, dump.text if text is None else text
     if written is None and ids is None:

@@ -33,7 +33,8 @@ class Options:
     versus: str | None = option(
         metavar="MODEL|FILE",
         help="Compare with this model or checkpoint on one text, or with activations from another program: "
-        ".safetensors, .npz, .json, .ndjson, or a folder of them, one for each pass of a generation.",
+        ".safetensors, .npz, .json, .ndjson, a .txt or .log of llama-eval-callback, or a folder of files, one for each "
+        "pass of a generation.",
     )
     names: Path | None = option(
         type=click.Path(path_type=Path), metavar="TABLE.toml",
@@ -100,6 +101,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
 
     One of the texts may be -, which reads a pipe.
     """
+    from tinytf.compare.dumps.printed import LOGS
     from tinytf_cli.reported import expect_reports, write_reports
     from tinytf_cli.views.difference import DifferenceDisplay
 
@@ -117,6 +119,8 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
         modules = _through(through, options, model_options)
         output.draw(modules, ModuleDifferencesDisplay(fold.all or options.full))
         return 0 if modules.holds else 1
+    if options.versus is not None and options.versus.lower().endswith(LOGS):
+        return _printed(options, options.versus, fold, model_options, output)
     expect_reports(options.reports)
     report = _compared(options, model_options)
     display = DifferenceDisplay(
@@ -138,6 +142,23 @@ def _logprobs(options: Options, model_options: ModelOptions, output: Output) -> 
     model = model_options.open() if is_typed("model") else None
     report = diff_logprobs(Path(options.texts[0]), Path(options.texts[1]), model, options.floor)
     output.draw(report)
+    return 0 if report.holds else 1
+
+
+def _printed(options: Options, log: str, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
+    """The difference of a model and a log of llama-eval-callback."""
+    from tinytf.compare.dumps.names import read_names
+    from tinytf.compare.dumps.printed import read_log
+    from tinytf.compare.printed import diff_printed
+    from tinytf_cli.views.printed_difference import PrintedDisplay
+
+    kept = ("tolerance", "fail_over", "truncate", "force")
+    require_only((*kept, "texts", "versus", "names", "rows", "full", "chat", "system"), (Options,), f"the log {log}")
+    printed, names = read_log(log), read_names(options.names)
+    text = _texts(options, True)[0] if options.texts else None
+    settings: dict[str, Any] = {name: getattr(options, name) for name in kept}
+    report = diff_printed(model_options.open(), text, printed, names=names, **settings)
+    output.draw(report, PrintedDisplay(0 if options.full else fold.rows(options.rows)))
     return 0 if report.holds else 1
 
 

@@ -50,7 +50,7 @@ def fit(
     None if no way gives that shape.
     """
     best: Fitted | None = None
-    for fitted in _ways(tensor, meaning, step, config, shape):
+    for fitted in ways(tensor, meaning, step, config, shape):
         fitted = _masked(fitted) if isinstance(step.operation, Mask) else fitted
         if like is None:
             return fitted
@@ -62,9 +62,8 @@ def fit(
     return best
 
 
-def _ways(
-    tensor: Tensor, meaning: Meaning, step: Step, config: ModelConfig, shape: tuple[int, ...]
-) -> Iterator[Fitted]:
+def ways(tensor: Tensor, meaning: Meaning, step: Step, config: ModelConfig, shape: tuple[int, ...]) -> Iterator[Fitted]:
+    """Every way of reading a tensor as a step of that shape, the plainest first."""
     if meaning.pick is not None:
         tensor = tensor[meaning.pick]
     squeezed = [tensor]

@@ -57,13 +57,14 @@ _IN_GGML: Spellings = (
     (r"Kcur_normed-(\d+)", "k_norm"),
     (r"Qcur_rope-(\d+)", "q_rot"),
     (r"Kcur_rope-(\d+)", "k_rot"),
-    (r"kq-(\d+)", "scores"),
+    (r"kq-(\d+)", "scaled scores"),  # Gemma's queries are scaled before
     (r"kq_scaled-(\d+)", "scaled"),
     (r"kq_masked-(\d+)", "masked"),
     (r"kq_soft_max(?:_ext)?-(\d+)", "weights"),
     (r"kqv-(\d+)", "head_out"),
     (r"kqv_merged(?:_cont)?-(\d+)", "concat"),
-    (r"(?:kqv_out|attn_out)-(\d+)", "attn"),
+    (r"kqv_out-(\d+)", "concat attn"),  # with the output matrix in older versions
+    (r"attn_out-(\d+)", "attn"),
     (r"attn_norm-(\d+)", "norm1"),
     (r"attn_post_norm-(\d+)", "attn_norm"),
     (r"ffn_inp-(\d+)", "mid"),
