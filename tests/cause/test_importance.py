@@ -135,7 +135,9 @@ def test_the_matrix_of_another_model_is_refused(tmp_path: Path) -> None:
     other, means, path = near(first), means_of("llama, grouped", first), tmp_path / "i.dat"
     narrow = {name: value[:-1] for name, value in means.items()}
     for wrong, message in (
-        (means | {"blk.2.ffn_up.weight": torch.ones(24)}, "it has blk.2.ffn_up.weight, and the model does not"),
+        (means | {"blk.2.ffn_up.weight": torch.ones(24)}, "it has 'blk.2.ffn_up.weight', and the model does not"),
+        ({"blk.x-": torch.ones(3)}, "it has 'blk.x-', and the model does not"),
+        ({"blk.": torch.ones(3)}, "it has 'blk.', and the model does not"),
         ({name: value for name, value in means.items() if "blk.0" not in name}, "it has nothing of blk.0"),
         (narrow, "attn_q.weight has 23 inputs there, and 24 here"),
     ):

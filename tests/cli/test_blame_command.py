@@ -171,7 +171,7 @@ def test_an_importance_matrix_is_shown_beside_the_damage(
     assert f"{found.rank_correlation:+.2f} the error" in shown
     of_another = old_format(tmp_path / "other.dat", {"blk.3.ffn_up.weight": torch.ones(24)})
     for wrong, status, said in (
-        (of_another, 2, "is an importance matrix of another model: it has blk.3.ffn_up.weight"),
+        (of_another, 2, "is an importance matrix of another model: it has 'blk.3.ffn_up.weight'"),
         (tmp_path / "none.gguf", 1, "there is no file"),
         (llama / "model.safetensors", 1, "is not an importance matrix"),
     ):

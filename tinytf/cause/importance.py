@@ -20,6 +20,7 @@ from tinytf.checkpoints.gguf.imatrix import Imatrix, read_imatrix
 from tinytf.checkpoints.table import FamilyTable, Stored, layer_of
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.fields import quoted
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data
 from tinytf.text_model import TextModel
@@ -150,17 +151,19 @@ def _places(model: Transformer, found: Imatrix) -> dict[str, tuple[str, Stored]]
         places = {path: _place(table, model, path, found) for path in parameters}
         known = {name for name, _ in places.values()}
         unknown = next((name for name in found.means if name not in known), None)
-        blocks = _blocks(known) - _blocks(found.means)
-        if unknown is None and not blocks:
+        if unknown is not None:
+            message = message or f"it has {quoted(unknown)}, and the model does not"
+        elif blocks := _blocks(known) - _blocks(found.means):
+            message = message or f"it has nothing of blk.{min(blocks)}"
+        else:
             return places
-        lacks = f"it has {unknown}, and the model does not"
-        message = message or (lacks if unknown is not None else f"it has nothing of blk.{min(blocks)}")
     if message:
         raise UsageError(f"{found.path} is an importance matrix of another model: {message}")
     raise UsageError("there are no GGUF names for the tensors of this model", "leave out the importance matrix")
 
 
 def _place(table: FamilyTable, model: Transformer, path: str, found: Imatrix) -> tuple[str, Stored]:
+    """The name and layout of a parameter, as the file has it; experts that are stored separately have none."""
     name, layout = table.place(path, model.config)
     (other, other_layout), *more = table.locations(path, 1, model.config, stored=found.means)
     return (name, layout) if more else (other, other_layout)

@@ -132,6 +132,9 @@ def _importance(report: Blame, display: BlameDisplay) -> Iterator[Block]:
     names = ", ".join(printable(name, spaces=False) for name in found.datasets) or "a text without a name"
     yield Heading("importance matrix", f"mean squares of the inputs of each matrix, on {names}{chunks}{size}", "output")
     tensors = found.tensors[: most_rows(display.rows, _ROWS)]
+    if not tensors:
+        yield Line("no tensor that differs is in the matrix", indent=2)
+        return
     damages = [Figure(tensor.damage, "%.4f") if tensor.damage is not None else "–" for tensor in tensors]
     yield Table(
         [
