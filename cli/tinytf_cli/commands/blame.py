@@ -79,7 +79,7 @@ def blame(
     """\b
     On a text        tinytf blame "The cat sat" -m A --versus B
     On many texts    tinytf blame --texts FILE -m A --versus B
-    Types in a size  tinytf blame --texts FILE -m A --budget 110MB --tensor-types FILE
+    Types in a size  tinytf blame --texts FILE -m A --budget 110MB
 
     Puts each tensor of B into A, one at a time, then the worst from A into B. Ctrl-C ends early and shows the
     measurements so far.
