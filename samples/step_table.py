@@ -40,6 +40,11 @@ ARCHITECTURES = {
         n_token_types=0, positions="none", head="mlm", pooler=False, side_width=3, side_activation="gelu",
         by_layer=(("side_conv", (True, *[False] * 11)),),
     ),
+    "XLNet": PRESETS["bert-base"].but(
+        n_token_types=0, embed_norm=False, positions="none", head="lm", pooler=False, qkv_bias=False, o_bias=False,
+        distances=512, distance_keys=True, distance_matrices=True, distance_waves=True, query_biases=True,
+        segments=True,
+    ),
     "ESM-2": PRESETS["bert-base"].but(
         norm_order="pre", positions="rotary", n_token_types=0, embed_norm=False, pooler=False,
         masked_share=0.12, mask_id=32, head="mlm",

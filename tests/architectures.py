@@ -648,6 +648,16 @@ KINDS: dict[str, dict[str, Any]] = {
             ("shortcut", (False, False, True)),
         ),
     },
+    "xlnet, waves of distances and segments": {
+        "causal": False,
+        "norm_order": "post",
+        "norm_eps": 1e-12,
+        "positions": "none",
+        "head_bias": True,
+        **dict.fromkeys(("qkv_bias", "o_bias"), False),
+        "distances": 32,
+        **dict.fromkeys(("distance_keys", "distance_matrices", "distance_waves", "query_biases", "segments"), True),
+    },
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 

@@ -31,7 +31,8 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {
         "positions": "none", "position_offset": 0, "rope_scaling": "none",
         "distances": 0, "farthest": 0,
-        **dict.fromkeys(("distance_norm", "distance_keys", "distance_queries", "distance_matrices"), False),
+        **dict.fromkeys(("distance_norm", "distance_keys", "distance_queries", "distance_matrices",
+                        "distance_waves"), False),
     },
 }  # fmt: skip
 """The parts of attention that can be left out, and the settings of a configuration without them."""
@@ -343,6 +344,7 @@ class ModelConfig(Part):
             f"d_model/{self.qkv_groups}": self.d_model // self.qkv_groups,
             f"d_model/{self.ffn_groups}": self.d_model // self.ffn_groups,
             f"d_ff/{self.ffn_groups}": self.d_ff // self.ffn_groups,
+            "segment": 2,
         }
 
     @property

@@ -271,6 +271,7 @@ WRITTEN = {
         "Kimi Linear",
         config_of("kimi delta, a decay for each channel before latent attention without positions", norm_eps=1e-5),
     ),
+    "xlnet": ("XLNet", config_of("xlnet, waves of distances and segments", context=512, distances=512)),
     "longcat flash": (
         "LongCat-Flash",
         config_of("longcat, a shortcut around two layers to experts, some without matrices", norm_eps=1e-5),

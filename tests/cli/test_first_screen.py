@@ -198,6 +198,11 @@ def test_a_block_is_drawn_with_the_shapes_of_its_weights() -> None:
     ]
 
 
+def test_keys_of_waves_are_a_matrix_without_another_factor() -> None:
+    lines = drawn("xlnet, waves of distances and segments")
+    assert "  │ │  [sin | cos](query − key) · W_KD (24, 24) = pos_k" in {line.split("    ")[0] for line in lines}
+
+
 def test_a_narrow_drawing_keeps_the_shapes_of_the_weights() -> None:
     for terminal in (Terminal(53), Terminal(53, ascii=True)):
         lines = drawn("gemma 2, norms around each part and windows by layer", terminal)

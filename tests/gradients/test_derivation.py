@@ -36,7 +36,9 @@ def test_every_row_of_every_step_is_that_of_the_gradient(name):
                     expected = expected[head // config.heads_per_kv if "kv head" in step.axes else head]
                 if len(step.axes) > 1:
                     expected = expected[row]
-                nothing = float(expected.abs().max()) < 1e-15 * float(gradients[full].abs().max())
+                # of one segment, whose score is the same for all keys, only rounding is left
+                least = 1e-15 * max(float(gradients[full].abs().max()), 1e-2 * trace.config.segments)
+                nothing = float(expected.abs().max()) < least
                 assert nothing or relative(found.result, expected) <= 1e-10, (address, row)
                 assert (found.name, found.head) == (full, head)
 

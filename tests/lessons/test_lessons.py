@@ -109,9 +109,18 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     to_position = to_content = np.zeros((config.n_heads, length, length))
     if config.distances:
         rows = rows_of_distance(config.distances, config.farthest, length)
-        pos_k, pos_q = (trace[f"L{at}.{name}"].double().numpy() for name in ("pos_k", "pos_q"))
-        to_position = np.stack([(q[h, :, None] * pos_k[h][rows]).sum(-1) for h in range(config.n_heads)])
-        to_content = np.stack([(k[h][None] * pos_q[h][rows]).sum(-1) for h in range(config.n_heads)])
+        pos_k = trace[f"L{at}.pos_k"].double().numpy()
+        of_distances = trace[f"L{at}.q_position"].double().numpy() if config.query_biases else q
+        to_position = np.stack([(of_distances[h, :, None] * pos_k[h][rows]).sum(-1) for h in range(config.n_heads)])
+        if config.distance_queries:
+            pos_q = trace[f"L{at}.pos_q"].double().numpy()
+            to_content = np.stack([(k[h][None] * pos_q[h][rows]).sum(-1) for h in range(config.n_heads)])
+        if config.segments:  # the text is one
+            of_segments, own = (
+                trace[f"L{at}.q_segment"].double(),
+                trace[f"L{at}.G"][0].double().view(config.n_heads, -1, 1),
+            )
+            to_content = to_content + (of_segments @ own).detach().numpy()
     scaled, cap = scores[row] / divisor, config.attention_cap
     sinks = [float(trace[f"L{at}.sink.logit"][0])] if config.attention_sinks else []
     added = (to_position + to_content) / divisor

@@ -199,6 +199,11 @@ def _kimi_linear(**settings: Any) -> nn.Module:
                                      "moe_intermediate_size": 16, "pad_token_id": 0, **settings})  # fmt: skip
 
 
+def _xlnet(kind: str, **settings: Any) -> nn.Module:
+    given = {"vocab_size": V, "d_model": C, "n_layer": N, "n_head": H, "d_inner": F, "pad_token_id": 0}
+    return getattr(transformers, f"XLNet{kind}")(transformers.XLNetConfig(**{**given, **_ENDS, **settings}))
+
+
 def _longcat(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     experts = {"n_routed_experts": 5, "zero_expert_num": 3, "moe_topk": 4, "expert_ffn_hidden_size": 9}
     odd = {**_WIDTHS, "num_hidden_layers": 4, "num_key_value_heads": H, "kv_lora_rank": 7, "head_dim": 6}
@@ -483,6 +488,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "bert of gte with classes": lambda: _classes("Gte", "SequenceClassification", _BERT, **_LABELS),
     "bert of xlm": lambda: _xlm("XLM", gelu_activation=False, layer_norm_eps=1e-3),
     "bert of flaubert": lambda: _xlm("Flaubert", tie_word_embeddings=False),
+    "bert of xlnet": lambda: _xlnet("LMHeadModel", ff_activation="relu", layer_norm_eps=1e-3),
+    "bert of xlnet, untied": lambda: _xlnet("LMHeadModel", tie_word_embeddings=False, n_layer=2),
+    "bert of xlnet, without a head": lambda: _xlnet("Model", n_layer=2),
     "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),
     "eurobert with classes": lambda: _classes(
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"

@@ -26,8 +26,7 @@ def models(request) -> Iterator[Pair]:
 def some_text(models: Pair) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(9)
     given = {"input_ids": torch.randint(3, models.ours.config.vocab_size, (B, LENGTH), generator=generator)}
-    if models.ours.config.n_token_types:
-        types = models.ours.config.n_token_types
+    if types := models.ours.config.n_token_types or 2 * models.ours.config.segments:
         given["token_type_ids"] = torch.randint(0, types, (B, LENGTH), generator=generator)
     return given
 
@@ -163,7 +162,8 @@ def test_parameters_are_as_many(models):
     theirs = {
         name: parameter.numel() for name, parameter in models.theirs.named_parameters() if parameter.requires_grad
     }
-    left = ("contact_head", ".visual_", "entity_", "w2e_", "e2w_", "e2e_")  # of ESM, VisualBERT and LUKE
+    left = ("contact_head", ".visual_", "entity_", "w2e_", "e2w_", "e2e_", ".mask_emb")
+    # of ESM, VisualBERT, LUKE and XLNet
     theirs = {name: count for name, count in theirs.items() if not any(part in f".{name}" for part in left)}
     if not models.ours.config.tied_head:  # transformers keeps one beside the untied decoder's, and never reads it
         beside = "lm_head" if models.theirs.config.model_type == "bert-generation" else "cls.predictions"

@@ -120,7 +120,7 @@ def test_the_first_module_that_differs_is_named(directories, tmp_path, capsys):
 
 
 REFUSED = {
-    "score xlnet": "xlnet reads later tokens too, and score needs a model of the next token",
+    "score longformer": "longformer reads later tokens too, and score needs a model of the next token",
     "generate longformer": "longformer reads later tokens too, and generate needs a model of the next token",
     "score t5": "t5 reads TEXT in an encoder, which predicts none of its tokens",
     "lens longformer": "longformer has no final norm and head to read its layers with",

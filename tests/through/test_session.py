@@ -41,25 +41,25 @@ def offered(session, line):
 
 
 def test_a_session_opens_a_model_without_a_table_and_runs_texts(begin, directories):
-    talk = begin("xlnet")
+    talk = begin("longformer")
     shown = talk(f"run {TEXT}")
-    assert "XLNetLMHeadModel through transformers" in talk("model")
-    assert "transformer.layer.*.ff" in shown
+    assert "LongformerForMaskedLM through transformers" in talk("model")
+    assert "longformer.encoder.layer.*.intermediate" in shown
     assert "proved" in shown
-    path = "transformer.layer.1.ff"
-    expected = dict(trace_through(open_through(directories("xlnet")), TEXT, at=[path]).at)[path]
+    path = "longformer.encoder.layer.1.intermediate"
+    expected = dict(trace_through(open_through(directories("longformer")), TEXT, at=[path]).at)[path]
     values = json.loads(talk(f"print/json {path}"))["values"][path]["values"]
     torch.testing.assert_close(torch.tensor(values), expected, rtol=1e-6, atol=1e-6)
     assert talk(f"print {path}").lstrip().startswith(path)
     assert talk(f"trace --at {path} --json") == talk(f'trace "{TEXT}" --at {path} --json')
-    ids = open_through(directories("xlnet")).encode(TEXT).ids
+    ids = open_through(directories("longformer")).encode(TEXT).ids
     assert [token["id"] for token in json.loads(talk("tokens --json"))["tokens"]] == ids
-    assert talk("! trace.recording.calls[0].path").strip() == "'transformer.word_embedding'"
+    assert talk("! trace.recording.calls[0].path").strip() == "'longformer.embeddings.word_embeddings'"
     assert bar_of(talk.session).text == TEXT
 
 
 def test_module_paths_are_completed_up_to_the_next_dot(begin):
-    talk = begin("xlnet")
+    talk = begin("xlnet", through="transformers")
     talk("model")
     assert offered(talk.session, "print trans") == ["transformer"]
     assert offered(talk.session, "print transformer.layer.") == ["transformer.layer.0", "transformer.layer.1"]
@@ -88,7 +88,7 @@ def test_commands_answer_about_the_open_model(begin, directories):
 
 def test_the_session_changes_between_both_kinds_of_model(begin, directories):
     talk = begin("llama")
-    talk("run the cat", "step 3", f"model {directories('xlnet')}")
+    talk("run the cat", "step 3", f"model {directories('longformer')}")
     assert talk.session.row is None
     assert "one of the two runs is through transformers" in talk.session.execute("diff").failure.message
     talk(f"model {directories('llama')}", "step")
@@ -119,7 +119,7 @@ REFUSED = {
 
 
 def test_what_needs_steps_says_why_not(begin):
-    talk = begin("xlnet")
+    talk = begin("xlnet", through="transformers")
     talk(f"run {TEXT}")
     for line in (*ASKED, *REFUSED):
         outcome = talk.session.execute(line)

@@ -72,20 +72,20 @@ class Stored:
     counts the heads, or are that number. ``transposed`` matrices are (in, out). With ``by_row``, our vector is stored
     as a matrix with that many rows; with ``stacked``, the matrices of all experts as one, (E·rows, columns); with
     ``apart``, our matrix as one for each of that many heads or experts, with their rows or, along ``axis`` 1, their
-    columns; with ``of_layers``, those of all layers in one, side by side along ``axis``. A stored tensor times
-    ``factor`` is ours, and ``offset`` is added to a stored weight.
+    columns; with ``headed``, the last axis as two, (…, H, columns); with ``of_layers``, those of all layers in one,
+    side by side along ``axis``. A stored tensor times ``factor`` is ours, and ``offset`` is added to a stored weight.
 
     {e} in the name stands for the expert where each is stored separately, or with ``by_row`` for the row; ``expert`` is
-    its number, and ``rows`` how many rows our vector has. ``instead`` is
-    another layout, used if the file has its tensor: all experts in one tensor, or parts stored separately. A ``bare``
-    name has no .weight suffix, and _bias as that of its bias; ``bias`` is another name for it. ``gives`` is the step
-    that the stored module outputs, if it is not the module's own but a later one. The weights of a depthwise
-    ``convolution`` are (channels, 1, width), those of one of as many ``taps`` (out, in, taps), and ours (out, in·taps);
-    this is the number, or names the field. ``among_ones`` counts the axes of length 1 around a vector. ``beside`` are
-    constants, by their names, that must be written with it. ``unread`` names the field that counts rows beyond ours,
-    zeros where we write them. Along ``axis``, ``tiled`` query heads take turns, the first of each key-value head before
-    all second ones, and ``coupled`` heads h and h + H/2 follow one another. The weight of a ``rate`` is stored as −e^A
-    for our A, which is only read.
+    its number, and ``rows`` how many rows our vector has. ``instead`` is another layout, used if the file has its
+    tensor: all experts in one tensor, or parts stored separately. A ``bare`` name has no .weight suffix, and _bias as
+    that of its bias; ``bias`` is another name for it. ``gives`` is the step that the stored module outputs, if it is
+    not the module's own but a later one. The weights of a depthwise ``convolution`` are (channels, 1, width), those of
+    one of as many ``taps`` (out, in, taps), and ours (out, in·taps); this is the number, or names the field.
+    ``among_ones`` counts the axes of length 1 around a vector. ``beside`` are constants that must be written with it:
+    their names and numbers, and the sizes of those that are tensors. ``unread`` names the field that counts rows beyond
+    ours, zeros where we write them. Along ``axis``, ``tiled`` query heads take turns, the first of each key-value head
+    before all second ones, and ``coupled`` heads h and h + H/2 follow one another. The weight of a ``rate`` is stored
+    as −e^A for our A, which is only read.
     """
 
     module: str
@@ -98,6 +98,7 @@ class Stored:
     by_row: str = ""
     stacked: bool = False
     apart: str = ""
+    headed: str = ""
     of_layers: bool = False
     offset: float = 0.0
     factor: float = 1.0
@@ -108,7 +109,7 @@ class Stored:
     convolution: bool = False
     taps: str = ""
     among_ones: tuple[int, int] = (0, 0)
-    beside: tuple[tuple[str, float], ...] = ()
+    beside: tuple[tuple[Any, ...], ...] = ()
     rate: bool = False
     coupled: bool = False
     tiled: bool = False
@@ -133,6 +134,9 @@ class Stored:
             heads = _count(config, self.apart)
             stored = (heads, *(size // heads if number == axis else size for number, size in enumerate(stored)))
         stored = (*stored[:-2], *stored[-2:][::-1]) if self.transposed and len(shape) > 1 else stored
+        if self.headed:
+            heads = _count(config, self.headed)
+            stored = (*stored[:-1], heads, stored[-1] // heads)
         return (stored[0] * stored[1], stored[2]) if self.stacked else stored
 
     def _is_turned(self, stored: Tensor) -> bool:
@@ -167,6 +171,7 @@ class Stored:
         tensor = stored.unflatten(0, (config.experts, -1)) if self.stacked else stored
         if self.unread:
             tensor = tensor[: len(tensor) - _count(config, self.unread)]
+        tensor = tensor.flatten(-2) if self.headed else tensor
         tensor = tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor
         if self.apart:  # (H, rows, C) -> (H·rows, C), or (H, rows, C) -> (rows, H·C)
             tensor = tensor.movedim(0, self.axis).flatten(self.axis, self.axis + 1)
@@ -235,6 +240,7 @@ class Stored:
         if self.apart:
             tensor = tensor.unflatten(axis, (_count(config, self.apart), -1)).movedim(axis, 0)
         tensor = (tensor.transpose(-2, -1) if self._is_turned(tensor) else tensor).contiguous()
+        tensor = tensor.unflatten(-1, (_count(config, self.headed), -1)) if self.headed else tensor
         return tensor.flatten(0, 1) if self.stacked else tensor
 
     def within(self, number: int) -> "Stored":

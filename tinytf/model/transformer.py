@@ -79,7 +79,7 @@ class Block(Program):
         if carried is None:
             return self.run({STREAM: x}, Pass(start=start, padding_mask=padding_mask, cache=cache))
         values = {STREAM: x, **carried.steps}
-        output = self.run(values, Pass(carried.ids, None, start, padding_mask, cache))
+        output = self.run(values, Pass(carried.ids, carried.types, start, padding_mask, cache))
         carried.steps.update({full: values[name] for name, full in self.lent.items()})
         return output
 
@@ -266,7 +266,7 @@ class Transformer(nn.Module):
                     "clear the cache, and compute the whole text again",
                 )
         x = self.embed(ids, token_types, start, padding_mask)
-        carried = self.carried(ids, x)
+        carried = self.carried(ids, x, token_types)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
             x = block(x, start, padding_mask, layer, carried)
@@ -274,10 +274,10 @@ class Transformer(nn.Module):
             cache.advance(length)
         return self.final_norm(x)
 
-    def carried(self, ids: Tensor, x: Tensor) -> Carried | None:
-        """What the blocks take beside the stream, from the ids and embeddings of a text; None if they take nothing."""
+    def carried(self, ids: Tensor, x: Tensor, types: Tensor | None = None) -> Carried | None:
+        """What the blocks take beside the stream: ids, embeddings and token types; None if they take nothing."""
         table = table_of(self.config)
-        return Carried(ids, {table.embedded: x}) if table.carried else None
+        return Carried(ids, {table.embedded: x}, types) if table.carried or self.config.segments else None
 
     @property
     def recomputes(self) -> bool:

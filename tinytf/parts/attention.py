@@ -12,6 +12,7 @@ from tinytf.parts.positions import (
     NOT_OWN,
     OF_DISTANCES,
     SCORED,
+    SHIFTED,
     TURNED,
     Alibi,
     Distances,
@@ -121,12 +122,14 @@ class Attention(Part):
     as does ``sinusoidal_concat`` with the frequencies of the paper (CTRL). ``talking_heads`` mixes the maps of all
     heads before and after the softmax. ``attention_gate`` multiplies every number that a head gives by the
     ``gate_function`` of another, computed from the input of attention (Qiu et al. 2025); with ``gate_by_head`` there is
-    one such number for each head (Laguna). ``out_norm`` norms what all heads give before the last matrix (BitNet).
-    ``qkv_groups`` are equal parts of a token that make as many equal parts of its queries, keys and values, each by a
-    matrix of its own (SqueezeBERT). With ``head_experts`` every key-value head has a query head of each expert, and a
-    router chooses as many experts as in the feed-forward: their heads are multiplied by their weight, those of the
-    others by 0 (Shen et al. 2024). With a ``lambda_init`` heads h and h + H/2 both use the difference of their maps,
-    and what the two give is normed together and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
+    one such number for each head (Laguna). ``query_biases`` are added to queries, one where they score keys and another
+    where they score distances; with ``segments`` they score, by a third, vectors of their own segment and of all others
+    (XLNet). ``out_norm`` norms what all heads give before the last matrix (BitNet). ``qkv_groups`` are equal parts of a
+    token that make as many equal parts of its queries, keys and values, each by a matrix of its own (SqueezeBERT). With
+    ``head_experts`` every key-value head has a query head of each expert, and a router chooses as many experts as in
+    the feed-forward: their heads are multiplied by their weight, those of the others by 0 (Shen et al. 2024). With a
+    ``lambda_init`` heads h and h + H/2 both use the difference of their maps, and what the two give is normed together
+    and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
     """
 
     called = "attention"
@@ -152,6 +155,8 @@ class Attention(Part):
     qkv_bias: bool = leaf(True)
     k_bias: bool = leaf(True)
     qkv_groups: int = leaf(1, POSITIVE)
+    query_biases: bool = leaf(False)
+    segments: bool = leaf(False)
     values_of_keys: bool = leaf(False, differs=True)
     shares_keys: bool = leaf(False, differs=True)
     o_bias: bool = leaf(True, differs=True)
@@ -178,6 +183,11 @@ class Attention(Part):
             raise ConfigError("values_of_keys need keys of one matrix, with the width and bias of the values")
         if self.shares_keys and (self.latent.kv_rank or self.attention_gate or self.by_distance.distances):
             raise ConfigError("shares_keys needs attention without latent keys, gates and distances")
+        scaled = self.latent.kv_rank or self.qk_norms.qk_norm or self.clip_qkv or self.growth.query_scale
+        if self.query_biases and (scaled or self.positions == "rotary"):
+            raise ConfigError("query_biases need queries that nothing norms, clips, turns or scales")
+        if self.segments and not self.query_biases:
+            raise ConfigError("segments need query_biases")
         if self.latent.kv_rank:
             self._require_latent()
         if self.lambda_init and (self.n_heads % 2 or self.n_kv_heads % 2):
@@ -250,6 +260,8 @@ class Attention(Part):
                 bool(self.attention_cap) and f"softly capped at {self.attention_cap:g}",
                 self.attention_sinks and "a learned sink for each head in every softmax",
                 bool(self.relative_buckets) and f"a bias for each of {self.relative_buckets} buckets of distance",
+                self.query_biases and "queries with a bias for each kind of score",
+                self.segments and "a vector for the query's segment and one for others",
                 self.talking_heads and "mixed over heads before and after the softmax",
                 bool(self.lambda_init) and f"the maps of two heads subtracted, λ from {self.lambda_init:.4g}",
                 self.values_of_keys and "the values are the keys",
@@ -439,6 +451,7 @@ ROWS: tuple[Step, ...] = (
          when=lambda c: _normed_last(c) and owns_keys(c),
          make=_head_norm, module="attention.k_norm", matrix="gain", late=True),
     *GROWN,
+    *SHIFTED,
     *OF_DISTANCES,
     Step("scores", "attention scores", "q·kᵀ", MAP, (Q, K), "attention", core=True,
          make=lambda o, _: o.Scores()),
@@ -501,7 +514,7 @@ _ACROSS_HEADS = {"head": "in each head", "heads": "in each head, by its own gain
 def formulas(c: Config) -> dict[str, str]:
     """The words that fill each placeholder in the formulas of these rows."""
     read = "n" if normed_input(c) else "x"
-    scored = "p2c" if c.distance_queries else "c2p" if c.distance_keys else "scores"
+    scored = "segment" if c.segments else "p2c" if c.distance_queries else "c2p" if c.distance_keys else "scores"
     scale = f"{scored} / {c.score_divisor_words}"
     return {
         "across": _ACROSS_HEADS[c.qk_norm_across],

@@ -115,7 +115,8 @@ class Distances(Part):
 
     ``distance_norm`` norms them. With a ``farthest`` the outer half of them stand for ranges of distances up to that
     one. Queries score keys made of them (``distance_keys``), and keys score queries made of them
-    (``distance_queries``): by W_K and W_Q of the tokens, or by matrices of their own (``distance_matrices``).
+    (``distance_queries``): by W_K and W_Q of the tokens, or by matrices of their own (``distance_matrices``). With
+    ``distance_waves`` keys are made of fixed sines and cosines instead (XLNet).
     """
 
     distances: int = leaf(0, COUNT)
@@ -124,12 +125,16 @@ class Distances(Part):
     distance_keys: bool = leaf(False)
     distance_queries: bool = leaf(False)
     distance_matrices: bool = leaf(False)
+    distance_waves: bool = leaf(False)
 
     def require(self) -> None:
         if bool(self.distances) != (self.distance_keys or self.distance_queries):
             raise ConfigError(f"distances {self.distances} and distance_keys or distance_queries need each other")
         if self.distance_norm and not self.distances:
             raise ConfigError("distance_norm needs distances")
+        others = self.distance_queries or self.distance_norm or self.farthest
+        if self.distance_waves and (others or not (self.distance_keys and self.distance_matrices)):
+            raise ConfigError("distance_waves are keys of every distance by a matrix of their own, without a norm")
         if self.farthest and not 2 <= self.distances < 2 * self.farthest - 3:
             raise ConfigError(f"farthest {self.farthest} does not fit distances {self.distances}")
 
@@ -145,6 +150,7 @@ class Distances(Part):
                 "distances in the scores",
                 bool(self.farthest) and f"far ones in ranges up to {self.farthest:,}",
                 self.distance_norm and "their embeddings normed",
+                self.distance_waves and "of sines and cosines",
             ),
         }
 
@@ -198,8 +204,14 @@ def _by_distance(o: "ModuleType", c: Config, of_keys: bool) -> Any:
     return o.ByDistance(c.distances, c.farthest, of_keys)
 
 
+def _shift(o: "ModuleType", _: Config) -> Any:
+    return o.Shift()
+
+
 _DISTANCES = ("distance", "d_model")
 _OF_DISTANCES = ("head", "distance", "d_head")
+_NO_BIASES = "queries have no biases for what they score in this model"
+_NO_SEGMENTS = "scores do not depend on segments in this model"
 _NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 
 TURNED: tuple[Step, ...] = (
@@ -216,8 +228,19 @@ GROWN: tuple[Step, ...] = (
          make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first)),
 )  # fmt: skip
 """Queries, scaled by their position."""
+SHIFTED: tuple[Step, ...] = (
+    Step("q_segment", "queries that score segments", "q + b", HEADS, ("q",), "q", when=lambda c: c.segments,
+         absent=_NO_SEGMENTS, make=_shift, module="attention.q_segment", matrix="", late=True),
+    Step("q_position", "queries that score distances", "q + b", HEADS, ("q",), "q",
+         when=lambda c: c.query_biases and c.distance_keys, absent=_NO_BIASES, make=_shift,
+         module="attention.q_position", matrix="", late=True),
+    Step("q_content", "queries that score keys", "q + b", HEADS, ("q",), "q", when=lambda c: c.query_biases,
+         absent=_NO_BIASES, make=_shift, module="attention.q_content", matrix="", late=True),
+)  # fmt: skip
+"""Queries with a bias of their own for each of the things that they score."""
 OF_DISTANCES: tuple[Step, ...] = (
-    Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", when=lambda c: c.distances > 0,
+    Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed",
+         when=lambda c: c.distances > 0 and not c.distance_waves,
          absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R", shared=True,
          late=True),
     Step("distances_norm", "embeddings of distances, normed", "n = {norm}(R)", _DISTANCES, ("distances",), "embed",
@@ -226,9 +249,12 @@ OF_DISTANCES: tuple[Step, ...] = (
     Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{k_bias}", _OF_DISTANCES, ("<distances>",), "k",
          when=_distant(False, keys=True), make=make_keys, module="attention.k", matrix="W_K",
          at="attention.pos_k", late=True),
+    Step("pos_k", "keys of distances, of waves", "[sin | cos](query − key)·W_KD", _OF_DISTANCES, (), "k",
+         when=lambda c: c.distance_waves, make=lambda o, c: o.WaveKeys(c.distances, c.d_head),
+         module="attention.pos_k", matrix="W_KD", late=True),
     Step("pos_k", "keys of distances", "{distances}·W_KD{k_bias}", _OF_DISTANCES, ("<distances>",), "k",
-         when=_distant(True, keys=True), absent="{no_distance_keys}", make=make_keys, module="attention.pos_k",
-         matrix="W_KD", late=True),
+         when=lambda c: _distant(True, keys=True)(c) and not c.distance_waves, absent="{no_distance_keys}",
+         make=make_keys, module="attention.pos_k", matrix="W_KD", late=True),
     Step("pos_q", "queries of distances, as of tokens", "{distances}·W_Q{qkv_bias}", _OF_DISTANCES, ("<distances>",),
          "q", when=_distant(False, keys=False), make=make_projection, module="attention.q", matrix="W_Q",
          at="attention.pos_q", late=True),
@@ -238,12 +264,16 @@ OF_DISTANCES: tuple[Step, ...] = (
 )  # fmt: skip
 """Embeddings of distances, and the keys and queries made of them."""
 SCORED: tuple[Step, ...] = (
-    Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", MAP, (SCORES, Q, "pos_k"),
+    Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", MAP,
+         (SCORES, "<q of distances>", "pos_k"),
          "attention", core=True, when=lambda c: c.distance_keys, absent="queries score no distances in this model",
          make=lambda o, c: _by_distance(o, c, of_keys=False)),
     Step("p2c", "scores, with position to content", "{map} + k·pos_q[query − key]", MAP, (SCORES, K, "pos_q"),
          "attention", core=True, when=lambda c: c.distance_queries, absent="keys score no distances in this model",
          make=lambda o, c: _by_distance(o, c, of_keys=True)),
+    Step("segment", "scores, with segments", "{map} + G[another segment]·q_segment", MAP, (SCORES, "q_segment"),
+         "attention", core=True, when=lambda c: c.segments, absent=_NO_SEGMENTS, make=lambda o, _: o.BySegment(),
+         module="attention.segments", matrix="G", late=True),
 )  # fmt: skip
 """Scores with the products of distances added, before the scaling."""
 BIASED: tuple[Step, ...] = (
@@ -290,4 +320,7 @@ def _no_matrix(c: Config, is_made: bool, kind: str, matrix: str) -> str:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    return {"<distances>": ("distances_norm",) if c.distance_norm else ("distances",)}
+    return {
+        "<distances>": ("distances_norm",) if c.distance_norm else ("distances",),
+        "<q of distances>": ("q_position",) if c.query_biases else (Q,),
+    }

@@ -100,8 +100,9 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
     keep: dict[str, Tensor] = {}
     with recording_hooks(model, keep, ()):
         given = torch.tensor([ids], device=weight.device)
-        x = model.embed(given, typed([encoding.types], weight.device))  # (1, T, C)
-    carried = model.carried(given, x)
+        types = typed([encoding.types], weight.device)
+        x = model.embed(given, types)  # (1, T, C)
+    carried = model.carried(given, x, types)
     yield Trace(model, encoding, Recording(keep, (), ()))
     for layer, block in enumerate(model.blocks):
         keep = {}

@@ -163,10 +163,10 @@ def _formula(node: FlowStep, brief: bool) -> Iterator[Span]:
     formula, matrix = node.step.formula, node.step.matrix
     if node.has_matrix:
         prefix, _, suffix = formula.partition(f"·{matrix}")
-        (_, factor_shape), *_ = node.inputs
+        factor = f" {shape_text(node.inputs[0][1])}" if node.inputs else ""  # the keys of waves have none
         (shape,) = (weight.shape for weight in node.weights if weight.name == matrix)
         yield Span(prefix)
-        yield Span("" if brief else f" {shape_text(factor_shape)}", "dim")
+        yield Span("" if brief else factor, "dim")
         yield Span(f" · {matrix}")
         yield Span(f" {shape_text(shape)}", "dim")
         yield Span(suffix)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
-from tinytf.model.batches import most_tokens
+from tinytf.model.batches import most_tokens, typed
 from tinytf.report import Progress, Verified, ignore_progress
 from tinytf.resume_log import ResumeLog
 from tinytf.steps.operations.operation import Carried
@@ -162,14 +162,16 @@ def _before(trace: Trace, layer: int, start: int) -> _Before | None:
 
 def _carried(trace: Trace, layer: int, start: int) -> Carried | None:
     """What the blocks from ``layer`` on take of the plain run beside the stream, from position ``start`` on."""
-    if not trace.steps.carried:
+    if not (trace.steps.carried or trace.config.segments):
         return None
     steps: dict[str, Tensor] = {}
     for full, (name, at) in trace.steps.carried.items():
         if at is None or at < layer:
             axis, tensor = trace.steps.at(name, at).token_axis or 0, trace.step(name, at)
             steps[full] = tensor.narrow(axis, start, tensor.shape[axis] - start)[None]
-    return Carried(torch.tensor([trace.encoding.ids[start:]], device=trace.last_hidden.device), steps)
+    device, encoding = trace.last_hidden.device, trace.encoding
+    types = typed([encoding.types[start:]], device)
+    return Carried(torch.tensor([encoding.ids[start:]], device=device), steps, types)
 
 
 def _joined(parts: Sequence[Carried | None], counts: Sequence[int]) -> Carried | None:
@@ -183,4 +185,4 @@ def _joined(parts: Sequence[Carried | None], counts: Sequence[int]) -> Carried |
         )
         for full, tensor in present[0].steps.items()
     }
-    return Carried(present[0].ids, steps)
+    return Carried(present[0].ids, steps, present[0].types)

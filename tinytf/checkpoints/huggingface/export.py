@@ -186,10 +186,11 @@ def _stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Ten
         for plain, layout in family.locations(name, len(tensor), config):
             parts.setdefault(plain, []).append((layout, layout.part_of(tensor).detach().cpu()))
             layers[plain] = layer_of(name, config)
-            for constant, value in layout.beside:
+            for constant, value, *sizes in layout.beside:
+                shape = [size if isinstance(size, int) else getattr(config, size) for size in sizes]
                 yield (
                     family.prefixed(constant.replace("{n}", name.split(".")[1])),
-                    torch.tensor(value, dtype=tensor.dtype),
+                    torch.full(shape, value, dtype=tensor.dtype),
                 )
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)

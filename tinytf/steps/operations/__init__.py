@@ -3,6 +3,7 @@
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.alibi import Alibi
+from tinytf.steps.operations.by_segment import BySegment
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.channel_delta import DecayedFits, DecayedRead, WriteByFits
 from tinytf.steps.operations.choose import Choose
@@ -13,7 +14,7 @@ from tinytf.steps.operations.constant import Constant
 from tinytf.steps.operations.decay import Decay
 from tinytf.steps.operations.delta import Fade, Write
 from tinytf.steps.operations.difference import Difference
-from tinytf.steps.operations.disentangled import ByDistance, Table
+from tinytf.steps.operations.disentangled import ByDistance, Table, WaveKeys
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
 from tinytf.steps.operations.gain import Gain
@@ -48,6 +49,7 @@ from tinytf.steps.operations.same import Same
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scan import Scan
 from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.shift import Shift
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
@@ -65,6 +67,7 @@ __all__ = [
     "Add",
     "Alibi",
     "ByDistance",
+    "BySegment",
     "Cap",
     "ChannelDecay",
     "Choose",
@@ -113,6 +116,7 @@ __all__ = [
     "Scale",
     "Scan",
     "Scores",
+    "Shift",
     "ShortConv",
     "Sight",
     "Sigmoid",
@@ -128,6 +132,7 @@ __all__ = [
     "Unit",
     "Unroll",
     "VocabularySoftmax",
+    "WaveKeys",
     "Weigh",
     "WeighHeads",
     "Write",

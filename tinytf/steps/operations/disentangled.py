@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
+from tinytf.steps.operations.linear import weight_gradient
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
@@ -22,8 +23,11 @@ from tinytf.steps.operations.operation import (
     Quantity,
     Summand,
     in_float32,
+    into_heads,
+    side_by_side,
     wide,
 )
+from tinytf.steps.operations.positions import sinusoidal_table
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product, single
 
@@ -94,6 +98,59 @@ class Table(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         letter, (row, width) = cell.step.matrix, cell.index
         return Working((), single(f"{letter}[{row},{width}]", [(letter, float(cell.site.module.weight[row, width]))]))
+
+
+@dataclass(frozen=True)
+class WaveKeys(Operation):
+    """The keys (H, 2·``reach``, ``width``) of all distances, from their sines, then cosines (Dai et al. 2019).
+
+    Row ``reach`` is distance 0, as in ``rows_of``.
+    """
+
+    reach: int
+    width: int
+
+    words = "a sum of products"
+
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
+        return (Parameter(step.parameter, "weight", ("d_model", f"n_heads·{step.axes[-1]}"), transposed=True),)
+
+    def _waves(self, weight: Tensor) -> Tensor:
+        """The waves of every distance, (2·reach, C)."""
+        half = weight.shape[-1] // 2
+        ahead = sinusoidal_table(self.reach + 1, 2 * half, weight.device, weight.dtype, half)
+        behind = torch.cat((-ahead[1:, :half], ahead[1:, half:]), dim=-1).flip(0)
+        return torch.cat((behind, ahead[:-1]))
+
+    def _keys(self, weight: Tensor, width: int) -> Tensor:
+        return into_heads(self._waves(weight) @ weight.T, width)
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        return self._keys(module.weight, self.width)[None]
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        keys = self._keys(site.module.weight, self.width)
+        return keys if heads is None else keys[list(heads)]
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        yield f"{site.path}.weight", weight_gradient(side_by_side(g), self._waves(site.module.weight))
+
+    def code(self, site: Site) -> str:
+        (matrix,) = self.operands(site)
+        half = site.module.weight.shape[-1] // 2
+        return (
+            f"frequency = torch.pow(10_000, torch.arange({half}) / {half}).reciprocal()\n"
+            f"angle = torch.arange({-self.reach}, {self.reach})[:, None] * frequency\n"
+            f"waves = torch.cat((angle.sin(), angle.cos()), dim=-1).to({matrix}.dtype)\n"
+            f"{site.variable} = (waves @ {matrix}.T).unflatten(-1, ({len(site.value)}, -1)).transpose(0, 1)"
+        )
+
+    def arithmetic(self, cell: Cell) -> Working:
+        (row, out), weight = cell.index, cell.site.module.weight.detach()
+        own = weight[(cell.head or 0) * self.width + out].cpu().double()
+        waves = self._waves(weight)[row].cpu().double()
+        series = product(("wave", cell.step.matrix), (waves, own), lambda i: f"d{i}", lambda _: ())
+        return Working((), series, before=(Value("distance", row - self.reach, f"row {row} − {self.reach}"),))
 
 
 @dataclass(frozen=True)

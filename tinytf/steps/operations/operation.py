@@ -53,10 +53,11 @@ class Pass:
 
 @dataclass
 class Carried:
-    """What layers take beside the stream: the ``ids``, and steps of earlier layers and the embeddings by full name."""
+    """What layers take beside the stream: ``ids``, token ``types``, and steps of lower layers and the embeddings."""
 
     ids: Tensor
     steps: dict[str, Tensor]
+    types: Tensor | None = None
 
 
 ALONE = Pass()
