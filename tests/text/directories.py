@@ -215,6 +215,17 @@ def deberta_other_switches(directory: Path) -> None:
     )
 
 
+def xlnet(directory: Path) -> None:
+    names = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
+    data = json.loads(_unigram().to_str())
+    data["model"]["vocab"] = [*([name, 0.0] for name in names), *data["model"]["vocab"][4:]]
+    data["model"]["unk_id"] = 0
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    data["added_tokens"] = [{"id": i, "content": name, **flags, "special": True} for i, name in enumerate(names)]
+    data["post_processor"] = None
+    write(directory, tokenizer=data, config={"model_type": "xlnet"}, tokenizer_config={"do_lower_case": True})
+
+
 def unigram_as_stands(directory: Path) -> None:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}
     write(directory, tokenizer__json=_unigram().to_str(), tokenizer_config=settings)
@@ -396,7 +407,7 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
         gpt2_json, gpt2_files, gpt2_old_files, opt_files,
         roberta_files, roberta_settings, roberta_json,
         bert_uncased, bert_cased, bert_other_switches, distilbert, bert_json, wordpiece_json,
-        deberta_v3, deberta_other_switches, unigram_as_stands,
+        deberta_v3, deberta_other_switches, xlnet, unigram_as_stands,
         llama, llama_legacy, mistral, metaspace, gemma,
         qwen2, qwen2_files, qwen3_as_stands, llama3, llama3_called_llama, gpt_neox,
     )

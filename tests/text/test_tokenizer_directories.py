@@ -106,6 +106,11 @@ def test_a_real_tokenizer_has_the_ids_and_offsets_of_transformers(without, tmp_p
             "SentencePiece Unigram",
             "normalizer and pre_tokenizer are DebertaV2Tokenizer's, not tokenizer.json's, as in transformers 5",
         ),
+        (
+            "xlnet",
+            "SentencePiece Unigram",
+            "normalizer and pre_tokenizer are XLNetTokenizer's, not tokenizer.json's, as in transformers 5",
+        ),
         ("unigram_as_stands", "SentencePiece Unigram", ""),
         ("mistral", "SentencePiece BPE", ""),
         (

@@ -20,7 +20,17 @@ from tinytf.text.library import UntrustedTokenizer, library_errors, untrusted_to
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import ROLES, SpecialTokens, add_special_tokens, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.text.tokenizer_classes import BERT, CLASSES, ESM, GPT2, QWEN2, ROBERTA, TokenizerClass, choose_class
+from tinytf.text.tokenizer_classes import (
+    BERT,
+    CHARSMAP,
+    CLASSES,
+    ESM,
+    GPT2,
+    QWEN2,
+    ROBERTA,
+    TokenizerClass,
+    choose_class,
+)
 
 _READ_MODELS = ("BPE", "WordPiece", "WordLevel")
 _UNIGRAM, _UNCHANGED_CLASSES = "Unigram", ("PreTrainedTokenizer", "TokenizersBackend")
@@ -145,7 +155,7 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, 
     if kind not in _READ_MODELS and not (kind == _UNIGRAM and (tokenizer_class or is_unchanged)):
         raise CheckpointError(
             f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
-            f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of DeBERTa",
+            f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of DeBERTa and XLNet",
         )
     _require_complete_templates(data.get("post_processor"), path)
     untrusted = untrusted_tokenizer(data, path)
@@ -158,8 +168,15 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, 
         raise CheckpointError(f"{path} has a {kind} model, and a {tokenizer_class.name} has {tokenizer_class.model}")
     stored = Library.from_str(json.dumps({**data, "added_tokens": [], "model": _EMPTY[kind]}))
     special = read_special_tokens(directory, settings, added, tokenizer_class.specials)
-    library = _build(tokenizer_class, model, stored.post_processor, settings, special)
+    library = _build(tokenizer_class, model, stored.post_processor, {**settings, **_charsmap(data)}, special)
     return _Loaded(library, special, _replaced_parts(tokenizer_class, stored, library), untrusted)
+
+
+def _charsmap(data: Settings) -> Settings:
+    """SentencePiece's table of characters in the normalizer of a tokenizer.json, which some classes keep."""
+    normalizer = data.get("normalizer") or {}
+    parts = normalizer.get("normalizers", [normalizer])
+    return {CHARSMAP: next((part[CHARSMAP] for part in parts if CHARSMAP in part), None)}
 
 
 def _require_complete_templates(stored: Any, path: Path) -> None:

@@ -5,6 +5,7 @@ normalizer, pre-tokenizer and decoder; we do so too, to get the same ids. Source
 and ``AutoTokenizer.from_pretrained``, in transformers 5.23.
 """
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -195,6 +196,28 @@ def _deberta_v2(settings: Settings, names: Names) -> Parts:
     )
 
 
+def _xlnet(settings: Settings, names: Names) -> Parts:
+    quotes = [normalizers.Replace(pair, '"') for pair in ("``", "''")]
+    lower = [normalizers.Lowercase()] if settings["do_lower_case"] else []
+    table = settings[CHARSMAP]
+    mapped = [normalizers.Precompiled(base64.b64decode(str(table)))] if table else []
+    words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    return Parts(
+        pre_tokenizers.Sequence(words),
+        decoders.Metaspace(replacement="▁", prepend_scheme="always"),
+        normalizers.Sequence([*quotes, normalizers.NFKD(), normalizers.StripAccents(), *lower, *mapped]),
+    )
+
+
+def _sep_and_cls(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    sep, cls = names.get("sep_token", "<sep>"), names.get("cls_token", "<cls>")
+    ids = [_with_id(name, library) for name in (sep, cls)]
+    single, second = ["$A:0", f"{sep}:0"], ["$B:1", f"{sep}:1"]
+    return processors.TemplateProcessing(
+        single=[*single, f"{cls}:2"], pair=[*single, *second, f"{cls}:2"], special_tokens=ids
+    )
+
+
 def _esm(settings: Settings, names: Names) -> Parts:
     return Parts(pre_tokenizers.WhitespaceSplit(), None, model={"unk_token": names.get("unk_token", "<unk>")})
 
@@ -206,6 +229,8 @@ def _cls_and_eos(stored: Any, settings: Settings, names: Names, library: Library
     return processors.TemplateProcessing(single=single, special_tokens=ids)
 
 
+CHARSMAP = "precompiled_charsmap"
+"""The key of SentencePiece's table of characters in a normalizer."""
 _MERGES = ("vocab.json", "merges.txt")
 _SWITCHES = {"add_bos_token": False, "add_eos_token": False}
 _PREFIX, _TRIM = {"add_prefix_space": False}, {"trim_offsets": True}
@@ -220,6 +245,10 @@ _ROBERTA_SPECIALS = {
     "pad_token": "<pad>",
     "cls_token": "<s>",
     "mask_token": "<mask>",
+}
+_XLNET_SPECIALS = {
+    **_LLAMA_SPECIALS,
+    **{f"{word}_token": f"<{word}>" for word in ("sep", "pad", "cls", "mask")},
 }
 _ESM_SPECIALS = {f"{word}_token": f"<{word}>" for word in ("unk", "cls", "pad", "mask", "eos")}
 _QWEN2_SPECIALS = {"eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT, "pad_token": _END_OF_TEXT}
@@ -266,9 +295,18 @@ DEBERTA_V2 = TokenizerClass(
     _cls_and_sep,
     {"add_prefix_space": True, "do_lower_case": False, "split_by_punct": False},
 )
+XLNET = TokenizerClass(
+    "XLNetTokenizer",
+    "Unigram",
+    (),
+    _XLNET_SPECIALS,
+    _xlnet,
+    _sep_and_cls,
+    {"do_lower_case": False, CHARSMAP: None},
+)
 
 CLASSES: Mapping[str, TokenizerClass] = {
-    **{c.name: c for c in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX, DEBERTA_V2)},
+    **{c.name: c for c in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX, DEBERTA_V2, XLNET)},
     "BartTokenizer": ROBERTA,
     "DistilBertTokenizer": BERT,
     "ElectraTokenizer": BERT,
@@ -285,6 +323,7 @@ _REGISTERED: Mapping[str, TokenizerClass | None] = {
     **dict.fromkeys(("gpt_neox", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv"), GPT_NEOX),
     "deberta-v2": DEBERTA_V2,
     "esm": ESM,
+    "xlnet": XLNET,
     **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
 }
 _IGNORES_DECLARED = {"qwen2"}
