@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tinytf.certification.card import Card
 from tinytf.certification.kept import DP_QUANTILES, KL_QUANTILES, Kept, Mean
@@ -30,7 +31,8 @@ def card(report: Card, terminal: Terminal, display: CardDisplay) -> Iterator[Blo
     """The two models, the checks, the types and the worst tensors, and the statistics of the predictions."""
     yield from banner(model_of(report))
     if report.versus is not None:
-        yield Line([Span("versus ", "dim"), *model_words(report.versus.model)], lead=True)
+        original: Any = report.versus.model
+        yield Line([Span("versus ", "dim"), *model_words(original)], lead=True)
     yield Heading("contents", "what a file has to share with its original exactly")
     yield _filled(record_table(report.checks))
     if report.types:
