@@ -19,6 +19,10 @@ ARCHITECTURES = {
     "BitNet": _LLAMA.but(out_norm=True, act_norm=True),
     "Ministral 3": _LLAMA.but(query_scale=0.1, query_scale_every=16_384),
     "Gemma 2": _LLAMA.but(norm_order="both", attention_cap=50.0, logit_cap=30.0),
+    "Gemma 3n": _LLAMA.but(
+        norm_order="both", qk_norm=True, v_norm=True, extra_streams=3, stream_gain=True, laurel_rank=64,
+        d_layer_input=256, gate_sparsity=0.95,
+    ),
     "Gemma 4": _LLAMA.but(
         norm_order="both", qk_norm=True, v_norm=True, layer_scale=True, d_layer_input=256,
         by_layer=(("values_of_keys", (False, True, False, False)), ("shares_keys", (False, False, True, True))),

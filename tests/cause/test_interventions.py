@@ -92,6 +92,8 @@ def without(model: Transformer, name: str) -> Transformer:
     if rest == "" and hasattr(block, "side"):
         for parameter in block.side.conv.parameters():  # the convolution of its input
             parameter.zero_()
+    if rest == "" and model.config.laurel_rank:
+        block.laurel.out.register_forward_hook(lambda module, given, result: torch.zeros_like(result))
     for part, linears in (("attn", [mixer.o] if mixer else []), ("ffn", out_of_ffn)):
         for parameter in (one for linear in linears if rest in ("", part) for one in linear.parameters()):
             parameter.zero_()

@@ -63,6 +63,7 @@ DECODER = ["ids", "every layer", "logits", "in a batch, padded on the left", "in
         ("llama 3", DECODER),
         ("gpt2", DECODER),
         ("gemma 2", DECODER),
+        ("gemma 3n", DECODER),
         ("opt", DECODER),
         ("mixtral", DECODER),
         ("llama with classes", [*DECODER[:2], *DECODER[2:5]]),

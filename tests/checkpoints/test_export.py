@@ -326,6 +326,10 @@ WRITTEN = {
             head="none",
         ),
     ),
+    "gemma 3n": (
+        "Gemma 3n",
+        config_of("gemma 3n, streams that predict each other, a low-rank residual, and sparse gates"),
+    ),
     "gemma 4": (
         "Gemma 4",
         config_of("gemma 4, wider heads whose values are keys, shared keys, and embeddings of layers"),

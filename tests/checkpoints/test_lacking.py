@@ -20,7 +20,6 @@ LACKING = {
     "longformer": "sparse attention",
     "big_bird": "sparse attention",
     "deepseek_v32": "sparse attention",
-    "gemma3n_text": "several residual streams",
     "layoutlm": "positions on a page or in a table",
 }
 

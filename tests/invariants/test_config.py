@@ -89,6 +89,19 @@ REFUSED = [
         {"mixer": "none", "residual": "parallel"},
         "mixer is 'none', but only a sequential pre-norm block can do without a mixer",
     ),
+    ({"extra_streams": 2**30}, "extra_streams 1,073,741,824 is above 63"),
+    ({"extra_streams": 2}, "extra_streams need norm_order 'both' and a d_layer_input"),
+    (
+        {"extra_streams": 2, "norm_order": "both", "d_layer_input": 3, "layer_scale": True},
+        "layer_scale multiplies one stream, but there are extra_streams",
+    ),
+    ({"active_stream": 1}, "active_stream 1 is not one of 1 streams"),
+    ({"stream_gain": True}, "stream_gain is true, but there is one stream: extra_streams is 0"),
+    (
+        {"laurel_rank": 2, "norm_order": "post"},
+        "laurel_rank and extra_streams need a sequential block that norms what its parts read",
+    ),
+    ({"gate_sparsity": 0.9}, "gate_sparsity 0.9 needs a gated feed-forward without a limit or experts"),
     ({"rope_scaling": "linear"}, "rope_scaling 'linear' needs rotary positions"),
     ({"positions": "rotary", "rope_scaling": "llama3"}, "rope_scaling 'llama3' needs rope_original_context"),
     (

@@ -159,6 +159,8 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "dt_rank": c.dt_rank, "d_dense": (*c.pooled_dense, c.d_model)[0],
         "d_vector": (c.d_model, *c.pooled_dense)[-1], "d_layer_input": c.d_layer_input,
         "d_model·near": c.d_model * c.side_width,
+        "laurel_rank": c.laurel_rank, "stream": c.extra_streams + 1, "stream·stream": (c.extra_streams + 1) ** 2,
+        "streams·d_model": (c.extra_streams + 1) * c.d_model, "others·d_model": c.extra_streams * c.d_model,
     } for c in of_layers]  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:

@@ -41,6 +41,10 @@ def live(request: pytest.FixtureRequest, opened: Callable[[str], Model]) -> Live
         with pytest.raises(UsageError, match="lessons are about layers with a norm, attention and a feed-forward each"):
             Live(model, TEXT)
         pytest.skip("its layers are not alike")
+    if model.config.extra_streams:
+        with pytest.raises(UsageError, match="lessons are about one residual stream, and this model has several"):
+            Live(model, TEXT)
+        pytest.skip("it has several streams")
     return Live(model, None if request.param in MODELS else TEXT)
 
 

@@ -72,6 +72,27 @@ def _frozen(norm: Any, x: Tensor) -> Tensor:
     return x * scale * gain + (0.0 if bias is None else bias)
 
 
+def _of_one_size(x: Tensor, others: Tensor) -> Tensor:
+    """The first of some streams and the others (n, C), these scaled to its size by a constant."""
+    size, sizes = (rows.detach().square().mean(-1, keepdim=True).sqrt() for rows in (x, others))
+    return torch.cat((x[None], others * size / sizes))
+
+
+def _through_streams(trace: Trace, position: int, layer: int, x: Tensor, leaf: Any) -> Tensor:
+    """A layer of several streams (n, C), whose weights are constants."""
+    block: Any = trace.model.blocks[layer]
+    config, active = trace.config, trace.config.active_stream
+    weights, gains = (trace.step(f"altup.{name}", layer)[position] for name in ("weights", "gains"))
+    predicted = x + weights.view(len(x), len(x)) @ x
+    names = ["attn", *["laurel.out"] * (config.laurel_rank > 0), "ffn", "ple.out"]
+    own = {name: leaf(f"L{layer}.{name}", trace.step(name, layer)) for name in names}
+    middle = predicted[active] + _frozen(block.attn_norm, own["attn"])
+    middle = (middle + own["laurel.out"]) / 2**0.5 if config.laurel_rank else middle
+    error = middle + _frozen(block.ffn_norm, own["ffn"]) - predicted[active]
+    corrected = predicted + (1 + gains)[:, None] * error
+    return torch.cat((corrected[:1], corrected[1:] + _frozen(block.ple.out_norm, own["ple.out"])))
+
+
 def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[str, Tensor]]:
     """The logit by the residual stream alone, and what was added to that, each a leaf to ask the gradient of.
 
@@ -89,7 +110,13 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
         x = _frozen(model.embed.norm, x)
         x = model.embed.projection(x) if trace.config.d_embed else x
     scale, normed = trace.config.residual_scale, trace.config.residual_of == "normed"
+    others, several = trace.config.extra_streams, trace.config.extra_streams > 0
+    if several:
+        x = _of_one_size(x, model.streams.projection(x).view(others, -1))
     for layer, block in enumerate(model.blocks):
+        if several:
+            x = _through_streams(trace, position, layer, x, leaf)
+            continue
         order = trace.config.at(layer).norm_order
         post, added = order == "post", order in ("both", "output")
         for name, norm in (("attn", "norm1"), ("ffn", "norm2")):
@@ -105,7 +132,10 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
             gate = (trace.step("side_act", layer) / own)[position].detach()
             x = _frozen(block.side.norm, x + gate * leaf(f"L{layer}.side", own))
         x = x * block.scale.weight if trace.config.layer_scale else x
-    if trace.config.final_norm:
+    if several:
+        matrices = model.final_norm.projection.weight.view(others, *[x.shape[1]] * 2)
+        x = _frozen(model.final_norm.norm, _of_one_size(x[0], torch.einsum("nc,nec->ne", x[1:], matrices)).mean(0))
+    elif trace.config.final_norm:
         x = _frozen(model.final_norm, x)
     if trace.config.head.kind == "mlm":
         dense = model.head.dense(x)
@@ -137,7 +167,8 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     for layer, block in enumerate(trace.model.blocks):
         fed = ("feed-forward", "feed-forward bias", "expert")
         both = sum(one.value for one in found.parts if one.layer == layer and one.kind in fed)
-        fed_by = [leaves[name] for name in (f"L{layer}.ffn", f"L{layer}.ple.out", f"L{layer}.side") if name in leaves]
+        names = (f"L{layer}.{name}" for name in ("ffn", "ple.out", "laurel.out", "side"))
+        fed_by = [leaves[name] for name in names if name in leaves]
         if fed_by:
             assert both == pytest.approx(sum(map(_along, fed_by)), abs=1e-12)
         if (attention := mixer_of(block)) is None:

@@ -135,9 +135,20 @@ _ACTIVATION = {
 }
 
 
+def _merged(model: Any, x: Array) -> Array:
+    """The mean of several streams (T, n·C): the first, and the others projected and scaled to its size."""
+    first, *others = np.split(x, model.config.extra_streams + 1, axis=-1)
+    matrices = np.split(model.final_norm.projection.weight.double().numpy(), len(others))
+    others = [stream @ matrix.T for stream, matrix in zip(others, matrices, strict=True)]
+    sizes = [np.sqrt((stream**2).mean(-1, keepdims=True)) for stream in (first, *others)]
+    return np.mean([first, *(s * sizes[0] / size for s, size in zip(others, sizes[1:], strict=True))], axis=0)
+
+
 def _numpy_logits(model: Any, x: Array) -> Array:
     """Final norm and head in float64 numpy."""
-    if model.config.final_norm:
+    if model.config.extra_streams:
+        x = _norm(_merged(model, x), model.final_norm.norm)
+    elif model.config.final_norm:
         x = _norm(x, model.final_norm)
     if model.config.head.kind == "mlm":
         dense = model.head.dense
@@ -161,11 +172,13 @@ def _states(model: Any) -> dict[str, Array]:
         return lambda module, args, result: kept.__setitem__(name, result[0].double().numpy())
 
     normed = model.config.embed_norm and not model.config.d_embed
-    hooks = [model.embed.register_forward_hook(gave("embed.norm" if normed else "embed.out"))]
+    several = model.config.extra_streams > 0
+    name = "streams.out" if several else "embed.norm" if normed else "embed.out"
+    hooks = [model.streams.register_forward_hook(gave(name))]
     for layer, block in enumerate(model.blocks):
         if order == "post":
             hooks.append(block.norm1.register_forward_hook(gave(f"L{layer}.norm1")))
-        elif hasattr(block, "mid"):
+        elif hasattr(block, "mid") and not several:
             hooks.append(block.mid.register_forward_hook(gave(f"L{layer}.mid")))
         last = "norm2" if order == "post" and not model.config.side_width else "out"
         hooks.append(block.register_forward_hook(gave(f"L{layer}.{last}")))
@@ -218,9 +231,10 @@ def test_each_stage_is_named_by_the_address_of_the_stream_there(name: str) -> No
     model = asked(trace.model)
     found = model.lens(trace, sublayers=True)
     for stage in found.stages:
-        assert trace[stage.name].shape == (len(IDS), trace.config.d_model)
+        assert trace[stage.name].shape == (len(IDS), (trace.config.extra_streams + 1) * trace.config.d_model)
     halves = sum(1 + (len(trace.steps.added_in(layer)) > 1) for layer in range(trace.config.n_layers))
-    assert len(found.stages) == 1 + (trace.config.n_layers if trace.config.residual == "parallel" else halves)
+    whole = trace.config.residual == "parallel" or trace.config.extra_streams
+    assert len(found.stages) == 1 + (trace.config.n_layers if whole else halves)
     assert [stage.name for stage in model.lens(trace).stages] == [s.name for s in found.stages if "mid" not in s.name][
         :: 2 if trace.config.norm_order == "post" else 1
     ]

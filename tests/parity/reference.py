@@ -383,6 +383,28 @@ def _gemma4(kind: str = "Gemma4Text", **settings: Any) -> nn.Module:
     return _decoder(kind, **{**given, **settings})
 
 
+def _gemma3n(**settings: Any) -> nn.Module:
+    given = {
+        "head_dim": 10,
+        "sliding_window": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+        "hidden_size_per_layer_input": 7,
+        "vocab_size_per_layer_input": V - 9,
+        "altup_num_inputs": 3,
+        "laurel_rank": 5,
+        "num_kv_shared_layers": 2,
+        "activation_sparsity_pattern": [0.7, 0.0, 0.3, 0.0],
+        "final_logit_softcapping": 2.0,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 700.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        },
+    }
+    return _decoder("Gemma3nText", **{**given, **settings})
+
+
 def _phi3(**settings: Any) -> nn.Module:
     given = {"hidden_size": 32, "pad_token_id": 0, "original_max_position_embeddings": 9, **settings}
     return _decoder("Phi3", **given)
@@ -694,6 +716,20 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         tie_word_embeddings=False,
     ),
     "embeddinggemma": lambda: _gemma3("Model", use_bidirectional_attention=True, sliding_window=5),
+    "gemma 3n": lambda: _gemma3n(),
+    "gemma 3n, another stream computed, layers of two widths, nothing shared": lambda: _gemma3n(
+        altup_num_inputs=4,
+        altup_active_idx=2,
+        altup_correct_scale=False,
+        vocab_size_per_layer_input=V,
+        num_kv_shared_layers=0,
+        num_hidden_layers=3,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        activation_sparsity_pattern=[0.0, 0.6, 0.0],
+        intermediate_size=[F, 2 * F, F],
+        attention_bias=True,
+        tie_word_embeddings=False,
+    ),
     "gemma 4": lambda: _gemma4(),
     "gemma 4, values of their own, capped and untied": lambda: _gemma4(
         attention_k_eq_v=False, final_logit_softcapping=2.0, tie_word_embeddings=False, attention_bias=True
@@ -1150,6 +1186,9 @@ def pair(family: str) -> Pair:
 
 def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:
     """Theirs before the first layer and after every one, normed after the last."""
+    if models.theirs.config.model_type == "gemma3n_text":  # several streams, not normed after the last layer
+        *before, last = (streams.movedim(0, -2).flatten(-2) for streams in given.hidden_states)
+        return *before, models.ours.final_norm(last)
     if "mamba" not in models.theirs.config.model_type:
         return given.hidden_states
     *after, _, normed = given.hidden_states  # without the embeddings, and with the last layer twice

@@ -93,6 +93,14 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen2_vl_text": {"rope_parameters": _SECTIONS},
     "qwen2_5_vl_text": {"rope_parameters": _SECTIONS},
     "stablelm": {"hidden_size": 32},
+    "gemma3n_text": {
+        "num_kv_shared_layers": 1,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "hidden_size_per_layer_input": 7,
+        "vocab_size_per_layer_input": V - 9,
+        "activation_sparsity_pattern": [0.6, 0.0, 0.0],
+        "laurel_rank": 5,
+    },
     "gemma4_text": {
         "num_hidden_layers": 4,
         "layer_types": ["sliding_attention", "full_attention"] * 2,

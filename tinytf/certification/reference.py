@@ -55,8 +55,13 @@ class Reference:
                 inputs["position_ids"] = torch.arange(ids.shape[1], device=self.device)[None].expand(len(ids), -1)
         inputs |= {"use_cache": False} if config.causal else {}
         skips_head = bool(config.labels) and real is not None
+        last: list[Tensor] = []
+        keep = self.model.base_model.register_forward_hook(lambda module, given, made: last.append(made[0]))
         result = (self.model.base_model if skips_head else self.model)(**inputs, output_hidden_states=True)
+        keep.remove()
         states = [layer.float().cpu() for layer in result.hidden_states]
+        if config.extra_streams:  # (n, B, T, C) -> (B, T, n·C), and theirs does not norm the last ones
+            states = [*(layer.movedim(0, -2).flatten(-2) for layer in states[:-1]), last[0].float().cpu()]
         if config.head.kind == "none" or skips_head:
             return states, None
         if config.head.kind == "question":

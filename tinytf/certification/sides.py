@@ -165,7 +165,7 @@ class Sides:
     def _run_ours(self, ids: Tensor, real: Tensor | None) -> Outputs:
         """Our states and logits, in the form of ``Reference.run``."""
         states: list[Tensor] = []
-        parts = (self.ours.embed, *self.ours.blocks)
+        parts = (self.ours.streams, *self.ours.blocks)
         hooks = [part.register_forward_hook(lambda module, args, result: states.append(result)) for part in parts]
         try:
             with torch.no_grad():

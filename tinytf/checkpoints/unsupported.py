@@ -31,7 +31,6 @@ _KINDS = {
     "positions on a page or in a table besides those in the text": "layoutlm tapas",
     "a block of attention that several layers share": "zamba zamba2",
     "a delta rule with a decay for every channel": "bailing_hybrid",
-    "several residual streams that predict each other (AltUp)": "gemma3n gemma3n_text",
     "layers with a narrower stream of their own, and several feed-forwards in a row": "mobilebert",
 }
 

@@ -43,7 +43,8 @@ class Live:
     Lessons follow one head, ``place`` or the first of the first block, and one token, ``here``: the last token of a
     decoder; the first mask of an encoder, or its last word if nothing is masked. ``row`` is the query whose attention
     is worked through. A ``trace`` is taken instead of a recording of the text. Raises UsageError for a model without
-    scaling or positions, for a decoder without its mask, and for layers without a norm or feed-forward of their own.
+    scaling or positions, for a decoder without its mask, for layers without a norm or feed-forward of their own, and
+    for several residual streams.
     """
 
     def __init__(
@@ -61,6 +62,11 @@ class Live:
             raise UsageError(
                 "lessons are about layers with a norm, attention and a feed-forward each, which this model lacks",
                 "choose a model whose layers are alike",
+            )
+        if model.config.extra_streams:
+            raise UsageError(
+                "lessons are about one residual stream, and this model has several",
+                "choose a model without extra_streams",
             )
         if text is None:
             shows_mask = not model.config.causal and model.tokenizer.mask_id is not None

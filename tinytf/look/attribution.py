@@ -17,8 +17,20 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Report
-from tinytf.steps.operations import Activate, Add, LayerScale, Multiply, Norm, Same, SumExperts
+from tinytf.steps.operations import (
+    Activate,
+    Add,
+    LayerScale,
+    MatchStreams,
+    MixStreams,
+    Multiply,
+    Norm,
+    Same,
+    StreamLinear,
+    SumExperts,
+)
 from tinytf.steps.operations.norm import gain_of
+from tinytf.steps.table import StepKey
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
 from tinytf.tolerance import PARTS, allowed
@@ -139,10 +151,15 @@ def total(parts: Iterable[Part]) -> float:
 
 
 class _Parts:
-    """Vectors, (N, C) in float64, that add up to the residual stream of a trace at one position."""
+    """Vectors, (N, C) in float64, that add up to the residual stream of a trace at one position.
+
+    Where there are several streams they add up to all, (N, n·C), and ``passed`` keeps them as they were at the steps
+    of the present layer: a later step reads some of these again.
+    """
 
     def __init__(self, trace: Trace, position: int) -> None:
         self.trace, self.position = trace, position
+        self.passed: dict[StepKey, Tensor] = {}
         self.names: list[tuple[str, str, int | None, int | None]] = []
         self.rows: list[Tensor] = []
 
@@ -167,6 +184,21 @@ class _Parts:
             self.rows = [torch.zeros_like(row) for row in self.rows]
             self.add(step, "exchanged", self.trace.step(step, layer)[self.position], layer)
 
+    def mark(self, name: str, layer: int | None = None) -> None:
+        """Keep the parts as they are at a step."""
+        if self.trace.config.extra_streams and self.rows:
+            self.passed[name, layer] = torch.cat(self.rows)
+
+    def _at(self, place: StepKey) -> Tensor:
+        """The parts at an earlier step; those added since are 0 there."""
+        rows = self.passed.get(place, self.rows[0][:0])
+        return torch.cat((rows, rows.new_zeros(len(self.names) - len(rows), rows.shape[1])))
+
+    def enter(self, step: Step, layer: int | None, number: int) -> None:
+        """Send every part through one input of a sum of streams, whose weights are frozen."""
+        site = Site(self.trace, step, layer)
+        self.rows = [_streams_mixed(site, self.position, number, torch.cat(self.rows))]
+
     def send_through(self, step: Step | None, layer: int | None = None) -> None:
         """Send every part through a step that is linear, or is linear once its scale or gate here is frozen."""
         if step is None or isinstance(step.operation, Same) or not self.rows:
@@ -179,6 +211,17 @@ class _Parts:
             scale = weight / (x.square().mean() + site.module.eps).sqrt()
             self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]
             self.add(f"{step.name} bias", "norm bias", getattr(site.module, "bias", None), layer)
+        elif isinstance(step.operation, MixStreams):
+            places = [(number, place) for number, place in enumerate(site.sources) if place in self.passed]
+            mixed = [_streams_mixed(site, self.position, number, self._at(place)) for number, place in places]
+            self.rows = [torch.stack(mixed).sum(dim=0)]
+        elif isinstance(step.operation, MatchStreams):  # its ratios are frozen
+            main, others = map(self._at, site.sources)
+            apart = [step.operation.apart(x) for x in (_f64(site.input(1)[self.position]), others)]
+            ratio = step.operation.ratio(_f64(site.input(0)[self.position]), apart[0])
+            self.rows = [torch.cat((main, (apart[1] * ratio).flatten(-2)), dim=-1)]
+        elif isinstance(step.operation, StreamLinear):
+            self.rows = [step.operation.forward(rows, _f64(site.module.weight))]
         elif isinstance(step.operation, Multiply):
             self.rows = [rows * step.operation.factor]
         elif isinstance(step.operation, LayerScale):
@@ -188,6 +231,13 @@ class _Parts:
         else:
             self.rows = [rows @ _f64(site.weight).T]
             self.add(f"{step.name} bias", "dense bias", site.module.bias, layer)
+
+
+def _streams_mixed(site: Site, position: int, number: int, rows: Tensor) -> Tensor:
+    """What a sum of streams, with its weights of this position, makes of vectors (N, k·C) in its input ``number``."""
+    operation, inputs = site.operation, [_f64(x[position]) for x in site.inputs()]
+    assert isinstance(operation, MixStreams)
+    return operation.of_input(number, rows, inputs)
 
 
 def _f64(tensor: Tensor) -> Tensor:
@@ -295,10 +345,12 @@ def _add_embeddings(parts: _Parts) -> None:
     total = next(step for step in before if isinstance(step.operation, Add))
     for name in total.inputs:
         parts.add(name, "embedding", parts.trace.step(name)[parts.position])
+    parts.mark(total.name)
     last = total.name
     for step in before:
         if last in step.inputs:
             parts.send_through(step)
+            parts.mark(step.name)
             last = step.name
 
 
@@ -307,6 +359,7 @@ def _after_blocks(parts: _Parts) -> None:
     for step in parts.trace.steps.after:
         if step.to_loss and not step.is_vocabulary:
             parts.send_through(step)
+            parts.mark(step.name)
 
 
 def _send_through_block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, Step, int], _Parts]) -> None:
@@ -316,17 +369,25 @@ def _send_through_block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, S
     """
     table = parts.trace.steps
     parts.replace(table.input, layer)
+    parts.passed = {}
+    parts.mark(table.input, layer)
     paths = [(step, table.to_stream(step, layer)) for step in table.added_in(layer)]
     for stage in reversed(table.stream(layer)[:-1]):
         arriving = [(step, on_way) for step, (*on_way, total) in paths if total.name == stage]
+        total = table.at(stage, layer)
+        of_streams = isinstance(total.operation, MixStreams)
+        if of_streams or not arriving:
+            parts.send_through(total, layer)
         for step, on_way in arriving:
             parts_added = parts_of(parts, step, layer)
             for step_on_way in on_way:
                 parts_added.send_through(step_on_way, layer)
+            if of_streams and parts_added.rows:
+                parts_added.enter(total, layer, total.inputs.index((step, *on_way)[-1].name))
             parts.extend(parts_added)
-        if not arriving:
-            parts.send_through(table.at(stage, layer), layer)
+        parts.mark(stage, layer)
     parts.replace(table.output, layer)
+    parts.mark(table.output, layer)
 
 
 def _attention_or_feed_forward(stream: _Parts, step: Step, layer: int) -> _Parts:
@@ -387,6 +448,8 @@ def _frozen(trace: Trace) -> str:
     norms = "the scale of every norm" if stream_norms else "the final norm's scale"
     if not stream_norms and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
+    if trace.config.extra_streams:
+        norms = f"{norms}, the weights and sizes of the streams"
     gated = any(isinstance(step.operation, Activate) for step in trace.steps.after)
     frozen = f"{norms} and the gate of the head's activation" if gated else norms
     first, *later = trace.steps.over_vocabulary

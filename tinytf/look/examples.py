@@ -217,5 +217,6 @@ def run_windows(model: Transformer, ids: Tensor, last: int) -> None:
     mask = None if not model.config.looks_ahead or bool(real.all()) else real.to(device)
     x = model.embed(ids.clamp(min=0).to(device))  # (B, T, C)
     carried = model.carried(ids.clamp(min=0).to(device), x)
+    x = model.streams(x)
     for block in model.blocks[: last + 1]:
         x = block(x, 0, mask, None, carried)

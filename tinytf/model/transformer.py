@@ -36,7 +36,7 @@ class Embeddings(Program):
     tokens: Embedding
 
     def __init__(self, config: ModelConfig) -> None:
-        rows = [step for step in table_of(config).before if step.runs]
+        rows = [step for step in table_of(config).before if step.runs and step.path.startswith("embed.")]
         super().__init__(config, rows, "embed.", dropped=["embed.norm" if config.embed_norm else "embed.out"])
 
     def forward(
@@ -44,6 +44,30 @@ class Embeddings(Program):
     ) -> Tensor:
         """ids (B, T) -> (B, T, C)."""
         return self.run({}, Pass(ids, token_types, start, padding_mask, table=self.tokens.weight))
+
+
+class Streams(Program):
+    """The streams that enter the first layer, from the embeddings, where there are several."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        rows = [step for step in table_of(config).before if step.path.startswith("streams.")]
+        super().__init__(config, rows, "streams.", outside=("embed.out",))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, n·C)."""
+        return self.run({"embed.out": x}, Pass())
+
+
+class Merged(Program):
+    """The final norm of several streams: of their mean, each of one size."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        rows = [step for step in table_of(config).after if step.path.startswith("final_norm.")]
+        super().__init__(config, rows, "final_norm.")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, T, n·C) -> (…, T, C)."""
+        return self.run({STREAM: x}, Pass())
 
 
 class Block(Program):
@@ -104,7 +128,7 @@ class Head(Program):
 
     def __init__(self, config: ModelConfig) -> None:
         table = table_of(config)
-        rows = [step for step in table.after if step.runs and not step.from_stream]
+        rows = [step for step in table.after if step.runs and not step.path.startswith("final_norm")]
         super().__init__(config, rows, "head.", outside=(table.final,))
         self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
 
@@ -129,12 +153,14 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed = Embeddings(config)
+        self.streams = Streams(config) if config.extra_streams else nn.Identity()
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
         steps_by_module = {
             step.module: step for step in table_of(config).after if step.module in ("final_norm", "pooler")
         }
         modules = {path: step.operation.make_module(config, step) for path, step in steps_by_module.items()}
-        self.final_norm, self.pooler = modules.get("final_norm", nn.Identity()), modules.get("pooler")
+        merged = Merged(config) if config.extra_streams else nn.Identity()
+        self.final_norm, self.pooler = modules.get("final_norm", merged), modules.get("pooler")
         self.pooling = Pooling(config) if config.pooling != "none" else None
         self.head = Head(config) if config.head.kind != "none" else None
         self.share_layers()
@@ -267,6 +293,7 @@ class Transformer(nn.Module):
                 )
         x = self.embed(ids, token_types, start, padding_mask)
         carried = self.carried(ids, x, token_types)
+        x = self.streams(x)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
             x = block(x, start, padding_mask, layer, carried)
@@ -276,8 +303,8 @@ class Transformer(nn.Module):
 
     def carried(self, ids: Tensor, x: Tensor, types: Tensor | None = None) -> Carried | None:
         """What the blocks take beside the stream: ids, embeddings and token types; None if they take nothing."""
-        table = table_of(self.config)
-        return Carried(ids, {table.embedded: x}, types) if table.carried or self.config.segments else None
+        last = self.embed.rows[-1].name
+        return Carried(ids, {last: x}, types) if table_of(self.config).carried or self.config.segments else None
 
     @property
     def recomputes(self) -> bool:

@@ -5,11 +5,13 @@ from types import ModuleType
 
 from tinytf.errors import ConfigError
 from tinytf.parts import (
+    altup,
     attention,
     feed_forward,
     gated_delta,
     griffin,
     kimi_delta,
+    laurel,
     layer_inputs,
     lightning,
     mamba,
@@ -18,11 +20,13 @@ from tinytf.parts import (
     short_conv,
     side_conv,
 )
+from tinytf.parts.altup import AltUp
 from tinytf.parts.attention import Attention
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.gated_delta import GatedDelta
 from tinytf.parts.griffin import Griffin
 from tinytf.parts.kimi_delta import KimiDelta
+from tinytf.parts.laurel import Laurel
 from tinytf.parts.layer_inputs import LayerInputs
 from tinytf.parts.lightning import Lightning
 from tinytf.parts.mamba import Mamba
@@ -59,6 +63,8 @@ class BlockConfig(Part):
     residual: Residual = field(default_factory=Residual)
     layer_inputs: LayerInputs = field(default_factory=LayerInputs)
     side: SideConvolution = field(default_factory=SideConvolution)
+    laurel: Laurel = field(default_factory=Laurel)
+    streams: AltUp = field(default_factory=AltUp)
 
     def require(self) -> None:
         norms, kind = self.norms, self.residual.residual
@@ -80,8 +86,21 @@ class BlockConfig(Part):
             heads, experts = self.mixer.n_heads, self.feed_forward.mixture.experts
             if not experts or heads != self.mixer.n_kv_heads * experts:
                 raise ConfigError(f"head_experts needs a head for each expert and key-value head, not {heads:,} heads")
-        if self.layer_inputs.d_layer_input and not self.residual.layer_scale:
-            raise ConfigError("d_layer_input needs layer_scale")
+        if self.streams.extra_streams and not (norms.norm_order == "both" and self.layer_inputs.d_layer_input):
+            raise ConfigError("extra_streams need norm_order 'both' and a d_layer_input")
+        if self.streams.extra_streams and self.residual.layer_scale:
+            raise ConfigError("layer_scale multiplies one stream, but there are extra_streams")
+        if self.layer_inputs.d_layer_input and not (self.residual.layer_scale or self.streams.extra_streams):
+            raise ConfigError("d_layer_input needs layer_scale or extra_streams")
+        if (self.laurel.laurel_rank or self.streams.extra_streams) and not (
+            kind == "sequential"
+            and norms.norm_order in ("pre", "both")
+            and norms.input_norm
+            and self.residual.residual_of == "stream"
+            and self.feed_forward.d_ff
+            and not isinstance(self.mixer, NoMixer)
+        ):
+            raise ConfigError("laurel_rank and extra_streams need a sequential block that norms what its parts read")
         if isinstance(self.mixer, NoMixer):
             if norms.norm_order != "pre" or kind == "parallel":
                 raise ConfigError("mixer is 'none', but only a sequential pre-norm block can do without a mixer")
@@ -97,7 +116,10 @@ class BlockConfig(Part):
             raise ConfigError("input_norm is false, but only a sequential pre-norm block can do without that norm")
 
     def words(self, causal: bool) -> dict[str, str]:
-        parts = (self.residual, self.norms, self.mixer, self.feed_forward, self.layer_inputs, self.side)
+        parts = (
+            self.residual, self.streams, self.laurel, self.norms, self.mixer, self.feed_forward, self.layer_inputs,
+            self.side,
+        )  # fmt: skip
         return merged(*(part.words(causal) for part in parts))
 
 
@@ -109,10 +131,11 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 
 
 ROWS: tuple[Step, ...] = (
-    *norm.BEFORE_MIXER, *_rows_of(Attention, attention), *_rows_of(GatedDelta, gated_delta),
-    *_rows_of(KimiDelta, kimi_delta),
+    norm.INPUT, *altup.BEFORE_LAYER, *norm.BEFORE_MIXER, *_rows_of(Attention, attention),
+    *_rows_of(GatedDelta, gated_delta), *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
-    *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *layer_inputs.ROWS, *norm.AFTER, *side_conv.ROWS,
+    *norm.ATTENTION_ADDED, *laurel.ROWS, *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *altup.AFTER_LAYER,
+    *layer_inputs.ROWS, *norm.AFTER, altup.OUT, *side_conv.ROWS,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

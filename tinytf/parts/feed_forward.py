@@ -1,11 +1,12 @@
 """The feed-forward of a block: dense, or a mixture of experts."""
 
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import NO_FEED_FORWARD, has_ffn, make_norm
-from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, Part, choice, leaf, listed, merged
+from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Part, choice, leaf, listed, merged
 from tinytf.parts.row import RESIDUAL, ROUTES, WIDE, Config, Step, grouped_words, make_linear
 
 if TYPE_CHECKING:
@@ -118,9 +119,10 @@ class FeedForward(Part):
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
     both sides at the limit (gpt-oss). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two slopes
-    in each layer. ``act_norm`` norms the activated units (BitNet). ``ffn_groups`` are equal parts of the input of each
-    matrix that make as many equal parts of its output, each by a matrix of its own (SqueezeBERT). ``mixture`` replaces
-    it by experts. With ``d_ff`` 0 there is none.
+    in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of a normal distribution with the
+    mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms the activated units (BitNet).
+    ``ffn_groups`` are equal parts of the input of each matrix that make as many equal parts of its output, each by a
+    matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0)
@@ -132,6 +134,7 @@ class FeedForward(Part):
     up_bias: bool = leaf(True)
     act_norm: bool = leaf(False)
     ffn_groups: int = leaf(1, POSITIVE)
+    gate_sparsity: float = leaf(0.0, SHARE, differs=True, off=0.0)
     mixture: Experts = field(default_factory=Experts)
 
     def require(self) -> None:
@@ -139,6 +142,10 @@ class FeedForward(Part):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
         if self.activation == "xielu" and (self.gated or self.mixture.experts):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
+        if self.gate_sparsity and (not self.gated or self.mixture.experts or self.glu_limit):
+            raise ConfigError(
+                f"gate_sparsity {self.gate_sparsity:g} needs a gated feed-forward without a limit or experts"
+            )
         if self.act_norm and self.mixture.experts:
             raise ConfigError("act_norm needs a feed-forward without experts")
         if self.mixture.experts and not self.d_ff:
@@ -160,6 +167,7 @@ class FeedForward(Part):
     def words(self, causal: bool) -> dict[str, str]:
         if not self.d_ff:
             return {"feed-forward": "none"}
+        sparse = f"gates {self.gate_sparsity:.0%} sparse" if self.gate_sparsity else ""
         limited = f"limited to {self.glu_limit:g}, α {self.glu_alpha:g}"
         rows = {
             "widths": f"d_ff {self.d_ff}",
@@ -167,6 +175,7 @@ class FeedForward(Part):
                 self.activation,
                 self.gated and "gated",
                 bool(self.glu_limit) and limited,
+                sparse,
                 self.ffn_groups > 1 and f"matrices of {self.ffn_groups} groups",
             ),
             "norm": "on the activated units too" if self.act_norm else "",
@@ -181,6 +190,15 @@ def _mixed(c: Config) -> bool:
 
 def _dense(c: Config) -> bool:
     return has_ffn(c) and not _mixed(c)
+
+
+def _sparse(c: Config) -> bool:
+    return c.gate_sparsity > 0
+
+
+def _deviations(c: Config) -> float:
+    """By how many standard deviations a gate must exceed the mean: the quantile of the normal distribution."""
+    return NormalDist().inv_cdf(c.gate_sparsity) if _sparse(c) else 0.0
 
 
 def _learned(c: Config) -> bool:
@@ -257,6 +275,8 @@ ROWS: tuple[Step, ...] = (
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, (RESIDUAL,), "ffn",
          recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
          make=_up, module="ffn.gate", matrix="W_gate", late=True),
+    Step("ffn.sparse", "feed-forward, gate above a threshold", "max(0, gate − mean − {deviations}·σ)", _HIDDEN,
+         ("ffn.gate",), "ffn", when=_sparse, absent="{no_sparse}", make=lambda o, c: o.Exceed(_deviations(c))),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
          when=lambda c: _dense(c) and not _learned(c), absent=_NO_DENSE, make=_activate),
     Step("ffn.act", "feed-forward, activated by learned slopes", "{act}", _HIDDEN, ("<activated>",), "ffn",
@@ -364,7 +384,9 @@ def formulas(c: Config) -> dict[str, str]:
         "no_dense": no_dense,
         "down_in": "act_norm" if c.act_norm else "act",
         "no_act_norm": "activated units are not normed in this model" if _dense(c) else no_dense,
-        "no_gate": "the feed-forward of this model has no gate" if _dense(c) else no_dense,
+        "deviations": f"{_deviations(c):.4g}",
+        "no_sparse": "the whole gate passes in this layer" if _dense(c) and c.gated else _no_gate(c, no_dense),
+        "no_gate": _no_gate(c, no_dense),
         "per_token": str(c.experts_per_token),
         "decides": "preference" if c.choice_bias else "router",
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
@@ -374,12 +396,16 @@ def formulas(c: Config) -> dict[str, str]:
     }
 
 
+def _no_gate(c: Config, no_dense: str) -> str:
+    return "the feed-forward of this model has no gate" if _dense(c) else no_dense
+
+
 def _act_words(c: Config) -> str:
     """The formula of the activated units, from hidden units and gate."""
     act = ACTIVATION_NAMES[c.activation]
     if c.glu_limit:
         return f"(hidden + 1) ⊙ gate·σ({c.glu_alpha:g}·gate), both up to {c.glu_limit:g}"
-    return f"{act}(gate) ⊙ hidden" if c.gated else f"{act}(hidden)"
+    return f"{act}({'sparse' if _sparse(c) else 'gate'}) ⊙ hidden" if c.gated else f"{act}(hidden)"
 
 
 def _routes_words(c: Config) -> str:
@@ -399,7 +425,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     return {
         "<into down>": ("ffn.act_norm",) if c.act_norm else ("ffn.act",),
-        "<activated>": ("ffn.gate", "ffn.hidden") if c.gated else ("ffn.hidden",),
+        "<activated>": ("ffn.sparse" if _sparse(c) else "ffn.gate", "ffn.hidden") if c.gated else ("ffn.hidden",),
         "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
         "<into router>": ("ffn.router_in",) if c.expert_norms else (RESIDUAL,),
         "<into expert>": ("expert.in",) if c.routes_first else ("ffn.experts_norm" if c.expert_norms else RESIDUAL,),

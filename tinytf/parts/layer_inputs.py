@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
-from tinytf.parts.norm import make_norm
-from tinytf.parts.part import COUNT, Part, leaf
+from tinytf.parts.norm import has_streams, make_norm
+from tinytf.parts.part import COUNT, Part, leaf, listed
 from tinytf.parts.row import RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
@@ -17,13 +17,17 @@ class LayerInputs(Part):
     """Each layer has a table of vectors of tokens, ``d_layer_input`` wide, scaled by √d_layer_input (Gemma 4).
 
     The vector is averaged with a normed projection of the token's embedding. After the feed-forward a gate, computed
-    from the stream, multiplies it; the product is projected to the stream, normed and added.
+    from the stream, multiplies it; the product is projected to the stream, normed and added. A table may have only
+    ``layer_vocab`` rows; later tokens then have its first (Gemma 3n).
     """
 
     d_layer_input: int = leaf(0, COUNT)
+    layer_vocab: int = leaf(0, COUNT, zero="vocab_size")
 
     def words(self, causal: bool) -> dict[str, str]:
-        return {"embeddings of layers": f"{self.d_layer_input} wide" if self.d_layer_input else ""}
+        rows = f"{self.layer_vocab:,} tokens" if self.layer_vocab else ""
+        wide = f"{self.d_layer_input} wide" if self.d_layer_input else ""
+        return {"embeddings of layers": listed(wide, bool(wide) and rows)}
 
 
 def _has(c: Config) -> bool:
@@ -39,7 +43,8 @@ _NARROW = ("token", "d_layer_input")
 
 ROWS: tuple[Step, ...] = (
     Step("ple.tokens", "the layer's token embeddings", "E_L[ids] · √{d_layer_input}", _NARROW, ("ids",), "embed",
-         when=_has, absent=_NONE, make=lambda o, c: o.Lookup(scale=c.d_layer_input**0.5 or 1.0), module="ple.tokens",
+         when=_has, absent=_NONE, module="ple.tokens",
+         make=lambda o, c: o.Lookup(scale=c.d_layer_input**0.5 or 1.0, rows=c.layer_vocab),
          matrix="E_L", late=True),
     Step("ple.context", "embeddings, projected for the layer", "x₀·W_LE", _NARROW, ("<embedded>",), "embed",
          when=_has, absent=_NONE, make=_project, module="ple.context", matrix="W_LE", late=True),
@@ -51,7 +56,7 @@ ROWS: tuple[Step, ...] = (
          when=_has, absent=_NONE, make=lambda o, _: o.Add()),
     Step("ple.in", "input of the layer", "sum / √2", _NARROW, ("ple.sum",), "embed", when=_has, absent=_NONE,
          make=lambda o, _: o.Multiply(2**-0.5)),
-    Step("ple.gate", "gate of the layer's input", "sum·W_LG", _NARROW, (RESIDUAL,), "ffn", when=_has,
+    Step("ple.gate", "gate of the layer's input", "{gate_in}·W_LG", _NARROW, (RESIDUAL,), "ffn", when=_has,
          absent=_NONE, make=_project, module="ple.gate", matrix="W_LG", late=True),
     Step("ple.act", "the layer's input, gated", "{ple_act}(gate) ⊙ in", _NARROW, ("ple.gate", "ple.in"), "ffn",
          when=_has, absent=_NONE, make=lambda o, c: o.Activate(c.activation)),
@@ -59,8 +64,8 @@ ROWS: tuple[Step, ...] = (
          absent=_NONE, make=_project, module="ple.out", matrix="W_LO", late=True),
     Step("ple.out_norm", "what the layer's input adds, normed", "{norm}(out)", WIDE, ("ple.out",), "ffn", when=_has,
          absent=_NONE, make=make_norm, module="ple.out_norm", matrix="gain", late=True),
-    Step("ple.added", "residual after the layer's input", "{inputs}", WIDE, ("sum", "ple.out_norm"), when=_has,
-         absent=_NONE, make=lambda o, _: o.Add()),
+    Step("ple.added", "residual after the layer's input", "{inputs}", WIDE, ("sum", "ple.out_norm"),
+         when=lambda c: _has(c) and not has_streams(c), absent="{not_added}", make=lambda o, _: o.Add()),
 )  # fmt: skip
 """From the residual stream after the feed-forward to the stream before the layer's scale."""
 
@@ -70,6 +75,10 @@ def formulas(c: Config) -> dict[str, str]:
     return {
         "d_layer_input": str(c.d_layer_input),
         "d_model": str(c.d_model),
+        "gate_in": ("gained" if c.stream_gain else "current") if has_streams(c) else "sum",
+        "not_added": "the input of the layer is added to all streams but the first, as out"
+        if has_streams(c)
+        else _NONE,
         "ple_act": ACTIVATION_NAMES[c.activation],
     }
 

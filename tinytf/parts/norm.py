@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, Part, choice, leaf, listed
-from tinytf.parts.row import ATTN, FFN, RESIDUAL, WIDE, Config, Predicate, Step
+from tinytf.parts.row import ATTN, FFN, RESIDUAL, STREAM, WIDE, Config, Predicate, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -143,6 +143,16 @@ def _has_both(c: Config) -> bool:
     return has_mixer(c) and has_ffn(c)
 
 
+def has_streams(c: Config) -> bool:
+    """Whether there are several residual streams, as in AltUp."""
+    return bool(c.extra_streams > 0)
+
+
+def has_laurel(c: Config) -> bool:
+    """Whether attention has a low-rank residual beside it."""
+    return bool(c.laurel_rank > 0)
+
+
 def _kept(c: Config) -> bool:
     return c.kept_scale != 1
 
@@ -159,27 +169,33 @@ _NO_OUTPUT_NORM = "the outputs of attention and feed-forward are not normed in t
 _NOT_KEPT = "the residual stream is not scaled in this model"
 _NOT_SCALED = "the outputs of attention and feed-forward are not scaled in this model"
 
+INPUT = Step("in", "block input", "x", STREAM, (), recorded=True, from_stream=True,
+             make=lambda o, c: o.Same() if c.d_layer_input else o.Add())  # fmt: skip
+"""The residual stream, or all of them."""
 BEFORE_MIXER: tuple[Step, ...] = (
-    Step("in", "block input", "x", WIDE, (), recorded=True, from_stream=True,
-         make=lambda o, c: o.Same() if c.d_layer_input else o.Add()),
-    Step("norm1", "norm before attention", "n = {norm}(x)", WIDE, ("in",),
+    Step("norm1", "norm before attention", "n = {norm}({entering})", WIDE, ("<entering>",),
          when=lambda c: normed_input(c) and has_mixer(c) and not c.norm_below, make=make_norm, module="norm1",
          matrix="gain"),
     Step("norm1", "norm of the layer below", "n = norm1 of the layer below", WIDE, ("norm1",),
          when=lambda c: has_mixer(c) and c.norm_below, recorded=True, make=lambda o, _: o.Same(), below=1),
 )  # fmt: skip
-"""From the residual stream to the input of attention."""
-BETWEEN: tuple[Step, ...] = (
+"""From the stream that enters the layer to the input of attention."""
+ATTENTION_ADDED: tuple[Step, ...] = (
     Step("attn_norm", "attention output, normed", "{norm}(attn)", WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="attn_norm", matrix="gain"),
     Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, (ATTN,), "attention",
          when=lambda c: _scaled_residual(c) and has_mixer(c), absent=_NOT_SCALED, make=_scale_added),
+)  # fmt: skip
+"""From the output of attention to what is added to the stream."""
+BETWEEN: tuple[Step, ...] = (
     Step("in_kept", "normed input, scaled for the sum", "norm1 · {kept_scale}", WIDE, ("norm1",), when=_kept,
          absent=_NOT_KEPT, make=_scale_kept),
     Step("mid", "residual after attention", "{inputs}", WIDE, ("<kept>", ATTN),
-         when=lambda c: _sequential(c) and _has_both(c), absent="{no_mid}",
+         when=lambda c: _sequential(c) and _has_both(c) and not has_laurel(c), absent="{no_mid}",
          make=lambda o, _: o.Add()),
+    Step("mid", "residual after attention and its low-rank residual", "laurel.sum / √2", WIDE, ("laurel.sum",),
+         when=has_laurel, make=lambda o, _: o.Multiply(2**-0.5)),
     Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
          absent="the inputs of attention and feed-forward are not normed in this model",
          make=make_norm, module="norm1", matrix="gain"),
@@ -189,7 +205,7 @@ BETWEEN: tuple[Step, ...] = (
     Step("norm2", "norm of two layers below", "n = norm2 of two layers below", WIDE, ("norm2",),
          when=lambda c: has_ffn(c) and c.shortcut, recorded=True, make=lambda o, _: o.Same(), below=2),
 )  # fmt: skip
-"""From the output of attention to the input of the feed-forward."""
+"""From what attention adds to the input of the feed-forward."""
 FFN_ADDED: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
@@ -200,13 +216,15 @@ FFN_ADDED: tuple[Step, ...] = (
          absent=_NOT_KEPT, make=_scale_kept),
     Step("sum", "residual after feed-forward, to be scaled", "{inputs}", WIDE, ("<added>",),
          when=lambda c: c.layer_scale, make=lambda o, _: o.Add()),
+    Step("sum", "residual after feed-forward, of the active stream", "{inputs}", WIDE, ("<added>",), when=has_streams,
+         make=lambda o, _: o.Add()),
 )  # fmt: skip
 """From the output of the feed-forward to the residual stream, where more follows."""
 AFTER: tuple[Step, ...] = (
     Step("out", "block output, scaled", "{inputs} · s", WIDE, (RESIDUAL,), recorded=True,
          when=lambda c: c.layer_scale, make=lambda o, _: o.LayerScale(), module="scale", matrix=""),
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True,
-         when=lambda c: c.norm_order != "post" and not c.layer_scale, make=lambda o, _: o.Add()),
+         when=lambda c: c.norm_order != "post" and not c.layer_scale and not has_streams(c), make=lambda o, _: o.Add()),
     Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", FFN), when=_order("post"), absent=
          "the layers of this model add up to out directly", make=lambda o, _: o.Add()),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
@@ -214,7 +232,8 @@ AFTER: tuple[Step, ...] = (
 )  # fmt: skip
 """To the residual stream after the layer."""
 FINAL: tuple[Step, ...] = (
-    Step("final.norm", "final norm", "{norm}(x)", WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
+    Step("final.norm", "final norm", "{norm}(x)", WIDE, (), "residual", False, True,
+         when=lambda c: c.final_norm and not has_streams(c),
          absent="norms come after the residual sums in this model, so the last block's norm2 is the final norm",
          make=lambda o, c: o.Norm(c.norm == "layernorm", c.final_eps, c.norm_parameters), module="final_norm",
          matrix="gain",
@@ -237,6 +256,7 @@ def formulas(c: Config) -> dict[str, str]:
         else NO_FEED_FORWARD
         if has_mixer(c)
         else NO_MIXER,
+        "entering": "active" if has_streams(c) else "x",
         "ffn_stream": "mid" if _sequential(c) and has_mixer(c) else "x",
     }
 
@@ -245,7 +265,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     normed, kept = c.residual_of == "normed", c.kept_scale != 1
     return {
-        "<kept>": ("in_kept" if kept else "norm1" if normed else "in",),
+        "<kept>": ("in_kept" if kept else "norm1" if normed else "<entering>",),
         "<read>": ("mid",) if _sequential(c) and has_mixer(c) else ("in",),
         "<added>": ("mid_kept" if kept else "norm2" if normed else "mid", FFN)
         if _sequential(c) and _has_both(c)

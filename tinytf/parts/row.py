@@ -27,6 +27,8 @@ def grouped_words(groups: int) -> str:
 WIDE = ("token", "d_model")
 EMBEDDED, SUMMED, HEAD = ("token", "<embedded>"), ("token", "<summed>"), ("token", "<head>")
 """The axes of token embeddings, of their sum with positions and types, and of the hidden states that are unembedded."""
+STREAM, STREAMS, OTHERS = ("token", "<stream>"), ("token", "streams·d_model"), ("token", "others·d_model")
+"""The axes of what runs through all layers: one stream or several side by side, several, and all but the first."""
 HEADS, KV, VALUES = ("head", "token", "d_head"), ("kv head", "token", "d_head"), ("kv head", "token", "d_value")
 OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
 ROUTES = ("token", "expert")
@@ -188,7 +190,7 @@ class Step:
     @property
     def in_stream(self) -> bool:
         """Whether it is a recorded state of the residual stream in a layer, or an addition to it."""
-        return self.in_layer and self.recorded and self.axes == WIDE
+        return self.in_layer and self.recorded and self.axes in (WIDE, STREAMS)
 
     @property
     def can_intervene(self) -> bool:

@@ -115,6 +115,7 @@ def _hooked_beside(module: nn.Module) -> bool:
 
 
 _BLOCK = (
+    "altup",
     "norm1",
     "attention",
     "delta",
@@ -123,6 +124,7 @@ _BLOCK = (
     "lightning",
     "griffin",
     "attn_norm",
+    "laurel",
     "norm2",
     "ffn",
     "ffn_norm",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.parts import (
+    altup,
     attention,
     block,
     embedding,
@@ -33,7 +34,7 @@ from tinytf.parts import (
     short_conv,
     side_conv,
 )
-from tinytf.parts.row import ROUTES, Nearest, Step
+from tinytf.parts.row import ROUTES, STREAMS, Nearest, Step
 
 if TYPE_CHECKING:
     from tinytf.steps.operations import Parameter
@@ -64,7 +65,9 @@ copyreg.pickle(Step, _pickled)
 RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
-STEPS: tuple[Step, ...] = (*embedding.ROWS, *block.ROWS, *norm.FINAL, *pooling.ROWS, *head.ROWS)
+STEPS: tuple[Step, ...] = (
+    *embedding.ROWS, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, *pooling.ROWS, *head.ROWS,
+)  # fmt: skip
 """Every row that any model can have, in order of computation."""
 _PARTS = (
     embedding,
@@ -81,6 +84,7 @@ _PARTS = (
     feed_forward,
     layer_inputs,
     side_conv,
+    altup,
     pooling,
     head,
 )
@@ -131,6 +135,8 @@ def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
     """Axes with the widths of embeddings and values under the names that this model uses."""
     widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width, "<head>": config.head_width}
     narrow = {axis: "d_unembed" if axis == "<head>" and config.d_unembed else "d_embed" for axis in widths}
+    stream = STREAMS[-1] if config.extra_streams else "d_model"
+    axes = tuple(stream if axis == "<stream>" else axis for axis in axes)
     renamed = ("d_model" if widths.get(axis) == config.d_model else narrow.get(axis, axis) for axis in axes)
     values_as_wide = config.value_width == config.d_head
     return tuple(axis.replace("d_value", "d_head") if values_as_wide else axis for axis in renamed)
@@ -195,8 +201,10 @@ class StepTable:
         self.embedded = next(step.name for step in reversed(before) if step.role == "residual")
         self.output = next(step.name for step in reversed(layers[-1]) if step.role == "residual")
         # The residual stream between attention and feed-forward; empty in a parallel block.
+        # Of several streams, only the active one has that step, from which nothing is predicted.
+        has_mid = "mid" in self.by_name and not config.extra_streams
         normed = config.at(config.n_layers - 1).norm_order == "post"
-        self.mid_stream = "" if "mid" not in self.by_name else "norm1" if normed else "mid"
+        self.mid_stream = "" if not has_mid else "norm1" if normed else "mid"
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixing = next(step for step in self.layer_steps if step.core and step.recorded)
@@ -327,10 +335,10 @@ class StepTable:
 
     def to_stream(self, added: Step, layer: int) -> tuple[Step, ...]:
         """The steps of a layer from an output of attention or feed-forward to the stream: norm or scale, then sum."""
-        from tinytf.steps.operations import Add
+        from tinytf.steps.operations import Add, MixStreams
 
         path = [added]
-        while path[-1] is added or not isinstance(path[-1].operation, Add):  # experts + shared expert is an Add too
+        while path[-1] is added or not isinstance(path[-1].operation, (Add, MixStreams)):  # experts + shared: Add too
             path.append(next(step for step in self.in_layer(layer) if path[-1].name in step.inputs))
         return tuple(path[1:])
 
@@ -454,6 +462,8 @@ class StepTable:
 
         ``out`` means ``norm2`` in a post-norm block, and a former name means the present one.
         """
+        if name in self.by_name:
+            return None
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
         return None if target == name else target
 

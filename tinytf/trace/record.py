@@ -101,8 +101,9 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
     with recording_hooks(model, keep, ()):
         given = torch.tensor([ids], device=weight.device)
         types = typed([encoding.types], weight.device)
-        x = model.embed(given, types)  # (1, T, C)
-    carried = model.carried(given, x, types)
+        embedded = model.embed(given, types)  # (1, T, C)
+        carried = model.carried(given, embedded, types)
+        x = model.streams(embedded)
     yield Trace(model, encoding, Recording(keep, (), ()))
     for layer, block in enumerate(model.blocks):
         keep = {}
@@ -152,7 +153,7 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
         whole = layer is None or layer in layers
         if isinstance(step.operation, Same) and whole and not (step.from_stream or step.below):
             continue  # the numbers of another step, which is recorded
-        if step.name == table.embedded and len(table.sources(step, None)) == 1 and isinstance(step.operation, Add):
+        if layer is None and step.axes and len(table.sources(step, None)) == 1 and isinstance(step.operation, Add):
             continue  # with nothing added, the sum is the token embeddings themselves
         shape = {**text_axes, **config.at(layer).sizes} | ({"token": rows} if step.is_vocabulary else {})
         total += math.prod(shape[axis] for axis in step.axes)

@@ -124,6 +124,18 @@ def _write_windows(config: ModelConfig) -> dict[str, Any]:
     return {key: value for key, value in _WINDOWS.write(config).items() if value is not None}
 
 
+UNSCALED = {name: replace(layout, offset=0.0) for name, layout in GEMMA2.stored.items()}
+"""The tensors of Gemma 2, with norms that multiply by their gain itself."""
+LAYER_INPUTS = {
+    "blocks.{n}.ple.tokens": Stored("embed_tokens_per_layer", of_layers=True, axis=1),
+    "blocks.{n}.ple.context": Stored("per_layer_model_projection", of_layers=True),
+    "blocks.{n}.ple.norm": Stored("per_layer_projection_norm"),
+    "blocks.{n}.ple.gate": Stored("layers.{n}.per_layer_input_gate"),
+    "blocks.{n}.ple.out": Stored("layers.{n}.per_layer_projection"),
+    "blocks.{n}.ple.out_norm": Stored("layers.{n}.post_per_layer_input_norm"),
+}
+"""The embeddings of layers."""
+NOT_OWN = Skip(r"layers\.\d+\.self_attn\.[kv]_(proj|norm)\..*", "keys of layers that share them")
 _NOT_UNIFIED = (Group(_read_inputs, _write_inputs), Group(_read_experts, _write_experts))
 _EXPERTS = {
     "router": Stored("layers.{n}.router.proj"),
@@ -162,19 +174,14 @@ GEMMA4 = replace(
         lm_head(),
     ),
     stored={
-        **{name: replace(layout, offset=0.0) for name, layout in GEMMA2.stored.items()},
-        "blocks.{n}.ple.tokens": Stored("embed_tokens_per_layer", of_layers=True, axis=1),
-        "blocks.{n}.ple.context": Stored("per_layer_model_projection", of_layers=True),
-        "blocks.{n}.ple.norm": Stored("per_layer_projection_norm"),
-        "blocks.{n}.ple.gate": Stored("layers.{n}.per_layer_input_gate"),
-        "blocks.{n}.ple.out": Stored("layers.{n}.per_layer_projection"),
-        "blocks.{n}.ple.out_norm": Stored("layers.{n}.post_per_layer_input_norm"),
+        **UNSCALED,
+        **LAYER_INPUTS,
         **{f"blocks.{{n}}.ffn.{name}": layout for name, layout in _EXPERTS.items()},
         **shared_expert("layers.{n}.mlp"),
         **stacked_experts("layers.{n}.experts"),
         "blocks.{n}.scale": Stored("layers.{n}.layer_scalar", bare=True),
     },
-    skipped=(*GEMMA2.skipped, Skip(r"layers\.\d+\.self_attn\.[kv]_(proj|norm)\..*", "keys of layers that share them")),
+    skipped=(*GEMMA2.skipped, NOT_OWN),
 )
 """Gemma 4 (Google 2026)."""
 

@@ -48,6 +48,7 @@ from tinytf.checkpoints.huggingface.encoders import (
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, PHIMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.falcon_h1 import FALCON_H1
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
+from tinytf.checkpoints.huggingface.gemma3n import GEMMA3N
 from tinytf.checkpoints.huggingface.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
@@ -141,7 +142,7 @@ FAMILIES: Mapping[str, Family] = {
         DEBERTA, DEBERTA_V2,
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE,
-        GEMMA, GEMMA2, GEMMA3, GEMMA4, GEMMA4_UNIFIED, VAULTGEMMA,
+        GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_UNIFIED, VAULTGEMMA,
         *COUSINS, DIFFLLAMA,
         NEOX, NEOX_JAPANESE,
         MIXTRAL, PHIMOE, JETMOE, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,

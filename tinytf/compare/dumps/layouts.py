@@ -17,7 +17,18 @@ from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import FamilyTable, Stored, fused
 from tinytf.parts.row import ROUTES
-from tinytf.steps.operations import Add, HeadNorm, Linear, Lookup, Multiply, Norm, Pooled, Positions, SumExperts
+from tinytf.steps.operations import (
+    Add,
+    HeadNorm,
+    Linear,
+    Lookup,
+    MixStreams,
+    Multiply,
+    Norm,
+    Pooled,
+    Positions,
+    SumExperts,
+)
 from tinytf.steps.table import StepKey, StepTable
 
 Spellings = tuple[tuple[str, str], ...]
@@ -119,8 +130,9 @@ class Layout:
             for number in range(self.table.split) if "{s}" in layout.module else (None,):
                 how = layout if number is None else layout.within(number)
                 rows = how.by_row and how.module.endswith("{e}")  # a list of modules, one a head, inside of another
-                module = how.module.rsplit(".", 2)[0] if rows else how.module
-                by_module.setdefault(module, []).append(_Owner(ours, how, number))
+                *outer, _, _ = how.module.rsplit(".", 2) if rows else (how.module, "", "")
+                for module in outer:  # none for a list that is in no other module
+                    by_module.setdefault(module, []).append(_Owner(ours, how, number))
         return by_module
 
     @cached_property
@@ -243,6 +255,8 @@ class Layout:
         """
         start, source = min(self._order[place] for place in places), self._input_of(places)
         computed, layers, last = {*places, source}, {layer for _, layer in places}, source
+        if isinstance(self.steps.at(*source).operation, MixStreams):  # a stream of those that the module takes
+            computed |= {*self.steps.sources(self.steps.at(*source), source[1])}
         carried = {source}  # the stream, which a module may scale before it adds to it
         for step, layer in self.steps.rows[start:]:
             place, sources = (step.name, layer), self.steps.sources(step, layer)
@@ -258,7 +272,8 @@ class Layout:
                 ):
                     continue
                 computed.add(place)
-                joins = isinstance(step.operation, Add) and len(sources) == 2 and carried & {*sources}
+                joins = isinstance(step.operation, Add) and len(sources) == 2 and step not in self.steps.added
+                joins = joins and not carried.isdisjoint(sources)
                 if isinstance(step.operation, Multiply) and carried.issuperset(sources):
                     carried.add(place)
                 if joins or isinstance(step.operation, Multiply) or step.axes == ("token", "expert"):

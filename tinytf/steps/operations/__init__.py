@@ -15,6 +15,7 @@ from tinytf.steps.operations.decay import Decay
 from tinytf.steps.operations.delta import Fade, Write
 from tinytf.steps.operations.difference import Difference
 from tinytf.steps.operations.disentangled import ByDistance, Table, WaveKeys
+from tinytf.steps.operations.exceed import Exceed
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
 from tinytf.steps.operations.gain import Gain
@@ -28,8 +29,10 @@ from tinytf.steps.operations.layer_scale import LayerScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
+from tinytf.steps.operations.match_streams import MatchStreams
 from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.mix_heads import MixHeads
+from tinytf.steps.operations.mix_streams import MixStreams
 from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.neighbours import Neighbours
 from tinytf.steps.operations.norm import Norm
@@ -55,6 +58,7 @@ from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 from tinytf.steps.operations.softplus import Softplus
+from tinytf.steps.operations.stream_linear import StreamLinear
 from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.unit import Unit
 from tinytf.steps.operations.unroll import Unroll
@@ -79,6 +83,7 @@ __all__ = [
     "DecayedFits",
     "DecayedRead",
     "Difference",
+    "Exceed",
     "ExpertLinear",
     "Fade",
     "FadeAtRate",
@@ -93,8 +98,10 @@ __all__ = [
     "Linear",
     "Lookup",
     "Mask",
+    "MatchStreams",
     "Mix",
     "MixHeads",
+    "MixStreams",
     "Multiply",
     "Neighbours",
     "Norm",
@@ -123,6 +130,7 @@ __all__ = [
     "Sink",
     "Softmax",
     "Softplus",
+    "StreamLinear",
     "SumExperts",
     "SunkSoftmax",
     "Switch",

@@ -42,29 +42,36 @@ class Embedding(nn.Module):
 class Lookup(Operation):
     """The row of each token in the table, times ``scale`` (0: the model's).
 
-    For ``types`` it is that of the token's type, which is 1 in the second text of a pair.
+    For ``types`` it is that of the token's type, which is 1 in the second text of a pair. In a table with only so many
+    ``rows`` (0: one for each token), the first is also that of all later tokens.
     """
 
     types: bool = False
     scale: float = 0.0
+    rows: int = 0
 
     words = "a lookup"
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
-        return (Parameter(step.parameter, "weight", ("type" if self.types else "vocab", *step.axes[-1:])),)
+        return (Parameter(step.parameter, "weight", (self._axis, *step.axes[-1:])),)
+
+    @property
+    def _axis(self) -> str:
+        return "type" if self.types else "layer_vocab" if self.rows else "vocab"
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
-        count = config.n_token_types if self.types else config.vocab_size
+        count = config.sizes[self._axis]
         scale = self.scale or (1.0 if self.types else config.embed_scale)
         return Embedding(count, config.sizes[step.axes[-1]], scale)
 
     def arguments(self, now: Pass, *inputs: Tensor) -> tuple[Any, ...]:
         if not self.types:
-            return (now.ids,)
+            return (now.ids if not self.rows or now.ids is None else now.ids.where(now.ids < self.rows, 0),)
         return (torch.zeros_like(now.ids) if now.token_types is None and now.ids is not None else now.token_types,)
 
     def _ids(self, site: Site) -> list[int]:
-        return list(site.types if self.types else site.ids)
+        ids = site.types if self.types else site.ids
+        return [number if number < self.rows or not self.rows else 0 for number in ids]
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(torch.tensor(self._ids(site), device=site.module.weight.device))
@@ -76,7 +83,8 @@ class Lookup(Operation):
 
     def code(self, site: Site) -> str:
         types = f"torch.tensor({list(site.types)})" if any(site.types) else "torch.zeros_like(ids)"
-        rows = types if self.types else "ids"
+        ids = f"ids.where(ids < {self.rows}, 0)" if self.rows else "ids"
+        rows = types if self.types else ids
         return f"{site.variable} = {site.step.matrix}[{rows}]" + (" * embed_scale" if site.module.scale != 1.0 else "")
 
     def operands(self, site: Site) -> dict[str, Tensor]:

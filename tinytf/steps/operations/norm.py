@@ -87,7 +87,8 @@ class Norm(Operation):
         return NORMS["layernorm" if self.centred else "rmsnorm"](config.sizes[self._axis(step)], self.eps, *learned)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        return site.module(*site.inputs(heads))
+        # the hooks on another step's module are not of this one
+        return (site.module if site.step.path == site.step.module else site.module.forward)(*site.inputs(heads))
 
     def one_token(self, kernels: Kernels, module: Any) -> Callable[..., Any] | None:
         return kernels.norm(module)

@@ -352,4 +352,7 @@ def dimension(axis: str, number: int, config: ModelConfig) -> str:
     if axis.startswith("n_heads·"):
         head, inner = divmod(number, config.sizes[axis.partition("·")[2]])
         return f"head {head} d{inner}"
+    if axis in ("streams·d_model", "others·d_model"):
+        stream, inner = divmod(number, config.d_model)
+        return f"stream {stream + axis.startswith('others')} d{inner}"
     return f"d{number}"
