@@ -109,7 +109,7 @@ def _model(family: str, **settings: Any) -> Callable[[], nn.Module]:
         **settings,
     }
     name = (
-        {"Gemma3Text": "Gemma3", "Gemma4Text": "Gemma4"}.get(family, family)
+        {"Gemma3Text": "Gemma3", "Gemma3nText": "Gemma3n", "Gemma4Text": "Gemma4"}.get(family, family)
         .replace("3_5Text", "3_5")
         .replace("MoeText", "Moe")
     )
@@ -652,6 +652,48 @@ def _as_gemma4(name: str, numbers: Array, config: Any) -> Tensors:
     else:
         whole = name.endswith(("layer_scalar", ".experts.gate_up_proj", ".experts.down_proj"))
         yield f"{name}.weight" if whole else name, numbers
+
+
+_GEMMA3N = {
+    "head_dim": 8, "sliding_window": 4, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "laurel_rank": 5,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "intermediate_size": [F, F, 2 * F, F],
+    "activation_sparsity_pattern": [0.7, 0.0, 0.3, 0.0], "altup_num_inputs": 3, "hidden_size_per_layer_input": 6,
+    "vocab_size_per_layer_input": V, "final_logit_softcapping": 2.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 700.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+}  # fmt: skip
+
+
+def _of_gemma3n(config: Any) -> dict[str, Any]:
+    shares = torch.tensor(config.activation_sparsity_pattern)
+    return {
+        "attention.sliding_window": 4, "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+        "rope.freq_base": 700.0, "rope.freq_base_swa": 300.0,
+        "altup.active_idx": config.altup_active_idx, "altup.num_inputs": config.altup_num_inputs,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "activation_sparsity_scale": torch.distributions.Normal(0, 1).icdf(shares).tolist(),
+        "final_logit_softcapping": config.final_logit_softcapping,
+    }  # fmt: skip
+
+
+def _stacked_streams() -> Callable[[str, Array, Any], Tensors]:
+    """The projections of streams, which lie apart, each kind in one tensor after the last of them."""
+    apart: dict[str, list[Array]] = {}
+
+    def change(name: str, numbers: Array, config: Any) -> Tensors:
+        if "projections." not in name:
+            yield f"{name}.weight" if name.endswith("_scale") else name, numbers
+            return
+        kind = name.split(".")[1]
+        matrices = apart.setdefault(kind, [])
+        matrices.append(numbers)
+        if len(matrices) == config.altup_num_inputs - 1:
+            yield f"model.{kind}.weight", np.stack(apart.pop(kind))
+
+    return change
 
 
 _NEMOTRON = {
@@ -1329,6 +1371,7 @@ CONVERSIONS: dict[str, Conversion] = {
         _of_granite_hybrid,
         _with_experts(_as_granite_hybrid),
     ),
+    "gemma3n": Conversion(ARCH.GEMMA3N, _decoder("Gemma3nText", **_GEMMA3N), _of_gemma3n, _stacked_streams()),
     "gemma4": Conversion(
         ARCH.GEMMA4,
         _decoder("Gemma4Text", **_GEMMA4),

@@ -13,6 +13,7 @@ from tinytf.checkpoints.gguf.experts import (
     QWEN2_MOE,
     QWEN3_MOE,
 )
+from tinytf.checkpoints.gguf.gemma3n import GEMMA3N
 from tinytf.checkpoints.gguf.gemma4 import GEMMA4
 from tinytf.checkpoints.gguf.hybrids import (
     FALCON_H1,
@@ -80,7 +81,7 @@ from tinytf.checkpoints.table import FamilyTable, Tensors, fused
 ARCHITECTURES = {
     table.name: table
     for table in (
-        MIXTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, GEMMA4, OLMO2, PHI3, SMOLLM3,
+        MIXTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4, OLMO2, PHI3, SMOLLM3,
         GRANITE, ARCEE, APERTUS, SEED_OSS, EXAONE4, ERNIE4_5, HUNYUAN,
         QWEN2_MOE, QWEN3_MOE, OLMOE, PHIMOE, GRANITE_MOE, GPT_OSS, DEEPSEEK2, GLM4_MOE, DOTS1, MINIMAX_M2,
         ERNIE4_5_MOE, HUNYUAN_MOE, AFMOE, DBRX, EXAONE_MOE, MINICPM3,

@@ -18,7 +18,7 @@ _NEVER = 1e29
 """What divides the frequency of a pair that is not turned is larger."""
 
 
-def _counts(keys: Fields, name: str, layers: int) -> list[int]:
+def counts(keys: Fields, name: str, layers: int) -> list[int]:
     """A number of each layer; a single one is that of all."""
     if isinstance(keys.data.get(f"{keys.prefix}{name}"), list | tuple):
         counts: list[int] = keys.array(name, int, count=layers)
@@ -45,8 +45,8 @@ def _read(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
         **by_layer(
             window=layer_windows,
             d_head=tuple(widths),
-            n_kv_heads=tuple(_counts(keys, _PER_LAYER[0], layers)),
-            d_ff=tuple(_counts(keys, _PER_LAYER[1], layers)),
+            n_kv_heads=tuple(counts(keys, _PER_LAYER[0], layers)),
+            d_ff=tuple(counts(keys, _PER_LAYER[1], layers)),
             rope_theta=tuple(local if window else base for window in layer_windows),
             rope_scaling=tuple("none" if window or turned is None else "proportional" for window in layer_windows),
             shares_keys=tuple(layer >= own for layer in range(layers)),
@@ -79,6 +79,15 @@ def _experts(keys: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     }
 
 
+LAYER_INPUTS = {
+    "blocks.{n}.ple.tokens": Stored("per_layer_token_embd", of_layers=True, axis=1),
+    "blocks.{n}.ple.context": Stored("per_layer_model_proj", of_layers=True),
+    "blocks.{n}.ple.norm": Stored("per_layer_proj_norm"),
+    "blocks.{n}.ple.gate": Stored("blk.{n}.inp_gate"),
+    "blocks.{n}.ple.out": Stored("blk.{n}.proj"),
+    "blocks.{n}.ple.out_norm": Stored("blk.{n}.post_norm"),
+}
+"""The embeddings of layers."""
 _HALVES: dict[str, Any] = {"parts": ("d_expert", "d_expert"), "axis": 1}
 _GATE_UP = "blk.{n}.ffn_gate_up_exps"
 GEMMA4 = replace(
@@ -99,12 +108,7 @@ GEMMA4 = replace(
     stored={
         **GEMMA2.stored,
         **QK_NORMS,
-        "blocks.{n}.ple.tokens": Stored("per_layer_token_embd", of_layers=True, axis=1),
-        "blocks.{n}.ple.context": Stored("per_layer_model_proj", of_layers=True),
-        "blocks.{n}.ple.norm": Stored("per_layer_proj_norm"),
-        "blocks.{n}.ple.gate": Stored("blk.{n}.inp_gate"),
-        "blocks.{n}.ple.out": Stored("blk.{n}.proj"),
-        "blocks.{n}.ple.out_norm": Stored("blk.{n}.post_norm"),
+        **LAYER_INPUTS,
         "blocks.{n}.scale": Stored("blk.{n}.layer_output_scale"),
         **{f"blocks.{{n}}.ffn.shared.{name}": Stored(f"blk.{{n}}.ffn_{name}") for name in ("gate", "up", "down")},
         "blocks.{n}.ffn.router": Stored("blk.{n}.ffn_gate_inp"),
