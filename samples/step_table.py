@@ -92,6 +92,12 @@ ARCHITECTURES = {
     "MiniMax": _LLAMA.but(n_kv_heads=8, mixer="lightning", residual_of="normed", kept_scale=3.5),
     "Kimi Linear": _LLAMA.but(n_kv_heads=8, mixer="kimi_delta"),
     "RecurrentGemma": _LLAMA.but(n_kv_heads=8, mixer="griffin"),
+    "Zamba2": _LLAMA.but(
+        n_kv_heads=8, memory_sets=1, adapter_rank=64, adapted_attention=True,
+        by_layer=(
+            ("mixer", ("attention", "mamba2") * 2), ("memory", ("gives", "takes") * 2), ("d_ff", (_LLAMA.d_ff, 0) * 2),
+        ),
+    ),
     "gpt-oss": PRESETS["mixtral-tiny"].but(attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
 }  # fmt: skip
 

@@ -616,6 +616,37 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (8, 6)),
         ),
     },
+    "zamba2, attention beside the stream, with shared weights and adapters": {
+        **LLAMA,
+        "n_layers": 6,
+        "conv_width": 3,
+        "memory_sets": 1,
+        "adapter_rank": 5,
+        "adapted_attention": True,
+        "by_layer": (
+            ("mixer", ("mamba2", "attention", "mamba2") * 2),
+            ("memory", ("none", "gives", "takes") * 2),
+            ("d_ff", (0, 40, 0) * 2),
+            ("n_heads", (6, 4, 6) * 2),
+            ("n_kv_heads", (2, 4, 2) * 2),
+            ("d_head", (5, 12, 5) * 2),
+            ("d_value", (8, 12, 8) * 2),
+        ),
+    },
+    "zamba, attention beside the stream": {
+        **LLAMA,
+        "n_layers": 3,
+        "conv_width": 3,
+        "memory_sets": 1,
+        "by_layer": (
+            ("mixer", ("mamba2", "attention", "mamba2")),
+            ("memory", ("none", "gives", "takes")),
+            ("d_ff", (0, 40, 0)),
+            ("n_heads", (6, 4, 6)),
+            ("d_head", (5, 12, 5)),
+            ("d_value", (8, 12, 8)),
+        ),
+    },
     "kimi delta, a decay for each channel before latent attention without positions": {
         **LLAMA,
         "positions": "none",
@@ -730,14 +761,18 @@ def first_places(choosing: bool = False) -> dict[tuple[Any, ...], tuple[str, int
 
 @torch.no_grad()
 def enliven(module: torch.nn.Module, seed: int) -> None:
-    """Matrices that keep the size of what they map, gains around 1 and biases around 0, all different."""
+    """Matrices that keep the size of what they map, gains around 1 and biases around 0, all different.
+
+    A model may have matrices of another ``size``, in which rounding grows less from layer to layer.
+    """
+    size = getattr(module, "size", 1.5)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() >= 2 and not name.endswith("bias"):
             pointwise = parameter.dim() == 3 and parameter.shape[-1] == 1  # a convolution of width 1
             summed = parameter.shape[-2 if pointwise else -1]
-            parameter.copy_(noise / summed**0.5 * (1.5 if "embed" not in name else 1.0))
+            parameter.copy_(noise / summed**0.5 * (size if "embed" not in name else 1.0))
         elif name.endswith("weight"):
             parameter.copy_(1 + 0.3 * noise)
         else:
@@ -769,6 +804,7 @@ def mixer_of(block: Any) -> Any:
 
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:
     model = Transformer.initialised(config, seed)
+    model.size = 0.75 if config.memory_sets else 1.5
     enliven(model, seed)
     return model
 

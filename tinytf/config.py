@@ -140,6 +140,9 @@ class ModelConfig(Part):
         }
         if all(block.mixer.called == "none" for block in kinds.values()):
             raise ConfigError("mixer is 'none' in all layers, so no token would see another")
+        given, taken = ([kinds[values].memory.memory == word for values in layers] for word in ("gives", "takes"))
+        if [False, *given] != [*taken, False]:
+            raise ConfigError("what a layer gives, the layer above must take, and no other: see memory")
         model_settings = {
             name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat
         }
@@ -166,6 +169,8 @@ class ModelConfig(Part):
             part.fit(self.d_model, self.causal)
         if self.d_layer_input and self.embed_norm:
             raise ConfigError("d_layer_input projects the embeddings, but embed_norm norms them")
+        if self.embed_norm and any(block.memory.memory != "none" for block in kinds):
+            raise ConfigError("memory reads the embeddings, but embed_norm norms them")
         if self.pooler and self.pooling != "none":
             raise ConfigError(f"pooling {self.pooling!r} and a pooler exclude each other", "a text has one vector")
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
@@ -343,6 +348,8 @@ class ModelConfig(Part):
             "n_heads·switch": self.n_heads,
             "tap": self.conv_width,
             "dt_rank": self.dt_rank,
+            "d_memory": 2 * self.d_model,
+            "adapter_rank": self.adapter_rank,
             "sink": 1,
             "bucket": self.relative_buckets,
             "distance": 2 * self.distances,
@@ -442,7 +449,8 @@ ZEROS = {name: setting.zero for name, setting in _LEAVES.items() if setting.zero
 """What a 0 of a setting stands for, as an expression."""
 _ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
-    "embeddings", "embeddings of layers", "positions", "norm", "residual", "feed-forward", "biases", "pooling", "head",
+    "embeddings", "embeddings of layers", "positions", "norm", "residual", "memory", "feed-forward", "biases",
+    "pooling", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
 _MOST_KINDS = 4

@@ -62,8 +62,9 @@ def test_a_trace_without_some_steps_adds_up_and_names_them(kind: str, at: list[s
         place = trace.recording.logit_rows[-1]
         apart = asked(trace.model).attribute(trace, position=str(place))
         assert apart.holds, apart.difference
-        layers = map(model.config.at, range(model.config.n_layers))
-        assert apart.heads().isfinite().sum(dim=1).tolist() == [layer.n_heads for layer in layers]
+        layers = range(model.config.n_layers)
+        counts = [model.config.at(layer).n_heads if trace.steps.added_in(layer) else 0 for layer in layers]
+        assert apart.heads().isfinite().sum(dim=1).tolist() == counts
 
 
 def test_the_weights_are_shared_and_the_model_itself_is_whole() -> None:

@@ -276,6 +276,18 @@ WRITTEN = {
         "LongCat-Flash",
         config_of("longcat, a shortcut around two layers to experts, some without matrices", norm_eps=1e-5),
     ),
+    "zamba2": (
+        "Zamba2",
+        config_of(
+            "zamba2, attention beside the stream, with shared weights and adapters",
+            norm_eps=1e-5,
+            conv_bias=True,
+            activation="gelu",
+            attention_divisor=6**0.5,
+            dt_floor=0.001,
+            tied_head=True,
+        ),
+    ),
     "recurrent gemma": (
         "RecurrentGemma",
         config_of("griffin, gated linear recurrences before attention", rope_width=4, window=5, context=2**20),

@@ -40,8 +40,9 @@ def addresses(kind: str) -> list[str]:
     own = [(name, step) for name, (step, one) in table.parameters.items() if not one.absent]
     inside = [(i, name, step) for i in range(config.n_layers) for name, step in own if step.in_layer]
     outside = [name for name, step in own if not step.in_layer]
-    own_places = [(i, name) for i, name, step in inside if i == 0 or not step.shared]
-    return outside + [f"L{i}.{name}" for i, name in own_places if table.has_parameter(name, i)]
+    places = [(i, name) for i, name, step in inside if table.has_parameter(name, i)]
+    first = (table.first_layer_with(table.parameter(name, i)[0].module, i) for i, name in places)
+    return outside + [f"L{i}.{name}" for (i, name), own in zip(places, first, strict=True) if own == i]
 
 
 @kinds

@@ -120,7 +120,7 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
         order = trace.config.at(layer).norm_order
         post, added = order == "post", order in ("both", "output")
         for name, norm in (("attn", "norm1"), ("ffn", "norm2")):
-            if trace.steps.has(name, layer):
+            if trace.steps.has(name, layer) and trace.steps.added_in(layer):
                 own = leaf(f"L{layer}.{name}", trace.step(name, layer))
                 x = trace.config.kept_scale * _frozen(getattr(block, norm), x) if normed else x
                 x = x + scale * (_frozen(getattr(block, f"{name}_norm"), own) if added else own)
@@ -171,7 +171,7 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
         fed_by = [leaves[name] for name in names if name in leaves]
         if fed_by:
             assert both == pytest.approx(sum(map(_along, fed_by)), abs=1e-12)
-        if (attention := mixer_of(block)) is None:
+        if (attention := mixer_of(block)) is None or not trace.steps.added_in(layer):
             continue
         width = trace.config.at(layer).value_width
         into = trace.steps.at("attn", layer).inputs[0]
@@ -196,7 +196,8 @@ def test_the_map_of_the_heads_and_the_kinds_are_the_parts_again(name: str) -> No
     trace = traced(name)
     found = attribute(trace, 4, 7)
     named, heads = values(found), found.heads()
-    counts = [trace.config.at(layer).n_heads for layer in range(trace.config.n_layers)]
+    layers = range(trace.config.n_layers)
+    counts = [trace.config.at(layer).n_heads if trace.steps.added_in(layer) else 0 for layer in layers]
     assert heads.shape == (len(counts), max(counts))
     assert heads.isfinite().sum(dim=1).tolist() == counts
     assert all(float(heads[int(p[1]), int(p[3])]) == v for p, v in named.items() if p[0] == "L" and p[2] == "H")

@@ -68,7 +68,10 @@ def difference(models: Pair) -> float:
     found = models.ours(ids)
     states[-1] = last_states(models.ours, states[-1])
     pairs = [
-        *zip(states[models.split - 1 :: models.split], states_of(models, expected, ids)[1:], strict=True),
+        *(
+            (states[layer - 1], theirs)
+            for layer, theirs in zip((*models.begins[1:], 0), states_of(models, expected, ids)[1:], strict=True)
+        ),
         last_of(models, expected, found),
     ]
     return max(furthest(ours, theirs) for ours, theirs in pairs)

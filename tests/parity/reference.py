@@ -210,6 +210,16 @@ def _longcat(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     return _decoder("LongcatFlash", kind, **{**odd, **experts, "ffn_hidden_size": F, **settings})
 
 
+def _zamba2(**settings: Any) -> nn.Module:
+    odd = {"mamba_d_state": 5, "mamba_d_conv": 3, "n_mamba_heads": 6, "mamba_ngroups": 2, "chunk_size": 4}
+    layers = settings.pop("layers", "mhmh")
+    kinds = [{"m": "linear_attention", "h": "hybrid"}[letter] for letter in layers]
+    given = {"layers_block_type": kinds, "num_hidden_layers": len(kinds), "num_key_value_heads": H, "adapter_rank": 5}
+    model = _decoder("Zamba2", **{**odd, **given, "rms_norm_eps": 1e-5, **settings})
+    model.size = 0.6
+    return model
+
+
 def _recurrent_gemma(**settings: Any) -> nn.Module:
     return _decoder("RecurrentGemma", hidden_activation="gelu", pad_token_id=0, **settings)
 
@@ -876,6 +886,20 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         rope_parameters={**_YARN, "mscale_all_dim": 0.7},
     ),
     "longcat flash, without a head": lambda: _longcat("Model", num_hidden_layers=2),
+    "zamba2": lambda: _zamba2(),
+    "zamba2, adapters of attention, RoPE, and two blocks in turn": lambda: _zamba2(
+        layers="hmhhmhh",
+        num_mem_blocks=2,
+        use_shared_attention_adapter=True,
+        use_mem_rope=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 300.0},
+        hidden_act="silu",
+        mamba_ngroups=1,
+        time_step_min=0.2,
+    ),
+    "zamba2, blocks of their own, and a key head for two": lambda: _zamba2(
+        layers="mhh", num_mem_blocks=3, num_key_value_heads=2
+    ),
     "recurrent gemma": lambda: _recurrent_gemma(num_key_value_heads=1),
     "recurrent gemma, wider states, biases, and attention first": lambda: _recurrent_gemma(
         lru_width=2 * C,
@@ -1153,9 +1177,12 @@ class Pair:
     ours: Transformer
 
     @property
-    def split(self) -> int:
-        """How many of our layers are one of theirs."""
-        return {"falcon_h1": 2, "longcat_flash": 3}.get(self.theirs.config.model_type, 1)
+    def begins(self) -> list[int]:
+        """The layers of ours that begin one of theirs."""
+        split = {"longcat_flash": 3}.get(self.theirs.config.model_type, 1)
+        blocks = enumerate(self.ours.config.blocks)
+        inside = [block.norms.norm_below or block.memory.memory == "takes" or layer % split for layer, block in blocks]
+        return [layer for layer, within in enumerate(inside) if not within]
 
 
 def last_states(model: Transformer, hidden: Tensor) -> Tensor:

@@ -139,6 +139,11 @@ _OWN: dict[str, dict[str, Any]] = {
         "q_lora_rank": None,
     },
     "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 48},
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+        "num_key_value_heads": H,
+        "n_mamba_heads": 6,
+    },
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 3},
     "falcon_mamba": {"intermediate_size": 2 * C},
     **dict.fromkeys(("axk1", "axk2", "longcat_flash"), _LATENT),

@@ -73,7 +73,8 @@ def each_layer_is_theirs(models: Pair, side: str) -> None:
     looked_at = mask.bool()
     their_states = states_of(models, expected, given["input_ids"])
     assert len(states) == models.ours.config.n_layers + 1
-    for ours, theirs in zip(states[:: models.split], their_states, strict=True):
+    for layer, theirs in zip((*models.begins, -1), their_states, strict=True):
+        ours = states[layer]
         assert furthest(ours[looked_at], theirs[looked_at]) < 1e-5
     last, found = last_of(models, expected, result, looked_at)
     assert furthest(found, last) < 1e-5
@@ -202,8 +203,7 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
     if models.theirs.config.model_type == "squeezebert":  # it gives the scores
         their_attentions = tuple(scores.softmax(-1) for scores in their_attentions)
     attentions = dict(zip(trace.steps.attention_layers, their_attentions, strict=not doubled))
-    for number, state in enumerate(states[:-1]):
-        layer = number * models.split
+    for layer, state in zip(models.begins, states, strict=False):
         assert furthest(trace[f"L{layer}.in"], state[0]) < 1e-5
         if layer:
             assert furthest(trace[f"L{layer - 1}.out"], state[0]) < 1e-5

@@ -110,8 +110,9 @@ class Checkpoint:
             if name in targets:
                 continue
             skip = table.why_skipped(plain, self.config.n_layers)
-            if plain in table.copies:  # for an untied head, transformers reads the tensor matched above
-                copy_of |= {name: stored[table.copies[plain]]} if self.config.tied_head else {}
+            original = table.original(plain, self.config)
+            if original in stored:  # for an untied head, transformers reads the tensor matched above
+                copy_of |= {name: stored[original]} if self.config.tied_head else {}
             elif skip is None:
                 continue
             elif skip.computed is not None:
@@ -156,7 +157,9 @@ class Checkpoint:
         if not torch.equal(self.weights.stored(name), self.weights.stored(original)):
             raise CheckpointError(
                 f"{self.source}: {name} differs from {original}, but the configuration says that they are tied",
-                'if they are not, set "tie_word_embeddings": false in config.json',
+                'if they are not, set "tie_word_embeddings": false in config.json'
+                if self.table.plain(name) in self.table.copies
+                else "",
             )
 
     def _layer_of(self, plain: str) -> ModelConfig:

@@ -351,8 +351,12 @@ class FamilyTable:
 
     def pairs_as(self, config: ModelConfig) -> bool:
         """Whether a stored layer is as many of ours as in a model of this configuration."""
-        norms = [block.norms for block in config.blocks]
-        return self.split == 1 + any(norm.norm_below for norm in norms) + 2 * any(norm.shortcut for norm in norms)
+        norms, apart = (
+            [block.norms for block in config.blocks],
+            any(one.memory.memory != "none" for one in config.blocks),
+        )
+        parts = 1 + any(norm.norm_below for norm in norms) + 2 * any(norm.shortcut for norm in norms)
+        return self.split == parts and not apart
 
     def stored_layer(self, layer: int, config: ModelConfig) -> int:
         """The number under which one of our layers is stored."""
@@ -423,6 +427,14 @@ class FamilyTable:
         for old, new in self.spellings:
             name = re.sub(old, new, name)
         return name
+
+    def original(self, plain: str, config: ModelConfig) -> str:
+        """The main name of a tensor that may be stored twice; empty for any other."""
+        return self.copies.get(plain, "")
+
+    def pattern(self, name: str) -> str:
+        """The plain name of a module or tensor as ``stored`` spells it, but for the number of its layer."""
+        return self.plain(name)
 
     def prefixed(self, plain: str) -> str:
         """The stored name: with the prefix, except for heads, which are ``outside``."""

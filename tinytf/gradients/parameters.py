@@ -112,13 +112,13 @@ def _by_head(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
         (address, layer) for address, layer in addresses_of(trace.steps) if address.path(layer) in trace.parameters
     ]
     for layer in range(trace.config.n_layers):
-        if trace.config.first_of(layer) != layer:
-            continue  # shares the weights of an earlier layer
         split = [
             address
             for address, address_layer in addresses
             if address_layer == layer and any(map(is_split, address.parameter.axes))
         ]
+        if not split:
+            continue  # it has the weights of an earlier layer
         config = trace.config.at(layer)
         for head in range(config.n_heads):
             parts = [_part(trace, address, lr, config, head) for address in split]

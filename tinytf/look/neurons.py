@@ -248,7 +248,8 @@ class Readout:
         table = table_of(model.config)
         self.has_directions = model.head is not None
         is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
-        self.direct = is_linear and not table.stream_norms and not table.stream_scales and not model.config.logit_cap
+        scaled_later = table.stream_norms or table.stream_scales or model.config.logit_cap
+        self.direct = is_linear and not scaled_later and not model.config.memory_sets
         scale = model.config.logit_scale * model.config.residual_scale
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
@@ -272,6 +273,8 @@ class Readout:
             transformed = not is_linear
             matrices = "the unembedding"
             between = "norms that come after each sum"
+            if model.config.memory_sets:
+                between = "layer above, which reads them"
             if transformed:
                 matrices = "the head's dense layer and the unembedding" if narrowing else "the unembedding"
                 between = "head's norm between" if narrowing else "head's dense layer and norm between"

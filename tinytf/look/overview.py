@@ -188,6 +188,8 @@ def _layer(
     """One layer, from what its ``heads`` add at the positions, (H, R, C)."""
     rows = list(positions)
     added = tuple(_added(trace, step, layer, rows) for step in trace.steps.added_in(layer))
+    if not added:
+        return Layer(layer, (), (), None if direct is None else (), read)
     # After a norm of what attention adds, a head's part is as large against the whole as before it.
     attention_norm = _norm(trace, (added[0].step, layer), rows)
     scale = added[0].share / attention_norm if attention_norm else 0.0
@@ -209,7 +211,7 @@ def _added(trace: Trace, step: Step, layer: int, rows: list[int]) -> Added:
 
 def _heads(trace: Trace, layer: int, positions: Sequence[int]) -> Tensor:
     """The vectors that each head adds at the positions: its part of W_O's product, (H, R, C)."""
-    if not trace.config.at(layer).n_heads:
+    if not (trace.config.at(layer).n_heads and trace.steps.added_in(layer)):
         return torch.empty(0, len(positions), trace.config.d_model)
     site = Site(trace, trace.steps.at(trace.steps.added[0].name, layer), layer)
     heads = site.input()[list(positions)].unflatten(-1, (site.config.n_heads, -1))  # (R, H·D) -> (R, H, D)

@@ -40,7 +40,7 @@ def products(program: Program) -> list[list[Instruction]]:
 def _goes_with(row: Instruction, previous: Instruction, program: Program) -> bool:
     follows = program.rows.index(row) == program.rows.index(previous) + 1
     biases = {getattr(product.module, "bias", None) is None for product in (row, previous)}
-    return follows and row.inputs == previous.inputs and len(biases) == 1
+    return follows and row.step.own == previous.step.own and row.inputs == previous.inputs and len(biases) == 1
 
 
 def _tensors(rows: Sequence[Instruction]) -> Iterator[list[Tensor]]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts.memory import ADAPTED_ATTENTION, adapts_attention
 from tinytf.parts.norm import normed_input
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Part, choice, leaf, listed, merged
 from tinytf.parts.positions import (
@@ -399,7 +400,7 @@ ROWS: tuple[Step, ...] = (
          when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k", matrix="W_K"),
     Step("k", "keys, both parts", "[k_shared | k_own]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
          make=lambda o, _: o.Join()),
-    Step("k", "keys", "{attn_in}·W_K{k_bias}", KV, (RESIDUAL,), "k", recorded=True,
+    Step("k", "keys", "{attn_in}·W_K{k_bias}", KV, ("<into mixer>",), "k", recorded=True,
          when=lambda c: not _latent(c) and owns_keys(c), absent=NOT_OWN, make=make_keys, module="attention.k",
          matrix="W_K"),
     Step("k", "keys of an earlier layer", "{lender}", KV, (), "k", recorded=True,
@@ -411,6 +412,7 @@ ROWS: tuple[Step, ...] = (
          when=lambda c: owns_keys(c) and c.values_of_keys, make=lambda o, _: o.Same()),
     Step("v", "values of an earlier layer", "{lender}", VALUES, (), "v", recorded=True,
          when=lambda c: not owns_keys(c), make=lambda o, _: o.Same(), lent="head_out"),
+    *ADAPTED_ATTENTION,
     Step("gate", "output gate", "{attn_in}·W_G{qkv_bias}", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=make_projection,
          module="attention.gate", matrix="W_G", late=True),
@@ -534,7 +536,15 @@ def formulas(c: Config) -> dict[str, str]:
         "no_v": NOT_OWN if c.shares_keys else "the values of this layer are its keys, as projected",
         "lender": "as in the last layer below with its own",
         "v_clipped": "v_norm" if c.v_norm else "v",
-        "values": "v" if c.shares_keys else "v_clip" if c.clip_qkv else "v_norm" if c.v_norm else "v",
+        "values": "v"
+        if c.shares_keys
+        else "v_clip"
+        if c.clip_qkv
+        else "v_norm"
+        if c.v_norm
+        else "v_adapted"
+        if adapts_attention(c)
+        else "v",
         "last_head": str(c.n_heads - 1),
         "half_heads": str(c.n_heads // 2),
         "lambda_init": f"{c.lambda_init:.4g}",
@@ -558,8 +568,8 @@ def _given(c: Config) -> str:
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     return {
-        "<into q>": ("q_a_norm",) if c.q_rank else (RESIDUAL,),
-        "<into v>": ("kv_a_scaled",) if _scaled_latent(c) else ("kv_a_norm",) if _latent(c) else (RESIDUAL,),
+        "<into q>": ("q_a_norm",) if c.q_rank else ("<into mixer>",),
+        "<into v>": ("kv_a_scaled",) if _scaled_latent(c) else ("kv_a_norm",) if _latent(c) else ("<into mixer>",),
         "<heads>": (_given(c),),
         "<into o>": ("concat_norm",) if c.out_norm else ("concat",),
     }

@@ -16,6 +16,7 @@ from tinytf.parts import (
     lightning,
     mamba,
     mamba2,
+    memory,
     norm,
     short_conv,
     side_conv,
@@ -31,6 +32,7 @@ from tinytf.parts.layer_inputs import LayerInputs
 from tinytf.parts.lightning import Lightning
 from tinytf.parts.mamba import Mamba
 from tinytf.parts.mamba2 import Mamba2
+from tinytf.parts.memory import Memory
 from tinytf.parts.norm import Norms, Residual
 from tinytf.parts.part import Part, kinds_of, merged
 from tinytf.parts.row import Step
@@ -65,6 +67,7 @@ class BlockConfig(Part):
     side: SideConvolution = field(default_factory=SideConvolution)
     laurel: Laurel = field(default_factory=Laurel)
     streams: AltUp = field(default_factory=AltUp)
+    memory: Memory = field(default_factory=Memory)
 
     def require(self) -> None:
         norms, kind = self.norms, self.residual.residual
@@ -114,11 +117,32 @@ class BlockConfig(Part):
             raise ConfigError("a shortcut needs a sequential block with a feed-forward")
         if not norms.input_norm and (norms.norm_order != "pre" or kind == "parallel"):
             raise ConfigError("input_norm is false, but only a sequential pre-norm block can do without that norm")
+        if self.memory.memory != "none":
+            self._require_memory()
+
+    def _require_memory(self) -> None:
+        """Raise ConfigError for settings that a layer beside the stream, or the one above it, does not fit."""
+        norms, residual, mixer, which = self.norms, self.residual, self.mixer, self.memory.memory
+        plain = norms.norm_order == "pre" and norms.input_norm and not norms.norm_below
+        if not plain or residual.residual_of != "stream" or residual.residual == "parallel" or residual.layer_scale:
+            raise ConfigError(f"memory {which!r} needs a sequential pre-norm block that adds to the stream alone")
+        if which == "takes":
+            if isinstance(mixer, NoMixer):
+                raise ConfigError("memory 'takes' adds to what a mixer reads, and this layer has none")
+            return
+        if not isinstance(mixer, Attention) or not self.feed_forward.d_ff or self.feed_forward.mixture.experts:
+            raise ConfigError("memory 'gives' needs attention and a feed-forward without experts")
+        if mixer.latent.kv_rank or mixer.latent.q_rank or mixer.attention_gate or mixer.shares_keys:
+            raise ConfigError("memory 'gives' needs attention with keys of its own, and without gates")
+        if residual.residual_scale != 1:
+            raise ConfigError(
+                f"residual_scale {residual.residual_scale:g} scales what layers add, and memory 'gives' adds nothing"
+            )
 
     def words(self, causal: bool) -> dict[str, str]:
         parts = (
             self.residual, self.streams, self.laurel, self.norms, self.mixer, self.feed_forward, self.layer_inputs,
-            self.side,
+            self.side, self.memory,
         )  # fmt: skip
         return merged(*(part.words(causal) for part in parts))
 
@@ -131,11 +155,11 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 
 
 ROWS: tuple[Step, ...] = (
-    norm.INPUT, *altup.BEFORE_LAYER, *norm.BEFORE_MIXER, *_rows_of(Attention, attention),
+    norm.INPUT, *altup.BEFORE_LAYER, *memory.READ, *norm.BEFORE_MIXER, *_rows_of(Attention, attention),
     *_rows_of(GatedDelta, gated_delta), *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
-    *norm.ATTENTION_ADDED, *laurel.ROWS, *norm.BETWEEN, *feed_forward.ROWS, *norm.FFN_ADDED, *altup.AFTER_LAYER,
-    *layer_inputs.ROWS, *norm.AFTER, altup.OUT, *side_conv.ROWS,
+    *norm.ATTENTION_ADDED, *laurel.ROWS, *norm.BETWEEN, *feed_forward.ROWS, *memory.GIVEN, *norm.FFN_ADDED,
+    *altup.AFTER_LAYER, *layer_inputs.ROWS, *norm.AFTER, altup.OUT, *side_conv.ROWS,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

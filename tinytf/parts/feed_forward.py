@@ -5,6 +5,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts.memory import ADAPTED_FFN, adapts_ffn
 from tinytf.parts.norm import NO_FEED_FORWARD, has_ffn, make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Part, choice, leaf, listed, merged
 from tinytf.parts.row import RESIDUAL, ROUTES, WIDE, Config, Step, grouped_words, make_linear
@@ -277,6 +278,7 @@ ROWS: tuple[Step, ...] = (
          make=_up, module="ffn.gate", matrix="W_gate", late=True),
     Step("ffn.sparse", "feed-forward, gate above a threshold", "max(0, gate − mean − {deviations}·σ)", _HIDDEN,
          ("ffn.gate",), "ffn", when=_sparse, absent="{no_sparse}", make=lambda o, c: o.Exceed(_deviations(c))),
+    *ADAPTED_FFN,
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
          when=lambda c: _dense(c) and not _learned(c), absent=_NO_DENSE, make=_activate),
     Step("ffn.act", "feed-forward, activated by learned slopes", "{act}", _HIDDEN, ("<activated>",), "ffn",
@@ -405,7 +407,14 @@ def _act_words(c: Config) -> str:
     act = ACTIVATION_NAMES[c.activation]
     if c.glu_limit:
         return f"(hidden + 1) ⊙ gate·σ({c.glu_alpha:g}·gate), both up to {c.glu_limit:g}"
-    return f"{act}({'sparse' if _sparse(c) else 'gate'}) ⊙ hidden" if c.gated else f"{act}(hidden)"
+    gate, hidden = _sent_on(c)
+    return f"{act}({gate}) ⊙ {hidden}" if c.gated else f"{act}({hidden})"
+
+
+def _sent_on(c: Config) -> tuple[str, str]:
+    """The last steps of the gate and of the hidden units before the activation, without their prefix."""
+    adapted = "_adapted" * adapts_ffn(c)
+    return "sparse" if _sparse(c) else f"gate{adapted}", f"hidden{adapted}"
 
 
 def _routes_words(c: Config) -> str:
@@ -425,7 +434,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     return {
         "<into down>": ("ffn.act_norm",) if c.act_norm else ("ffn.act",),
-        "<activated>": ("ffn.sparse" if _sparse(c) else "ffn.gate", "ffn.hidden") if c.gated else ("ffn.hidden",),
+        "<activated>": tuple(f"ffn.{one}" for one in _sent_on(c)[not c.gated :]),
         "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
         "<into router>": ("ffn.router_in",) if c.expert_norms else (RESIDUAL,),
         "<into expert>": ("expert.in",) if c.routes_first else ("ffn.experts_norm" if c.expert_norms else RESIDUAL,),

@@ -139,6 +139,11 @@ def has_mixer(c: Config) -> bool:
     return bool(c.mixer != "none")
 
 
+def beside(c: Config) -> bool:
+    """Whether the layer adds nothing to the stream: the layer above takes what it computes."""
+    return bool(c.memory == "gives")
+
+
 def _has_both(c: Config) -> bool:
     return has_mixer(c) and has_ffn(c)
 
@@ -170,12 +175,12 @@ _NOT_KEPT = "the residual stream is not scaled in this model"
 _NOT_SCALED = "the outputs of attention and feed-forward are not scaled in this model"
 
 INPUT = Step("in", "block input", "x", STREAM, (), recorded=True, from_stream=True,
-             make=lambda o, c: o.Same() if c.d_layer_input else o.Add())  # fmt: skip
+             make=lambda o, c: o.Same() if c.d_layer_input or c.memory_sets else o.Add())  # fmt: skip
 """The residual stream, or all of them."""
 BEFORE_MIXER: tuple[Step, ...] = (
-    Step("norm1", "norm before attention", "n = {norm}({entering})", WIDE, ("<entering>",),
-         when=lambda c: normed_input(c) and has_mixer(c) and not c.norm_below, make=make_norm, module="norm1",
-         matrix="gain"),
+    Step("norm1", "norm before attention", "n = {norm}({entering})", WIDE, ("<into norm1>",),
+         when=lambda c: normed_input(c) and has_mixer(c) and not (c.norm_below or beside(c)), make=make_norm,
+         module="norm1", matrix="gain"),
     Step("norm1", "norm of the layer below", "n = norm1 of the layer below", WIDE, ("norm1",),
          when=lambda c: has_mixer(c) and c.norm_below, recorded=True, make=lambda o, _: o.Same(), below=1),
 )  # fmt: skip
@@ -192,7 +197,7 @@ BETWEEN: tuple[Step, ...] = (
     Step("in_kept", "normed input, scaled for the sum", "norm1 · {kept_scale}", WIDE, ("norm1",), when=_kept,
          absent=_NOT_KEPT, make=_scale_kept),
     Step("mid", "residual after attention", "{inputs}", WIDE, ("<kept>", ATTN),
-         when=lambda c: _sequential(c) and _has_both(c) and not has_laurel(c), absent="{no_mid}",
+         when=lambda c: _sequential(c) and _has_both(c) and not (has_laurel(c) or beside(c)), absent="{no_mid}",
          make=lambda o, _: o.Add()),
     Step("mid", "residual after attention and its low-rank residual", "laurel.sum / √2", WIDE, ("laurel.sum",),
          when=has_laurel, make=lambda o, _: o.Multiply(2**-0.5)),
@@ -224,7 +229,8 @@ AFTER: tuple[Step, ...] = (
     Step("out", "block output, scaled", "{inputs} · s", WIDE, (RESIDUAL,), recorded=True,
          when=lambda c: c.layer_scale, make=lambda o, _: o.LayerScale(), module="scale", matrix=""),
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True,
-         when=lambda c: c.norm_order != "post" and not c.layer_scale and not has_streams(c), make=lambda o, _: o.Add()),
+         when=lambda c: c.norm_order != "post" and not c.layer_scale and not has_streams(c),
+         make=lambda o, c: o.Same() if beside(c) else o.Add()),
     Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", FFN), when=_order("post"), absent=
          "the layers of this model add up to out directly", make=lambda o, _: o.Add()),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
@@ -251,13 +257,15 @@ def formulas(c: Config) -> dict[str, str]:
         "residual_scale": f"{c.residual_scale:g}",
         "kept_scale": f"{c.kept_scale:g}",
         "no_norm2": shared if c.shared_norm else unnormed if has_ffn(c) else NO_FEED_FORWARD,
-        "no_mid": "attention and feed-forward read the same stream in this model, side by side"
+        "no_mid": "this layer adds nothing to the stream"
+        if beside(c)
+        else "attention and feed-forward read the same stream in this model, side by side"
         if _has_both(c)
         else NO_FEED_FORWARD
         if has_mixer(c)
         else NO_MIXER,
-        "entering": "active" if has_streams(c) else "x",
-        "ffn_stream": "mid" if _sequential(c) and has_mixer(c) else "x",
+        "entering": "active" if has_streams(c) else "memory.sum" if c.memory == "takes" else "x",
+        "ffn_stream": "attn" if beside(c) else "mid" if _sequential(c) and has_mixer(c) else "x",
     }
 
 
@@ -266,8 +274,11 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     normed, kept = c.residual_of == "normed", c.kept_scale != 1
     return {
         "<kept>": ("in_kept" if kept else "norm1" if normed else "<entering>",),
-        "<read>": ("mid",) if _sequential(c) and has_mixer(c) else ("in",),
-        "<added>": ("mid_kept" if kept else "norm2" if normed else "mid", FFN)
+        "<into norm1>": ("memory.sum" if c.memory == "takes" else "<entering>",),
+        "<read>": ("attn",) if beside(c) else ("mid",) if _sequential(c) and has_mixer(c) else ("in",),
+        "<added>": ("in",)
+        if beside(c)
+        else ("mid_kept" if kept else "norm2" if normed else "mid", FFN)
         if _sequential(c) and _has_both(c)
         else ("in", *[ATTN] * has_mixer(c), *[FFN] * has_ffn(c)),
         "<final>": ("final.norm",) if c.final_norm else ("out",) if c.side_width else ("norm2",),

@@ -63,6 +63,7 @@ class Step:
     ``recorded`` steps are stored during the forward pass; the others are derived from them on demand. ``core``: part of
     the attention core; ``in_experts``: between a router and the sum over experts; ``from_stream``: reads the residual
     stream of the layer below; ``to_loss``: the loss depends on it; ``shared``: all layers have the same parameters;
+    ``own``: each layer has its own, even of those that take turns with sets of weights;
     ``mixer``: only layers with this kind of mixer have the row; ``lent``: it takes the keys or values of an earlier
     layer, the second input of its scores or head outputs; ``below``: it takes the same step of so many layers below.
 
@@ -93,6 +94,7 @@ class Step:
     shared: bool = False
     lent: str = ""
     below: int = 0
+    own: bool = False
     operation: Any = None
     reads: str = ""
 

@@ -130,6 +130,7 @@ _BLOCK = (
     "ffn_norm",
     "ple",
     "side",
+    "memory",
 )
 
 

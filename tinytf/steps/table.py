@@ -28,6 +28,7 @@ from tinytf.parts import (
     lightning,
     mamba,
     mamba2,
+    memory,
     norm,
     pooling,
     positions,
@@ -78,6 +79,7 @@ _PARTS = (
     short_conv,
     mamba2,
     mamba,
+    memory,
     lightning,
     griffin,
     positions,
@@ -237,8 +239,10 @@ class StepTable:
         return self.at(self.at("concat", layer).inputs[0], layer) if self.has("concat", layer) else None
 
     def added_in(self, layer: int) -> tuple[Step, ...]:
-        """The outputs of attention and feed-forward that a layer has."""
-        return tuple(step for step in self.added if self.has(step.name, layer))
+        """The outputs of attention and feed-forward that a layer adds to the stream."""
+        if layer in self._giving:
+            return ()
+        return tuple(step for step in self.added if self.has(step.name, layer) and step.name != "memory.out")
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
@@ -322,16 +326,29 @@ class StepTable:
 
     def first_layer_with(self, module: str, layer: int) -> int:
         """The first layer with the parameters that this module has in ``layer``: ``layer`` itself, unless shared."""
-        return 0 if module in self._shared_modules else self.config.first_of(layer)
+        if module in self._shared_modules:
+            return 0
+        if layer in self._giving and module not in self._own_modules:
+            return self._giving[self._giving.index(layer) % self.config.memory_sets]
+        return self.config.first_of(layer)
 
     @property
     def shares(self) -> bool:
         """Whether layers share parameters."""
-        return bool(self._shared_modules or self.config.layer_groups)
+        return bool(self._shared_modules or self.config.layer_groups or self._giving)
 
     @cached_property
     def _shared_modules(self) -> frozenset[str]:
         return frozenset(step.module for step in self.layer_steps if step.shared)
+
+    @cached_property
+    def _own_modules(self) -> frozenset[str]:
+        return frozenset(step.module for step in self.layer_steps if step.own)
+
+    @cached_property
+    def _giving(self) -> tuple[int, ...]:
+        """The layers beside the stream."""
+        return tuple(layer for layer, block in enumerate(self.config.blocks) if block.memory.memory == "gives")
 
     def to_stream(self, added: Step, layer: int) -> tuple[Step, ...]:
         """The steps of a layer from an output of attention or feed-forward to the stream: norm or scale, then sum."""
@@ -363,11 +380,14 @@ class StepTable:
         return tuple(names)
 
     def branch_ends(self, step: Step, layer: int) -> tuple[str, ...]:
-        """The ends of the branches that read ``step``: the steps that are added to the stream. Two may share a norm."""
+        """The ends of the branches that read ``step``: the steps that are added to the stream. Two may share a norm.
+
+        A branch beside the stream ends with what the layer above takes.
+        """
         users = [later for later in self.in_layer(layer) if (step.name, layer) in self.sources(later, layer)]
         on_stream = self.stream(layer)
         ends = [(step.name,) if user.name in on_stream else self.branch_ends(user, layer) for user in users]
-        return tuple(dict.fromkeys(name for names in ends for name in names))
+        return tuple(dict.fromkeys(name for names in ends for name in names)) if users else (step.name,)
 
     def sources(self, step: Step, layer: int | None) -> tuple[StepKey, ...]:
         """The steps that ``step`` is computed from, in the order of its formula, across layers too; cached."""

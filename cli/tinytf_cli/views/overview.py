@@ -269,9 +269,10 @@ class Screen:
             keep = self.overview.telling(rows)
         heads = [list(self._head(layer)) if layer.heads and layer.layer in keep else "" for layer in layers]
         sizes = [{added.step: added for added in layer.added} for layer in layers]
+        adding = [step for step in self.trace.steps.added if any(step.name in layer for layer in sizes)]
         columns = [
             Column("", [Span(name, "residual") for name in names], said=""),
-            *(self._sizes(step, [layer.get(step.name) for layer in sizes]) for step in self.trace.steps.added),
+            *(self._sizes(step, [layer.get(step.name) for layer in sizes]) for step in adding),
             Column("head that adds most", heads, said="most from"),
         ]
         if self.overview.reading is not None:

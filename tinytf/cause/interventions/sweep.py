@@ -111,8 +111,8 @@ def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[
             plain = trace.step(trace.steps.input, layer)[None, start:]  # (1, T, C)
             carrying.append(_carried(trace, layer, start))
             with changed(model, _changes([rows[number] for number in starting], start)):
-                # one row goes in, one for each of ``rows`` comes out
-                parts.append(block(plain, *arguments, carrying[-1]))
+                # one row goes in, one for each of ``rows`` comes out, also where they only differ beside the stream
+                parts.append(block(plain, *arguments, carrying[-1]).expand(len(starting), -1, -1))
         numbers += starting
         x, carried = torch.cat(parts), _joined(carrying, [len(part) for part in parts])
     assert x is not None

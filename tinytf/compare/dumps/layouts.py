@@ -160,7 +160,7 @@ class Layout:
         for suffix, is_input in ((None, False), (_OUTPUT, False), (_INPUT, True)):
             if suffix is not None and not suffix.search(bare):
                 continue
-            path = self.table.plain(bare if suffix is None else suffix.sub("", bare)).removesuffix(".")
+            path = self.table.pattern(bare if suffix is None else suffix.sub("", bare)).removesuffix(".")
             numbers = _NUMBER.search(f".{path}")
             if numbers is None:
                 yield path, None, is_input
@@ -285,7 +285,7 @@ class Layout:
             return [(row.name, last[1]) for row in sums]
         if step.axes == ROUTES:
             return []  # a router around its parts gives several tensors
-        if last[1] is None or step not in self.steps.added:
+        if last[1] is None or step.name not in {added.name for added in self.steps.added_in(last[1])}:
             return [last]
         return [(self.steps.to_stream(step, last[1])[-1].name, last[1]), last]
 

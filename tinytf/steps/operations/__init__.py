@@ -3,6 +3,7 @@
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.alibi import Alibi
+from tinytf.steps.operations.append import Append
 from tinytf.steps.operations.by_segment import BySegment
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.channel_delta import DecayedFits, DecayedRead, WriteByFits
@@ -70,6 +71,7 @@ __all__ = [
     "Activate",
     "Add",
     "Alibi",
+    "Append",
     "ByDistance",
     "BySegment",
     "Cap",

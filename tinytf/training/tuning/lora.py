@@ -51,7 +51,7 @@ class Adapters(nn.Module):
             self.down[key] = nn.Parameter(torch.empty(rank, width_in).uniform_(-bound, bound, generator=generator))
             self.up[key] = nn.Parameter(torch.zeros(width_out, rank))
             self.adapted_modules[key] = module
-        if not self.adapted_modules or model.config.layer_groups:
+        if not self.adapted_modules or model.config.layer_groups or model.config.memory_sets:
             raise UsageError("LoRA adapts matrices that are stored separately, and this model has none")
         for key, module in self.adapted_modules.items():
             module.forward = partial(  # type: ignore[method-assign]
