@@ -633,13 +633,16 @@ KINDS: dict[str, dict[str, Any]] = {
             ("d_value", (8, 12, 8) * 2),
         ),
     },
-    "zamba, attention beside the stream": {
+    "zamba, attention beside the stream, and a selective state space in heads": {
         **LLAMA,
         "n_layers": 3,
+        "positions": "none",
         "conv_width": 3,
         "memory_sets": 1,
+        "dt_rank": 3,
+        "scan_heads": 2,
         "by_layer": (
-            ("mixer", ("mamba2", "attention", "mamba2")),
+            ("mixer", ("mamba", "attention", "mamba")),
             ("memory", ("none", "gives", "takes")),
             ("d_ff", (0, 40, 0)),
             ("n_heads", (6, 4, 6)),

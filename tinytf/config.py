@@ -348,6 +348,8 @@ class ModelConfig(Part):
             "n_heads·switch": self.n_heads,
             "tap": self.conv_width,
             "dt_rank": self.dt_rank,
+            "n_kv_heads·dt_rank": self.n_kv_heads * self.dt_rank,
+            "d_scan": self.n_heads * self.value_width // self.scan_heads,
             "d_memory": 2 * self.d_model,
             "adapter_rank": self.adapter_rank,
             "sink": 1,

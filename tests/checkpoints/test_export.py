@@ -276,6 +276,15 @@ WRITTEN = {
         "LongCat-Flash",
         config_of("longcat, a shortcut around two layers to experts, some without matrices", norm_eps=1e-5),
     ),
+    "zamba": (
+        "Zamba",
+        config_of(
+            "zamba, attention beside the stream, and a selective state space in heads",
+            n_layers=6,
+            attention_divisor=6**0.5,
+            tied_head=True,
+        ),
+    ),
     "zamba2": (
         "Zamba2",
         config_of(

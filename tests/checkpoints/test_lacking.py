@@ -9,7 +9,6 @@ from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.errors import CheckpointError
 
 LACKING = {
-    "zamba": "a block of attention that several layers share",
     "mobilebert": "layers with a narrower stream of their own",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",

@@ -102,6 +102,36 @@ REFUSED = [
         "laurel_rank and extra_streams need a sequential block that norms what its parts read",
     ),
     ({"gate_sparsity": 0.9}, "gate_sparsity 0.9 needs a gated feed-forward without a limit or experts"),
+    ({"memory": "gives"}, "memory 'gives' needs weights, and memory_sets is 0"),
+    (
+        {"memory": "gives", "memory_sets": 1},
+        "what a layer gives, the layer above must take, and no other: see memory",
+    ),
+    (
+        {"memory": "gives", "memory_sets": 1, "norm_order": "post"},
+        "memory 'gives' needs a sequential pre-norm block that adds to the stream alone",
+    ),
+    (
+        {"memory": "gives", "memory_sets": 1, "mixer": "mamba2"},
+        "memory 'gives' needs attention and a feed-forward without experts",
+    ),
+    (
+        {"memory": "gives", "memory_sets": 1, "attention_gate": True},
+        "memory 'gives' needs attention with keys of its own, and without gates",
+    ),
+    (
+        {"memory": "gives", "memory_sets": 1, "residual_scale": 0.5},
+        "residual_scale 0.5 scales what layers add, and memory 'gives' adds nothing",
+    ),
+    ({"adapted_attention": True}, "adapted_attention needs adapters, and adapter_rank is 0"),
+    (
+        {"mixer": "mamba", "dt_rank": 2, "scan_heads": 3},
+        "n_heads 4 is not divisible by scan_heads 3",
+    ),
+    (
+        {"mixer": "mamba", "dt_rank": 2, "scan_heads": 2, "inner_norm": "learned"},
+        "inner_norm 'learned' needs scan_heads 1, not 2",
+    ),
     ({"rope_scaling": "linear"}, "rope_scaling 'linear' needs rotary positions"),
     ({"positions": "rotary", "rope_scaling": "llama3"}, "rope_scaling 'llama3' needs rope_original_context"),
     (

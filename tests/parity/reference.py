@@ -212,10 +212,17 @@ def _longcat(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
 
 def _zamba2(**settings: Any) -> nn.Module:
     odd = {"mamba_d_state": 5, "mamba_d_conv": 3, "n_mamba_heads": 6, "mamba_ngroups": 2, "chunk_size": 4}
-    layers = settings.pop("layers", "mhmh")
+    return _hybrid("Zamba2", **{**odd, "num_key_value_heads": H, "adapter_rank": 5, "rms_norm_eps": 1e-5, **settings})
+
+
+def _zamba(**settings: Any) -> nn.Module:
+    return _hybrid("Zamba", **{"mamba_d_state": 5, "mamba_d_conv": 3, "mamba_dt_rank": "auto", **settings})
+
+
+def _hybrid(family: str, layers: str = "mhmh", **settings: Any) -> nn.Module:
+    """A Zamba of layers with Mamba alone, m, and hybrid ones, h."""
     kinds = [{"m": "linear_attention", "h": "hybrid"}[letter] for letter in layers]
-    given = {"layers_block_type": kinds, "num_hidden_layers": len(kinds), "num_key_value_heads": H, "adapter_rank": 5}
-    model = _decoder("Zamba2", **{**odd, **given, "rms_norm_eps": 1e-5, **settings})
+    model = _decoder(family, layers_block_type=kinds, num_hidden_layers=len(kinds), pad_token_id=0, **settings)
     model.size = 0.6
     return model
 
@@ -886,6 +893,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         rope_parameters={**_YARN, "mscale_all_dim": 0.7},
     ),
     "longcat flash, without a head": lambda: _longcat("Model", num_hidden_layers=2),
+    "zamba": lambda: _zamba(),
+    "zamba, three heads of Mamba, and a block first": lambda: _zamba(
+        layers="hmhh", n_mamba_heads=3, mamba_conv_bias=False, mamba_dt_rank=5, hidden_act="silu", num_key_value_heads=4
+    ),
     "zamba2": lambda: _zamba2(),
     "zamba2, adapters of attention, RoPE, and two blocks in turn": lambda: _zamba2(
         layers="hmhhmhh",

@@ -139,6 +139,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "q_lora_rank": None,
     },
     "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 48},
+    "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"], "mamba_dt_rank": 3},
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
         "num_key_value_heads": H,

@@ -256,8 +256,8 @@ class Stored:
 
 
 def _count(config: ModelConfig, heads: str) -> int:
-    """The number of heads: of the field that counts them, or the number itself."""
-    return int(heads) if heads.isdecimal() else getattr(config, heads)
+    """The number of heads: of the field or axis that counts them, or the number itself."""
+    return int(heads) if heads.isdecimal() else config.sizes[heads] if "·" in heads else getattr(config, heads)
 
 
 def fused(module: str, **layout: Any) -> dict[str, Stored]:

@@ -29,7 +29,6 @@ _KINDS = {
     "sparse attention": "big_bird longformer reformer nystromformer yoso mra",
     "tokens that are pooled, or bytes that are grouped, between its layers": "funnel perceiver blt",
     "positions on a page or in a table besides those in the text": "layoutlm tapas",
-    "a block of attention that several layers share": "zamba",
     "a delta rule with a decay for every channel": "bailing_hybrid",
     "layers with a narrower stream of their own, and several feed-forwards in a row": "mobilebert",
 }

@@ -1,7 +1,7 @@
 """The selective state space of Mamba: a mixer with a small state for each channel (Gu and Dao 2023).
 
 Mamba's C, B and x are queries, keys and values here. Shapes: B batch, T tokens, H heads, which are groups of D
-channels and change no number; N numbers of a channel's state, the width of the one query and key head.
+channels and change no number; N numbers of a channel's state, the width of the one query and key head, or of several.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ class Mamba(Recurrence):
     """``n_heads`` groups of ``d_value`` channels, each with a state of ``d_head`` numbers.
 
     Values pass through a convolution over ``conv_width`` tokens, with a ``conv_bias``; queries, keys, and steps through
-    ``dt_rank`` dimensions, are computed from the result; an ``inner_norm`` of these, learned or plain, is an RMSNorm
+    ``dt_rank`` dimensions, are computed from the result: from all channels, or in each of ``scan_heads`` equal parts of
+    them from these alone (Zamba). An ``inner_norm`` of these, learned or plain, is an RMSNorm
     with ε ``inner_norm_eps``, or that of the other norms if it is 0.
     """
 
@@ -33,19 +34,24 @@ class Mamba(Recurrence):
     d_value: int = leaf(0, COUNT, differs=True)
     conv_bias: bool = leaf(False)
     dt_rank: int = leaf(0, COUNT)
+    scan_heads: int = leaf(1, POSITIVE)
     inner_norm: str = choice(*_INNER_NORMS)
     inner_norm_eps: float = leaf(0.0, NOT_NEGATIVE)
 
     def require(self) -> None:
         if not self.dt_rank:
             raise ConfigError("a selective state space computes its steps through dt_rank dimensions, and that is 0")
+        if self.n_heads % self.scan_heads:
+            raise ConfigError(f"n_heads {self.n_heads} is not divisible by scan_heads {self.scan_heads}")
+        if self.scan_heads > 1 and self.inner_norm != "none":
+            raise ConfigError(f"inner_norm {self.inner_norm!r} needs scan_heads 1, not {self.scan_heads}")
         if not self.d_value:
             object.__setattr__(self, "d_value", self.d_head)
 
     @property
     def n_kv_heads(self) -> int:
-        """One query and one key serve all channels."""
-        return 1
+        """One query and one key serve all channels of a scan head."""
+        return self.scan_heads
 
     @property
     def state_size(self) -> int:
@@ -53,7 +59,8 @@ class Mamba(Recurrence):
         return self.n_heads * self.d_value * (self.d_head + self.conv_width - 1)
 
     def words(self, causal: bool) -> dict[str, str]:
-        channels = f"Mamba of {self.n_heads * self.d_value:,} channels, a state of {self.d_head} numbers each"
+        parts = f" in {self.scan_heads} heads" * (self.scan_heads > 1)
+        channels = f"Mamba of {self.n_heads * self.d_value:,} channels{parts}, a state of {self.d_head} numbers each"
         return {
             "recurrence": f"{channels}, after convolutions over {self.conv_width} tokens, "
             f"steps through {self.dt_rank} dimensions",
@@ -66,6 +73,18 @@ class Mamba(Recurrence):
 
 def _inner_normed(c: Config) -> bool:
     return c.inner_norm != "none"
+
+
+def _in_heads(c: Config) -> bool:
+    return bool(c.scan_heads > 1)
+
+
+def _one_head(c: Config) -> bool:
+    return not _in_heads(c)
+
+
+def _project_part(o: "ModuleType", c: Config) -> Any:
+    return o.GroupLinear(c.scan_heads, "d_scan")
 
 
 def _norm(o: "ModuleType", c: Config) -> Any:
@@ -83,12 +102,19 @@ ROWS: tuple[Step, ...] = (
     Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
     Step("inner", "values, side by side", "[head 0 | … | head {last_head}]", _INNER, ("v_act",), "v",
          make=lambda o, _: o.Concat()),
-    Step("q", "queries (Mamba's C)", "inner·W_Q", KV, ("inner",), "q", recorded=True, make=project, module="mamba.q",
-         matrix="W_Q"),
-    Step("k", "keys (Mamba's B)", "inner·W_K", KV, ("inner",), "k", recorded=True, make=project, module="mamba.k",
-         matrix="W_K"),
+    Step("q", "queries (Mamba's C)", "inner·W_Q", KV, ("inner",), "q", recorded=True, when=_one_head, make=project,
+         module="mamba.q", matrix="W_Q"),
+    Step("q", "queries (Mamba's C) of each head", "inner·W_Q in each head", KV, ("inner",), "q", recorded=True,
+         when=_in_heads, make=_project_part, module="mamba.q", matrix="W_Q"),
+    Step("k", "keys (Mamba's B)", "inner·W_K", KV, ("inner",), "k", recorded=True, when=_one_head, make=project,
+         module="mamba.k", matrix="W_K"),
+    Step("k", "keys (Mamba's B) of each head", "inner·W_K in each head", KV, ("inner",), "k", recorded=True,
+         when=_in_heads, make=_project_part, module="mamba.k", matrix="W_K"),
     Step("dt_low", "step size, compressed", "inner·W_dt_down", ("token", "dt_rank"), ("inner",), "attention",
-         make=project, module="mamba.dt_low", matrix="W_dt_down"),
+         when=_one_head, make=project, module="mamba.dt_low", matrix="W_dt_down"),
+    Step("dt_low", "step size of each head, compressed", "inner·W_dt_down in each head",
+         ("token", "n_kv_heads·dt_rank"), ("inner",), "attention", when=_in_heads, make=_project_part,
+         module="mamba.dt_low", matrix="W_dt_down"),
     Step("q_norm", "queries, normed", "RMSNorm(q)", KV, ("q",), "q", when=_inner_normed, absent=_NOT_NORMED, make=_norm,
          module="mamba.q_norm", matrix="gain"),
     Step("k_norm", "keys, normed", "RMSNorm(k)", KV, ("k",), "k", when=_inner_normed, absent=_NOT_NORMED, make=_norm,
@@ -96,7 +122,10 @@ ROWS: tuple[Step, ...] = (
     Step("dt_norm", "step size, compressed and normed", "RMSNorm(dt_low)", ("token", "dt_rank"), ("dt_low",),
          "attention", when=_inner_normed, absent=_NOT_NORMED, make=_norm, module="mamba.dt_norm", matrix="gain"),
     Step("dt_in", "step size of each channel before its softplus", "{inputs}·W_dt", OF_HEADS, ("<low>",), "attention",
-         make=project, module="mamba.dt_in", matrix="W_dt"),
+         when=_one_head, make=project, module="mamba.dt_in", matrix="W_dt"),
+    Step("dt_in", "step size of each channel in its head, before its softplus", "dt_low·W_dt in each head", OF_HEADS,
+         ("dt_low",), "attention", when=_in_heads, make=lambda o, c: o.GroupLinear(c.scan_heads, "dt_rank"),
+         module="mamba.dt_in", matrix="W_dt"),
     Step("dt", "step size of each channel", "Δ = softplus(dt_in + b)", OF_HEADS, ("dt_in",), "attention",
          make=lambda o, _: o.Softplus(), module="mamba.dt", matrix=""),
     Step("head_out", "what is read of each channel's state", "{scan}", OF_HEADS,

@@ -122,7 +122,7 @@ from tinytf.checkpoints.huggingface.text_parts import (
 )
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
-from tinytf.checkpoints.huggingface.zamba import ZAMBA2
+from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.table import Skip
@@ -161,7 +161,7 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
-        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA2,
+        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2,
     )
 }  # fmt: skip
 

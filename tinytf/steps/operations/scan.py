@@ -1,7 +1,8 @@
 """The selective scan of Mamba: a state of N numbers for each channel, which forgets and writes by steps of its own.
 
 S_t = e^(Δ_t·a)·S_(t−1) + Δ_t·v_t·k_t with a = −e^A, and the output q_t·S_t + D·v_t, for each channel (Gu and Dao 2023,
-equation 2). Shapes: T tokens, H groups of D channels, N numbers of a state; q and k (…, 1, T, N) serve all channels.
+equation 2). Shapes: T tokens, H groups of D channels, N numbers of a state; q and k (…, G, T, N), of which each
+serves H/G groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,17 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pass, Quantity, Summand, in_float32, wide
+from tinytf.steps.operations.operation import (
+    Consumer,
+    Operation,
+    Parameter,
+    Pass,
+    Quantity,
+    Summand,
+    in_float32,
+    repeat_groups,
+    wide,
+)
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Working, product
 from tinytf.steps.operations.written import Written, since
@@ -25,6 +36,11 @@ def scan_states(q: Tensor, k: Tensor, dt: Tensor, v: Tensor, rate: Tensor, state
         step = dt[..., t, :, None]
         states.append((step * rate).exp() * states[-1] + step * v[..., t, :, None] * k[..., t, None, :])
     return states
+
+
+def _for_each(x: Tensor, heads: int) -> Tensor:
+    """q or k (…, G, T, N) for each of H groups of channels; one that serves all stays as it is, (…, 1, T, N)."""
+    return x if x.shape[-3] == 1 else repeat_groups(x, heads)
 
 
 class Scan(Operation):
@@ -58,6 +74,7 @@ class Scan(Operation):
     ) -> tuple[Tensor, list[Tensor]]:
         """The outputs, and all states."""
         q, k, dt, v = (wide(x) for x in inputs)
+        q, k = (_for_each(x, v.shape[-3]) for x in (q, k))
         rate, own = self._of_channels(module, v)
         states = scan_states(q, k, dt, v, rate, state)
         read = (torch.stack(states[1:], dim=-3) * q[..., None, :]).sum(dim=-1)  # (…, H, T, D, N)
@@ -78,7 +95,7 @@ class Scan(Operation):
         _, k, dt, v = (x.cpu().double() for x in site.inputs())
         rate, step = self._of_channels(site.module, site.input(3))[0][head].detach().cpu().double(), dt[head]
         return Written(
-            v[head], k[0],
+            v[head], k[head // (len(v) // len(k))],
             lambda token: (since(step, token)[..., None] * rate).exp() * step[: token + 1, :, None],
         )  # fmt: skip
 
@@ -87,14 +104,16 @@ class Scan(Operation):
         q, k, dt, v = (wide(x) for x in site.inputs())
         g, (rate, own) = wide(g), self._of_channels(site.module, v)
         rate, own = rate.detach(), own.detach()
+        groups, of_q, of_k = (len(q), -1), torch.zeros_like(q), torch.zeros_like(k)
+        q, k = (_for_each(x, len(v)) for x in (q, k))
         states = scan_states(q, k, dt, v, rate, None)
-        of_q, of_k, of_dt, of_v = (torch.zeros_like(x) for x in (q, k, dt, v))
+        of_dt, of_v = torch.zeros_like(dt), torch.zeros_like(v)
         of_rate, of_state = torch.zeros_like(rate), torch.zeros_like(rate)  # (H, D, N)
         for t in reversed(range(v.shape[1])):
             of_state = of_state + g[:, t, :, None] * q[:, t, None]
             step, value = dt[:, t], v[:, t]  # (H, D)
-            of_q[0, t] = (g[:, t, :, None] * states[t + 1]).sum(dim=(0, 1))
-            of_k[0, t] = (of_state * (step * value)[..., None]).sum(dim=(0, 1))
+            of_q[:, t] = (g[:, t, :, None] * states[t + 1]).unflatten(0, groups).sum(dim=(1, 2))
+            of_k[:, t] = (of_state * (step * value)[..., None]).unflatten(0, groups).sum(dim=(1, 2))
             along_key = (of_state * k[:, t, None]).sum(dim=-1)
             share = (step[..., None] * rate).exp()
             of_share = of_state * states[t] * share
@@ -117,6 +136,8 @@ class Scan(Operation):
         q, k, dt, v = (in_float32(name, site.input(i)) for i, name in enumerate(site.names))
         rates, own = (in_float32(name, x) for name, x in self.operands(site).items())
         heads = len(site.value)
+        if len(site.input(0)) > 1:
+            q, k = (f"{name}.repeat_interleave({heads // len(site.input(0))}, 0)" for name in (q, k))
         lines = [
             f"rate = -{rates}.exp().unflatten(0, ({heads}, -1))",
             "state, read = torch.zeros_like(rate), []",
@@ -130,7 +151,8 @@ class Scan(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         (token, d), head, site = cell.index, cell.head or 0, cell.site
-        q, k = (site.input(number)[0, : token + 1].cpu().double() for number in (0, 1))  # (t + 1, N)
+        group = head // (len(site.value) // len(site.input(0)))
+        q, k = (site.input(number)[group, : token + 1].cpu().double() for number in (0, 1))  # (t + 1, N)
         dt, v = (site.input(number)[head, : token + 1, d].cpu().double() for number in (2, 3))
         channel = head * site.value.shape[-1] + d
         rate = -site.module.weight[channel].detach().cpu().double().exp()  # (N,)
@@ -161,7 +183,7 @@ class Scan(Operation):
         )
         head, position = to.row.head or 0, to.row.place
         gradient = self.input_gradients(to.site, to.g)[to.number]
-        row = gradient[head if len(gradient) == len(to.g) else 0, position]
+        row = gradient[head // (len(to.g) // len(gradient)), position]
         lines = (f"∂S = {to.symbol}·q + e^(Δ·a)·∂S of the next token",)
         return Summand(words[to.number], row, lines, (Quantity(to.symbol, to.g[head, position]),))
 
