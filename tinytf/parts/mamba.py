@@ -84,7 +84,7 @@ def _one_head(c: Config) -> bool:
 
 
 def _project_part(o: "ModuleType", c: Config) -> Any:
-    return o.GroupLinear(c.scan_heads, "d_scan")
+    return o.GroupedLinear(False, c.scan_heads, "d_scan")
 
 
 def _norm(o: "ModuleType", c: Config) -> Any:
@@ -124,7 +124,7 @@ ROWS: tuple[Step, ...] = (
     Step("dt_in", "step size of each channel before its softplus", "{inputs}·W_dt", OF_HEADS, ("<low>",), "attention",
          when=_one_head, make=project, module="mamba.dt_in", matrix="W_dt"),
     Step("dt_in", "step size of each channel in its head, before its softplus", "dt_low·W_dt in each head", OF_HEADS,
-         ("dt_low",), "attention", when=_in_heads, make=lambda o, c: o.GroupLinear(c.scan_heads, "dt_rank"),
+         ("dt_low",), "attention", when=_in_heads, make=lambda o, c: o.GroupedLinear(False, c.scan_heads, "dt_rank"),
          module="mamba.dt_in", matrix="W_dt"),
     Step("dt", "step size of each channel", "Δ = softplus(dt_in + b)", OF_HEADS, ("dt_in",), "attention",
          make=lambda o, _: o.Softplus(), module="mamba.dt", matrix=""),

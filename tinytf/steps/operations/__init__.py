@@ -20,7 +20,6 @@ from tinytf.steps.operations.exceed import Exceed
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
 from tinytf.steps.operations.gain import Gain
-from tinytf.steps.operations.group_linear import GroupLinear
 from tinytf.steps.operations.grouped_linear import GroupedLinear
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_linear import HeadLinear
@@ -91,7 +90,6 @@ __all__ = [
     "Fade",
     "FadeAtRate",
     "Gain",
-    "GroupLinear",
     "GroupedLinear",
     "Grow",
     "HeadLinear",

@@ -19,14 +19,16 @@ from tinytf.steps.operations.working import Term, Working, product
 class GroupedLinear(Linear):
     """A product with a matrix of ``groups`` blocks on its diagonal, G, which are stored below one another, (out, in/G).
 
-    So output number i sees the group of inputs ⌊i·G/out⌋ alone.
+    So output number i sees the group of inputs ⌊i·G/out⌋ alone. ``within`` names the axis of a group of inputs, if that
+    of all inputs says less.
     """
 
     groups: int
+    within: str = ""
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         weight, bias = super().parameters(step)
-        return replace(weight, axes=(f"{step.reads}/{self.groups}", weight.axes[1])), bias
+        return replace(weight, axes=(self.within or f"{step.reads}/{self.groups}", weight.axes[1])), bias
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
         return Operation.make_module(self, config, step)
