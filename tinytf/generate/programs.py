@@ -300,7 +300,7 @@ def _checked(program: str, name: str, ours: str, value: Any) -> Any:
         if all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids):
             return tuple(ids)
         raise UsageError(f"{name} {printable(str(value), spaces=False)} is no token id", "ids are whole numbers")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and -1e18 < value < 1e18
     if not is_number or (isinstance(default, int) and value != int(value)):
         kind = "whole number" if isinstance(default, int) else "number"
         raise UsageError(f"{name} {printable(str(value), spaces=False)!r} is no {kind}", f"give {name}=NUMBER")
