@@ -35,6 +35,7 @@ DIFFERENT = {
     "phimoe, longrope": "llama.cpp has RMSNorm, a softmax over the chosen experts, and the usual factor of LongRoPE",
     "command-r, heads normed": "llama.cpp has norms in models of 64 layers and more alone",
     "deepseek2, V2 with queries as they are": "llama.cpp takes the model of 27 layers alone",
+    "gemma3n": "llama.cpp gives 20 layers keys of their own, and ten sparse gates, whatever a file says",
 }
 """What llama.cpp does otherwise than the model's own code, or cannot load at this size, and why."""
 
