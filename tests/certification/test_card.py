@@ -228,7 +228,7 @@ def test_models_of_two_vocabularies_have_no_kl(folder: Path, tmp_path: Path) -> 
     assert found.kept is None
     assert found.perplexity is not None
     assert "KL is not measured: the models have different vocabularies" in found.notes
-    assert found.sentence.startswith("Of other.gguf and original, ids, template")
+    assert found.sentence.startswith("other.gguf and original differ in ids, template")
 
 
 def test_there_are_54_conversations_and_a_model_agrees_with_itself() -> None:

@@ -572,7 +572,7 @@ def test_a_card_says_how_often_the_prediction_is_kept_what_differs_and_the_worst
     wrong = (replace(checks[0], differing=("code",)), *checks[1:3], replace(checks[3], differing=("pooling",)))
     assert replace(found, checks=wrong).sentence == f"{kept}; ids and pooling differ; worst tensor blk.1.ffn_down."
     other = replace(found, kept=None, weights=tensors[1:], checks=(checks[0], replace(checks[1], items=0), *checks[2:]))
-    assert other.sentence == "Of a.gguf and b, ids and special tokens agree."
+    assert other.sentence == "a.gguf and b agree in ids and special tokens."
     alone = replace(other, versus=None)
     assert alone.sentence == (
         "a.gguf takes 18.0 bits a number; it has no chat template; it is as unsure of a text as among 12 tokens."

@@ -44,7 +44,7 @@ class TypeOfTensors(Data):
         "tensors": ColumnStyle("tensors", "{:,}".format),
         "numbers": ColumnStyle("numbers", "{:,}".format, drop=1),
         "bits": ColumnStyle("bits each", "%.2f"),
-        "error": ColumnStyle("error", lambda error: f"{100 * error:.2g} %", align="right"),
+        "error": ColumnStyle("error", lambda error: f"{100 * error:.3g} %", align="right"),
     }
     ALSO: ClassVar = ("bits",)
 
@@ -70,7 +70,7 @@ class TensorOfFile(Data):
     COLUMNS: ClassVar = {
         "name": ColumnStyle("tensor", role="strong", shrink=16),
         "type": ColumnStyle("type", drop=2),
-        "error": ColumnStyle("error", lambda error: f"{100 * error:.2g} %", align="right"),
+        "error": ColumnStyle("error", lambda error: f"{100 * error:.3g} %", align="right"),
         "damage": ColumnStyle("KL alone", "%.5f", align="right"),
         "recovered": ColumnStyle("restored", "%+.5f", align="right", drop=1),
         "address": ColumnStyle("address", drop=3),
@@ -132,13 +132,13 @@ class Card(Report):
         other = printable(self.versus.model.name, spaces=False)
         differing = [check.name for check in self.checks if check.differing]
         agreeing = [check.name for check in self.checks if check.name in _NAMED and check.items]
-        parts = [f"{listed(differing)} differ" if differing else f"{listed(agreeing)} agree"]
+        verb, what = ("differ", listed(differing)) if differing else ("agree", listed(agreeing))
+        parts = [f"{name} and {other} {verb} in {what}"]
         if self.kept is not None:
             kept = f"{percent(self.kept.same_top.value)} of {self.tokens:,} tokens (mean KL {self.kept.kl.value:.2g})"
-            parts.insert(0, f"{name} keeps the prediction of {other} at {kept}")
-        else:
-            parts[0] = f"Of {name} and {other}, {parts[0]}"
-        return "; ".join([*parts, *([f"worst tensor {self.worst.name}"] if self.worst else [])]) + "."
+            parts = [f"{name} keeps the prediction of {other} at {kept}", f"{what} {verb}"]
+        parts += [f"worst tensor {printable(self.worst.name, spaces=False)}"] if self.worst else []
+        return "; ".join(parts) + "."
 
     def _alone(self) -> str:
         template = next(check for check in self.checks if check.name == "template")

@@ -6,6 +6,7 @@ from typing import Any
 
 from tinytf.certification.card import Card
 from tinytf.certification.kept import DP_QUANTILES, KL_QUANTILES, Kept, Mean
+from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_words
@@ -41,7 +42,7 @@ def card(report: Card, terminal: Terminal, display: CardDisplay) -> Iterator[Blo
     if report.versus is not None:
         yield from _tensors(report, display)
     for text in report.notes:
-        yield note(text)
+        yield note(printable(text, spaces=False))
     if report.perplexity is not None:
         cut = f"{plural(report.tokens, 'token')}, the second half of {plural(report.pieces, 'piece')}"
         yield Heading("predictions", f"{cut} of {report.context:,}, as llama-perplexity cuts a text")
@@ -51,9 +52,10 @@ def card(report: Card, terminal: Terminal, display: CardDisplay) -> Iterator[Blo
 
 def _tensors(report: Card, display: CardDisplay) -> Iterator[Block]:
     """The worst tensors, and how many others there are."""
-    names = [tensor.name for tensor in report.weights if tensor.error]
+    names = [printable(tensor.name, spaces=False) for tensor in report.weights if tensor.error]
     keep = range(len(names))[: most_rows(display.rows, _ROWS)]
-    yield Heading("tensors", "KL in nats a token: of the tensor alone in the original, and taken back if restored")
+    kl = "KL in nats a token: of the tensor alone in the original, and taken back if restored"
+    yield Heading("tensors", kl if report.worst else "error ‖Δ‖ ÷ ‖W‖")
     if not names:
         yield note("no tensor differs")
         return
