@@ -145,10 +145,10 @@ def test_the_errors_and_the_worst_tensor_are_those_of_blame(folder: Path, found:
     stored = {tensor.address: tensor for tensor in found.weights}
     change = weights[1]["blocks.0.ffn.down.weight"] - weights[0]["blocks.0.ffn.down.weight"]
     down = stored["L0.ffn.W_down"]
-    assert (down.name, down.type) == ("blk.0.ffn_down", "Q4_0")
+    assert (down.name, down.kind) == ("blk.0.ffn_down", "Q4_0")
     norm = weights[0]["blocks.0.ffn.down.weight"].norm()
     assert down.error == pytest.approx(float(change.norm() / norm), rel=1e-5)
-    kinds = {kind.type: kind for kind in found.types}
+    kinds = {kind.kind: kind for kind in found.types}
     assert list(kinds) == ["Q4_0", "F32"]
     assert kinds["Q4_0"].bits == 4.5
     assert kinds["F32"].error == 0
@@ -220,6 +220,7 @@ def test_a_file_alone_is_described(folder: Path) -> None:
     assert {check.name: check.says for check in found.checks}["template"] == "writes 54 of 54 conversations"
     assert re.fullmatch(r"q4\.gguf takes \d\.\d bits a number; its chat template writes .*", found.sentence)
     assert [tensor.error for tensor in found.weights] == [None] * len(found.weights)
+    assert {event["type"] for event in found.events()} == {"card", "check", "type", "tensor"}
 
 
 def test_models_of_two_vocabularies_have_no_kl(folder: Path, tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ _NAMED = ("ids", "template", "special tokens")
 
 @dataclass(frozen=True)
 class TypeOfTensors(Data):
-    """The tensors of one type in a file: their numbers and bytes, and ‖Δ‖ ÷ ‖W‖ of all of them together."""
+    """The tensors of one type (``kind``) in a file: their numbers and bytes, and ‖Δ‖ ÷ ‖W‖ of all of them together."""
 
     COLUMNS: ClassVar = {
-        "type": ColumnStyle("type", role="strong"),
+        "kind": ColumnStyle("type", role="strong"),
         "tensors": ColumnStyle("tensors", "{:,}".format),
         "numbers": ColumnStyle("numbers", "{:,}".format, drop=1),
         "bits": ColumnStyle("bits each", "%.2f"),
@@ -48,7 +48,7 @@ class TypeOfTensors(Data):
     }
     ALSO: ClassVar = ("bits",)
 
-    type: str
+    kind: str
     tensors: int
     numbers: int
     n_bytes: int
@@ -61,7 +61,7 @@ class TypeOfTensors(Data):
 
 @dataclass(frozen=True)
 class TensorOfFile(Data):
-    """One parameter: the ``name`` of its tensor and its type in the file, if it is a GGUF file, and its address.
+    """One parameter: the ``name`` and type (``kind``) of its tensor, if the file is a GGUF file, and its address.
 
     ``error`` is ‖Δ‖ ÷ ‖W‖. ``expected``, ``damage`` and ``recovered`` are KL in nats a token, as ``blame`` measures it:
     what a gradient predicts, what the tensor does alone in the original, and what restoring it alone takes back.
@@ -69,7 +69,7 @@ class TensorOfFile(Data):
 
     COLUMNS: ClassVar = {
         "name": ColumnStyle("tensor", role="strong", shrink=16),
-        "type": ColumnStyle("type", drop=2),
+        "kind": ColumnStyle("type", drop=2),
         "error": ColumnStyle("error", lambda error: f"{100 * error:.3g} %", align="right"),
         "damage": ColumnStyle("KL alone", "%.5f", align="right"),
         "recovered": ColumnStyle("restored", "%+.5f", align="right", drop=1),
@@ -77,7 +77,7 @@ class TensorOfFile(Data):
     }
 
     name: str
-    type: str
+    kind: str
     address: str
     numbers: int
     error: float | None = None
