@@ -28,7 +28,7 @@ _CHUNK_BYTES = 64 * 2**20
 _MOST_NUMBERS = 2**24
 """The most numbers of a step that is compared again with every cause, such as logits of a long text."""
 _ENOUGH = 256
-"""The tokens of a longer text on which causes are tried, unless the first that differs is among later ones."""
+"""The tokens of a longer text on which causes are tried, or half as many more than come before one that differs."""
 Part = Trace | DumpSide
 Both = tuple[Part, Part]
 Heads = tuple[int, ...] | None
@@ -281,8 +281,8 @@ class Walk:
         """Both sides on the first tokens of a long text, with the first that differs: these do not depend on others."""
         count, config = len(first.encoding.tokens), first.config
         begins = next((step.begins or 0 for step in self.steps if self._place(step.name) == place), 0)
-        kept, turned = max(_ENOUGH, 2 * begins), 0 < config.rope_switch < count
-        if config.looks_ahead or turned or dumped.dump.passes or dumped.dump.shards or 2 * kept > count:
+        kept, turned = max(_ENOUGH, begins + _ENOUGH // 2), 0 < config.rope_switch < count
+        if config.looks_ahead or turned or dumped.dump.passes or dumped.dump.shards or kept > 0.75 * count:
             return first, dumped
         cut = dumped.beginning(kept)
         return (first, dumped) if cut is None else (Side(first.model, first.tokenizer, cut.encoding), cut)

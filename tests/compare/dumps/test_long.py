@@ -1,0 +1,50 @@
+"""Causes of what differs in a long text: tried on its first tokens, with the same words as on all of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import asked, config_of, lively
+
+from tinytf.compare import walk
+from tinytf.compare.difference import Difference
+from tinytf.compare.dumps.read import open_dump
+from tinytf.trace.record import record
+
+COUNT = 600
+
+
+def compared(path: Path, monkeypatch: pytest.MonkeyPatch, from_token: int = 0) -> tuple[Difference, list[int]]:
+    """A dump of COUNT tokens with another eps in one norm from a token on; and how long the recorded texts are."""
+    model = asked(lively(config_of("llama, grouped", context=COUNT)))
+    trace = model.trace(" ".join(str(number % 29 + 1) for number in range(COUNT)))
+    names = [f"L{layer}.{name}" for layer in range(2) for name in ("norm1", "q", "attn", "norm2", "ffn", "out")]
+    numbers = {name: trace[name].clone() for name in names}
+    x, gain = trace["L0.mid"], trace["L0.norm2.gain"]
+    wrong = x / (x.square().mean(-1, keepdim=True) + 0.5).sqrt() * gain
+    numbers["L0.norm2"][from_token:] = wrong[from_token:]
+    np.savez(path, input_ids=np.array(trace.encoding.ids), **{name: one.numpy() for name, one in numbers.items()})
+    lengths: list[int] = []
+
+    def counted(model: Any, encoding: Any, **settings: Any) -> Any:
+        lengths.append(len(encoding.tokens))
+        return record(model, encoding, **settings)
+
+    monkeypatch.setattr(walk, "record", counted)
+    with torch.no_grad():
+        return model.diff(None, open_dump(path)), lengths
+
+
+@pytest.mark.parametrize(("from_token", "length"), [(0, 256), (300, 428), (500, COUNT)])
+def test_causes_are_tried_on_the_first_tokens(
+    from_token: int, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, lengths = compared(tmp_path / "long.npz", monkeypatch, from_token)
+    assert found.first is not None
+    assert (found.first.name, found.first.begins) == ("L0.norm2", from_token)
+    assert lengths == [length]
+    assert found.cause is not None
+    assert found.cause.step == "L0.norm2"
+    assert from_token or found.cause.words.startswith("eps 0.5 instead of")
