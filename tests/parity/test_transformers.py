@@ -209,13 +209,14 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
             assert furthest(trace[f"L{layer - 1}.out"], state[0]) < 1e-5
     if models.theirs.config.model_type == "jetmoe":
         for layer, theirs in attentions.items():
-            assert furthest(of_chosen(trace, layer), theirs[0]) < 1e-5
+            assert furthest(of_chosen(trace, layer), theirs[0]) < 2e-5
         return
     for layer in attentions:
-        assert furthest(as_theirs(models, trace[f"L{layer}.weights"]), attentions[layer][0]) < 1e-5
+        # a softmax multiplies the rounding of its scores
+        assert furthest(as_theirs(models, trace[f"L{layer}.weights"]), attentions[layer][0]) < 2e-5
     if their_attentions:
         every = torch.cat(their_attentions)
-        assert furthest(as_theirs(models, trace["L*.weights"].view_as(every)), every) < 1e-5
+        assert furthest(as_theirs(models, trace["L*.weights"].view_as(every)), every) < 2e-5
     assert furthest(last_states(models.ours, trace.last_output), states[-1][0]) < 1e-5
     if models.ours.head is not None:
         last, found = last_of(models, expected, trace["logits"][None])
