@@ -136,11 +136,13 @@ def test_settings_are_read_as_each_program_reads_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("word", "message"), [
-    ("temperature", "is no settings"), ("vllm:tempature=1", "vllm has no setting 'tempature'"),
-    ("top_p=0", "top_p 0.0 is not above 0"), ("temperature=warm", "temperature 'warm' is no number"),
-    ("top_k=2.5", "top_k '2.5' is no whole number"), ("top_k=NaN", "top_k 'nan' is no whole number"),
-    ("temperature=Infinity", "temperature 'inf' is no number"), ("eos_token_id=x", "eos_token_id x is no token id"),
-    ("none.json", "cannot read none.json"), ("--temp '0.5", "No closing quotation"), ("", "is no settings"),
+    ("temperature", "is neither a program nor settings"), ("vllm:tempature=1", "vllm has no setting 'tempature'"),
+    ("top_p=0", "top_p 0.0 is not above 0"), ("temperature=warm", "temperature 'warm' is not a number"),
+    ("top_k=2.5", "top_k '2.5' is not a whole number"), ("top_k=NaN", "top_k 'nan' is not a whole number"),
+    ("temperature=Infinity", "temperature 'inf' is not a number"),
+    ("eos_token_id=x", "eos_token_id x is not a token id"),
+    ("none.json", "cannot read none.json"),
+    ("--temp '0.5", "No closing quotation"), ("", "is neither a program nor settings"),
 ])  # fmt: skip
 def test_other_settings_are_refused(word: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -250,7 +250,7 @@ def _of_flags(text: str) -> dict[str, Any]:
 def _of_words(text: str) -> dict[str, Any]:
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
     if not pairs or not all(equals for _, equals, _ in pairs):
-        raise UsageError(f"{text!r} is no settings", _AS_GIVEN)
+        raise UsageError(f"{text!r} is neither a program nor settings", _AS_GIVEN)
     return {name.strip(): _parsed(value.strip()) for name, _, value in pairs}
 
 
@@ -299,11 +299,11 @@ def _checked(program: str, name: str, ours: str, value: Any) -> Any:
         ids = value if isinstance(value, list) else [value]
         if all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids):
             return tuple(ids)
-        raise UsageError(f"{name} {printable(str(value), spaces=False)} is no token id", "ids are whole numbers")
+        raise UsageError(f"{name} {printable(str(value), spaces=False)} is not a token id", "ids are whole numbers")
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and -1e18 < value < 1e18
     if not is_number or (isinstance(default, int) and value != int(value)):
         kind = "whole number" if isinstance(default, int) else "number"
-        raise UsageError(f"{name} {printable(str(value), spaces=False)!r} is no {kind}", f"give {name}=NUMBER")
+        raise UsageError(f"{name} {printable(str(value), spaces=False)!r} is not a {kind}", f"give {name}=NUMBER")
     if ours == "top_k":
         return max(0, int(value))  # −1 is no limit in vLLM, and any number below 1 in llama.cpp
     if ours == "temperature" and (value < 0 if program == "llama.cpp" else 0 <= value < 1e-5 and program == "vllm"):
