@@ -55,7 +55,8 @@ class Cause(Data):
 
     ``unseen`` are the steps between the last equal and the first different one that the dump lacks; the mistake may be
     in any of them. ``first`` is the step that differs. With the mistake, ``explained`` of the ``later`` steps that
-    differ are the same. ``others`` are mistakes that give all these numbers too.
+    differ are the same. ``others`` are mistakes that give all these numbers too. Of a long text, it was tried on the
+    first ``tokens`` (0: on all of it).
     """
 
     step: str
@@ -66,6 +67,7 @@ class Cause(Data):
     explained: int = 0
     later: int = 0
     others: tuple[str, ...] = ()
+    tokens: int = 0
 
     @property
     def in_words(self) -> str:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -239,9 +240,9 @@ class Walk:
             return
         if self.alignment.positions < len(first.encoding.tokens):
             return
-        if floor is None and self.unscaled is None:
-            first, dumped = self._beginning(first, dumped, at.place)
-        if at.theirs is None and dumped is self.sides[1]:
+        if floor is None and self.unscaled is None and self._explain_beginning(first, dumped, force):
+            return
+        if at.theirs is None:
             return
         try:
             trace = first.trace or record(first.model, first.encoding, force=force)
@@ -252,8 +253,6 @@ class Walk:
             trace = record(first.model, first.encoding, layers=(layer,), force=force)
         places = [place for place in self.places() if place[1] is None or place[1] in trace.recording.layers]
         evidence = Evidence(dumped, self.tolerance, places)
-        if dumped is not self.sides[1]:
-            at = _Differing(at.place, evidence.theirs(at.place, trace), at.unlike)
         if dumped.dump.passes and at.theirs is not None and not at.theirs.numel():
             step = next(step for step in self.steps if self._place(step.name) == at.place)
             evidence.start = max(start for start in starts_of(dumped.dump.passes) if start <= (step.begins or 0))
@@ -277,15 +276,28 @@ class Walk:
         self.follows = not causes
         self.causes = tuple(causes) if causes and (causes[0].found or not at.unlike) else ()
 
-    def _beginning(self, first: Side, dumped: DumpSide, place: StepKey) -> tuple[Side, DumpSide]:
-        """Both sides on the first tokens of a long text, with the first that differs: these do not depend on others."""
+    def _explain_beginning(self, first: Side, dumped: DumpSide, force: bool) -> bool:
+        """Find the causes on the first tokens of a long text, with the first that differs: they depend on no others.
+
+        False where none is found there.
+        """
         count, config = len(first.encoding.tokens), first.config
-        begins = next((step.begins or 0 for step in self.steps if self._place(step.name) == place), 0)
+        begins = min((step.begins or 0 for step in self.steps if step.differs(self.tolerance)), default=0)
         kept, turned = max(_ENOUGH, begins + _ENOUGH // 2), 0 < config.rope_switch < count
         if config.looks_ahead or turned or dumped.dump.passes or dumped.dump.shards or kept > 0.75 * count:
-            return first, dumped
+            return False
         cut = dumped.beginning(kept)
-        return (first, dumped) if cut is None else (Side(first.model, first.tokenizer, cut.encoding), cut)
+        if cut is None:
+            return False
+        with suppress(MemoryShortage):
+            trace = record(first.model, cut.encoding, force=force)
+            evidence = Evidence(cut, self.tolerance, self.places())
+            place = next((place for place in evidence.places if evidence.differs(place, trace)), None)
+            theirs = None if place is None else evidence.theirs(place, trace)
+            if place is not None and theirs is not None:
+                found = causes_of(trace, evidence, place, theirs, unseen_before(trace, evidence, place))
+                self.causes = tuple(replace(cause, tokens=kept) for cause in found if found[0].found)
+        return bool(self.causes)
 
     def _parts(self, step: Step, both: Both, layer: int | None) -> Iterator[_Pair]:
         """A step of both runs, whole; maps (H, Q, K) a few heads at a time."""

@@ -285,6 +285,7 @@ def _cause(report: Difference) -> Iterator[Block]:
         if one.found:
             rest = f" there, and in {one.explained:,} of {plural(one.later, 'later step')} that differ"
             words = f" at {one.step}: {one.in_words}; with that, A gives the numbers of B{rest * bool(one.later)}"
+            words += f", of the first {one.tokens:,} tokens" * bool(one.tokens)
             yield titled("then" if number else "cause", words, "good")
         elif number:
             yield titled("then", f" {one.first} differs, and nothing that was tried gives its numbers")

@@ -37,14 +37,27 @@ def compared(path: Path, monkeypatch: pytest.MonkeyPatch, from_token: int = 0) -
         return model.diff(None, open_dump(path)), lengths
 
 
-@pytest.mark.parametrize(("from_token", "length"), [(0, 256), (300, 428), (500, COUNT)])
+@pytest.mark.parametrize(("from_token", "lengths"), [(0, [256]), (300, [428, COUNT]), (500, [COUNT])])
 def test_causes_are_tried_on_the_first_tokens(
-    from_token: int, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    from_token: int, lengths: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, lengths = compared(tmp_path / "long.npz", monkeypatch, from_token)
+    """Where these say nothing, as of a norm that is another from some token on, all tokens are tried."""
+    found, recorded = compared(tmp_path / "long.npz", monkeypatch, from_token)
     assert found.first is not None
     assert (found.first.name, found.first.begins) == ("L0.norm2", from_token)
-    assert lengths == [length]
+    assert recorded == lengths
     assert found.cause is not None
-    assert found.cause.step == "L0.norm2"
-    assert from_token or found.cause.words.startswith("eps 0.5 instead of")
+    assert (found.cause.step, found.cause.found) == ("L0.norm2", not from_token)
+    if not from_token:
+        assert found.cause.words.startswith("eps 0.5 instead of")
+        assert (found.cause.tokens, found.follows) == (256, False)
+
+
+def test_a_short_text_is_tried_whole(tmp_path: Path) -> None:
+    model = asked(lively(config_of("llama, grouped")))
+    trace = model.trace("1 2 3 4 5")
+    wrong = {name: trace[name].numpy() for name in ("L0.norm1", "L0.q")}
+    np.savez(tmp_path / "short.npz", input_ids=np.array(trace.encoding.ids), **{**wrong, "L0.q": -wrong["L0.q"]})
+    cause = model.diff(None, open_dump(tmp_path / "short.npz")).cause
+    assert cause is not None
+    assert cause.tokens == 0
