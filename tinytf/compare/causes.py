@@ -296,11 +296,15 @@ def _furthest(
     run: Trace, evidence: Evidence, differing: StepKey, trial: _Trial, order: Mapping[StepKey, int]
 ) -> WrongTrace:
     """The run continued with a mistake, made in as many steps as explains most of those that follow."""
-    runs = [WrongTrace(run, _reaching(run, trial, scope, order)) for scope in _scopes(trial)]
     later = evidence.after(differing, order)
-    if len(runs) == 1:
-        return runs[0]
-    return max(runs, key=lambda one: sum(not evidence.differs(place, one) for place in later))
+
+    def right(scope: str) -> int:
+        one = WrongTrace(run, _reaching(run, trial, scope, order))  # which keeps all its steps, so one at a time
+        return sum(not evidence.differs(place, one) for place in later)
+
+    scopes = _scopes(trial)
+    scope = scopes[0] if len(scopes) == 1 else max(scopes, key=right)
+    return WrongTrace(run, _reaching(run, trial, scope, order))
 
 
 def _reaching(trace: Trace, trial: _Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:

@@ -110,7 +110,9 @@ class Difference(Report):
             grown = f"; what differs from {first.name} on is rounding until there"
             return f"{cause.first} is wrong: {cause.in_words}{grown}{self._next()}."
         why = f": {cause.in_words}" if cause is not None else ""
-        why = why or ": no step is wrong by itself, rounding adds up" * self.follows
+        if self.follows and self.floor is None:
+            rounding = f"rounding adds up, to {worst.relative:.0e} of a token's largest number at {worst.name}"
+            return f"No step is wrong by itself: {rounding}{self._next()}."
         if self.floor is not None and (bug := self.floor.bug) is not None:
             times = f"{bug.times:.3g} × as far off as the model's own in {self.floor.dtype}"
             return f"No rounding: {bug.name} is {times}{why}."

@@ -27,7 +27,8 @@ def test_a_fault_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, port in ports.SOUND.items() if port.model in _SMALL])
 def test_a_sound_port_has_no_difference(name: str) -> None:
-    assert ports.compared(ports.SOUND[name]).first is None
+    found = ports.compared(ports.SOUND[name])
+    assert found.first is None or found.follows  # rounding adds up, more or less of it by the processor
 
 
 _BUGS = [name for name, port in ports.BROKEN.items() if port.model in _SMALL and not ports.ROUNDED.search(name)]
@@ -75,7 +76,7 @@ def test_what_only_grows_from_rounding_is_no_fault() -> None:
     found = ports.compared(port)
     assert found.first is not None
     assert (found.follows, found.causes) == (True, ())
-    assert "no step is wrong by itself" in found.sentence
+    assert found.sentence.startswith("No step is wrong by itself: rounding adds up, to ")
 
 
 def test_a_second_fault_is_named_after_the_first() -> None:
