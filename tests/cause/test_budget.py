@@ -50,36 +50,36 @@ def test_each_tensor_costs_what_a_whole_run_with_it_costs(model: Transformer, fo
 
 
 def test_the_plan_is_within_the_budget_and_measured_as_a_whole(model: Transformer, found: Budget) -> None:
-    plan = {path: one.type for one in found.kept for path in one.paths}
+    plan = {path: one.kind for one in found.kept for path in one.paths}
     other, n_bytes = stored(model, plan)
     assert n_bytes == found.n_bytes <= found.limit
     assert found.measured.value == pytest.approx(apart(model, other)[0], abs=1e-6)
-    assert found.predicted == pytest.approx(sum(one.costs[one.type] for one in found.kept))
+    assert found.predicted == pytest.approx(sum(one.costs[one.kind] for one in found.kept))
     for uniform in found.uniform:
-        other, n_bytes = stored(model, dict.fromkeys(plan, uniform.type))
+        other, n_bytes = stored(model, dict.fromkeys(plan, uniform.kind))
         assert uniform.n_bytes == n_bytes
         assert uniform.kl.value == pytest.approx(apart(model, other)[0], abs=1e-6)
     largest = [uniform for uniform in found.uniform if uniform.n_bytes <= 14_000][-1]
     assert found.sentence == (
         f"The chosen types take {found.n_bytes / 1e6:.3g} of 0.014 MB, and change the predictions "
-        f"{percent(found.measured.value / largest.kl.value)} as much as {largest.type} everywhere would."
+        f"{percent(found.measured.value / largest.kl.value)} as much as {largest.kind} everywhere would."
     )
 
 
 def test_no_step_up_that_saves_anything_has_room_left(found: Budget) -> None:
-    assert len({one.type for one in found.kept}) > 1
+    assert len({one.kind for one in found.kept}) > 1
     left = found.limit - found.n_bytes
     for one in found.kept:
         for kind in TYPES:
             block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
             more = one.numbers // block * size - one.n_bytes
-            assert not (0 < more <= left and one.costs[kind] < one.costs[one.type])
+            assert not (0 < more <= left and one.costs[kind] < one.costs[one.kind])
 
 
 def test_the_options_give_every_tensor_its_type_and_no_other(found: Budget) -> None:
     lines = [option.split("=") for option in found.options]
     patterns = [(re.compile(pattern.lower()), gguf.GGMLQuantizationType[kind.upper()].name) for pattern, kind in lines]
-    planned = {one.name: [one.type] for one in found.kept}
+    planned = {one.name: [one.kind] for one in found.kept}
     depth, heads = 2, ("attn_q_norm", "attn_k_norm", "attn_norm", "ffn_norm", "attn_sinks", "ffn_gate_inp")
     others = [f"blk.{layer}.{name}.weight" for layer in range(depth) for name in heads]
     for name in (*planned, *others, "output_norm.weight", "token_embd_norm.weight"):

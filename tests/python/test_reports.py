@@ -53,6 +53,8 @@ def test_a_report_is_short_where_its_name_is_typed_and_whole_as_data(name: str, 
     data = json.loads(json.dumps(found.to_dict(), default=str))
     assert data["kind"] == KINDS[name].KIND
     assert set(data) > {"schema_version", "kind"}
+    if KINDS[name].events is Report.events:  # no member of an event hides what kind of event it is
+        assert {event["type"] for event in found.events()} <= {KINDS[name].KIND, *KINDS[name].EVENTS.values()}
 
 
 def test_what_types_see_is_what_there_is() -> None:

@@ -32,7 +32,7 @@ TYPES = ("Q4_0", "Q5_0", "Q8_0", "F16")
 
 @dataclass(frozen=True)
 class PlannedTensor(Data):
-    """One tensor of a file: its planned ``type``, which takes ``n_bytes``, and the KL that each type costs alone.
+    """One tensor of a file: ``kind``, its planned type, takes ``n_bytes``; ``costs`` is the KL of each type alone.
 
     ``name`` is its name in a GGUF file, if the architecture exists there; else the address of the parameter.
     """
@@ -40,16 +40,16 @@ class PlannedTensor(Data):
     name: str
     paths: tuple[str, ...]
     numbers: int
-    type: str
+    kind: str
     n_bytes: int
     costs: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Uniform(Data):
-    """All tensors in one type: the bytes, and the measured KL."""
+    """All tensors in one GGUF type, ``kind``: the bytes, and the measured KL."""
 
-    type: str
+    kind: str
     n_bytes: int
     kl: Estimate
 
@@ -85,7 +85,7 @@ class Budget(Report):
         for tensor in self.kept if self.is_named else ():
             name = tensor.name.removesuffix(".weight")
             block, dot, rest = name.removeprefix("blk.").partition(".")
-            numbers = layers.setdefault((rest if dot else name, tensor.type.lower()), [])
+            numbers = layers.setdefault((rest if dot else name, tensor.kind.lower()), [])
             numbers += [block] if dot else []
         depth = self.about.model.config.n_layers if self.about else 0
         options = []
@@ -102,7 +102,7 @@ class Budget(Report):
         if largest is None or largest.kl.value <= 0:
             return f"{found}."
         share = percent(self.measured.value / largest.kl.value)
-        return f"{found}, and change the predictions {share} as much as {largest.type} everywhere would."
+        return f"{found}, and change the predictions {share} as much as {largest.kind} everywhere would."
 
     def fields(self) -> dict[str, Any]:
         return {

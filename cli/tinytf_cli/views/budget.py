@@ -27,7 +27,7 @@ def budget(report: Budget, terminal: Terminal, display: BudgetDisplay) -> Iterat
     """The plan beside plans with one type for all tensors, the costliest tensors, and the options of llama-quantize."""
     yield from banner(model_of(report), report.about.text if report.about else None)
     yield Heading("types within the budget", f"KL in nats a token, mean of {plural(report.texts, 'text')}", "output")
-    uniform = [(Span(plan.type), plan.n_bytes, plan.kl) for plan in report.uniform]
+    uniform = [(Span(plan.kind), plan.n_bytes, plan.kl) for plan in report.uniform]
     plans = [(Span("this plan", "strong"), report.n_bytes, report.measured), *uniform]
     yield Table(
         [
@@ -46,17 +46,17 @@ def budget(report: Budget, terminal: Terminal, display: BudgetDisplay) -> Iterat
 
 def _costliest(report: Budget, display: BudgetDisplay) -> Iterator[Block]:
     """The tensors that would cost most in the smallest type."""
-    smallest = min(report.uniform, key=lambda uniform: uniform.n_bytes).type
+    smallest = min(report.uniform, key=lambda uniform: uniform.n_bytes).kind
     order = sorted(report.kept, key=lambda tensor: -tensor.costs[smallest])
     costliest = order[: most_rows(display.rows, _ROWS)]
     yield Heading("tensors", f"that cost most in {smallest}", "output")
     yield Table(
         [
             Column("", [Span(tensor.name, "strong") for tensor in costliest], said=""),
-            Column("type", [tensor.type for tensor in costliest]),
+            Column("type", [tensor.kind for tensor in costliest]),
             *(
                 Column(f"KL in {kind}", [Figure(tensor.costs[kind], "%.5f") for tensor in costliest], "right")
-                for kind in (uniform.type for uniform in report.uniform)
+                for kind in (uniform.kind for uniform in report.uniform)
             ),
         ]
     )
