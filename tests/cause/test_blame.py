@@ -12,9 +12,10 @@ from whole_runs import TEXTS, apart, near, with_tensor
 
 from tinytf.cause import restoring
 from tinytf.cause.blame import Blame
-from tinytf.cause.damage import Estimate, MeasuredText, estimates, expected
+from tinytf.cause.damage import MeasuredText, expected
 from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.errors import UsageError
+from tinytf.estimate import Estimate, estimates
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.table import table_of

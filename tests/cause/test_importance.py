@@ -11,8 +11,9 @@ from importance_files import old_format
 from torch import Tensor
 from whole_runs import TEXTS, near
 
-from tinytf.cause.importance import Importance, TensorImportance, rank_correlation
+from tinytf.cause.importance import Importance, TensorImportance
 from tinytf.errors import UsageError
+from tinytf.estimate import rank_correlation
 
 NAMES = {
     "llama, grouped": {

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.cause.damage import Damage, Estimate, MeasuredText, estimates
+from tinytf.cause.damage import Damage, MeasuredText
 from tinytf.cause.model_pair import Texts, addresses_by_path
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.errors import UsageError
+from tinytf.estimate import Estimate, estimates
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain

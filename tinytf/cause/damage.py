@@ -11,36 +11,9 @@ from torch import Tensor
 
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.model.transformer import Transformer
-from tinytf.report import Data
 
 _NUMBERS = 2**23  # logits that are in memory at a time
 _POSITIONS = 64  # positions whose reference is in memory at a time
-_RESAMPLED = 1000
-
-
-@dataclass(frozen=True)
-class Estimate(Data):
-    """A mean over the texts; ``low`` and ``high`` are its 95 % bootstrap interval, None for one text."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-def estimates(sums: Tensor, counts: Tensor, seed: int) -> list[Estimate]:
-    """The mean of each run over the counts of its texts: sums (N, R), counts (N,).
-
-    The interval resamples the texts with replacement (the percentile bootstrap, Efron 1979).
-    """
-    means = (sums.sum(0) / counts.sum()).tolist()
-    if len(sums) < 2 or not means:
-        return [Estimate(mean) for mean in means]
-    drawn = torch.randint(len(sums), (_RESAMPLED, len(sums)), generator=torch.Generator().manual_seed(seed))
-    weights = torch.zeros(_RESAMPLED, len(sums), dtype=sums.dtype)
-    weights.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=sums.dtype))
-    resampled_means = (weights @ sums) / (weights @ counts)[:, None]  # (resampled, R)
-    intervals = torch.quantile(resampled_means, torch.tensor([0.025, 0.975], dtype=sums.dtype), dim=0).T.tolist()
-    return [Estimate(mean, low, high) for mean, (low, high) in zip(means, intervals, strict=True)]
 
 
 @dataclass(frozen=True)

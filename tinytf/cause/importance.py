@@ -6,7 +6,7 @@ later layers make of the change; the damage does.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +20,7 @@ from tinytf.checkpoints.gguf.imatrix import Imatrix, read_imatrix
 from tinytf.checkpoints.table import FamilyTable, Stored, layer_of
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.estimate import rank_correlation
 from tinytf.fields import quoted
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data
@@ -27,7 +28,6 @@ from tinytf.text_model import TextModel
 
 AGREES, PARTLY = 0.7, 0.4
 """The rank correlations from which on an importance matrix agrees with the damage, and partly agrees."""
-_FEWEST = 3  # tensors that a rank correlation is given for
 _TOP = 100  # one input in so many is among the largest
 
 
@@ -124,20 +124,6 @@ def importance(
         )
     tensors.sort(key=lambda tensor: -math.inf if tensor.damage is None else tensor.damage, reverse=True)
     return Importance(found.datasets, found.chunks, found.chunk_size, tuple(tensors), tuple(without))
-
-
-def rank_correlation(first: Sequence[float | None], second: Sequence[float | None]) -> float | None:
-    """Spearman's rank correlation; None for fewer than three pairs, or where all of one side are equal."""
-    if len(first) < _FEWEST:
-        return None
-    correlation = float(torch.corrcoef(torch.stack([_ranks(first), _ranks(second)]))[0, 1])
-    return None if math.isnan(correlation) else correlation
-
-
-def _ranks(values: Sequence[float | None]) -> Tensor:
-    """The rank of each value from 1; equal values share the mean of their ranks."""
-    _, index, counts = torch.tensor(values, dtype=torch.float64).unique(return_inverse=True, return_counts=True)
-    return (counts.cumsum(0) - (counts - 1) / 2).double()[index]
 
 
 def _places(model: Transformer, found: Imatrix) -> dict[str, tuple[str, Stored]]:

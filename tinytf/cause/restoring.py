@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tinytf.cause.damage import Damage, Estimate, MeasuredText, estimates
+from tinytf.cause.damage import Damage, MeasuredText
 from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.swaps import Values, swapped
+from tinytf.estimate import Estimate, estimates
 from tinytf.model.transformer import evaluating
 from tinytf.report import Data, Progress, ignore_progress
 from tinytf.resume_log import ResumeLog, checksum

@@ -8,8 +8,8 @@ from statistics import median
 import numpy as np
 
 from tinytf.cause.blame import Blame
-from tinytf.cause.damage import Estimate
 from tinytf.cause.restoring import SHARES
+from tinytf.estimate import Estimate
 from tinytf.sentences import first_of
 from tinytf.steps.table import table_of
 from tinytf.text.printable import printable

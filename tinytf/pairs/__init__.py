@@ -1,0 +1,1 @@
+"""Pairs of prompts that differ in one respect, each with the answer that the difference decides."""
