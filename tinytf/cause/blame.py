@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.damage import Damage, MeasuredText, expected
-from tinytf.cause.importance import Importance, rank_correlation
+from tinytf.cause.importance import Importance
 from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
 from tinytf.compare.measures import moved_weights
-from tinytf.estimate import Estimate, estimates
+from tinytf.estimate import Estimate, estimates, rank_correlation
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.resume_log import ResumeLog, checksum
