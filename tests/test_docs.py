@@ -116,7 +116,7 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
         if promised:
             assert tuple(value.shape) == tuple(int(n) for n in promised[1].split(",")), line
             shapes += 1
-    assert shapes == 8
+    assert shapes == 9
 
 
 def test_the_port_of_the_docs_writes_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

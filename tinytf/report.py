@@ -9,10 +9,13 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tinytf.errors import UsageError
 from tinytf.short_repr import ShortRepr
 from tinytf.tables import Array, ColumnStyle, Sheet, of_arrays, of_records, records_in
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
     from torch import Tensor
 
     from tinytf.text.tokenizer import Encoding, Tokenizer
@@ -271,6 +274,37 @@ class Report(ShortRepr):
         first = [name for name in self.EVENTS if name != "tokens"] or list(self.EVENTS)
         path = self.TABLE or tuple(first[:1])
         return of_records(records_in(self.with_tokens(self.itemised()), path)) if path else None
+
+    def to_numpy(self) -> "dict[str, np.ndarray[Any, Any]]":
+        """Its tensors as numpy arrays by name, narrow floats as float32; if it has none, the columns of its table.
+
+        Raises UsageError for a report with neither.
+        """
+        if stored := self.stored():
+            return {array.name: array.numbers() for array in stored}
+        import numpy as np
+
+        table = self._table()
+        columns = dict(zip(table.columns, zip(*table.rows, strict=True), strict=True))
+        nested = {name for name, column in columns.items() if any(isinstance(value, list) for value in column)}
+        return {name: np.array(column, object if name in nested else None) for name, column in columns.items()}
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Its table, which ``--format csv`` writes, as a DataFrame.
+
+        Raises UsageError for a report without a table, and where pandas is not installed.
+        """
+        table = self._table()
+        try:
+            import pandas as pd
+        except ImportError:
+            raise UsageError("to_pandas needs pandas, which is not installed", "pip install pandas") from None
+        return pd.DataFrame(list(table.rows), columns=list(table.columns))
+
+    def _table(self) -> Sheet:
+        if (table := self.sheet()) is None:
+            raise UsageError(f"a report of kind {self.KIND} has no table", "to_dict() is its data")
+        return table
 
     def show(self) -> None:
         """Print the report as its command prints it. Raises UsageError for a report without a view."""

@@ -91,10 +91,14 @@ class Array:
         tensor = read()
         return ((*(() if count is None else (count,)), *tensor.shape), tensor.dtype)
 
-    def labelled(self, label: Label) -> tuple[Any, list[list[str]]]:
-        """Its numbers as a numpy array, narrow floats as float32, and the labels of each axis."""
+    def numbers(self) -> Any:
+        """Its numbers as a numpy array, narrow floats as float32."""
         tensor = self.read().detach().cpu()
-        numbers = (tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor).numpy()
+        return (tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor).numpy()
+
+    def labelled(self, label: Label) -> tuple[Any, list[list[str]]]:
+        """Its numbers, and the labels of each axis."""
+        numbers = self.numbers()
         sizes = zip(self.axes, numbers.shape, strict=True)
         return numbers, [[label(axis, at) for at in self.places.get(axis, range(size))] for axis, size in sizes]
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
@@ -23,6 +23,8 @@ from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
 from tinytf.trace.record import record, record_all
 from tinytf.trace.trace import Text, Trace
+
+AnyModel = TypeVar("AnyModel", bound="TextModel")
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,24 @@ def test_an_edited_head_gives_what_numpy_makes_of_its_new_weights(model: tinytf.
     assert found.exchanged == ("L1H2.weights",)
 
 
+def test_the_block_gets_the_model_itself(model: tinytf.Model) -> None:
+    with model.edited({"L1.ffn": 0.0}) as inside, model.ablated("L2H0") as both:
+        assert inside is both is model
+        continued = both.generate(SENTENCE, max_tokens=3)
+    assert continued == model.without(["L1.ffn", "L2H0"]).generate(SENTENCE, max_tokens=3)
+
+
+def test_steps_of_all_layers_are_stacked(model: tinytf.Model) -> None:
+    trace = model.trace(SENTENCE)
+    parts = trace.stack("embed.out", "L*.attn", "L*.ffn")
+    assert parts.shape == (9, 5, 128)
+    torch.testing.assert_close(parts.sum(0), trace["L3.out"])
+    assert torch.equal(trace.stack("L1.out")[0], trace["L1.out"])
+    assert torch.equal(trace.stack("L*H2.weights[-1]"), trace["L*H2.weights"][:, -1])
+    with pytest.raises(UsageError, match=r"one shape can be stacked, and these are \(4, 5, 32\) and \(5, 128\)"):
+        trace.stack("L*.out", "L0.q")
+
+
 def test_a_head_set_to_zero_is_the_head_ablated(model: tinytf.Model) -> None:
     expected = model.without("L1H2")
     for edit in (0.0, torch.zeros_like, lambda heads: heads.zero_()):

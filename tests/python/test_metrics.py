@@ -57,6 +57,23 @@ def test_versus_is_the_difference_of_two_logits(model: tinytf.Model) -> None:
     assert not found.grad["probs"].any()
 
 
+def test_a_metric_by_name_is_the_logit_or_the_lead_over_the_runner_up(model: tinytf.Model) -> None:
+    row = model.trace(SENTENCE).logits_at(-1)
+    (first, second), (best, next_best) = row.topk(2).indices.tolist(), row.topk(2).values.tolist()
+    lead = model.grad(SENTENCE, metric="logit_diff")
+    assert lead.loss == pytest.approx(best - next_best)
+    gradient = lead.grad["logits"][-1]
+    assert (float(gradient[first]), float(gradient[second])) == (1, -1)
+    other = model.grad(SENTENCE, metric="logit_diff", target="rug")
+    assert other.loss == pytest.approx(float(row[model.find_token("rug")]) - best)
+    logit = model.grad(SENTENCE, metric="logit", target="rug")
+    assert logit.loss == pytest.approx(float(row[model.find_token("rug")]))
+    name = "blocks.1.attention.v.weight"
+    rug = model.find_token("rug")
+    torch.testing.assert_close(logit.parameters[name], by_torch(model, lambda logits: logits[-1, rug], name)[1])
+    assert model.grad(SENTENCE, metric="loss", target="rug").loss == model.grad(SENTENCE, target="rug").loss
+
+
 def test_an_encoder_has_them_at_its_mask() -> None:
     model = tinytf.load("tiny-encoder")
     text = "the cat sat on the [MASK] ."
@@ -73,6 +90,9 @@ def test_an_encoder_has_them_at_its_mask() -> None:
         ({"metric": lambda logits: 3.0}, "one number that depends on the logits"),
         ({"metric": lambda logits: torch.zeros(())}, "one number that depends on the logits"),
         ({"metric": entropy, "versus": "mat"}, "takes no target, positions or versus"),
+        ({"metric": "logit_dif"}, "no metric 'logit_dif'"),
+        ({"metric": "loss", "versus": "mat"}, "the metric loss takes no versus"),
+        ({"metric": "logit", "versus": "mat"}, "the metric logit takes no versus"),
         ({"target": "mat", "versus": "mat"}, "target and versus are the same token"),
         ({"versus": "not one token"}, "versus"),
     ],

@@ -215,9 +215,88 @@ def saved(names: Names) -> None:
         assert torch.equal(names["saved"][name], names["trace"][name])
 
 
+def streams(names: Names) -> None:
+    close(names["streams"], np.stack([names["trace"][f"L{layer}.out"].numpy() for layer in range(4)]))
+
+
+def as_table(names: Names) -> None:
+    table, parts = names["table"], names["attributed"].parts
+    assert list(table["part"]) == [part.name for part in parts]
+    close(table["value"], [part.value for part in parts])
+    close(names["arrays"]["parts"], table["value"])
+    assert names["arrays"]["heads"].shape == (4, 4)
+
+
+def gradients_of_a_lead(names: Names) -> None:
+    model = names["model"]
+    mat, rug = model.find_token("mat"), model.find_token("rug")
+    stream = names["trace"]["L3.out"].clone().requires_grad_()
+    row = model.transformer.unembed(model.transformer.final_norm(stream))[-1]
+    (expected,) = torch.autograd.grad(row[mat] - row[rug], stream)
+    close(names["at_layers"][3], expected)
+    assert names["difference"].loss == pytest.approx(float((row[mat] - row[rug]).detach()), abs=1e-4)
+
+
+def run_on(names: Names, stream: Tensor, first: int) -> Tensor:
+    """Logits (T, V) of the blocks from ``first`` on, for a stream (T, C)."""
+    transformer = names["model"].transformer
+    with torch.no_grad():
+        x = stream[None]
+        for block in transformer.blocks[first:]:
+            x = block(x, 0, None, None, None)
+        return transformer.unembed(transformer.final_norm(x))[0]
+
+
+def swapped(names: Names) -> None:
+    close(names["swapped"]["logits"], run_on(names, names["source"]["L1.out"], 2))
+
+
+def skipped(names: Names) -> None:
+    close(names["skipped"]["logits"], run_on(names, names["trace"]["L1.out"], 3))
+
+
+def frozen(names: Names) -> None:
+    patched, source = names["values_alone"], names["source"]
+    for layer in range(4):
+        by_hand = source[f"L{layer}.weights"] @ patched[f"L{layer}.v"]
+        close(patched[f"L{layer}.head_out"], by_hand, 1e-5)
+    assert not torch.equal(patched["L3.v"], source["L3.v"])
+
+
+def torch_hook(names: Names) -> None:
+    (seen,) = names["seen"]
+    close(seen[0].unflatten(-1, (4, 32)).transpose(0, 1).detach(), names["trace"]["L1.q"])
+
+
+def strongest(names: Names) -> None:
+    model, trace = names["model"].transformer, names["trace"]
+    with torch.no_grad():
+        back = trace["L3.ffn.act"] @ model.blocks[3].ffn.down.weight.T
+    close(back, trace["L3.ffn"])
+    assert names["strongest"].indices[0] == trace["L3.ffn.act"][-1].abs().argmax()
+    assert f"L3.{int(names['strongest'].indices[0])}" in str(names["neurons"].to_dict())
+
+
+def streamed(names: Names) -> None:
+    ids = names["ids"].tolist()
+    for step, shares in zip(names["steps"], names["probabilities"], strict=True):
+        close(shares, plain_logits(names, ids)[-1].double().softmax(-1).topk(5).values, 1e-5)
+        ids += names["model"].tokenizer.encode(step.text).ids
+
+
+def at_mean(names: Names) -> None:
+    model, texts = names["model"], ["The dog ran to the park.", "A bird sings in the tree."]
+    mean = torch.cat([trace["L1H2.head_out"] for trace in model.traces(texts)]).mean(0)
+    with model.edited({"L1H2.head_out": lambda value: mean.expand_as(value)}):
+        after = model.trace(names["text"]).logits_at(-1).double().log_softmax(-1)
+    before = plain_logits(names)[-1].double().log_softmax(-1)
+    assert names["at_mean"].effect.kl == pytest.approx(float((before.exp() * (before - after)).sum()), abs=1e-5)
+
+
 CHECKS: tuple[Callable[[Names], None], ...] = (
     loaded, cached, strings, pattern, heat_map, most_probable, losses, decomposed, lens, attributed, patched, ablated,
-    edited, generated, induction, batch, gradients, weights, beside_transformers, saved,
+    edited, generated, induction, batch, gradients, weights, beside_transformers, saved, streams, as_table,
+    gradients_of_a_lead, swapped, skipped, frozen, torch_hook, strongest, streamed, at_mean,
 )  # fmt: skip
 
 
@@ -226,7 +305,7 @@ def test_a_cell_gives_what_torch_or_numpy_gives(check: Callable[[Names], None], 
     check(names)
 
 
-def test_every_cell_says_how_transformer_lens_spells_it() -> None:
-    assert [int(number) for number, _, _ in CELLS] == list(range(1, 21))
+def test_every_cell_says_how_transformer_lens_and_nnsight_spell_it() -> None:
+    assert [int(number) for number, _, _ in CELLS] == list(range(1, 31))
     assert len(CHECKS) == len(CELLS) == PAGE.count("```python")
-    assert all(code.startswith("# TransformerLens: ") for _, _, code in CELLS)
+    assert all(re.match(r"# TransformerLens: .+\n# nnsight: .+\n", code) for _, _, code in CELLS)

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from answers import ANSWERS, TEXT
 
 import tinytf
 from tinytf.checkpoints.huggingface.export import Exported
+from tinytf.errors import UsageError
 from tinytf.report import Report
 
 
@@ -55,6 +57,23 @@ def test_a_report_is_short_where_its_name_is_typed_and_whole_as_data(name: str, 
     assert set(data) > {"schema_version", "kind"}
     if KINDS[name].events is Report.events:  # no member of an event hides what kind of event it is
         assert {event["type"] for event in found.events()} <= {KINDS[name].KIND, *KINDS[name].EVENTS.values()}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_report_as_a_data_frame_is_its_table_and_as_arrays_its_tensors(name: str, model: tinytf.Model) -> None:
+    found = ANSWERS[name](model)
+    table = found.sheet()
+    if table is None:
+        with pytest.raises(UsageError, match=f"kind {found.KIND} has no table"):
+            found.to_pandas()
+        return
+    frame = found.to_pandas()
+    assert list(frame.columns) == list(table.columns)
+    assert len(frame) == len(list(table.rows))
+    arrays, tensors = found.to_numpy(), found.tensors()
+    assert set(arrays) == (set(tensors) or set(table.columns))
+    for key, tensor in tensors.items():
+        np.testing.assert_array_equal(arrays[key], tensor.detach().numpy())
 
 
 def test_what_types_see_is_what_there_is() -> None:

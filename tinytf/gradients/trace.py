@@ -14,6 +14,7 @@ from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
 from tinytf.report import About
 from tinytf.short_repr import brief
@@ -26,6 +27,8 @@ from tinytf.trace.trace import Recording, Trace
 
 Metric = Callable[[Tensor], Tensor]
 """A function of the logits (T, V) that returns one number."""
+METRICS = ("loss", "logit", "logit_diff")
+"""The numbers that ``grad`` takes by name."""
 
 
 class Gradients(Trace):
@@ -88,18 +91,22 @@ def grad(
     target: str | None = None,
     positions: str | None = None,
     versus: str | None = None,
-    metric: Metric | None = None,
+    metric: Metric | str | None = None,
     truncate: bool = False,
     force: bool = False,
 ) -> GradientTrace:
     """Record ``text`` and the backward pass of the loss that ``choose_targets`` reads from the words.
 
-    The trace has every gradient at its address: ``trace.grad["L3H5.weights"]``. With another token as ``versus``, the
-    gradients are of the logit of the ``target`` (by default the predicted token) less that of ``versus``; with a
-    ``metric``, of the number that this function computes from the logits (T, V). Raises UsageError for words that name
-    no target, for a metric beside other options, and like ``record_gradients``.
+    The trace has every gradient at its address: ``trace.grad["L3H5.weights"]``. ``metric`` is one of METRICS, or a
+    function of the logits (T, V). ``logit`` is that of the ``target``, by default the predicted token; ``logit_diff``
+    its logit less that of ``versus``, by default the most probable other token. With a ``versus`` it is the default.
+
+    Raises UsageError for words that name no target, for an unknown metric, for a function beside other options, and
+    like ``record_gradients``.
     """
-    if metric is not None:
+    if isinstance(metric, str) and metric not in METRICS:
+        raise UsageError(f"there is no metric {metric!r}", did_you_mean(metric, METRICS))
+    if callable(metric):
         if (target, positions, versus) != (None, None, None):
             raise UsageError(
                 "a metric reads all logits, and takes no target, positions or versus", "drop the metric or the others"
@@ -109,29 +116,40 @@ def grad(
         return trace
     model.transformer.require_choice("there is no loss and no gradient")
     encoding = model.encode(text, truncate=truncate)
-    if versus is not None and target is None:
+    if metric == "logit" and versus is not None:
+        raise UsageError("the metric logit takes no versus", "logit_diff does")
+    metric = metric or ("loss" if versus is None else "logit_diff")
+    if metric == "loss" and versus is not None:
+        raise UsageError("the metric loss takes no versus", "logit_diff does")
+    if metric != "loss" and (target is None or (metric == "logit_diff" and versus is None)):
         forward = model.trace_of(encoding)
-        target = f"#{int(forward.logits_at(forward.recording.logit_rows[-1]).argmax())}"
+        first, second = forward.logits_at(forward.recording.logit_rows[-1]).topk(2).indices.tolist()
+        target = f"#{first}" if target is None else target
+        if metric == "logit_diff" and versus is None:
+            versus = f"#{second if model.find_outcome(target) == first else first}"
     if model.config.labels:
         targets = _classes(model, encoding, model.optional_outcome(target, "--target"), positions)
     else:
         encoding, targets = choose_targets(
             model.tokenizer, encoding, causal=model.config.causal, target=target, positions=positions
         )
-    against = targets if versus is None else _lead(targets, model.find_outcome(versus, "--versus"))
+    against: Targets | Metric = targets
+    if metric != "loss":
+        against = _lead(targets, None if versus is None else model.find_outcome(versus, "--versus"))
     trace = record_gradients(model.transformer, encoding, against, force=force)
     trace.about = About(model, encoding)
     return trace
 
 
-def _lead(targets: Targets, other: int) -> Metric:
-    """The mean, over the targets, of the target's logit less that of another outcome."""
+def _lead(targets: Targets, other: int | None) -> Metric:
+    """The mean, over the targets, of the target's logit, less that of another outcome if there is one."""
     if other in targets.ids:
         raise UsageError("target and versus are the same token, so there is no difference", "name two tokens")
 
     def lead(logits: Tensor) -> Tensor:
         rows = logits[list(targets.positions)].double()  # (N, V)
-        return (rows[range(len(targets.ids)), list(targets.ids)] - rows[:, other]).mean()
+        logit = rows[range(len(targets.ids)), list(targets.ids)]
+        return (logit if other is None else logit - rows[:, other]).mean()
 
     return lead
 

@@ -6,7 +6,7 @@ Little is recorded (``record.py``); the rest is derived on first use, by the fun
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -254,6 +254,30 @@ class Trace:
             tensor, axes = self._uncut(parsed, layer)
             tensors.append(self._cell(tensor, parsed, axes))
         return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
+
+    def stack(self, *addresses: str) -> Tensor:
+        """The tensors at some addresses as one with a leading axis, one entry for each layer that an address names.
+
+        ``trace.stack("embed.out", "L*.attn", "L*.ffn")`` is (1 + 2·layers, T, C). Layers without the step are left out.
+        Raises AddressError like indexing, and UsageError for steps of several shapes.
+        """
+        tensors = [self[one] for address in addresses for one in self._each_layer(address)]
+        shapes = {tuple(tensor.shape) for tensor in tensors}
+        if len(shapes) != 1:
+            sizes = " and ".join(map(str, sorted(shapes))) or "none"
+            raise UsageError(
+                f"only tensors of one shape can be stacked, and these are {sizes}", "stack fewer addresses"
+            )
+        return torch.stack(tensors)
+
+    def _each_layer(self, text: str) -> Iterator[Address | ParameterAddress]:
+        """The address in each of its layers alone, where they have the step."""
+        parsed = parse_any(text, self.steps)
+        if isinstance(parsed, Address) and parsed.layers is not None and parsed.step is not None:
+            layers = [layer for layer in parsed.layers if self.steps.has(parsed.step.name, layer)]
+            yield from (replace(parsed, layers=(layer,)) for layer in layers)
+        else:
+            yield parsed
 
     def _uncut(self, address: Address, layer: int | None) -> tuple[Tensor, Sequence[str]]:
         """The tensor of an address in one layer before its cell is applied, and its axes.

@@ -1,11 +1,11 @@
 """Ablation: the prediction without some parts of the model, each alone or all together."""
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,11 +40,10 @@ from tinytf.report import About, Progress, Report, Verified, ignore_progress
 from tinytf.sentences import changed, listed
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
-from tinytf.text_model import TextModel
+from tinytf.text_model import AnyModel, TextModel
 from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Text, Trace
 
-AnyModel = TypeVar("AnyModel", bound=TextModel)
 SWEEPS = ("heads", "experts", "ffn", "layers")
 _ABLATED = {**{what: what for what in SWEEPS}, "ffn": "feed-forwards"}
 
@@ -309,16 +308,18 @@ def ablation_sweep(
     )
 
 
+@contextmanager
 def ablated(
-    model: TextModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
-) -> AbstractContextManager[None]:
-    """Ablate the steps of ``at`` for every text that runs inside the ``with`` block.
+    model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
+) -> Iterator[AnyModel]:
+    """Ablate the steps of ``at`` for every text that runs inside the ``with`` block, which gets the model.
 
     This holds for forward passes, traces and generation; ``how`` is ``zero`` or ``mean``. Raises the errors of
     ``ablate``.
     """
     interventions, _ = _interventions(model, at, how, reference)
-    return intervening(model.transformer, interventions)
+    with intervening(model.transformer, interventions):
+        yield model
 
 
 def without(

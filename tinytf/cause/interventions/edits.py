@@ -18,7 +18,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.short_repr import brief
 from tinytf.steps.table import StepTable, table_of
-from tinytf.text_model import TextModel
+from tinytf.text_model import AnyModel
 from tinytf.trace.address import Address, parse_tensor
 from tinytf.trace.hooks import module_of
 from tinytf.trace.lens_names import Lens
@@ -27,8 +27,8 @@ Edit = Callable[[Tensor], "Tensor | float | None"] | Tensor | float
 """A function that returns another tensor for a step's, or changes it in place; or the replacement itself."""
 
 
-def edited(model: TextModel, edits: Mapping[str, Edit]) -> AbstractContextManager[None]:
-    """Edit steps of the model by functions, for every text that runs inside the ``with`` block.
+def edited(model: AnyModel, edits: Mapping[str, Edit]) -> AbstractContextManager[AnyModel]:
+    """Edit steps of the model by functions, for every text that runs inside the ``with`` block, which gets the model.
 
     ``edits`` maps addresses to functions. Each takes the tensor as a trace has it, such as (T, T) for ``L1H2.weights``,
     and returns a tensor of that shape or a number, or changes its argument in place. A tensor or a number replaces the
@@ -44,7 +44,7 @@ def edited(model: TextModel, edits: Mapping[str, Edit]) -> AbstractContextManage
             f"edits are functions by address, and this is {brief(edits)}", 'pass a dict, such as {"L1.weights": f}'
         )
     edits_at = [(_parse_target(text, table), edit) for text, edit in edits.items()]
-    return _edited(model.transformer, [(address, _in_our_axes(address.lens, edit)) for address, edit in edits_at])
+    return _edited(model, [(address, _in_our_axes(address.lens, edit)) for address, edit in edits_at])
 
 
 def _parse_target(text: str, table: StepTable) -> Address:
@@ -95,13 +95,14 @@ def _can_edit(step: Step) -> bool:
 
 
 @contextmanager
-def _edited(model: Transformer, edits_at: list[tuple[Address, Edit]]) -> Iterator[None]:
+def _edited(model: AnyModel, edits_at: list[tuple[Address, Edit]]) -> Iterator[AnyModel]:
+    transformer = model.transformer
     with ExitStack() as stack:
         for name in ("exchanged", "edited"):
-            stack.callback(setattr, model, name, getattr(model, name))
-        for handle in hook_edits(model, edits_at):
+            stack.callback(setattr, transformer, name, getattr(transformer, name))
+        for handle in hook_edits(transformer, edits_at):
             stack.callback(handle.remove)
-        yield
+        yield model
 
 
 def hook_edits(model: Transformer, edits_at: Iterable[tuple[Address, Edit]]) -> Iterator[RemovableHandle]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,12 +20,11 @@ from tinytf.steps.operations import Sight
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.text.words import NUMBERS, AxisNames, as_slice, find_index, is_selection
-from tinytf.text_model import TextModel
+from tinytf.text_model import AnyModel, TextModel
 from tinytf.trace.address import Address, parse_numbers, span
 from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.trace import Text, Trace, is_masked
 
-AnyModel = TypeVar("AnyModel", bound=TextModel)
 _DIVISOR = re.compile(rf"(?:L({NUMBERS})\.)?(?:√d(?:_head)?|scale)")
 _DIVISOR_SETTING = "attention_divisor"
 

@@ -17,7 +17,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Progress, ignore_progress
 from tinytf.text.tokenizer import Encoding
-from tinytf.text_model import TextModel
+from tinytf.text_model import TextModel, require_text_list
 from tinytf.trace.record import record
 
 ABLATIONS = ("zero", "mean", "resample")
@@ -43,12 +43,15 @@ class Reference:
         return f"{texts}, {self.n_tokens:,} tokens of {self.name}"
 
 
-def reference(model: TextModel, file: str | Path | None = None) -> Reference:
-    """Texts for means and for drawing another text, from ``file`` or from the model's own corpus.
+def reference(model: TextModel, texts: str | Path | Sequence[str] | None = None) -> Reference:
+    """Texts for means and for drawing another text: a list, those of a file, or by default the model's own corpus.
 
     Raises UsageError if there is neither, and for a file that is not text.
     """
     encode = partial(model.encode, truncate=True)
+    if not isinstance(texts, str | Path | None):
+        return reference_of("the list", require_text_list(texts), encode)
+    file = texts
     if file is not None:
         return read_reference(Path(file), str(file), encode)
     if model.corpus is None:
