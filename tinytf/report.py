@@ -286,7 +286,7 @@ class Report(ShortRepr):
 
         table = self._table()
         columns = dict(zip(table.columns, zip(*table.rows, strict=True), strict=True))
-        nested = {name for name, column in columns.items() if any(isinstance(value, list) for value in column)}
+        nested = {name for name, column in columns.items() if any(isinstance(value, list | tuple) for value in column)}
         return {name: np.array(column, object if name in nested else None) for name, column in columns.items()}
 
     def to_pandas(self) -> "pd.DataFrame":

@@ -17,7 +17,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Progress, ignore_progress
 from tinytf.text.tokenizer import Encoding
-from tinytf.text_model import TextModel, require_text_list
+from tinytf.text_model import TextModel
 from tinytf.trace.record import record
 
 ABLATIONS = ("zero", "mean", "resample")
@@ -50,7 +50,7 @@ def reference(model: TextModel, texts: str | Path | Sequence[str] | None = None)
     """
     encode = partial(model.encode, truncate=True)
     if not isinstance(texts, str | Path | None):
-        return reference_of("the list", require_text_list(texts), encode)
+        return reference_of("the list", texts, encode)
     file = texts
     if file is not None:
         return read_reference(Path(file), str(file), encode)
