@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut as LeftOut
     from tinytf.cause.interventions.ablation import Ablation as Ablation
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
+    from tinytf.cause.interventions.attribution_over_pairs import EstimatedPairs as EstimatedPairs
+    from tinytf.cause.interventions.attribution_patching import EstimatedSweep as EstimatedSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
     from tinytf.certification.card import Card as Card
@@ -138,6 +140,8 @@ _LAZY = {
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
     "Parameters": "tinytf.look.parameters",
+    "EstimatedPairs": "tinytf.cause.interventions.attribution_over_pairs",
+    "EstimatedSweep": "tinytf.cause.interventions.attribution_patching",
     "PatchSweep": "tinytf.cause.interventions.patching",
     "Patched": "tinytf.cause.interventions.patching",
     "Positions": "tinytf.look.positions",

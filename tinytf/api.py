@@ -21,6 +21,8 @@ with imported_when_called(__name__):  # all of them at once would make every com
         ablation_sweep,
         edited,
         patch,
+        patch_estimate,
+        patch_estimate_pairs,
         patch_sweep,
         reference,
         with_numbers,
@@ -109,6 +111,8 @@ class Model(TextModel):
     with_numbers = with_numbers
     compare_without = compare_without
     patch = patch
+    patch_estimate = patch_estimate
+    patch_estimate_pairs = patch_estimate_pairs
     patch_sweep = patch_sweep
 
     stream = stream

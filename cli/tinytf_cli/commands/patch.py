@@ -1,7 +1,8 @@
 """``tinytf patch``: a corrupt text, run with activations from a clean one."""
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,13 +12,16 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 
+if TYPE_CHECKING:
+    from tinytf.cause.interventions import PatchSweep
+
 
 @dataclass(frozen=True)
 class Options:
     """The options of this command alone."""
 
     chat: ChatOptions
-    clean: str = argument()
+    clean: str | None = argument(required=False)
     corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
     answer: str | None = option(
@@ -27,19 +31,38 @@ class Options:
         metavar="B", help="The corrupt text's token: a word or #ID.  [default: the token predicted for it]"
     )
     sweep: str | None = option(
-        type=click.Choice(["residual", "heads", "attn", "ffn"]),
-        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, or heads.  "
+        type=click.Choice(["residual", "heads", "attn", "ffn", "neurons"]),
+        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, heads, or neurons.  "
         "[default: residual]",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Patch only this: L3H5, L3E5, L2.attn, L2.ffn, L2.in. Repeatable, to patch several together.",
+        help="Patch only this: L3H5, L3H5.q, L3.17, L2.attn, L2.ffn, L2.in. Repeatable, to patch several together.",
     )  # fmt: skip
     places: tuple[str, ...] = option(
         "--position",
         multiple=True,
         metavar="TOKEN",
-        help="With --at: patch only at this token, by text or number. Repeatable.",
+        help="With --at, or a sweep of heads or neurons: patch only at this token, by text or number. Repeatable.",
+    )
+    estimate: str | None = option(
+        type=click.Choice(["gradient", "integrated"]),
+        help="Estimate a sweep from gradients, without a run for each patch: at the corrupt run, or averaged over the "
+        "line between both texts.",
+    )  # fmt: skip
+    steps: int | None = option(
+        type=click.IntRange(1), help="With --estimate integrated: points of the line.  [default: 10]"
+    )
+    beside: str | None = option(
+        type=click.Choice(["exact"]), help="With --estimate: run exact patching too, and compare."
+    )
+    pairs: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="With --estimate: the mean over a table of pairs, with columns clean, corrupt, answer and versus, instead "
+        "of CLEAN and CORRUPT.",
+    )  # fmt: skip
+    where: tuple[str, ...] = option(
+        multiple=True, metavar="COLUMN=VALUE", help="With --pairs: only rows with this value. Repeatable."
     )
     top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
     force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
@@ -59,10 +82,21 @@ def patch(
 
     if options.addresses and options.sweep is not None:
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
-    if options.places and not options.addresses:
-        raise UsageError("--position goes with --at", "a sweep is over every position")
-    resume = resume_options.checked_file("a sweep" if options.addresses else "")
-    words = with_session_text((options.clean,), 2) if options.corrupt is None else (options.clean, options.corrupt)
+    if options.places and not options.addresses and options.sweep not in ("heads", "neurons"):
+        raise UsageError("--position goes with --at, and with sweeps of heads or neurons", "others are over positions")
+    if options.addresses and options.estimate is not None:
+        raise UsageError("--estimate goes with a sweep", "such as --sweep heads")
+    if options.estimate is None and (options.steps is not None or options.beside is not None):
+        raise UsageError("--steps and --beside go with --estimate", "such as --estimate integrated")
+    if options.estimate == "gradient" and options.steps is not None:
+        raise UsageError("--steps goes with --estimate integrated", "one gradient has one point")
+    needs = "a sweep" if options.addresses else "--beside exact" if options.estimate and not options.beside else ""
+    resume = resume_options.checked_file(needs)
+    if options.pairs is not None:
+        return _over_pairs(options, options.pairs, fold, model_options, output)
+    if options.where:
+        raise UsageError("--where goes with --pairs", "it chooses rows of the table")
+    words = with_session_text(tuple(text for text in (options.clean, options.corrupt) if text is not None), 2)
     if len(words) != 2:
         raise UsageError("CORRUPT, the text to patch, is missing", 'tinytf patch "The cat sat" "The dog sat"')
     texts = options.chat.read_each(words)
@@ -92,14 +126,43 @@ def patch(
             output.note(line)
         raise
     clean, corrupt = (model.trace(text, truncate=options.truncate, force=options.force) for text in texts)
+    positions = [position for words in options.places for position in corrupt.positions(words)] or None
     if options.addresses:
-        positions = [position for words in options.places for position in corrupt.positions(words)] or None
         report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)
         output.draw(report)
         return 0 if report.holds else 1
+    settings: dict[str, Any] = {"positions": positions, "resume": resume, **tokens}
+    sweep: PatchSweep
     with progress_line(output.stderr, "patches:") as on_progress:
-        sweep = model.patch_sweep(
-            clean, corrupt, options.sweep or "residual", resume=resume, on_progress=on_progress, **tokens
-        )
+        over = options.sweep or "residual"
+        if options.estimate is None:
+            sweep = model.patch_sweep(clean, corrupt, over, on_progress=on_progress, **settings)
+        else:
+            settings |= {"how": options.estimate, "exact": options.beside is not None}
+            settings |= {} if options.steps is None else {"steps": options.steps}
+            sweep = model.patch_estimate(clean, corrupt, over, on_progress=on_progress, **settings)
     output.draw(sweep, PatchSweepDisplay(options.top or 8, fold.all))
     return 0 if sweep.holds else 1
+
+
+def _over_pairs(options: Options, file: Path, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
+    """Estimate the effects over the pairs of a table."""
+    from tinytf.pairs.pair import PairSet
+    from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.patch import PatchSweepDisplay
+
+    if options.estimate is None:
+        raise UsageError("--pairs goes with --estimate", "such as --estimate gradient")
+    taken = ("pairs", "where", "sweep", "estimate", "steps", "beside", "top")
+    require_only(taken, (Options, ResumeOptions), "--pairs")
+    if options.clean is not None:
+        raise UsageError("--pairs has the texts already", "leave out CLEAN and CORRUPT")
+    model, pairs = model_options.open(), PairSet.read(file).where(options.where)
+    settings: dict[str, Any] = {} if options.steps is None else {"steps": options.steps}
+    with progress_line(output.stderr, "pairs:") as on_progress:
+        report = model.patch_estimate_pairs(
+            pairs, options.sweep or "heads", how=options.estimate, exact=options.beside is not None,
+            seed=model_options.seed, on_progress=on_progress, **settings,
+        )  # fmt: skip
+    output.draw(report, PatchSweepDisplay(options.top or 8, fold.all))
+    return 0

@@ -1,6 +1,8 @@
 """Interventions: take parts of a model out, or replace them by their values in another run."""
 
 from tinytf.cause.interventions.ablation import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
+from tinytf.cause.interventions.attribution_over_pairs import EstimatedPairs, patch_estimate_pairs
+from tinytf.cause.interventions.attribution_patching import EstimatedSweep, patch_estimate
 from tinytf.cause.interventions.edits import edited
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
 from tinytf.cause.interventions.numbers import Target, assignment, number_at, number_before, with_numbers
@@ -14,6 +16,8 @@ __all__ = [
     "Choice",
     "Contrast",
     "Effect",
+    "EstimatedPairs",
+    "EstimatedSweep",
     "HookPoint",
     "Intervention",
     "PatchSweep",
@@ -32,6 +36,8 @@ __all__ = [
     "number_at",
     "number_before",
     "patch",
+    "patch_estimate",
+    "patch_estimate_pairs",
     "patch_sweep",
     "reference",
     "reference_of",

@@ -122,6 +122,13 @@ class PatchSweep(PatchedRun):
         """The address of a patch of heads or units."""
         return f"L{layer}H{column}" if self.what == "heads" else f"L{layer}.{column}"
 
+    def clean_site(self, layer: int, column: int) -> str:
+        """A patch in words, such as ``L3 of the clean run at 4 ·cat``."""
+        if self.what in COLUMNS:
+            return f"{self.site(layer, column)} of the clean run"
+        tokens = self.texts[0].tokens
+        return f"L{layer} of the clean run at {column}{f' {tokens[column].shown}' if column < len(tokens) else ''}"
+
     def in_a_sentence(self) -> str:
         """Where the lead is brought back: up to which layer where the texts differ, and from which at the prediction.
 
@@ -130,16 +137,15 @@ class PatchSweep(PatchedRun):
         if self.interrupted or not self.measured:
             return ""
         half, (layer, at, most) = self.recovered >= 0.5, self.strongest(1)[0]
+        strongest = f"{self.clean_site(layer, at)} moves {self.lead} most: it brings back {percent(most)}."
         if self.what in COLUMNS:
-            site = self.site(layer, at)
-            return f"{site} of the clean run moves {self.lead} most: it brings back {percent(most)}."
+            return strongest
         start, end = self.first, self.contrast.position
         held, reached = half[:, start].tolist(), from_where_on(half[:, end].tolist())
         until = held.index(False) if False in held else len(held)
         tokens = self.texts[0].tokens
         if self.what != "residual" or start == end or not until or reached is None:
-            where = f"{at} {tokens[at].shown}" if at < len(tokens) else str(at)
-            return f"L{layer} of the clean run at {where} moves {self.lead} most: it brings back {percent(most)}."
+            return strongest
         moved = f"at {tokens[start].shown} up to L{until - 1} and at {tokens[end].shown} from L{reached} on"
         return f"What decides {self.lead} is {moved}: patched there, at least half of it comes back."
 
@@ -268,28 +274,36 @@ def patch_sweep(
     """
     source, target, followed = runs_of(model, clean, corrupt, answer, versus)
     grid = grid_of(source, target, over, positions)
-    rows: dict[str, Interventions] = {
-        grid.name(*place): (grid.intervention(source, *place),) for place in grid.places()
-    }
-    moved, check = sweep(
-        target, rows, followed.position, followed.of, lambda difference: abs(difference - followed.corrupt),
-        on_progress, resume=resume, subject=["patch", followed.answer, followed.versus], from_data=float,
-    )  # fmt: skip
-    differences = torch.full((len(grid.widths), grid.width), math.nan, dtype=torch.float64)
-    differences[[width > 0 for width in grid.widths], : grid.first] = followed.corrupt
-    for place, value in zip(grid.places(), moved, strict=True):
-        differences[place] = math.nan if value is None else value
+    differences, check = exact_sweep(source, target, followed, grid, resume, on_progress)
     return PatchSweep(
         contrast=followed,
         checks=(*_verify_extremes(source, target, followed.position), check),
         texts=(source.encoding, target.encoding),
         what=over,
         differences=differences,
-        patches=len(rows) + grid.first * sum(width > 0 for width in grid.widths),
+        patches=grid.sites,
         first=grid.first,
         positions=grid.positions,
         about=About(model),
     )
+
+
+def exact_sweep(
+    clean: Trace, corrupt: Trace, followed: Contrast, grid: Grid, resume: Path | None, on_progress: Progress
+) -> tuple[Tensor, Verified]:
+    """The logit differences (layers, columns) with each site of a grid patched alone; NaN where nothing was run.
+
+    ``Verified`` is the check of ``sweep``.
+    """
+    rows: dict[str, Interventions] = {grid.name(*place): (grid.intervention(clean, *place),) for place in grid.places()}
+    moved, check = sweep(
+        corrupt, rows, followed.position, followed.of, lambda difference: abs(difference - followed.corrupt),
+        on_progress, resume=resume, subject=["patch", followed.answer, followed.versus], from_data=float,
+    )  # fmt: skip
+    differences = grid.filled(followed.corrupt)
+    for place, value in zip(grid.places(), moved, strict=True):
+        differences[place] = math.nan if value is None else value
+    return differences, check
 
 
 def grid_of(clean: Trace, corrupt: Trace, over: str, positions: Sequence[int] | None) -> Grid:
