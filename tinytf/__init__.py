@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.attribution_patching import EstimatedSweep as EstimatedSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
+    from tinytf.cause.interventions.path_patching import PathPatched as PathPatched
+    from tinytf.cause.interventions.path_patching import PathSweep as PathSweep
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
@@ -143,6 +145,8 @@ _LAZY = {
     "EstimatedPairs": "tinytf.cause.interventions.attribution_over_pairs",
     "EstimatedSweep": "tinytf.cause.interventions.attribution_patching",
     "PatchSweep": "tinytf.cause.interventions.patching",
+    "PathPatched": "tinytf.cause.interventions.path_patching",
+    "PathSweep": "tinytf.cause.interventions.path_patching",
     "Patched": "tinytf.cause.interventions.patching",
     "Positions": "tinytf.look.positions",
     "RangeTest": "tinytf.training.find_lr",

@@ -23,6 +23,8 @@ with imported_when_called(__name__):  # all of them at once would make every com
         patch,
         patch_estimate,
         patch_estimate_pairs,
+        patch_path,
+        patch_paths,
         patch_sweep,
         reference,
         with_numbers,
@@ -113,6 +115,8 @@ class Model(TextModel):
     patch = patch
     patch_estimate = patch_estimate
     patch_estimate_pairs = patch_estimate_pairs
+    patch_path = patch_path
+    patch_paths = patch_paths
     patch_sweep = patch_sweep
 
     stream = stream

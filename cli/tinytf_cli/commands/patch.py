@@ -31,9 +31,9 @@ class Options:
         metavar="B", help="The corrupt text's token: a word or #ID.  [default: the token predicted for it]"
     )
     sweep: str | None = option(
-        type=click.Choice(["residual", "heads", "attn", "ffn", "neurons"]),
-        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, heads, or neurons.  "
-        "[default: residual]",
+        type=click.Choice(["residual", "heads", "attn", "ffn", "neurons", "from", "to"]),
+        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, heads, or neurons; "
+        "with --from, every receiver (to); with --to, every sender (from).  [default: residual]",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
@@ -43,7 +43,20 @@ class Options:
         "--position",
         multiple=True,
         metavar="TOKEN",
-        help="With --at, or a sweep of heads or neurons: patch only at this token, by text or number. Repeatable.",
+        help="With --at, --from or a sweep of heads or neurons: patch only at this token, by text or number. "
+        "Repeatable.",
+    )
+    senders: tuple[str, ...] = option(
+        "--from", multiple=True, metavar="ADDRESS",
+        help="Patch a direct path: what this head, attention, feed-forward or the embeddings write to the stream, for "
+        "--to alone. Repeatable.",
+    )  # fmt: skip
+    receivers: tuple[str, ...] = option(
+        "--to", multiple=True, metavar="ADDRESS",
+        help="The end of a path: L3H0.q, .k or .v, L3H0 for all three, L3.ffn, or logits. Repeatable.",
+    )  # fmt: skip
+    recompute_ffn: bool = option(
+        is_flag=True, help="With --from or --to: let the feed-forwards in between recompute, instead of none."
     )
     estimate: str | None = option(
         type=click.Choice(["gradient", "integrated"]),
@@ -80,16 +93,7 @@ def patch(
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchSweepDisplay, aligned_lines
 
-    if options.addresses and options.sweep is not None:
-        raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
-    if options.places and not options.addresses and options.sweep not in ("heads", "neurons"):
-        raise UsageError("--position goes with --at, and with sweeps of heads or neurons", "others are over positions")
-    if options.addresses and options.estimate is not None:
-        raise UsageError("--estimate goes with a sweep", "such as --sweep heads")
-    if options.estimate is None and (options.steps is not None or options.beside is not None):
-        raise UsageError("--steps and --beside go with --estimate", "such as --estimate integrated")
-    if options.estimate == "gradient" and options.steps is not None:
-        raise UsageError("--steps goes with --estimate integrated", "one gradient has one point")
+    _require_fitting(options)
     needs = "a sweep" if options.addresses else "--beside exact" if options.estimate and not options.beside else ""
     resume = resume_options.checked_file(needs)
     if options.pairs is not None:
@@ -131,7 +135,18 @@ def patch(
         report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)
         output.draw(report)
         return 0 if report.holds else 1
-    settings: dict[str, Any] = {"positions": positions, "resume": resume, **tokens}
+    settings: dict[str, Any] = {"positions": positions, **tokens}
+    if options.senders or options.receivers:
+        settings |= {"senders": options.senders, "receivers": options.receivers, "recompute_ffn": options.recompute_ffn}
+        if options.sweep is None:
+            path = model.patch_path(clean, corrupt, top=options.top or 5, **settings)
+            output.draw(path)
+            return 0 if path.holds else 1
+        with progress_line(output.stderr, "paths:") as on_progress:
+            paths = model.patch_paths(clean, corrupt, resume=resume, on_progress=on_progress, **settings)
+        output.draw(paths, PatchSweepDisplay(options.top or 8, fold.all))
+        return 0 if paths.holds else 1
+    settings["resume"] = resume
     sweep: PatchSweep
     with progress_line(output.stderr, "patches:") as on_progress:
         over = options.sweep or "residual"
@@ -143,6 +158,30 @@ def patch(
             sweep = model.patch_estimate(clean, corrupt, over, on_progress=on_progress, **settings)
     output.draw(sweep, PatchSweepDisplay(options.top or 8, fold.all))
     return 0 if sweep.holds else 1
+
+
+def _require_fitting(options: Options) -> None:
+    """Raise UsageError for options of one question beside those of another."""
+    is_path, over = bool(options.senders or options.receivers), options.sweep
+    questions = {"--at": options.addresses, "--from and --to": is_path, "--estimate": options.estimate}
+    if over not in (None, "from", "to"):
+        questions = {"--at": options.addresses, "--from and --to": is_path, f"--sweep {over}": True}
+    asked = [name for name, value in questions.items() if value]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} ask for two things at once", "leave one of them out")
+    if over in ("from", "to") and [bool(options.senders), bool(options.receivers)] != [over == "to", over == "from"]:
+        fixed = "--to" if over == "from" else "--from"
+        raise UsageError(f"--sweep {over} goes with {fixed} alone", f"such as {fixed} L1H2 --sweep {over}")
+    if is_path and over is None and not (options.senders and options.receivers):
+        raise UsageError("a path has two ends", "name both, --from L1H2 --to L3H0.q, or sweep one: --sweep to")
+    if options.recompute_ffn and not is_path:
+        raise UsageError("--recompute-ffn goes with --from and --to", "such as --from L1H2 --to L3H0.q")
+    if options.places and not (options.addresses or is_path or over in ("heads", "neurons")):
+        raise UsageError("--position goes with --at, --from, and sweeps of heads or neurons", "name one of them")
+    if options.estimate is None and (options.steps is not None or options.beside is not None):
+        raise UsageError("--steps and --beside go with --estimate", "such as --estimate integrated")
+    if options.estimate == "gradient" and options.steps is not None:
+        raise UsageError("--steps goes with --estimate integrated", "one gradient has one point")
 
 
 def _over_pairs(options: Options, file: Path, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
-from tinytf.cause.interventions import EstimatedPairs, EstimatedSweep, Patched, PatchSweep
+from tinytf.cause.interventions import EstimatedPairs, EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
 from tinytf.cause.interventions.attribution_patching import BesideExact
 from tinytf.cause.interventions.grid import COLUMNS
+from tinytf.cause.interventions.patching import PatchedRun
+from tinytf.cause.interventions.path_patching import site_names
 from tinytf.sentences import first_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
@@ -26,6 +28,11 @@ _ACTIVATIONS = {
     "heads": ("the output of each head", ""),
     "neurons": ("each unit of the feed-forwards", ""),
 }
+_HELD = {
+    False: "every other attention and feed-forward keeps its corrupt output up to there",
+    True: "every other attention keeps its corrupt output up to there; feed-forwards recompute",
+}
+"""What happens between the ends of a path, by whether feed-forwards recompute."""
 _SHOWN_DIFFERENCES = 8
 _ROWS = 12
 """The most tokens of a map, unless all are asked for."""
@@ -83,7 +90,7 @@ def patch_estimate_pairs(report: EstimatedPairs, terminal: Terminal, display: Pa
     """The largest mean estimates with their intervals, how they agree with exact patching, then the map of all."""
     model, sites = model_of(report), report.strongest[: display.top]
     yield from banner(model)
-    ends = [Figure(report.clean, "%+.4f"), " clean, ", Figure(report.corrupt, "%+.4f"), " corrupt"]
+    ends: list[Piece] = [Figure(report.clean, "%+.4f"), " clean, ", Figure(report.corrupt, "%+.4f"), " corrupt"]
     yield Line([Span("mean logit answer − versus: ", "dim"), *ends])
     at = "at the corrupt run" if report.how == "gradient" else f"averaged over {report.steps} points between the texts"
     yield Heading("strongest", f"estimated share of the mean lead: (clean − corrupt) · gradient {at}")
@@ -105,6 +112,51 @@ def patch_estimate_pairs(report: EstimatedPairs, terminal: Terminal, display: Pa
         most = largest(values)
         yield Heading("heads", f"the output of each head, mean of {report.pairs:,} pairs", "attention")
         yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
+
+
+@draws(PathPatched)
+def patch_path(report: PathPatched, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """Both texts, the path, the most probable tokens before and after, and how much of the clean run it recovers."""
+    yield from _comparison(report)
+    yield Heading(
+        "path", f"{site_names(report.senders)} {_where(report)} → {site_names(report.receivers)}", "attention"
+    )
+    yield note(_HELD[report.recomputes_ffn])
+    shown, answer = model_of(report).shown, report.contrast.answer
+    yield choice_table(report.choices, shown, answer, ("p corrupt", "p patched"))
+    recovered, logits = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, "%+.4f")
+    yield Line([recovered, " of the clean run recovered: the logit difference is ", logits], indent=2)
+    yield from check_line(*report.checks)
+
+
+@draws(PathSweep, PatchSweepDisplay)
+def patch_paths(report: PathSweep, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
+    """Both texts, the strongest paths, then maps of those that end at heads."""
+    fixed = site_names(report.fixed)
+    yield from _comparison(report)
+    title = f"from {fixed} {_where(report)}" if report.over == "to" else f"to {fixed}, from each part {_where(report)}"
+    yield Heading("direct paths", title, "attention")
+    yield note(_HELD[report.recomputes_ffn])
+    done = sum(end.recovered is not None for end in report.ends)
+    yield from stopped(report.interrupted, done, len(report.ends), "paths")
+    strongest = report.strongest(display.top)
+    yield Table(
+        [
+            Column(report.over, [Span(end.name, "strong") for end in strongest]),
+            signed_bars("recovered", [end.recovered or 0.0 for end in strongest], "%+.4f"),
+            Column("logit difference", [Figure(end.difference or 0.0, "%+.4f") for end in strongest], "right", drop=1),
+        ]
+    )
+    steps = dict.fromkeys(end.site.step for end in strongest if end.site is not None and end.site.head is not None)
+    every = dict.fromkeys(end.site.step for end in report.ends if end.site is not None and end.site.head is not None)
+    for step in every if display.all else list(steps)[:1]:
+        values = as_array(report.head_map(step))
+        most = largest(values)
+        yield Heading(step if report.over == "to" else "heads", "the path of each head", "attention")
+        yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
+        if len(every) > 1 and not display.all:
+            yield note(f"folded: the maps of {', '.join(name for name in every if name != step)}", "--all shows them")
+    yield from check_line(*report.checks)
 
 
 def _exact_column(shares: Tensor, places: Sequence[tuple[int, int]]) -> Column:
@@ -138,7 +190,7 @@ def _map(report: PatchSweep, every: bool) -> Iterator[Block]:
         yield from _positions(report, [token.shown for token in report.texts[1].tokens], values, every)
 
 
-def _where(report: Patched | PatchSweep) -> str:
+def _where(report: Patched | PatchSweep | PathPatched | PathSweep) -> str:
     """The patched positions in words."""
     if report.positions is None:
         return "at all positions"
@@ -146,7 +198,7 @@ def _where(report: Patched | PatchSweep) -> str:
     return "at " + ", ".join(f"{position} {tokens[position].shown}" for position in report.positions[:8])
 
 
-def _comparison(report: Patched | PatchSweep) -> Iterator[Block]:
+def _comparison(report: PatchedRun) -> Iterator[Block]:
     """The two texts, their logit differences, and their different tokens."""
     model, contrast, (clean, corrupt) = model_of(report), report.contrast, report.texts
     yield from banner(model, clean)

@@ -7,6 +7,7 @@ from tinytf.cause.interventions.edits import edited
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
 from tinytf.cause.interventions.numbers import Target, assignment, number_at, number_before, with_numbers
 from tinytf.cause.interventions.patching import Patched, PatchSweep, patch, patch_sweep
+from tinytf.cause.interventions.path_patching import PathPatched, PathSweep, patch_path, patch_paths
 from tinytf.cause.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
 from tinytf.cause.interventions.values import Reference, reference, reference_of
 
@@ -22,6 +23,8 @@ __all__ = [
     "Intervention",
     "PatchSweep",
     "Patched",
+    "PathPatched",
+    "PathSweep",
     "Reference",
     "Target",
     "UnevenTexts",
@@ -38,6 +41,8 @@ __all__ = [
     "patch",
     "patch_estimate",
     "patch_estimate_pairs",
+    "patch_path",
+    "patch_paths",
     "patch_sweep",
     "reference",
     "reference_of",

@@ -5,7 +5,8 @@ sites together (Nanda 2023; Syed et al. 2023, arXiv:2310.10348). Shapes: P point
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,13 +15,13 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.interventions.grid import Grid
-from tinytf.cause.interventions.hooks import Change, HookPoint, changed, evaluated, logits_with
+from tinytf.cause.interventions.hooks import Change, HookPoint, changed, logits_with
 from tinytf.cause.interventions.patching import PatchSweep, exact_sweep, grid_of, runs_of
 from tinytf.cause.interventions.prediction import Contrast
 from tinytf.errors import UsageError
 from tinytf.estimate import rank_correlation
 from tinytf.model.batches import typed
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Data, Progress, Verified, ignore_progress
 from tinytf.sentences import percent
@@ -239,7 +240,7 @@ def _gradients(
         torch.tensor([getattr(pair.contrast, name) for pair in runs], device=device)
         for name in ("position", "answer", "versus")
     )
-    with torch.inference_mode(False), torch.enable_grad(), evaluated(model):
+    with torch.inference_mode(False), torch.enable_grad(), evaluating(model), _constant_weights(model):
         values[None] = inputs.clone().requires_grad_()
         embedding = model.embed.register_forward_hook(lambda module, args, result: values[None])
         try:
@@ -251,6 +252,19 @@ def _gradients(
         lead = (logits[rows, answers].double() - logits[rows, others].double()).sum()
         gradients = torch.autograd.grad(lead, list(values.values()), allow_unused=True, materialize_grads=True)
     return logits.detach(), dict(zip(values, gradients, strict=True))
+
+
+@contextmanager
+def _constant_weights(model: Transformer) -> Iterator[None]:
+    """Take no gradients of parameters inside the ``with`` block: they would take a third of the time."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in learned:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in learned:
+            parameter.requires_grad_(True)
 
 
 def _verify_point(corrupt: Trace, followed: Contrast, logits: Tensor) -> Verified:

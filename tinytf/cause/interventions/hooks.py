@@ -55,7 +55,7 @@ class HookPoint:
         if self.columns and self.short:
             return f"{layer}.{span(self.columns)}"
         if self.head is not None:
-            layer += f"{self.letter}{span(range(self.head, self.head + self.shared))}"
+            layer += f"{self.letter}{span(range(self.head, self.last_head + 1))}"
             name = "" if self.short else name
         words = [":" if self.rows is None else span(self.rows), *([span(self.columns)] if self.columns else [])]
         return f"{layer}{name}" + (f"[{','.join(words)}]" if self.columns or self.rows else "")
@@ -63,6 +63,11 @@ class HookPoint:
     @property
     def is_expert(self) -> bool:
         return self.head is not None and self.letter == "E"
+
+    @property
+    def last_head(self) -> int:
+        """The last query head that it belongs to; 0 for a step without heads."""
+        return 0 if self.head is None else self.head + self.shared - 1
 
     @property
     def full_name(self) -> str:

@@ -231,7 +231,7 @@ def patch(
             "nothing is named to patch", "name a head, such as L0H1, a part, such as L0.ffn, or the stream, L0.in"
         )
     source, target, followed = runs_of(model, clean, corrupt, answer, versus)
-    distinct = _positions_in(source, positions)
+    distinct = positions_in(source, positions)
     sites = hook_points(at, source.steps, [token.shown for token in target.tokens])
     cell = next((site for site in sites if site.rows is not None), None)
     if cell is not None and distinct is not None:
@@ -313,10 +313,10 @@ def grid_of(clean: Trace, corrupt: Trace, over: str, positions: Sequence[int] | 
     """
     shares_prefix = not clean.config.looks_ahead
     first = first_different(clean.encoding.ids, corrupt.encoding.ids) if shares_prefix else 0
-    return Grid.of(over, clean.steps, len(clean.tokens), first, _positions_in(clean, positions))
+    return Grid.of(over, clean.steps, len(clean.tokens), first, positions_in(clean, positions))
 
 
-def _positions_in(trace: Trace, positions: Sequence[int] | None) -> tuple[int, ...] | None:
+def positions_in(trace: Trace, positions: Sequence[int] | None) -> tuple[int, ...] | None:
     """The distinct positions. Raises UsageError for one beyond the text."""
     for position in positions or ():
         if not 0 <= position < len(trace.tokens):
