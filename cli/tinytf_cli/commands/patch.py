@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -46,6 +46,16 @@ class Options:
         help="With --at, --from or a sweep of heads or neurons: patch only at this token, by text or number. "
         "Repeatable.",
     )
+    top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
+    force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """A path from one part of the model to another."""
+
+    GROUP: ClassVar = "Path"
+
     senders: tuple[str, ...] = option(
         "--from", multiple=True, metavar="ADDRESS",
         help="Patch a direct path: what this head, attention, feed-forward or the embeddings write to the stream, for "
@@ -56,10 +66,23 @@ class Options:
         help="The end of a path: L3H0.q, .k or .v, L3H0 for all three, L3.ffn, or logits. Repeatable.",
     )  # fmt: skip
     recompute_ffn: bool = option(
-        is_flag=True, help="With --from or --to: let the feed-forwards in between recompute, instead of none."
+        is_flag=True, help="Let the feed-forwards in between recompute, instead of keeping their outputs."
     )
-    estimate: str | None = option(
-        type=click.Choice(["gradient", "integrated"]),
+
+    @property
+    def named(self) -> bool:
+        """Whether an end of a path is named."""
+        return bool(self.senders or self.receivers)
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """Estimates of a sweep from gradients."""
+
+    GROUP: ClassVar = "Estimate"
+
+    how: str | None = option(
+        "--estimate", type=click.Choice(["gradient", "integrated"]),
         help="Estimate a sweep from gradients, without a run for each patch: at the corrupt run, or averaged over the "
         "line between both texts.",
     )  # fmt: skip
@@ -77,13 +100,17 @@ class Options:
     where: tuple[str, ...] = option(
         multiple=True, metavar="COLUMN=VALUE", help="With --pairs: only rows with this value. Repeatable."
     )
-    top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
-    force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
 
 
 @command("patch")
 def patch(
-    options: Options, resume_options: ResumeOptions, fold: FoldOptions, model_options: ModelOptions, output: Output
+    options: Options,
+    path: PathOptions,
+    estimate: EstimateOptions,
+    resume_options: ResumeOptions,
+    fold: FoldOptions,
+    model_options: ModelOptions,
+    output: Output,
 ) -> int:
     """Runs CORRUPT with activations from CLEAN patched in. The effect is measured by the difference of two logits, A −
     B, at the last token (in an encoder, at [MASK]), scaled so that 1 is the clean run and 0 the corrupt one. Both texts
@@ -93,12 +120,12 @@ def patch(
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchSweepDisplay, aligned_lines
 
-    _require_fitting(options)
-    needs = "a sweep" if options.addresses else "--beside exact" if options.estimate and not options.beside else ""
+    _require_fitting(options, path, estimate)
+    needs = "a sweep" if options.addresses else "--beside exact" if estimate.how and not estimate.beside else ""
     resume = resume_options.checked_file(needs)
-    if options.pairs is not None:
-        return _over_pairs(options, options.pairs, fold, model_options, output)
-    if options.where:
+    if estimate.pairs is not None:
+        return _over_pairs(options, estimate, estimate.pairs, fold, model_options, output)
+    if estimate.where:
         raise UsageError("--where goes with --pairs", "it chooses rows of the table")
     words = with_session_text(tuple(text for text in (options.clean, options.corrupt) if text is not None), 2)
     if len(words) != 2:
@@ -108,7 +135,8 @@ def patch(
     if through is not None:
         from tinytf.through.changing import patch_through
 
-        require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system"), (Options, ResumeOptions))
+        groups = (Options, PathOptions, EstimateOptions, ResumeOptions)
+        require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system"), groups)
         if not options.addresses:
             raise UsageError(
                 "through transformers, a module is patched by its path", "name it with --at; try trace first"
@@ -136,12 +164,12 @@ def patch(
         output.draw(report)
         return 0 if report.holds else 1
     settings: dict[str, Any] = {"positions": positions, **tokens}
-    if options.senders or options.receivers:
-        settings |= {"senders": options.senders, "receivers": options.receivers, "recompute_ffn": options.recompute_ffn}
+    if path.named:
+        settings |= {"senders": path.senders, "receivers": path.receivers, "recompute_ffn": path.recompute_ffn}
         if options.sweep is None:
-            path = model.patch_path(clean, corrupt, top=options.top or 5, **settings)
-            output.draw(path)
-            return 0 if path.holds else 1
+            patched = model.patch_path(clean, corrupt, top=options.top or 5, **settings)
+            output.draw(patched)
+            return 0 if patched.holds else 1
         with progress_line(output.stderr, "paths:") as on_progress:
             paths = model.patch_paths(clean, corrupt, resume=resume, on_progress=on_progress, **settings)
         output.draw(paths, PatchSweepDisplay(options.top or 8, fold.all))
@@ -150,57 +178,64 @@ def patch(
     sweep: PatchSweep
     with progress_line(output.stderr, "patches:") as on_progress:
         over = options.sweep or "residual"
-        if options.estimate is None:
+        if estimate.how is None:
             sweep = model.patch_sweep(clean, corrupt, over, on_progress=on_progress, **settings)
         else:
-            settings |= {"how": options.estimate, "exact": options.beside is not None}
-            settings |= {} if options.steps is None else {"steps": options.steps}
+            settings |= {"how": estimate.how, "exact": estimate.beside is not None}
+            settings |= {} if estimate.steps is None else {"steps": estimate.steps}
             sweep = model.patch_estimate(clean, corrupt, over, on_progress=on_progress, **settings)
     output.draw(sweep, PatchSweepDisplay(options.top or 8, fold.all))
     return 0 if sweep.holds else 1
 
 
-def _require_fitting(options: Options) -> None:
+def _require_fitting(options: Options, path: PathOptions, estimate: EstimateOptions) -> None:
     """Raise UsageError for options of one question beside those of another."""
-    is_path, over = bool(options.senders or options.receivers), options.sweep
-    questions = {"--at": options.addresses, "--from and --to": is_path, "--estimate": options.estimate}
-    if over not in (None, "from", "to"):
-        questions = {"--at": options.addresses, "--from and --to": is_path, f"--sweep {over}": True}
+    over, is_path_sweep = options.sweep, options.sweep in ("from", "to")
+    questions = {"--at": options.addresses, "--from or --to": path.named, "--estimate": estimate.how}
+    if over is not None and not is_path_sweep:
+        questions = {"--at": options.addresses, "--from or --to": path.named, f"--sweep {over}": True}
     asked = [name for name, value in questions.items() if value]
     if len(asked) > 1:
         raise UsageError(f"{asked[0]} and {asked[1]} ask for two things at once", "leave one of them out")
-    if over in ("from", "to") and [bool(options.senders), bool(options.receivers)] != [over == "to", over == "from"]:
-        fixed = "--to" if over == "from" else "--from"
-        raise UsageError(f"--sweep {over} goes with {fixed} alone", f"such as {fixed} L1H2 --sweep {over}")
-    if is_path and over is None and not (options.senders and options.receivers):
+    fixed = {"to": "--from", "from": "--to"}.get(over or "", "")
+    if fixed and [bool(path.senders), bool(path.receivers)] != [over == "to", over == "from"]:
+        example = "--from L1H2" if over == "to" else "--to L3H0.q"
+        raise UsageError(f"--sweep {over} goes with {fixed} alone", f"such as {example} --sweep {over}")
+    if path.named and over is None and not (path.senders and path.receivers):
         raise UsageError("a path has two ends", "name both, --from L1H2 --to L3H0.q, or sweep one: --sweep to")
-    if options.recompute_ffn and not is_path:
+    if path.recompute_ffn and not path.named:
         raise UsageError("--recompute-ffn goes with --from and --to", "such as --from L1H2 --to L3H0.q")
-    if options.places and not (options.addresses or is_path or over in ("heads", "neurons")):
+    if options.places and not (options.addresses or path.named or over in ("heads", "neurons")):
         raise UsageError("--position goes with --at, --from, and sweeps of heads or neurons", "name one of them")
-    if options.estimate is None and (options.steps is not None or options.beside is not None):
+    if estimate.how is None and (estimate.steps is not None or estimate.beside is not None):
         raise UsageError("--steps and --beside go with --estimate", "such as --estimate integrated")
-    if options.estimate == "gradient" and options.steps is not None:
+    if estimate.how == "gradient" and estimate.steps is not None:
         raise UsageError("--steps goes with --estimate integrated", "one gradient has one point")
 
 
-def _over_pairs(options: Options, file: Path, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
+def _over_pairs(
+    options: Options,
+    estimate: EstimateOptions,
+    file: Path,
+    fold: FoldOptions,
+    model_options: ModelOptions,
+    output: Output,
+) -> int:
     """Estimate the effects over the pairs of a table."""
     from tinytf.pairs.pair import PairSet
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchSweepDisplay
 
-    if options.estimate is None:
+    if estimate.how is None:
         raise UsageError("--pairs goes with --estimate", "such as --estimate gradient")
-    taken = ("pairs", "where", "sweep", "estimate", "steps", "beside", "top")
-    require_only(taken, (Options, ResumeOptions), "--pairs")
     if options.clean is not None:
         raise UsageError("--pairs has the texts already", "leave out CLEAN and CORRUPT")
-    model, pairs = model_options.open(), PairSet.read(file).where(options.where)
-    settings: dict[str, Any] = {} if options.steps is None else {"steps": options.steps}
+    require_only(("sweep", "top"), (Options, PathOptions, ResumeOptions), "--pairs")
+    model, pairs = model_options.open(), PairSet.read(file).where(estimate.where)
+    settings: dict[str, Any] = {} if estimate.steps is None else {"steps": estimate.steps}
     with progress_line(output.stderr, "pairs:") as on_progress:
         report = model.patch_estimate_pairs(
-            pairs, options.sweep or "heads", how=options.estimate, exact=options.beside is not None,
+            pairs, options.sweep or "heads", how=estimate.how, exact=estimate.beside is not None,
             seed=model_options.seed, on_progress=on_progress, **settings,
         )  # fmt: skip
     output.draw(report, PatchSweepDisplay(options.top or 8, fold.all))

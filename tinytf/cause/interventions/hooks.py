@@ -22,10 +22,7 @@ from tinytf.trace.address import Address, parse_address, span
 from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Trace
 
-_EXAMPLES = (
-    "a head is L3H5, its queries L3H5.q, an expert L3E5, a feed-forward unit L3.17, a part of a layer L3.attn or "
-    "L3.ffn, both of them L3, the residual stream L3.in or L3.out"
-)
+_EXAMPLES = "such as a head L3H5, its queries L3H5.q, a unit L3.17, L3.attn, L3.ffn, or the stream L3.in"
 _UNIT = re.compile(r"L-?[0-9]+\.-?[0-9]+")
 
 Change = Callable[[Tensor], Tensor]
