@@ -11,6 +11,7 @@ from torch import Tensor
 
 import tinytf
 from tinytf.cause.interventions import Intervention, hook_points, intervening
+from tinytf.cause.interventions.grid import Grid
 from tinytf.cause.interventions.hooks import logits_with
 from tinytf.cause.interventions.sweep import sweep
 from tinytf.errors import AddressError, UsageError
@@ -63,6 +64,27 @@ def test_every_step_takes_the_value_of_another_text_alone_and_in_a_batch(kind: s
         with asked(model).edited({point.full_name if point.shared == 1 else str(point): put}):
             edited = model(torch.tensor([corrupt.encoding.ids]))[0, position].detach().double()
         assert torch.allclose(alone, edited, atol=CLOSE), name
+
+
+@kinds
+def test_an_estimate_is_the_slope_of_a_patch_in_every_kind_of_model(kind: str) -> None:
+    model = lively(config_of(kind)).double()
+    clean, corrupt, share = traced(model, 5), traced(model, 6), 1e-4
+    ours, position = asked(model), corrupt.recording.logit_rows[-1]
+    for over in ("heads", "ffn"):
+        found = ours.patch_estimate(clean, corrupt, over, answer=3, versus=4)
+        assert all(check.holds for check in found.checks)
+        effects = found.differences - found.contrast.corrupt
+        grid = Grid.of(over, clean.steps, LENGTH)
+        layer, column = found.strongest(1)[0][:2]
+        site = grid.intervention(clean, layer, column)
+        own = grid.intervention(corrupt, layer, column)
+        leads = []
+        for side in (share, -share):
+            put = replace(site, value=own.value + side * (site.value - own.value))
+            leads += found.contrast.of(logits_with(corrupt, [put], position)[None])
+        slope = (leads[0] - leads[1]) / (2 * share)
+        assert float(effects[layer, column]) == pytest.approx(slope, rel=1e-4, abs=1e-6), over
 
 
 CLEAN, CORRUPT, WIDTH = "The cat lost the ball. The cat lost the", "The cat lost the hat. The cat lost the", 32

@@ -123,7 +123,7 @@ def test_every_site_inside_attention_brings_back_as_much(family: str, address: s
             clean if address == "weights" else clean if clean.dim() == 4 else clean.unflatten(-1, (-1, config.d_head))
         )
 
-        def change(tensor: Tensor, of_heads: Tensor = of_heads) -> None:
+        def change(tensor: Tensor, of_heads: Tensor = of_heads, head: int = head) -> None:
             theirs = tensor if tensor.dim() == 4 else tensor.unflatten(-1, (-1, config.d_head))
             where = (slice(None), head) if address == "weights" else (slice(None), slice(None), head)
             theirs[where] = of_heads[where]

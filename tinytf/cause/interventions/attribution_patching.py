@@ -175,9 +175,9 @@ def require_estimate(how: str, steps: int, model: TextModel) -> None:
 def estimates_of(runs: Sequence[Runs], grid: Grid, how: str, steps: int) -> list[Estimate]:
     """The estimate of each pair, whose texts all have one length; the points of all lines run in batches."""
     model, points = runs[0].corrupt.model, [0.0] if how == "gradient" else [(k + 0.5) / steps for k in range(steps)]
-    table, length = table_of(model.config), len(runs[0].corrupt.tokens)
+    embedded, length = model.embed.rows[-1].name, len(runs[0].corrupt.tokens)
     sites = [HookPoint(step, layer) for layer, step in enumerate(grid.steps) if step]
-    lines = [tuple(trace.step(table.embedded) for trace in (pair.corrupt, pair.clean)) for pair in runs]
+    lines = [tuple(trace.step(embedded) for trace in (pair.corrupt, pair.clean)) for pair in runs]
     sums: dict[tuple[int, HookPoint | None], Tensor] = {}
     first_logits: dict[int, Tensor] = {}
     rows = [(number, point) for number in range(len(runs)) for point in points]
@@ -211,7 +211,7 @@ def _estimate(
     for site in sites:
         summed = grid.summed(times_change(site, [site.value(trace) for trace in traces]))
         effects[site.layer, : len(summed)] = summed
-    embedded = times_change(None, [trace.step(trace.steps.embedded) for trace in traces])
+    embedded = times_change(None, [trace.step(trace.model.embed.rows[-1].name) for trace in traces])
     lead = pair.contrast.clean - pair.contrast.corrupt
     return Estimate(effects, float(embedded.sum()) / lead, logits)
 
