@@ -12,7 +12,7 @@ from torch import Tensor
 import tinytf
 from tinytf.cause.interventions import Intervention, hook_points, intervening
 from tinytf.cause.interventions.grid import Grid
-from tinytf.cause.interventions.hooks import logits_with
+from tinytf.cause.interventions.hooks import logits_with, point_names
 from tinytf.cause.interventions.sweep import sweep
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
@@ -145,6 +145,8 @@ def test_a_blocked_key_is_a_score_of_minus_infinity(
     assert found.effect.log_p_after == pytest.approx(float(expected[found.target]), abs=2e-5)
     assert abs(found.effect.log_p_after - found.effect.log_p_before) > 1e-4
     assert found.source == "by a score of −∞"
+    assert found.sentence.startswith(f"With {point_names(found.sites)[0]} blocked, ·mat ")
+    assert len(point_names(found.sites)) == 1
     points = [replace(point, step="masked") for point in found.sites]
     cut = [Intervention(point, torch.tensor(-torch.inf)) for point in points]
     with intervening(tiny.transformer, cut):

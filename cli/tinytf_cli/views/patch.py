@@ -9,6 +9,7 @@ from torch import Tensor
 from tinytf.cause.interventions import EstimatedPairs, EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
 from tinytf.cause.interventions.attribution_patching import BesideExact
 from tinytf.cause.interventions.grid import COLUMNS
+from tinytf.cause.interventions.hooks import point_names
 from tinytf.cause.interventions.patching import PatchedRun
 from tinytf.cause.interventions.path_patching import site_names
 from tinytf.sentences import first_of
@@ -42,7 +43,7 @@ _ROWS = 12
 def patched(report: Patched, terminal: Terminal, display: Display) -> Iterator[Block]:
     """Both texts, the most probable tokens before and after the patch, and how much of the clean run it recovers."""
     yield from _comparison(report)
-    yield Heading("patched", f"{first_of(report.sites, SITES)} {_where(report)}", "attention")
+    yield Heading("patched", f"{first_of(point_names(report.sites), SITES)} {_where(report)}", "attention")
     shown, answer = model_of(report).shown, report.contrast.answer
     yield choice_table(report.choices, shown, answer, ("p corrupt", "p patched"))
     recovered, logits = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, "%+.4f")

@@ -18,6 +18,7 @@ from tinytf.cause.interventions.hooks import (
     intervened,
     intervening,
     logits_with,
+    point_names,
     unembedded,
 )
 from tinytf.cause.interventions.prediction import (
@@ -30,7 +31,7 @@ from tinytf.cause.interventions.prediction import (
     same,
 )
 from tinytf.cause.interventions.sweep import sweep, verify_logits
-from tinytf.cause.interventions.values import Reference, values_for
+from tinytf.cause.interventions.values import BLOCKED, Reference, values_for
 from tinytf.compare.measures import loss
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
@@ -88,8 +89,13 @@ class Ablation(Ablated):
 
     def in_a_sentence(self) -> str:
         """What becomes of the target's probability, and what comes first then."""
-        sites = listed([str(site) for site in self.sites[:3]]) if len(self.sites) <= 3 else f"these {len(self.sites)}"
-        ablated = {"zero": f"Without {sites}", "mean": f"With {sites} at the mean"}.get(self.how, f"With other {sites}")
+        names = point_names(self.sites)
+        sites = listed(names) if len(names) <= 3 else f"these {len(names)}"
+        ablated = (
+            f"With {sites} blocked"
+            if self.source == BLOCKED
+            else {"zero": f"Without {sites}", "mean": f"With {sites} at the mean"}.get(self.how, f"With other {sites}")
+        )
         was = max(self.choices, key=lambda choice: choice.before).id == self.target
         best = self.effect.best == self.target
         now = ("is still first" if was else "is first now") if best else f"{self.shown(self.effect.best)} comes first"

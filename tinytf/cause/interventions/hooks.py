@@ -79,6 +79,15 @@ class HookPoint:
         return trace.step(self.step, self.layer, (self.head,))[0]
 
 
+def point_names(points: Sequence[HookPoint]) -> list[str]:
+    """The addresses of points; one cell in several layers is one address, such as ``L5-12.weights[7,3]``."""
+    layers: dict[str, list[int]] = {}
+    for point in points:
+        rest = str(point).removeprefix(f"L{point.layer}")
+        layers.setdefault(rest if point.rows else f"{point}", []).append(point.layer)
+    return [f"L{span(numbers)}{rest}" if not rest.startswith("L") else rest for rest, numbers in layers.items()]
+
+
 def hook_points(
     addresses: str | Sequence[str], table: StepTable, tokens: Sequence[str] | None = None
 ) -> tuple[HookPoint, ...]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.interventions.grid import COLUMNS, Grid
-from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
+from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with, point_names
 from tinytf.cause.interventions.prediction import (
     Choice,
     Contrast,
@@ -73,8 +73,8 @@ class Patched(PatchedRun):
 
     def in_a_sentence(self) -> str:
         """How much of the lead the clean activations bring back."""
-        sites = listed([str(site) for site in self.sites[:3]]) if len(self.sites) <= 3 else f"these {len(self.sites)}"
-        several = len(self.sites) > 1
+        names = point_names(self.sites)
+        sites, several = listed(names) if len(names) <= 3 else f"these {len(names)}", len(names) > 1
         if self.recovered < 0:
             return f"{sites} of the clean run {'take' if several else 'takes'} even more of {self.lead} away."
         brings = "bring" if several else "brings"

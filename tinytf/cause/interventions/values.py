@@ -24,6 +24,8 @@ from tinytf.trace.record import record
 
 ABLATIONS = ("zero", "mean", "resample")
 
+BLOCKED = "by a score of −∞"
+"""The source of the zeros of cells of attention weights."""
 TOKENS = 4096
 """The most tokens of a reference that are run."""
 _BYTES = 1 << 20  # longer texts have more than TOKENS tokens in any tokenizer
@@ -138,7 +140,7 @@ def values_for(
         blocked = {point: below for point in points if (below := _scores_below(point, model)) is not None}
         numbers = {point: -math.inf if point in blocked else 0.0 for point in points}
         zeros = {point: weight.new_tensor(number) for point, number in numbers.items()}
-        return HookValues(zeros, "by a score of −∞" if blocked else "", blocked=blocked)
+        return HookValues(zeros, BLOCKED if blocked else "", blocked=blocked)
     table = table_of(model.config)
     a_map = next((point for point in points if table.at(point.step, point.layer).is_map), None)
     if a_map is not None:
