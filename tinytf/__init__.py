@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut as LeftOut
     from tinytf.cause.interventions.ablation import Ablation as Ablation
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
+    from tinytf.cause.interventions.attribution_over_pairs import EstimatedPairs as EstimatedPairs
+    from tinytf.cause.interventions.attribution_patching import EstimatedSweep as EstimatedSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
+    from tinytf.cause.interventions.path_patching import PathPatched as PathPatched
+    from tinytf.cause.interventions.path_patching import PathSweep as PathSweep
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
@@ -138,7 +142,11 @@ _LAZY = {
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
     "Parameters": "tinytf.look.parameters",
+    "EstimatedPairs": "tinytf.cause.interventions.attribution_over_pairs",
+    "EstimatedSweep": "tinytf.cause.interventions.attribution_patching",
     "PatchSweep": "tinytf.cause.interventions.patching",
+    "PathPatched": "tinytf.cause.interventions.path_patching",
+    "PathSweep": "tinytf.cause.interventions.path_patching",
     "Patched": "tinytf.cause.interventions.patching",
     "Positions": "tinytf.look.positions",
     "RangeTest": "tinytf.training.find_lr",

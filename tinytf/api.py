@@ -21,6 +21,10 @@ with imported_when_called(__name__):  # all of them at once would make every com
         ablation_sweep,
         edited,
         patch,
+        patch_estimate,
+        patch_estimate_pairs,
+        patch_path,
+        patch_paths,
         patch_sweep,
         reference,
         with_numbers,
@@ -109,6 +113,10 @@ class Model(TextModel):
     with_numbers = with_numbers
     compare_without = compare_without
     patch = patch
+    patch_estimate = patch_estimate
+    patch_estimate_pairs = patch_estimate_pairs
+    patch_path = patch_path
+    patch_paths = patch_paths
     patch_sweep = patch_sweep
 
     stream = stream

@@ -408,7 +408,7 @@ def test_what_cannot_be_measured_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("address", "said"),
-    [("L0.q", "not a step that can be replaced"), ("L0H1.weights", "not a step that can"), ("L0.ffn[2]", "is a cell")],
+    [("embed.out", "no step of a layer with a row a token"), ("logits", "cannot be replaced"), ("L0.ffn[20]", "20")],
 )
 def test_a_step_that_cannot_be_replaced_is_an_error(address: str, said: str) -> None:
     trace = traced(lively(config_of("gpt2")), 5)

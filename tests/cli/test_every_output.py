@@ -33,6 +33,7 @@ READ = {
     "files",
     "imatrix",
     "names",
+    "pairs",
     "reference",
     "texts",
     "versus",

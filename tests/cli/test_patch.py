@@ -126,7 +126,8 @@ def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
         ((CLEAN, CORRUPT, *TOKENS, "--position", "1"), "--position goes with --at"),
         ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.in", "--position", "99"), "there is no position 99"),
         ((CLEAN, CORRUPT, *TOKENS, "--at", "L0", "--sweep", "attn"), "two things at once"),
-        ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.weights"), "not a step that can be replaced"),
+        ((CLEAN, CORRUPT, *TOKENS, "--at", "embed.out"), "cannot be replaced"),
+        ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.ffn[1]", "--position", "2"), "names its tokens already"),
     ],
 )
 def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -105,3 +105,46 @@ def test_every_patch_brings_back_as_much(family: str, what: str, hook: str) -> N
             logits = hooked(both.theirs, CORRUPT, name, change, n_heads)
             difference = float(logits[ANSWER] - logits[VERSUS])
             assert float(found.differences[layer, column]) == pytest.approx(difference, abs=WITHIN), (layer, column)
+
+
+@families
+@pytest.mark.parametrize(
+    ("address", "hook"),
+    [("q", "attn.hook_q"), ("k", "attn.hook_k"), ("v", "attn.hook_v"), ("weights", "attn.hook_pattern")],
+)
+def test_every_site_inside_attention_brings_back_as_much(family: str, address: str, hook: str) -> None:
+    both = peers(family)
+    config, corrupt = both.ours.config, record(both.ours, encoding_of(CORRUPT))
+    with torch.no_grad():
+        _, cache = both.theirs.run_with_cache(torch.tensor([IDS]))
+    for layer in range(config.n_layers):
+        clean, head = cache[f"blocks.{layer}.{hook}"], 0
+        of_heads = (
+            clean if address == "weights" else clean if clean.dim() == 4 else clean.unflatten(-1, (-1, config.d_head))
+        )
+
+        def change(tensor: Tensor, of_heads: Tensor = of_heads, head: int = head) -> None:
+            theirs = tensor if tensor.dim() == 4 else tensor.unflatten(-1, (-1, config.d_head))
+            where = (slice(None), head) if address == "weights" else (slice(None), slice(None), head)
+            theirs[where] = of_heads[where]
+
+        logits = hooked(both.theirs, CORRUPT, f"blocks.{layer}.{hook}", change)
+        found = asked(both.ours).patch(both.trace(), corrupt, f"L{layer}H0.{address}", answer=ANSWER, versus=VERSUS)
+        assert found.difference == pytest.approx(float(logits[ANSWER] - logits[VERSUS]), abs=WITHIN), layer
+
+
+@families
+def test_every_unit_brings_back_as_much(family: str) -> None:
+    both = peers(family)
+    corrupt = record(both.ours, encoding_of(CORRUPT))
+    with torch.no_grad():
+        _, cache = both.theirs.run_with_cache(torch.tensor([IDS]))
+    for layer, unit in ((0, 3), (1, 11)):
+        clean = cache[f"blocks.{layer}.mlp.hook_post"]
+
+        def change(tensor: Tensor, clean: Tensor = clean, unit: int = unit) -> None:
+            tensor[..., unit] = clean[..., unit]
+
+        logits = hooked(both.theirs, CORRUPT, f"blocks.{layer}.mlp.hook_post", change)
+        found = asked(both.ours).patch(both.trace(), corrupt, f"L{layer}.{unit}", answer=ANSWER, versus=VERSUS)
+        assert found.difference == pytest.approx(float(logits[ANSWER] - logits[VERSUS]), abs=WITHIN), (layer, unit)

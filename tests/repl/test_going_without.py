@@ -97,7 +97,7 @@ def test_another_text_and_another_model_go_without_it_too(ran: Talk) -> None:
     ("line", "said"),
     [
         ("without L9H1", "there is no layer 9"),
-        ("without L0.weights", "not a step that can be replaced"),
+        ("without embed.out", "cannot be replaced"),
         ("without L0.ffn[0,0]", "is a cell"),
         ("without none L0", "none cannot be combined"),
         ("without none --how mean", "none restores the whole model"),

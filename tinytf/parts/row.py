@@ -196,5 +196,6 @@ class Step:
 
     @property
     def can_intervene(self) -> bool:
-        """Whether it can be ablated and patched: the residual stream, outputs of heads, attention or feed-forward."""
-        return self.in_stream or (self.core and self.recorded)
+        """Whether it can be ablated and patched: a step of a layer that the model computes, with a row a token."""
+        rows_are_tokens = self.axes[-2:-1] in (("token",), ("query",))
+        return self.in_layer and self.runs and rows_are_tokens and not self.is_choice

@@ -24,7 +24,8 @@ class Options:
 
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Ablate this: L3H5, L3E5, L2.attn, L2.ffn, or L2 for both. Repeatable, to ablate several together.",
+        help="Ablate this: L3H5, L3H5.q, L3E5, L3.17 (a unit), L2.attn, L2.ffn, or L2 for both; or block the last "
+        "token's attention to a word, 'L5-12.weights[-1,Paris]'. Repeatable, to ablate several together.",
     )  # fmt: skip
     sweep: str | None = option(
         type=click.Choice(["heads", "experts", "ffn", "layers"]), help="Ablate each one alone, and draw a map."

@@ -1,7 +1,8 @@
 """``tinytf patch``: a corrupt text, run with activations from a clean one."""
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -11,13 +12,16 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 
+if TYPE_CHECKING:
+    from tinytf.cause.interventions import PatchSweep
+
 
 @dataclass(frozen=True)
 class Options:
     """The options of this command alone."""
 
     chat: ChatOptions
-    clean: str = argument()
+    clean: str | None = argument(required=False)
     corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
     answer: str | None = option(
@@ -27,27 +31,86 @@ class Options:
         metavar="B", help="The corrupt text's token: a word or #ID.  [default: the token predicted for it]"
     )
     sweep: str | None = option(
-        type=click.Choice(["residual", "heads", "attn", "ffn"]),
-        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, or heads.  "
-        "[default: residual]",
+        type=click.Choice(["residual", "heads", "attn", "ffn", "neurons", "from", "to"]),
+        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, heads, or neurons; "
+        "with --from, every receiver (to); with --to, every sender (from).  [default: residual]",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Patch only this: L3H5, L3E5, L2.attn, L2.ffn, L2.in. Repeatable, to patch several together.",
+        help="Patch only this: L3H5, L3H5.q, L3.17, L2.attn, L2.ffn, L2.in. Repeatable, to patch several together.",
     )  # fmt: skip
     places: tuple[str, ...] = option(
         "--position",
         multiple=True,
         metavar="TOKEN",
-        help="With --at: patch only at this token, by text or number. Repeatable.",
+        help="With --at, --from or a sweep of heads or neurons: patch only at this token, by text or number. "
+        "Repeatable.",
     )
     top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
     force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
 
 
+@dataclass(frozen=True)
+class PathOptions:
+    """A path from one part of the model to another."""
+
+    GROUP: ClassVar = "Path"
+
+    senders: tuple[str, ...] = option(
+        "--from", multiple=True, metavar="ADDRESS",
+        help="Patch a direct path: what this head, attention, feed-forward or the embeddings write to the stream, for "
+        "--to alone. Repeatable.",
+    )  # fmt: skip
+    receivers: tuple[str, ...] = option(
+        "--to", multiple=True, metavar="ADDRESS",
+        help="The end of a path: L3H0.q, .k or .v, L3H0 for all three, L3.ffn, or logits. Repeatable.",
+    )  # fmt: skip
+    recompute_ffn: bool = option(
+        is_flag=True, help="Let the feed-forwards in between recompute, instead of keeping their outputs."
+    )
+
+    @property
+    def named(self) -> bool:
+        """Whether an end of a path is named."""
+        return bool(self.senders or self.receivers)
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """Estimates of a sweep from gradients."""
+
+    GROUP: ClassVar = "Estimate"
+
+    how: str | None = option(
+        "--estimate", type=click.Choice(["gradient", "integrated"]),
+        help="Estimate a sweep from gradients, without a run for each patch: at the corrupt run, or averaged over the "
+        "line between both texts.",
+    )  # fmt: skip
+    steps: int | None = option(
+        type=click.IntRange(1), help="With --estimate integrated: points of the line.  [default: 10]"
+    )
+    beside: str | None = option(
+        type=click.Choice(["exact"]), help="With --estimate: run exact patching too, and compare."
+    )
+    pairs: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="With --estimate: the mean over a table of pairs, with columns clean, corrupt, answer and versus, instead "
+        "of CLEAN and CORRUPT.",
+    )  # fmt: skip
+    where: tuple[str, ...] = option(
+        multiple=True, metavar="COLUMN=VALUE", help="With --pairs: only rows with this value. Repeatable."
+    )
+
+
 @command("patch")
 def patch(
-    options: Options, resume_options: ResumeOptions, fold: FoldOptions, model_options: ModelOptions, output: Output
+    options: Options,
+    path: PathOptions,
+    estimate: EstimateOptions,
+    resume_options: ResumeOptions,
+    fold: FoldOptions,
+    model_options: ModelOptions,
+    output: Output,
 ) -> int:
     """Runs CORRUPT with activations from CLEAN patched in. The effect is measured by the difference of two logits, A −
     B, at the last token (in an encoder, at [MASK]), scaled so that 1 is the clean run and 0 the corrupt one. Both texts
@@ -57,12 +120,14 @@ def patch(
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchSweepDisplay, aligned_lines
 
-    if options.addresses and options.sweep is not None:
-        raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
-    if options.places and not options.addresses:
-        raise UsageError("--position goes with --at", "a sweep is over every position")
-    resume = resume_options.checked_file("a sweep" if options.addresses else "")
-    words = with_session_text((options.clean,), 2) if options.corrupt is None else (options.clean, options.corrupt)
+    _require_fitting(options, path, estimate)
+    needs = "a sweep" if options.addresses else "--beside exact" if estimate.how and not estimate.beside else ""
+    resume = resume_options.checked_file(needs)
+    if estimate.pairs is not None:
+        return _over_pairs(options, estimate, estimate.pairs, fold, model_options, output)
+    if estimate.where:
+        raise UsageError("--where goes with --pairs", "it chooses rows of the table")
+    words = with_session_text(tuple(text for text in (options.clean, options.corrupt) if text is not None), 2)
     if len(words) != 2:
         raise UsageError("CORRUPT, the text to patch, is missing", 'tinytf patch "The cat sat" "The dog sat"')
     texts = options.chat.read_each(words)
@@ -70,7 +135,8 @@ def patch(
     if through is not None:
         from tinytf.through.changing import patch_through
 
-        require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system"), (Options, ResumeOptions))
+        groups = (Options, PathOptions, EstimateOptions, ResumeOptions)
+        require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system"), groups)
         if not options.addresses:
             raise UsageError(
                 "through transformers, a module is patched by its path", "name it with --at; try trace first"
@@ -92,14 +158,85 @@ def patch(
             output.note(line)
         raise
     clean, corrupt = (model.trace(text, truncate=options.truncate, force=options.force) for text in texts)
+    positions = [position for words in options.places for position in corrupt.positions(words)] or None
     if options.addresses:
-        positions = [position for words in options.places for position in corrupt.positions(words)] or None
         report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)
         output.draw(report)
         return 0 if report.holds else 1
+    settings: dict[str, Any] = {"positions": positions, **tokens}
+    if path.named:
+        settings |= {"senders": path.senders, "receivers": path.receivers, "recompute_ffn": path.recompute_ffn}
+        if options.sweep is None:
+            patched = model.patch_path(clean, corrupt, top=options.top or 5, **settings)
+            output.draw(patched)
+            return 0 if patched.holds else 1
+        with progress_line(output.stderr, "paths:") as on_progress:
+            paths = model.patch_paths(clean, corrupt, resume=resume, on_progress=on_progress, **settings)
+        output.draw(paths, PatchSweepDisplay(options.top or 8, fold.all))
+        return 0 if paths.holds else 1
+    settings["resume"] = resume
+    sweep: PatchSweep
     with progress_line(output.stderr, "patches:") as on_progress:
-        sweep = model.patch_sweep(
-            clean, corrupt, options.sweep or "residual", resume=resume, on_progress=on_progress, **tokens
-        )
+        over = options.sweep or "residual"
+        if estimate.how is None:
+            sweep = model.patch_sweep(clean, corrupt, over, on_progress=on_progress, **settings)
+        else:
+            settings |= {"how": estimate.how, "exact": estimate.beside is not None}
+            settings |= {} if estimate.steps is None else {"steps": estimate.steps}
+            sweep = model.patch_estimate(clean, corrupt, over, on_progress=on_progress, **settings)
     output.draw(sweep, PatchSweepDisplay(options.top or 8, fold.all))
     return 0 if sweep.holds else 1
+
+
+def _require_fitting(options: Options, path: PathOptions, estimate: EstimateOptions) -> None:
+    """Raise UsageError for options of one question beside those of another."""
+    over, is_path_sweep = options.sweep, options.sweep in ("from", "to")
+    questions = {"--at": options.addresses, "--from or --to": path.named, "--estimate": estimate.how}
+    if over is not None and not is_path_sweep:
+        questions = {"--at": options.addresses, "--from or --to": path.named, f"--sweep {over}": True}
+    asked = [name for name, value in questions.items() if value]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} ask for two things at once", "leave one of them out")
+    fixed = {"to": "--from", "from": "--to"}.get(over or "", "")
+    if fixed and [bool(path.senders), bool(path.receivers)] != [over == "to", over == "from"]:
+        example = "--from L1H2" if over == "to" else "--to L3H0.q"
+        raise UsageError(f"--sweep {over} goes with {fixed} alone", f"such as {example} --sweep {over}")
+    if path.named and over is None and not (path.senders and path.receivers):
+        raise UsageError("a path has two ends", "name both, --from L1H2 --to L3H0.q, or sweep one: --sweep to")
+    if path.recompute_ffn and not path.named:
+        raise UsageError("--recompute-ffn goes with --from and --to", "such as --from L1H2 --to L3H0.q")
+    if options.places and not (options.addresses or path.named or over in ("heads", "neurons")):
+        raise UsageError("--position goes with --at, --from, and sweeps of heads or neurons", "name one of them")
+    if estimate.how is None and (estimate.steps is not None or estimate.beside is not None):
+        raise UsageError("--steps and --beside go with --estimate", "such as --estimate integrated")
+    if estimate.how == "gradient" and estimate.steps is not None:
+        raise UsageError("--steps goes with --estimate integrated", "one gradient has one point")
+
+
+def _over_pairs(
+    options: Options,
+    estimate: EstimateOptions,
+    file: Path,
+    fold: FoldOptions,
+    model_options: ModelOptions,
+    output: Output,
+) -> int:
+    """Estimate the effects over the pairs of a table."""
+    from tinytf.pairs.pair import PairSet
+    from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.patch import PatchSweepDisplay
+
+    if estimate.how is None:
+        raise UsageError("--pairs goes with --estimate", "such as --estimate gradient")
+    if options.clean is not None:
+        raise UsageError("--pairs has the texts already", "leave out CLEAN and CORRUPT")
+    require_only(("sweep", "top"), (Options, PathOptions, ResumeOptions), "--pairs")
+    model, pairs = model_options.open(), PairSet.read(file).where(estimate.where)
+    settings: dict[str, Any] = {} if estimate.steps is None else {"steps": estimate.steps}
+    with progress_line(output.stderr, "pairs:") as on_progress:
+        report = model.patch_estimate_pairs(
+            pairs, options.sweep or "heads", how=estimate.how, exact=estimate.beside is not None,
+            seed=model_options.seed, on_progress=on_progress, **settings,
+        )  # fmt: skip
+    output.draw(report, PatchSweepDisplay(options.top or 8, fold.all))
+    return 0

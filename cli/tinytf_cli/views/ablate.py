@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tinytf.cause.interventions import Ablation, AblationSweep, Choice
+from tinytf.cause.interventions.hooks import point_names
 from tinytf.loading import Model
 from tinytf.report import Verified
 from tinytf.sentences import first_of
@@ -37,7 +38,7 @@ def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator
     """The most probable tokens before and after, then the probability of the target, the loss and the divergence."""
     model, effect = model_of(report), report.effect
     yield from banner(model, report.encoding)
-    yield Heading("ablated", f"{first_of(report.sites, SITES)}: {_replacement(report)}", "attention")
+    yield Heading("ablated", f"{first_of(point_names(report.sites), SITES)}: {_replacement(report)}", "attention")
     yield note(where_predicted(model, report.encoding, report.position))
     yield choice_table(report.choices, model.shown, report.target)
     yield Line("")

@@ -4,14 +4,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
+from torch import Tensor
 
-from tinytf.cause.interventions import Patched, PatchSweep
+from tinytf.cause.interventions import EstimatedPairs, EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
+from tinytf.cause.interventions.attribution_patching import BesideExact
+from tinytf.cause.interventions.grid import COLUMNS
+from tinytf.cause.interventions.hooks import point_names
+from tinytf.cause.interventions.patching import PatchedRun
+from tinytf.cause.interventions.path_patching import site_names
 from tinytf.sentences import first_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import SITES, check_line, choice_table, where_predicted
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Block, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import LONG_STACK, head_map, map_digits, note, numbered, signed_bars, stopped
 from tinytf_cli.views.steps import as_array, largest
@@ -20,8 +26,14 @@ _ACTIVATIONS = {
     "residual": ("the stream into each block, at each position", "in"),
     "attn": ("the output of attention, at each position", "attn"),
     "ffn": ("the output of the feed-forward, at each position", "ffn"),
-    "heads": ("the output of each head, at all positions", ""),
+    "heads": ("the output of each head", ""),
+    "neurons": ("each unit of the feed-forwards", ""),
 }
+_HELD = {
+    False: "every other attention and feed-forward keeps its corrupt output up to there",
+    True: "every other attention keeps its corrupt output up to there; feed-forwards recompute",
+}
+"""What happens between the ends of a path, by whether feed-forwards recompute."""
 _SHOWN_DIFFERENCES = 8
 _ROWS = 12
 """The most tokens of a map, unless all are asked for."""
@@ -31,11 +43,7 @@ _ROWS = 12
 def patched(report: Patched, terminal: Terminal, display: Display) -> Iterator[Block]:
     """Both texts, the most probable tokens before and after the patch, and how much of the clean run it recovers."""
     yield from _comparison(report)
-    where = "at all positions"
-    if report.positions is not None:
-        tokens = report.texts[1].tokens
-        where = "at " + ", ".join(f"{position} {tokens[position].shown}" for position in report.positions[:8])
-    yield Heading("patched", f"{first_of(report.sites, SITES)} {where}", "attention")
+    yield Heading("patched", f"{first_of(point_names(report.sites), SITES)} {_where(report)}", "attention")
     shown, answer = model_of(report).shown, report.contrast.answer
     yield choice_table(report.choices, shown, answer, ("p corrupt", "p patched"))
     recovered, logits = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, "%+.4f")
@@ -54,21 +62,144 @@ class PatchSweepDisplay(Display):
 @draws(PatchSweep, PatchSweepDisplay)
 def patch_sweep(report: PatchSweep, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
     """Both texts, a table of the strongest patches, then the map of all."""
-    names, values = [token.shown for token in report.texts[1].tokens], as_array(report.recovered)
     yield from _comparison(report)
     yield Heading("strongest", "share recovered: 1 is the clean run, 0 the corrupt one")
     yield from stopped(report.interrupted, report.measured, report.patches, "patches")
-    yield _strongest(report, names, display.top)
-    yield Heading(report.what, _ACTIVATIONS[report.what][0], "attention")
-    if report.what == "heads":
-        most = largest(values)
-        yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
-    else:
-        yield from _positions(report, names, values, display.all)
+    yield _strongest(report, display.top)
+    yield from _map(report, display.all)
     yield from check_line(*report.checks)
 
 
-def _comparison(report: Patched | PatchSweep) -> Iterator[Block]:
+@draws(EstimatedSweep, PatchSweepDisplay)
+def patch_estimate(report: EstimatedSweep, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
+    """Both texts, the largest estimates, how they agree with exact patching if it ran, then the map of all."""
+    yield from _comparison(report)
+    at = "at the corrupt run" if report.how == "gradient" else f"averaged over {report.steps} points between the texts"
+    yield Heading("strongest", f"estimated share recovered: (clean − corrupt) · gradient {at}")
+    beside = report.beside
+    yield _strongest(report, display.top, None if beside is None else beside.recovered)
+    added: list[Piece] = ["the estimates for the embeddings add up to ", Figure(report.added_up, "%.3f")]
+    yield note([*added, " of the lead; an exact integral gives 1"])
+    yield from _beside(beside)
+    yield from _map(report, display.all)
+    if report.checks:
+        yield from check_line(*report.checks)
+
+
+@draws(EstimatedPairs, PatchSweepDisplay)
+def patch_estimate_pairs(report: EstimatedPairs, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
+    """The largest mean estimates with their intervals, how they agree with exact patching, then the map of all."""
+    model, sites = model_of(report), report.strongest[: display.top]
+    yield from banner(model)
+    ends: list[Piece] = [Figure(report.clean, "%+.4f"), " clean, ", Figure(report.corrupt, "%+.4f"), " corrupt"]
+    yield Line([Span("mean logit answer − versus: ", "dim"), *ends])
+    at = "at the corrupt run" if report.how == "gradient" else f"averaged over {report.steps} points between the texts"
+    yield Heading("strongest", f"estimated share of the mean lead: (clean − corrupt) · gradient {at}")
+    yield from stopped(report.interrupted, report.pairs, report.of, "pairs")
+    ranges = [(site.recovered.low, site.recovered.high) for site in sites]
+    intervals: list[Cell] = ["" if low is None or high is None else f"{low:+.4f} … {high:+.4f}" for low, high in ranges]
+    exact = [] if report.beside is None else [report.beside.recovered]
+    yield Table(
+        [
+            Column("", [Span(site.name, "strong") for site in sites], said=""),
+            signed_bars("estimated", [site.recovered.value for site in sites], "%+.4f"),
+            Column("95 % interval", intervals, "right"),
+            *(_exact_column(shares, [(site.layer, site.column) for site in sites]) for shares in exact),
+        ]
+    )
+    yield from _beside(report.beside)
+    values = as_array(report.recovered)
+    if report.what == "heads":
+        most = largest(values)
+        yield Heading("heads", f"the output of each head, mean of {report.pairs:,} pairs", "attention")
+        yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
+
+
+@draws(PathPatched)
+def patch_path(report: PathPatched, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """Both texts, the path, the most probable tokens before and after, and how much of the clean run it recovers."""
+    yield from _comparison(report)
+    yield Heading(
+        "path", f"{site_names(report.senders)} {_where(report)} → {site_names(report.receivers)}", "attention"
+    )
+    yield note(_HELD[report.recomputes_ffn])
+    shown, answer = model_of(report).shown, report.contrast.answer
+    yield choice_table(report.choices, shown, answer, ("p corrupt", "p patched"))
+    recovered, logits = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, "%+.4f")
+    yield Line([recovered, " of the clean run recovered: the logit difference is ", logits], indent=2)
+    yield from check_line(*report.checks)
+
+
+@draws(PathSweep, PatchSweepDisplay)
+def patch_paths(report: PathSweep, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
+    """Both texts, the strongest paths, then maps of those that end at heads."""
+    fixed = site_names(report.fixed)
+    yield from _comparison(report)
+    title = f"from {fixed} {_where(report)}" if report.over == "to" else f"to {fixed}, from each part {_where(report)}"
+    yield Heading("direct paths", title, "attention")
+    yield note(_HELD[report.recomputes_ffn])
+    done = sum(end.recovered is not None for end in report.ends)
+    yield from stopped(report.interrupted, done, len(report.ends), "paths")
+    strongest = report.strongest(display.top)
+    yield Table(
+        [
+            Column(report.over, [Span(end.name, "strong") for end in strongest]),
+            signed_bars("recovered", [end.recovered or 0.0 for end in strongest], "%+.4f"),
+            Column("logit difference", [Figure(end.difference or 0.0, "%+.4f") for end in strongest], "right", drop=1),
+        ]
+    )
+    steps = dict.fromkeys(end.site.step for end in strongest if end.site is not None and end.site.head is not None)
+    every = dict.fromkeys(end.site.step for end in report.ends if end.site is not None and end.site.head is not None)
+    for step in every if display.all else list(steps)[:1]:
+        values = as_array(report.head_map(step))
+        most = largest(values)
+        yield Heading(step if report.over == "to" else "heads", "the path of each head", "attention")
+        yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
+        if len(every) > 1 and not display.all:
+            yield note(f"folded: the maps of {', '.join(name for name in every if name != step)}", "--all shows them")
+    yield from check_line(*report.checks)
+
+
+def _exact_column(shares: Tensor, places: Sequence[tuple[int, int]]) -> Column:
+    return Column("exact", [Figure(float(shares[place]), "%+.4f") for place in places], "right")
+
+
+def _beside(beside: BesideExact | None) -> Iterator[Block]:
+    """How estimates agree with exact patching, if it ran."""
+    if beside is None:
+        return
+    ranks = "unknown" if beside.rank_correlation is None else f"{beside.rank_correlation:.3f}"
+    yield Heading("beside exact patching", f"{beside.sites:,} sites")
+    yield Line(["rank correlation ", Span(ranks, "strong")], indent=2)
+    both = Figure(beside.worst_estimated, "%+.4f"), ", exact ", Figure(beside.worst_exact, "%+.4f")
+    yield Line([f"largest disagreement: {beside.worst}, estimated ", *both], indent=2)
+    yield note(f"{beside.seconds:.2f} s estimated, {beside.exact_seconds:.2f} s exact, beyond recording the texts")
+
+
+def _map(report: PatchSweep, every: bool) -> Iterator[Block]:
+    """The map of all sites; units are too many for one."""
+    values = as_array(report.recovered)
+    where = f", {_where(report)}" if report.what in COLUMNS else ""
+    if report.what == "neurons":
+        yield note(f"{values.size:,} units{where}", "--top N lists more, -o FILE.safetensors keeps all")
+        return
+    yield Heading(report.what, f"{_ACTIVATIONS[report.what][0]}{where}", "attention")
+    if report.what == "heads":
+        most = largest(values)
+        yield from head_map(values, "signed", most, map_digits(most), whole=every)
+    else:
+        yield from _positions(report, [token.shown for token in report.texts[1].tokens], values, every)
+
+
+def _where(report: Patched | PatchSweep | PathPatched | PathSweep) -> str:
+    """The patched positions in words."""
+    if report.positions is None:
+        return "at all positions"
+    tokens = report.texts[1].tokens
+    return "at " + ", ".join(f"{position} {tokens[position].shown}" for position in report.positions[:8])
+
+
+def _comparison(report: PatchedRun) -> Iterator[Block]:
     """The two texts, their logit differences, and their different tokens."""
     model, contrast, (clean, corrupt) = model_of(report), report.contrast, report.texts
     yield from banner(model, clean)
@@ -100,18 +231,24 @@ def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: b
         yield note(f"{same} the same in both texts, so patching there changes nothing")
 
 
-def _strongest(report: PatchSweep, names: Sequence[str], top: int) -> Table:
-    strongest, heads, step = report.strongest(top), report.what == "heads", _ACTIVATIONS[report.what][1]
-    sites = [f"L{layer}H{column}" if heads else f"L{layer}.{step}" for layer, column, _ in strongest]
-    position_column = (
-        [] if heads else [Column("at", [f"{column} {names[column]}" for _, column, _ in strongest], shrink=10)]
-    )
+def _strongest(report: PatchSweep, top: int, exact: Tensor | None = None) -> Table:
+    """The sites that move the difference most, beside their ``exact`` shares if these are known."""
+    strongest, step = report.strongest(top), _ACTIVATIONS[report.what][1]
+    names, by_position = [token.shown for token in report.texts[1].tokens], report.what not in COLUMNS
+    tokens = [f"{column} {names[column]}" for _, column, _ in strongest] if by_position else []
+    sites = [f"L{layer}.{step}" if by_position else report.site(layer, column) for layer, column, _ in strongest]
     logits = [float(report.differences[layer, column]) for layer, column, _ in strongest]
+    places = [(layer, column) for layer, column, _ in strongest]
     return Table(
         [
             Column("", [Span(site, "strong") for site in sites], said=""),
-            *position_column,
-            signed_bars("recovered", [value for *_, value in strongest], "%+.4f"),
+            *([Column("at", tokens, shrink=10)] if by_position else []),
+            signed_bars(
+                "estimated" if isinstance(report, EstimatedSweep) else "recovered",
+                [value for *_, value in strongest],
+                "%+.4f",
+            ),
+            *([] if exact is None else [_exact_column(exact, places)]),
             Column("logit difference", [Figure(value, "%+.4f") for value in logits], "right", drop=1),
         ]
     )

@@ -1,10 +1,13 @@
 """Interventions: take parts of a model out, or replace them by their values in another run."""
 
 from tinytf.cause.interventions.ablation import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
+from tinytf.cause.interventions.attribution_over_pairs import EstimatedPairs, patch_estimate_pairs
+from tinytf.cause.interventions.attribution_patching import EstimatedSweep, patch_estimate
 from tinytf.cause.interventions.edits import edited
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
 from tinytf.cause.interventions.numbers import Target, assignment, number_at, number_before, with_numbers
 from tinytf.cause.interventions.patching import Patched, PatchSweep, patch, patch_sweep
+from tinytf.cause.interventions.path_patching import PathPatched, PathSweep, patch_path, patch_paths
 from tinytf.cause.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
 from tinytf.cause.interventions.values import Reference, reference, reference_of
 
@@ -14,10 +17,14 @@ __all__ = [
     "Choice",
     "Contrast",
     "Effect",
+    "EstimatedPairs",
+    "EstimatedSweep",
     "HookPoint",
     "Intervention",
     "PatchSweep",
     "Patched",
+    "PathPatched",
+    "PathSweep",
     "Reference",
     "Target",
     "UnevenTexts",
@@ -32,6 +39,10 @@ __all__ = [
     "number_at",
     "number_before",
     "patch",
+    "patch_estimate",
+    "patch_estimate_pairs",
+    "patch_path",
+    "patch_paths",
     "patch_sweep",
     "reference",
     "reference_of",

@@ -18,6 +18,7 @@ from tinytf.cause.interventions.hooks import (
     intervened,
     intervening,
     logits_with,
+    point_names,
     unembedded,
 )
 from tinytf.cause.interventions.prediction import (
@@ -29,8 +30,8 @@ from tinytf.cause.interventions.prediction import (
     predicted_at,
     same,
 )
-from tinytf.cause.interventions.sweep import sweep
-from tinytf.cause.interventions.values import Reference, values_for
+from tinytf.cause.interventions.sweep import sweep, verify_logits
+from tinytf.cause.interventions.values import BLOCKED, Reference, values_for
 from tinytf.compare.measures import loss
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
@@ -42,7 +43,7 @@ from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text_model import AnyModel, TextModel
 from tinytf.trace.faults import require_finite
-from tinytf.trace.trace import Text, Trace
+from tinytf.trace.trace import Text, Trace, visible
 
 SWEEPS = ("heads", "experts", "ffn", "layers")
 _ABLATED = {**{what: what for what in SWEEPS}, "ffn": "feed-forwards"}
@@ -87,8 +88,13 @@ class Ablation(Ablated):
 
     def in_a_sentence(self) -> str:
         """What becomes of the target's probability, and what comes first then."""
-        sites = listed([str(site) for site in self.sites[:3]]) if len(self.sites) <= 3 else f"these {len(self.sites)}"
-        ablated = {"zero": f"Without {sites}", "mean": f"With {sites} at the mean"}.get(self.how, f"With other {sites}")
+        names = point_names(self.sites)
+        sites = listed(names) if len(names) <= 3 else f"these {len(names)}"
+        ablated = (
+            f"With {sites} blocked"
+            if self.source == BLOCKED
+            else {"zero": f"Without {sites}", "mean": f"With {sites} at the mean"}.get(self.how, f"With other {sites}")
+        )
         was = max(self.choices, key=lambda choice: choice.before).id == self.target
         best = self.effect.best == self.target
         now = ("is still first" if was else "is first now") if best else f"{self.shown(self.effect.best)} comes first"
@@ -210,10 +216,10 @@ def ablate(
             "nothing is named to ablate", "name a head, such as L0H1, a part, such as L0.ffn, or a layer, L0"
         )
     trace, position, log_p, followed = _run_plain(model, text, target)
-    sites = hook_points(at, trace.steps)
+    sites = hook_points(at, trace.steps, [token.shown for token in trace.tokens])
     values = values_for(model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
-    hidden = hidden_with(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
-    unchanged = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
+    _require_keys_left(trace, list(values.blocked))
+    hidden = hidden_with(trace, [values.intervention(site) for site in sites])  # (T, C)
     log_p_after = log_probabilities(unembedded(trace, hidden, position))
     loss_before, loss_after = (loss(trace.model, trace.encoding, states) for states in (trace.last_hidden, hidden))
     return Ablation(
@@ -226,9 +232,38 @@ def ablate(
         choices=choices(log_p, log_p_after, top, [followed]),
         loss_before=loss_before,
         loss_after=loss_after,
-        check=same("their own values put in give the plain logits", unchanged, trace.logits_at(position)),
+        check=_verify_own_values(trace, sites, position),
         about=About(model, trace.encoding),
     )
+
+
+def _verify_own_values(trace: Trace, sites: Sequence[HookPoint], position: int) -> Verified:
+    """Verify that the sites' own values put in change nothing: exactly, unless attention then runs step by step."""
+    claim, plain = "their own values put in give the plain logits", trace.logits_at(position)
+    own = [Intervention(site, site.value(trace)) for site in sites]
+    if all(trace.steps.at(site.step, site.layer).recorded for site in sites):
+        return same(claim, logits_with(trace, own, position), plain)
+    return verify_logits(claim, trace, own, position, plain)
+
+
+def _require_keys_left(trace: Trace, blocked: Sequence[HookPoint]) -> None:
+    """Raise UsageError if cells of attention weights block nothing that was seen, or all that a token sees."""
+    for layer in {point.layer for point in blocked}:
+        points = [point for point in blocked if point.layer == layer]
+        step = trace.steps.at(points[0].step, layer)
+        is_blocked = torch.zeros(trace.config.at(layer).n_heads, len(trace.tokens), len(trace.tokens))  # (H, Q, K)
+        for point in points:
+            Intervention(point, torch.ones(())).write(is_blocked)
+        seen = visible(trace, step, layer)
+        sees = torch.ones_like(is_blocked, dtype=torch.bool) if seen is None else seen.expand(is_blocked.shape)
+        if not bool((is_blocked.bool() & sees).any()):
+            raise UsageError(f"{points[0]} is masked already: no token looks at a later one", "a cell is [query,key]")
+        blind = (sees & ~is_blocked.bool()).any(dim=-1).logical_not().any(dim=0).nonzero().flatten().tolist()
+        if blind:
+            token = trace.tokens[blind[0]].shown
+            raise UsageError(
+                f"{points[0]} blocks all that token {blind[0]} {token} sees", "leave it a key, such as [3:,0]"
+            )
 
 
 def ablation_sweep(
@@ -279,7 +314,7 @@ def ablation_sweep(
     )
     measured, check = sweep(
         trace,
-        {name: tuple(Intervention(site, values.of[site]) for site in group) for name, group in groups.items()},
+        {name: tuple(values.intervention(site) for site in group) for name, group in groups.items()},
         position,
         lambda logits: effects(log_p, log_probabilities(logits), followed),
         lambda effect: abs(effect.change),
@@ -349,4 +384,4 @@ def _interventions(
     """The interventions that ablate the steps, and the source of their values."""
     points = hook_points(at, table_of(model.config))
     values = values_for(model, points, how, reference)
-    return [Intervention(point, values.of[point]) for point in points], values.source
+    return [values.intervention(point) for point in points], values.source

@@ -1,7 +1,8 @@
 """Replace the values of steps of a running model, by hooks on its own modules; attention stays fused."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -10,19 +11,19 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from tinytf.errors import AddressError, UsageError
+from tinytf.look.neurons import parse_unit, require_units
 from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import into_heads, side_by_side
 from tinytf.steps.table import StepTable, table_of
-from tinytf.trace.address import parse_address
+from tinytf.text.words import AxisNames, find_index
+from tinytf.trace.address import Address, parse_address, span
 from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Trace
 
-_EXAMPLES = (
-    "a head is L3H5, an expert L3E5, a part of a layer L3.attn or L3.ffn, both of them L3, "
-    "the residual stream L3.in or L3.out"
-)
+_EXAMPLES = "such as a head L3H5, its queries L3H5.q, a unit L3.17, L3.attn, L3.ffn, or the stream L3.in"
+_UNIT = re.compile(r"L-?[0-9]+\.-?[0-9]+")
 
 Change = Callable[[Tensor], Tensor]
 """A function of a step's tensor: (B, T, C), (B, H, T, D) for heads, (B, E, T, C) for experts."""
@@ -30,53 +31,99 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A step of one layer that ``can_intervene``, by its short name; ``head`` is a head, or with letter E an expert."""
+    """A step of one layer that ``can_intervene``, by its short name, or a part of it.
+
+    ``head`` is a head, or with letter E an expert; a key or value head that ``shared`` query heads have in common goes
+    by the first of them. ``columns`` are indices on the last axis, such as units of a feed-forward or keys of a map,
+    and ``rows`` are tokens; empty or None for all. ``short``: the address leaves the step out, as in L3H5 and L3.17.
+    """
 
     step: str
     layer: int
     head: int | None = None
     letter: str = "H"
+    columns: tuple[int, ...] = ()
+    rows: tuple[int, ...] | None = None
+    shared: int = 1
+    short: bool = True
 
     def __str__(self) -> str:
-        return f"L{self.layer}.{self.step}" if self.head is None else f"L{self.layer}{self.letter}{self.head}"
+        layer, name = f"L{self.layer}", f".{self.step}"
+        if self.columns and self.short:
+            return f"{layer}.{span(self.columns)}"
+        if self.head is not None:
+            layer += f"{self.letter}{span(range(self.head, self.last_head + 1))}"
+            name = "" if self.short else name
+        words = [":" if self.rows is None else span(self.rows), *([span(self.columns)] if self.columns else [])]
+        return f"{layer}{name}" + (f"[{','.join(words)}]" if self.columns or self.rows else "")
 
     @property
     def is_expert(self) -> bool:
         return self.head is not None and self.letter == "E"
 
     @property
+    def last_head(self) -> int:
+        """The last query head that it belongs to; 0 for a step without heads."""
+        return 0 if self.head is None else self.head + self.shared - 1
+
+    @property
     def full_name(self) -> str:
-        """The address of the step: ``L3.attn``, ``L3H5.head_out``."""
-        return str(self) if self.head is None else f"{self}.{self.step}"
+        """The address of the step that it belongs to: ``L3.attn``, ``L3H5.head_out``."""
+        whole_head = self.head is not None and self.shared == 1 and not self.columns and self.rows is None
+        return f"L{self.layer}{f'{self.letter}{self.head}' if whole_head else ''}.{self.step}"
 
     def value(self, trace: Trace) -> Tensor:
-        """The value in a trace: (T, D) for a head, else (T, C)."""
+        """The value in a trace, of all rows and columns: (T, D) for a head, else (T, C), or (H, T, K) for all heads."""
         if self.head is None:
             return trace.step(self.step, self.layer)
         return trace.step(self.step, self.layer, (self.head,))[0]
 
 
-def hook_points(addresses: str | Sequence[str], table: StepTable) -> tuple[HookPoint, ...]:
+def point_names(points: Sequence[HookPoint]) -> list[str]:
+    """The addresses of points; one cell in several layers is one address, such as ``L5-12.weights[7,3]``."""
+    layers: dict[str, list[int]] = {}
+    for point in points:
+        rest = str(point).removeprefix(f"L{point.layer}")
+        layers.setdefault(rest if point.rows else f"{point}", []).append(point.layer)
+    return [f"L{span(numbers)}{rest}" if not rest.startswith("L") else rest for rest, numbers in layers.items()]
+
+
+def hook_points(
+    addresses: str | Sequence[str], table: StepTable, tokens: Sequence[str] | None = None
+) -> tuple[HookPoint, ...]:
     """The hook points of one or more addresses, each once, in the order of the forward pass.
 
-    An address may be a set: ``L3`` is all that a layer adds to the residual stream. Raises AddressError for an address
-    that the model lacks, and for a step that cannot be replaced.
+    An address may be a set: ``L3`` is all that a layer adds to the residual stream. A cell, such as
+    ``L3.weights[-1,cat]``, takes the printable ``tokens`` of the text. Raises AddressError for an address that the
+    model lacks, for a step that cannot be replaced, and for a cell without a text.
     """
     texts = [addresses] if isinstance(addresses, str) else addresses
-    points = dict.fromkeys(point for address in texts for point in _parsed(address, table))
+    points = dict.fromkeys(point for address in texts for point in _parsed(address, table, tokens))
     order = {step.name: number for number, step in enumerate(table.layer_steps)}
-    return tuple(sorted(points, key=lambda point: (point.layer, order[point.step], point.head or 0)))
+    return tuple(
+        sorted(
+            points, key=lambda point: (point.layer, order[point.step], point.head or 0, point.columns, point.rows or ())
+        )
+    )
 
 
-def _parsed(text: str, table: StepTable) -> list[HookPoint]:
+def _parsed(text: str, table: StepTable, tokens: Sequence[str] | None) -> list[HookPoint]:
+    if _UNIT.fullmatch(text.strip()):
+        return [_unit(text, table)]
     address = parse_address(text, table)
-    if address.cell:
-        raise AddressError(f"{text!r} is a cell, and a step is replaced whole", "name the step alone, such as L0.attn")
-    if address.step is not None:
-        outputs = [table.head_output(layer) for layer in address.layers or ()]
-        names = {output.name for output in outputs if output is not None}
-        if not (address.step.can_intervene or address.step.name in (table.expert_out, *names)):
-            raise AddressError(f"{text!r} is not a step that can be replaced", _EXAMPLES)
+    step = address.step
+    if step is not None and not step.can_intervene:
+        raise AddressError(f"{text!r} cannot be replaced: it is no step of a layer with a row a token", _EXAMPLES)
+    if step is not None and address.cell:
+        layers = address.layers or ()
+        rows, columns = _cell(address, step, table.config.at(layers[0]).sizes, tokens)
+        shared = table.config.at(layers[0]).heads_per_kv if "kv head" in step.axes else 1
+        heads = (None,) if address.heads is None else _first_heads(address, step, table, layers[0])
+        return [
+            HookPoint(step.name, layer, head, step.letter, columns, rows, 1 if head is None else shared, short=False)
+            for layer in layers
+            for head in heads
+        ]
 
     def steps(layer: int) -> tuple[Step, ...]:
         if address.step is not None or address.heads is None:
@@ -84,23 +131,69 @@ def _parsed(text: str, table: StepTable) -> list[HookPoint]:
         output = table.by_name[table.expert_out] if address.letter == "E" else table.head_output(layer)
         return () if output is None else (output,)
 
+    def point(step: Step, layer: int, head: int | None) -> HookPoint:
+        shared = table.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
+        output = table.head_output(layer)
+        short = head is None or step.name in (table.expert_out, "" if output is None else output.name)
+        return HookPoint(step.name, layer, head, step.letter, shared=shared, short=short)
+
     points = [
-        HookPoint(step.name, layer, head, step.letter)
+        point(step, layer, head)
         for layer in address.layers or ()
         for step in steps(layer)
-        for head in ((address.heads or range(step.parts(table.config.at(layer)))) if step.is_split else (None,))
         if table.has(step.name, layer)
+        for head in (_first_heads(address, step, table, layer) if step.is_split else (None,))
     ]
     if not points:
         raise AddressError(f"{text!r} names no expert: that layer has none", "tinytf info shows the layers of a model")
     return points
 
 
+def _first_heads(address: Address, step: Step, table: StepTable, layer: int) -> tuple[int, ...]:
+    """The heads or experts of an address; of query heads that share a key head, the first alone."""
+    heads = address.heads or range(step.parts(table.config.at(layer)))
+    shared = table.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
+    return tuple(dict.fromkeys(head - head % shared for head in heads))
+
+
+def _unit(text: str, table: StepTable) -> HookPoint:
+    """The feed-forward unit that ``L3.17`` names."""
+    require_units(table.config)
+    unit = parse_unit(text, table.config)
+    if not table.has(table.ffn_activation, unit.layer):
+        raise AddressError(f"{text!r} names no unit: layer {unit.layer} has no feed-forward")
+    return HookPoint(table.ffn_activation, unit.layer, columns=(unit.index,))
+
+
+def _cell(
+    address: Address, step: Step, sizes: Mapping[str, int], tokens: Sequence[str] | None
+) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """The rows and columns of an address with a cell, such as ``L3.weights[-1,cat]``; None and empty for all."""
+    picked: list[tuple[int, ...]] = []
+    for (_, word), axis in zip(address.words(2), step.axes[-2:], strict=False):
+        if word in (":", "*"):
+            picked.append(())
+        elif axis in sizes:
+            picked.append(_indices(word, axis, sizes[axis], ()))
+        elif tokens is None:
+            raise AddressError(f"{address} is a cell of one text, and no text is given", "name the step alone")
+        else:
+            picked.append(_indices(word, axis, len(tokens), tokens))
+    rows, columns = (*picked, ())[:2]
+    return rows or None, columns
+
+
+def _indices(word: str, axis: str, size: int, tokens: Sequence[str]) -> tuple[int, ...]:
+    index = find_index(word, axis, size, AxisNames(tokens))
+    return (index,) if isinstance(index, int) else tuple(index)
+
+
 @dataclass(frozen=True, eq=False)
 class Intervention:
-    """A ``value`` that replaces a hook point's, at ``positions`` of the text or (None) at all of them.
+    """A ``value`` that replaces a hook point's, at ``positions`` of the text or (None) at the rows of the point.
 
-    The value is (D,) for a head, else (C,), the same at every position; or (T, D), (T, C).
+    The value is a number, (D,) for a head, or (C,), the same at every position; or (T, D), (T, C), (H, T, K) for all
+    heads. Where the point has columns, only these are replaced.
     """
 
     point: HookPoint
@@ -108,13 +201,19 @@ class Intervention:
     positions: tuple[int, ...] | None = None
 
     @property
+    def rows(self) -> tuple[int, ...] | None:
+        """The changed positions; None for all."""
+        return self.point.rows if self.positions is None else self.positions
+
+    @property
     def first(self) -> int:
         """The first changed position."""
-        return 0 if self.positions is None else min(self.positions)
+        return 0 if self.rows is None else min(self.rows)
 
     def write(self, tensor: Tensor, start: int = 0) -> None:
         """Write the value into a step (…, T, width) of all heads or experts, whose first token is at ``start``."""
-        self._put(tensor if self.point.head is None else tensor[..., self.point.head, :, :], start)
+        head = self.point.head
+        self._put(tensor if head is None else tensor[..., head // self.point.shared, :, :], start)
 
     def replaced(self, tensor: Tensor) -> Tensor:
         """A copy of the step (B, …, T, width) with the value in it."""
@@ -124,20 +223,22 @@ class Intervention:
         return tensor
 
     def _put(self, view: Tensor, start: int) -> None:
-        value = self.value.to(view)
-        if self.positions is None:
-            view.copy_(value if value.dim() == 1 else value[start:])
-        else:
-            positions = list(self.positions)
-            view[..., [position - start for position in positions], :] = value if value.dim() == 1 else value[positions]
+        value, rows = self.value.to(view), self.rows
+        places = slice(None) if rows is None else [row - start for row in rows]
+        if value.dim() > 1:
+            value = value[..., start:, :] if rows is None else value[..., list(rows), :]
+        if not self.point.columns:
+            view[..., places, :] = value
+        for column in self.point.columns:
+            view[..., places, column] = value[..., column] if value.dim() else value
 
     def _require_length(self, length: int) -> None:
-        if self.value.dim() > 1 and len(self.value) != length:
+        if self.value.dim() > 1 and self.value.shape[-2] != length:
             raise UsageError(
-                f"the value for {self.point} has {len(self.value)} tokens, and the text {length}",
+                f"the value for {self.point} has {self.value.shape[-2]} tokens, and the text {length}",
                 "a value that is the same at every position fits any text",
             )
-        beyond = [position for position in self.positions or () if position >= length]
+        beyond = [position for position in self.rows or () if position >= length]
         if beyond:
             raise UsageError(f"{self.point} is to be changed at position {beyond[0]}, and the text has {length} tokens")
 
@@ -171,7 +272,8 @@ def intervening(model: Transformer, interventions: Sequence[Intervention]) -> It
     the replaced steps out, and names them.
     """
     with ExitStack() as stack:
-        stack.callback(setattr, model, "exchanged", model.exchanged)
+        for name in ("exchanged", "edited"):
+            stack.callback(setattr, model, name, getattr(model, name))
         for handle in _intervene(model, interventions):
             stack.callback(handle.remove)
         yield
@@ -190,9 +292,13 @@ def intervened(model: Transformer, interventions: Sequence[Intervention]) -> Tra
 
 
 def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
-    """Hook each intervention on the module of its step."""
+    """Hook each intervention on the module of its step, and have traces record steps that they would else derive."""
+    table = table_of(model.config)
     for intervention in interventions:
-        model.exchanged = (*model.exchanged, intervention.point.full_name)
+        point = intervention.point
+        model.exchanged = (*model.exchanged, point.full_name)
+        if not (table.at(point.step, point.layer).recorded or point.is_expert):
+            model.edited = (*model.edited, f"L{point.layer}.{point.step}")
         yield _hooked(model, intervention.point, intervention.replaced)
 
 

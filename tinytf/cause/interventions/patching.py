@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
+from tinytf.cause.interventions.grid import COLUMNS, Grid
+from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with, point_names
 from tinytf.cause.interventions.prediction import (
     Choice,
     Contrast,
@@ -25,10 +26,8 @@ from tinytf.cause.interventions.prediction import (
 )
 from tinytf.cause.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
-from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, ignore_progress, text_data
 from tinytf.sentences import from_where_on, listed, percent
-from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
@@ -74,10 +73,12 @@ class Patched(PatchedRun):
 
     def in_a_sentence(self) -> str:
         """How much of the lead the clean activations bring back."""
-        sites = listed([str(site) for site in self.sites[:3]]) if len(self.sites) <= 3 else f"these {len(self.sites)}"
+        names = point_names(self.sites)
+        sites, several = listed(names) if len(names) <= 3 else f"these {len(names)}", len(names) > 1
         if self.recovered < 0:
-            return f"{sites} of the clean run takes even more of {self.lead} away."
-        return f"{sites} of the clean run brings back {percent(self.recovered)} of {self.lead}."
+            return f"{sites} of the clean run {'take' if several else 'takes'} even more of {self.lead} away."
+        brings = "bring" if several else "brings"
+        return f"{sites} of the clean run {brings} back {percent(self.recovered)} of {self.lead}."
 
     def stored(self) -> list[Array]:
         """``recovered`` and ``difference``, each a tensor of one number."""
@@ -95,7 +96,9 @@ class Patched(PatchedRun):
 
 @dataclass(frozen=True)
 class PatchSweep(PatchedRun):
-    """Each patch of a sweep alone: logit differences (layers, positions), or (layers, heads).
+    """Each patch of a sweep alone: logit differences (layers, positions), (layers, heads) or (layers, units).
+
+    Heads and units are patched at ``positions`` (None: all).
 
     In a decoder the positions before ``first``, where the texts begin to differ, were not run: clean and corrupt
     activations are the same there. Patches not run before an interrupt are NaN.
@@ -108,6 +111,23 @@ class PatchSweep(PatchedRun):
     differences: Tensor
     patches: int
     first: int
+    positions: tuple[int, ...] | None
+
+    @property
+    def axis(self) -> str:
+        """What a column of the map is."""
+        return COLUMNS.get(self.what, "position")
+
+    def site(self, layer: int, column: int) -> str:
+        """The address of a patch of heads or units."""
+        return f"L{layer}H{column}" if self.what == "heads" else f"L{layer}.{column}"
+
+    def clean_site(self, layer: int, column: int) -> str:
+        """A patch in words, such as ``L3 of the clean run at 4 ·cat``."""
+        if self.what in COLUMNS:
+            return f"{self.site(layer, column)} of the clean run"
+        tokens = self.texts[0].tokens
+        return f"L{layer} of the clean run at {column}{f' {tokens[column].shown}' if column < len(tokens) else ''}"
 
     def in_a_sentence(self) -> str:
         """Where the lead is brought back: up to which layer where the texts differ, and from which at the prediction.
@@ -117,15 +137,15 @@ class PatchSweep(PatchedRun):
         if self.interrupted or not self.measured:
             return ""
         half, (layer, at, most) = self.recovered >= 0.5, self.strongest(1)[0]
-        if self.what == "heads":
-            return f"L{layer}H{at} of the clean run moves {self.lead} most: it brings back {percent(most)}."
+        strongest = f"{self.clean_site(layer, at)} moves {self.lead} most: it brings back {percent(most)}."
+        if self.what in COLUMNS:
+            return strongest
         start, end = self.first, self.contrast.position
         held, reached = half[:, start].tolist(), from_where_on(half[:, end].tolist())
         until = held.index(False) if False in held else len(held)
         tokens = self.texts[0].tokens
         if self.what != "residual" or start == end or not until or reached is None:
-            where = f"{at} {tokens[at].shown}" if at < len(tokens) else str(at)
-            return f"L{layer} of the clean run at {where} moves {self.lead} most: it brings back {percent(most)}."
+            return strongest
         moved = f"at {tokens[start].shown} up to L{until - 1} and at {tokens[end].shown} from L{reached} on"
         return f"What decides {self.lead} is {moved}: patched there, at least half of it comes back."
 
@@ -140,11 +160,11 @@ class PatchSweep(PatchedRun):
         return {**data, "layers": rows}
 
     def stored(self) -> list[Array]:
-        """The maps of ``recovered`` and of logit differences, (layers, positions) or (layers, heads)."""
+        """The maps of ``recovered`` and of logit differences, (layers, positions, heads or units)."""
         return self.arrays()
 
     def arrays(self) -> list[Array]:
-        axes = ["layer", "head" if self.what == "heads" else "position"]
+        axes = ["layer", self.axis]
         return [Array.of("recovered", axes, self.recovered), Array.of("difference", axes, self.differences)]
 
     def label(self, axis: str, place: int) -> str:
@@ -165,7 +185,7 @@ class PatchSweep(PatchedRun):
         return self.measured < self.patches
 
     def strongest(self, count: int) -> list[tuple[int, int, float]]:
-        """(layer, position or head, recovered) of the patches that move the difference most, in either direction."""
+        """(layer, column, recovered) of the patches that move the difference most, in either direction."""
         flat = self.recovered.flatten()
         order = flat.abs().nan_to_num(-1.0).argsort(descending=True, stable=True)[: min(count, self.measured)].tolist()
         width = self.differences.shape[1]
@@ -180,8 +200,8 @@ class PatchSweep(PatchedRun):
         return {
             **self.compared(),
             "sweep": self.what,
-            "axes": ["layer", "head" if self.what == "heads" else "position"],
-            **self.members("interrupted"),
+            "axes": ["layer", self.axis],
+            **self.members("positions", "interrupted"),
             "difference": self.differences.tolist(),
             **self.members("recovered", "checks"),
         }
@@ -210,12 +230,12 @@ def patch(
         raise UsageError(
             "nothing is named to patch", "name a head, such as L0H1, a part, such as L0.ffn, or the stream, L0.in"
         )
-    source, target, followed = _runs(model, clean, corrupt, answer, versus)
-    distinct = None if positions is None else tuple(dict.fromkeys(positions))
-    for position in distinct or ():
-        if not 0 <= position < len(source.tokens):
-            raise UsageError(f"there is no position {position}: the texts have {len(source.tokens)} tokens")
-    sites = hook_points(at, source.steps)
+    source, target, followed = runs_of(model, clean, corrupt, answer, versus)
+    distinct = positions_in(source, positions)
+    sites = hook_points(at, source.steps, [token.shown for token in target.tokens])
+    cell = next((site for site in sites if site.rows is not None), None)
+    if cell is not None and distinct is not None:
+        raise UsageError(f"{cell} names its tokens already", "leave out --position")
     logits = logits_with(
         target, [Intervention(site, site.value(source), distinct) for site in sites], followed.position
     )
@@ -242,66 +262,69 @@ def patch_sweep(
     *,
     answer: str | int | None = None,
     versus: str | int | None = None,
+    positions: Sequence[int] | None = None,
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> PatchSweep:
-    """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), or each head (``heads``), batched.
+    """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), of the ``heads`` or ``neurons``.
 
-    An interrupt ends it with the results so far; the file ``resume`` keeps them, to continue from. Raises the errors of
+    ``positions`` limit the patches of heads and units; by default they cover all. The patches run in batches. An
+    interrupt ends it with the results so far; the file ``resume`` keeps them, to continue from. Raises the errors of
     ``patch``, and UsageError for another ``over``.
     """
-    table = table_of(model.config)
-    steps = {"residual": table.input, "heads": "", **{step.name: step.name for step in table.added}}
-    if over not in steps:
-        raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, steps))
-    source, target, followed = _runs(model, clean, corrupt, answer, versus)
-    layers, of_heads = range(source.config.n_layers), over == "heads"
-    heads = [source.config.at(layer).n_heads for layer in layers]
-    width = max(heads) if of_heads else len(source.tokens)
-    shares_prefix = not source.config.looks_ahead and not of_heads
-    first = first_different(source.encoding.ids, target.encoding.ids) if shares_prefix else 0
-    rows: dict[str, Interventions] = {}
-    outputs = [table.head_output(layer) for layer in layers]
-    names = (
-        [output.name if output is not None else "" for output in outputs] if of_heads else [steps[over]] * len(layers)
-    )
-    counts = [
-        table.has(name, layer) * (heads[layer] if of_heads else width - first) for layer, name in enumerate(names)
-    ]
-    for layer, step in enumerate(names):
-        if not counts[layer]:
-            continue
-        value = source.step(step, layer)  # (H, T, D), or (T, C)
-        for column in range(first, first + counts[layer]):
-            point = HookPoint(step, layer, column if of_heads else None)
-            name = str(point) if of_heads else f"{point} at position {column}"
-            intervention = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
-            rows[name] = (intervention,)
-    moved, check = sweep(
-        target, rows, followed.position, followed.of, lambda difference: abs(difference - followed.corrupt),
-        on_progress, resume=resume, subject=["patch", followed.answer, followed.versus], from_data=float,
-    )  # fmt: skip
-    differences = torch.full((len(layers), width), followed.corrupt, dtype=torch.float64)
-    remaining = [math.nan if value is None else value for value in moved]
-    differences[:, first:] = math.nan  # where a layer has fewer heads, or lacks the step
-    for layer, count in enumerate(counts):
-        if not count:
-            differences[layer] = math.nan
-        differences[layer, first : first + count] = torch.tensor(remaining[:count], dtype=torch.float64)
-        remaining = remaining[count:]
+    source, target, followed = runs_of(model, clean, corrupt, answer, versus)
+    grid = grid_of(source, target, over, positions)
+    differences, check = exact_sweep(source, target, followed, grid, resume, on_progress)
     return PatchSweep(
         contrast=followed,
         checks=(*_verify_extremes(source, target, followed.position), check),
         texts=(source.encoding, target.encoding),
         what=over,
         differences=differences,
-        patches=len(rows) + first * sum(count > 0 for count in counts),
-        first=first,
+        patches=grid.sites,
+        first=grid.first,
+        positions=grid.positions,
         about=About(model),
     )
 
 
-def _runs(
+def exact_sweep(
+    clean: Trace, corrupt: Trace, followed: Contrast, grid: Grid, resume: Path | None, on_progress: Progress
+) -> tuple[Tensor, Verified]:
+    """The logit differences (layers, columns) with each site of a grid patched alone; NaN where nothing was run.
+
+    ``Verified`` is the check of ``sweep``.
+    """
+    rows: dict[str, Interventions] = {grid.name(*place): (grid.intervention(clean, *place),) for place in grid.places()}
+    moved, check = sweep(
+        corrupt, rows, followed.position, followed.of, lambda difference: abs(difference - followed.corrupt),
+        on_progress, resume=resume, subject=["patch", followed.answer, followed.versus], from_data=float,
+    )  # fmt: skip
+    differences = grid.filled(followed.corrupt)
+    for place, value in zip(grid.places(), moved, strict=True):
+        differences[place] = math.nan if value is None else value
+    return differences, check
+
+
+def grid_of(clean: Trace, corrupt: Trace, over: str, positions: Sequence[int] | None) -> Grid:
+    """The sites of a sweep over two texts, at their ``positions``; where a decoder's texts are the same, none differs.
+
+    Raises UsageError for another ``over``, and for a position beyond the texts.
+    """
+    shares_prefix = not clean.config.looks_ahead
+    first = first_different(clean.encoding.ids, corrupt.encoding.ids) if shares_prefix else 0
+    return Grid.of(over, clean.steps, len(clean.tokens), first, positions_in(clean, positions))
+
+
+def positions_in(trace: Trace, positions: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The distinct positions. Raises UsageError for one beyond the text."""
+    for position in positions or ():
+        if not 0 <= position < len(trace.tokens):
+            raise UsageError(f"there is no position {position}: the texts have {len(trace.tokens)} tokens")
+    return None if positions is None else tuple(dict.fromkeys(positions))
+
+
+def runs_of(
     model: TextModel, clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None
 ) -> tuple[Trace, Trace, Contrast]:
     """The traces of both texts, and the logit difference to follow in them."""

@@ -62,13 +62,20 @@ def sweep(
         if strongest < 0:
             raise
     claim = f"{names[strongest]} run by itself gives the same logits"
+    check = verify_logits(claim, trace, interventions[strongest], read, its_logits)
+    return [results.get(number) for number in range(len(interventions))], check
+
+
+def verify_logits(
+    claim: str, trace: Trace, interventions: Sequence[Intervention], read: int, logits: Tensor
+) -> Verified:
+    """Verify that a forward pass with the interventions gives ``logits`` (V,) at position ``read``, within rounding."""
 
     def ways() -> TwoResults:
-        return TwoResults(names[strongest], claim, its_logits, logits_with(trace, interventions[strongest], read))
+        return TwoResults("logits", claim, logits, logits_with(trace, interventions, read))
 
-    comparison = compare(ways(), its_logits.dtype, Coarse(trace.model.parameters()), ways)
-    check = Verified(claim, comparison.difference, comparison.allowed)
-    return [results.get(number) for number in range(len(interventions))], check
+    comparison = compare(ways(), logits.dtype, Coarse(trace.model.parameters()), ways)
+    return Verified(claim, comparison.difference, comparison.allowed)
 
 
 @torch.no_grad()

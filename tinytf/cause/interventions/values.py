@@ -1,27 +1,31 @@
 """The value that replaces a step: zeros, its mean over texts, or its value in another text."""
 
 import codecs
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tinytf.cause.interventions.hooks import HookPoint
+from tinytf.cause.interventions.hooks import HookPoint, Intervention
 from tinytf.errors import UsageError
 from tinytf.files import open_bytes
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Progress, ignore_progress
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.trace.record import record
 
 ABLATIONS = ("zero", "mean", "resample")
 
+BLOCKED = "by a score of −∞"
+"""The source of the zeros of cells of attention weights."""
 TOKENS = 4096
 """The most tokens of a reference that are run."""
 _BYTES = 1 << 20  # longer texts have more than TOKENS tokens in any tokenizer
@@ -100,12 +104,18 @@ def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encodi
 class HookValues:
     """The value of each hook point.
 
-    ``source`` says where they come from, in words (empty for zeros); ``texts`` is the number of texts of a mean.
+    ``source`` says where they come from, in words (empty for zeros); ``texts`` is the number of texts of a mean. Points
+    that are ``blocked`` get their value at another step: cells of attention weights, at the scores below them.
     """
 
     of: dict[HookPoint, Tensor]
     source: str = ""
     texts: int = 0
+    blocked: dict[HookPoint, HookPoint] = field(default_factory=dict)
+
+    def intervention(self, point: HookPoint) -> Intervention:
+        """The intervention that gives a point its value."""
+        return Intervention(self.blocked.get(point, point), self.of[point])
 
 
 def values_for(
@@ -120,19 +130,26 @@ def values_for(
 ) -> HookValues:
     """The replacement value of each hook point in an ablation.
 
-    ``zero``: zeros. ``mean``: the mean over all positions of the texts ``of`` a reference, a file, or the model's own
-    corpus. ``resample``: the values at the same positions of one of these texts, drawn by ``seed``, which is not the
-    ablated ``text`` and not shorter. Raises UsageError for another ``how``, and if there is no such text.
+    ``zero``: zeros. A cell of attention weights becomes 0 by a score of −∞ (attention knockout, Geva et al. 2023), so
+    that the other weights of its row still sum to 1. ``mean``: the mean over all positions of the texts ``of`` a
+    reference, a file, or the model's own corpus. ``resample``: the values at the same positions of one of these texts,
+    drawn by ``seed``, which is not the ablated ``text`` and not shorter. Raises UsageError for another ``how``, if
+    there is no such text, and for a mean or a draw of a map, which is as wide as its text.
     """
     if how not in ABLATIONS:
         raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, ABLATIONS))
     if how == "zero":
-        weight, config = next(model.transformer.parameters()), model.config
-        is_full_width = {point: point.head is None or point.is_expert for point in points}
-        widths = {
-            point: config.d_model if is_full_width[point] else config.at(point.layer).value_width for point in points
-        }
-        return HookValues({point: weight.new_zeros(width) for point, width in widths.items()})
+        weight = next(model.transformer.parameters())
+        blocked = {point: below for point in points if (below := _scores_below(point, model)) is not None}
+        numbers = {point: -math.inf if point in blocked else 0.0 for point in points}
+        zeros = {point: weight.new_tensor(number) for point, number in numbers.items()}
+        return HookValues(zeros, BLOCKED if blocked else "", blocked=blocked)
+    table = table_of(model.config)
+    a_map = next((point for point in points if table.at(point.step, point.layer).is_map), None)
+    if a_map is not None:
+        raise UsageError(
+            f"{a_map} has no {how} over texts: each text has a map as wide as itself", "use --how zero, or patch it"
+        )
     texts = of if isinstance(of, Reference) else reference(model, of)
     if how == "mean":
         means = _means(model.transformer, points, texts, on_progress)
@@ -144,6 +161,15 @@ def values_for(
     length = len(text.tokens)
     source = f"from text {number + 1} of the {len(texts.texts):,} of {texts.name}, drawn by seed {seed}"
     return HookValues({point: point.value(drawn_trace)[:length] for point in points}, source)
+
+
+def _scores_below(point: HookPoint, model: TextModel) -> HookPoint | None:
+    """The scores that the softmax of a cell of attention weights takes; None for any other point."""
+    table = table_of(model.config)
+    step = table.at(point.step, point.layer)
+    if not (step.is_map and step.holds_shares and point.columns):
+        return None
+    return replace(point, step=step.inputs[0])
 
 
 def _means(

@@ -1,0 +1,201 @@
+"""Attribution patching beside finite differences and autograd on transformers' own model, in float64."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tinytf
+from tinytf.errors import UsageError
+from tinytf.estimate import rank_correlation
+from tinytf.pairs.pair import PairSet
+
+CLEAN, CORRUPT = "The cat lost the ball. The cat lost the", "The cat lost the hat. The cat lost the"
+PAIRS = [
+    {"clean": CLEAN, "corrupt": CORRUPT, "answer": " ball", "versus": " hat"},
+    {"clean": "The dog lost the hat. The dog lost the", "corrupt": "The dog lost the ball. The dog lost the",
+     "answer": " hat", "versus": " ball"},
+    {"clean": "The dog found the hat. Then the dog lost the",
+     "corrupt": "The dog found the ball. Then the dog lost the", "answer": " hat", "versus": " ball"},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model() -> tinytf.Model:
+    return tinytf.load("tiny")
+
+
+@pytest.fixture(scope="module")
+def theirs(model: tinytf.Model, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same weights in transformers, in float64."""
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("exported") / "tiny"
+    model.export(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval().requires_grad_(False)
+
+
+@contextmanager
+def inputs_of_o(theirs: Any, change: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+    """Pass what each layer's output projection takes, the heads side by side, through ``change``."""
+    handles = [
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args, number=number: (change(number, args[0]),))
+        for number, layer in enumerate(theirs.model.layers)
+    ]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+def heads_and_lead(model: tinytf.Model, theirs: Any, text: str, **inputs: Any) -> tuple[list[Tensor], Tensor]:
+    """What the heads of each layer give, (1, T, H·D), and the logit of ball less that of hat."""
+    heads: list[Tensor] = []
+    inputs = inputs or {"input_ids": torch.tensor([model.encode(text).ids])}
+    with inputs_of_o(theirs, lambda _, tensor: heads.append(tensor) or tensor):
+        logits = theirs(**inputs).logits[0, -1]
+    return heads, logits[model.find_token("ball")] - logits[model.find_token("hat")]
+
+
+def by_head(effects: list[Tensor], n_heads: int) -> Tensor:
+    return torch.stack([effect[0].unflatten(-1, (n_heads, -1)).sum((0, 2)) for effect in effects])
+
+
+def test_the_estimate_of_a_head_is_the_slope_of_patching_it_a_little(model: tinytf.Model, theirs: Any) -> None:
+    found = model.patch_estimate(CLEAN, CORRUPT, "heads", answer="ball", versus="hat")
+    clean, corrupt = (heads_and_lead(model, theirs, text)[0] for text in (CLEAN, CORRUPT))
+    ids, width = torch.tensor([model.encode(CORRUPT).ids]), 32
+    step = 0.01  # their norms round to float32, which a smaller step would magnify
+
+    def lead_at(layer: int, head: int, share: float) -> float:
+        columns = slice(head * width, (head + 1) * width)
+
+        def patched(number: int, tensor: Tensor) -> Tensor:
+            tensor = tensor.clone()
+            if number == layer:
+                tensor[..., columns] += share * (clean[layer] - corrupt[layer])[..., columns]
+            return tensor
+
+        with inputs_of_o(theirs, patched):
+            logits = theirs(input_ids=ids).logits[0, -1]
+        return float(logits[found.contrast.answer] - logits[found.contrast.versus])
+
+    for layer, head in [(0, 2), (1, 0), (1, 3), (2, 1), (3, 1)]:
+        slope = (lead_at(layer, head, step) - lead_at(layer, head, -step)) / (2 * step)
+        estimated = float(found.differences[layer, head]) - found.contrast.corrupt
+        assert estimated == pytest.approx(slope, abs=1e-3), (layer, head)
+
+
+def test_integrated_estimates_are_mean_gradients_between_the_embeddings(model: tinytf.Model, theirs: Any) -> None:
+    steps = 4
+    found = model.patch_estimate(CLEAN, CORRUPT, "heads", how="integrated", steps=steps, answer="ball", versus="hat")
+    clean, corrupt = (heads_and_lead(model, theirs, text)[0] for text in (CLEAN, CORRUPT))
+    ends = [theirs.model.embed_tokens(torch.tensor([model.encode(text).ids])) for text in (CORRUPT, CLEAN)]
+    means = [torch.zeros_like(tensor) for tensor in clean]
+    for k in range(steps):
+        point = (ends[0] + (k + 0.5) / steps * (ends[1] - ends[0])).requires_grad_()
+        heads, lead = heads_and_lead(model, theirs, "", inputs_embeds=point)
+        for mean, gradient in zip(means, torch.autograd.grad(lead, heads), strict=True):
+            mean += gradient / steps
+    expected = by_head([(a - b) * mean for a, b, mean in zip(clean, corrupt, means, strict=True)], 4)
+    assert torch.allclose(found.differences - found.contrast.corrupt, expected, atol=1e-4)
+
+
+def test_integrated_estimates_of_the_embeddings_add_up_to_the_lead(model: tinytf.Model) -> None:
+    for steps, within in ((10, 0.01), (40, 0.002)):
+        found = model.patch_estimate(CLEAN, CORRUPT, "residual", how="integrated", steps=steps)
+        assert found.added_up == pytest.approx(1.0, abs=within)
+        assert float(found.recovered[0].sum()) == pytest.approx(found.added_up, abs=1e-4)
+
+
+@pytest.mark.parametrize("over", ["heads", "attn", "ffn", "residual", "neurons"])
+def test_every_sweep_is_estimated_where_exact_patching_runs(model: tinytf.Model, over: str) -> None:
+    found = model.patch_estimate(CLEAN, CORRUPT, over, exact=over != "neurons")
+    assert all(check.holds for check in found.checks)
+    if over == "neurons":  # all units of a layer together are its feed-forward, whose output is linear in them
+        whole = model.patch_estimate(CLEAN, CORRUPT, "ffn")
+        lead = found.contrast.clean - found.contrast.corrupt
+        sums = (found.differences - found.contrast.corrupt).sum(1) / lead
+        assert torch.allclose(sums, whole.recovered.sum(1), atol=1e-4)
+        return
+    exact = model.patch_sweep(CLEAN, CORRUPT, over)
+    beside = found.beside
+    assert beside is not None
+    assert torch.allclose(beside.recovered, exact.recovered, atol=1e-6)
+    assert found.differences.shape == exact.differences.shape
+    ran = (map_of[:, found.first :].flatten().tolist() for map_of in (found.recovered, exact.recovered))
+    pairs = [(round(a, 5), round(b, 5)) for a, b in zip(*ran, strict=True)]
+    assert beside.rank_correlation == pytest.approx(rank_correlation(*zip(*pairs, strict=True)), abs=1e-3)
+    largest = max(abs(a - b) for a, b in pairs)
+    assert abs(beside.worst_estimated - beside.worst_exact) == pytest.approx(largest, abs=2e-5)
+
+
+def test_the_heads_that_gradients_rank_first_are_those_of_exact_patching(model: tinytf.Model) -> None:
+    found = model.patch_estimate(CLEAN, CORRUPT, "heads", exact=True)
+    exact = model.patch_sweep(CLEAN, CORRUPT, "heads")
+    assert [site[:2] for site in found.strongest(2)] == [site[:2] for site in exact.strongest(2)]
+    assert found.beside is not None
+    assert (found.beside.rank_correlation or 0) > 0.9
+    assert found.sentence.startswith("Estimated by gradients, L1H0 of the clean run moves the lead of ·ball over ·hat")
+
+
+def test_the_weights_learn_as_before_and_no_hook_stays(model: tinytf.Model) -> None:
+    parameters = list(model.transformer.parameters())
+    parameters[3].requires_grad_(False)
+    model.patch_estimate(CLEAN, CORRUPT)
+    assert [parameter.requires_grad for parameter in parameters[2:5]] == [True, False, True]
+    parameters[3].requires_grad_(True)
+    assert not any(module._forward_hooks for module in model.transformer.modules())
+    assert all(parameter.grad is None for parameter in parameters)
+
+
+@pytest.mark.parametrize("how", ["gradient", "integrated"])
+def test_over_pairs_each_site_has_the_mean_of_its_estimates(model: tinytf.Model, how: str, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in PAIRS), "utf-8")
+    found = model.patch_estimate_pairs(file, "heads", how=how, exact=True)
+    single = [
+        model.patch_estimate(row["clean"], row["corrupt"], "heads", how=how, answer=row["answer"], versus=row["versus"])
+        for row in PAIRS
+    ]
+    effects = torch.stack([one.differences - one.contrast.corrupt for one in single])
+    lead = sum(one.contrast.clean - one.contrast.corrupt for one in single) / len(single)
+    assert torch.allclose(found.recovered, effects.mean(0) / lead, atol=1e-5)
+    assert (found.pairs, found.interrupted) == (3, False)
+    exact = torch.stack(
+        [
+            one.differences - one.contrast.corrupt
+            for row in PAIRS
+            for one in [
+                model.patch_sweep(row["clean"], row["corrupt"], "heads", answer=row["answer"], versus=row["versus"])
+            ]
+        ]
+    )
+    assert found.beside is not None
+    assert torch.allclose(found.beside.recovered, exact.mean(0) / lead, atol=1e-5)
+    site = found.strongest[0]
+    assert site.name == "L1H0"
+    assert site.recovered.low is not None
+    assert site.recovered.low <= site.recovered.value <= (site.recovered.high or 0)
+    assert "L1H0 matters most" in found.sentence
+
+
+def test_whole_feed_forwards_are_estimated_over_pairs_and_the_stream_is_refused(model: tinytf.Model) -> None:
+    found = model.patch_estimate_pairs(PairSet.of(PAIRS[:1]), "ffn")
+    by_position = model.patch_estimate(CLEAN, CORRUPT, "ffn", answer="ball", versus="hat")
+    assert torch.allclose(found.recovered[:, 0], by_position.recovered.sum(1), atol=1e-5)
+    with pytest.raises(UsageError, match="the whole stream"):
+        model.patch_estimate_pairs(PairSet.of(PAIRS), "residual")
+
+
+def test_an_interrupt_leaves_the_pairs_so_far(model: tinytf.Model) -> None:
+    def stop(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    found = model.patch_estimate_pairs(PairSet.of(PAIRS), on_progress=stop)
+    assert found.interrupted
+    assert 0 < found.pairs < found.of == 3
