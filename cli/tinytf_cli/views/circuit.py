@@ -1,0 +1,206 @@
+"""A circuit: how much of the effect it keeps, its nodes in their layers, and the edges between them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytf.cause.circuits import Circuit, CircuitNode
+from tinytf.estimate import Estimate
+from tinytf_cli.numbers import number, plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
+from tinytf_cli.views.draw import Display, draws, model_of
+from tinytf_cli.views.parts import full_scale, note, side, signed_bars, verdict
+
+_EDGES, _NODES, _LAYERS, _READ = 6, 10, 12, 4
+"""Edges, nodes and layers on one screen, and the edges that are named beside a node."""
+_METHODS = {
+    "gradient": "scored by the gradients of the clean runs",
+    "integrated": "scored by integrated gradients",
+    "exact": "scored by a run each",
+    "": "read from a file",
+}
+_FORM = "%+.2f"
+
+
+@dataclass(frozen=True)
+class CircuitDisplay(Display):
+    """``top`` is how many edges and nodes are listed; ``all`` lists every one."""
+
+    top: int | None = None
+    all: bool = False
+
+
+@draws(Circuit, CircuitDisplay)
+def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Iterator[Block]:
+    """The effect and what the circuit keeps of it, a picture of its nodes, the nodes most needed, the largest edges."""
+    yield from banner(model_of(report))
+    yield Heading(
+        "circuit", f"{report.level} {_METHODS[report.method]}, from {plural(report.n_pairs, 'pair')} of {report.pairs}"
+    )
+    yield from _kept(report)
+    if report.n_edges:
+        yield from _picture(report)
+        yield from _nodes(report, None if display.all else display.top or _NODES)
+        yield from _edges(report, None if display.all else display.top or _EDGES)
+    yield from _compared(report)
+    yield Line("")
+    yield verdict(report.holds, "; ".join(f"{check.what}, off by {check.difference:.1e}" for check in report.checks))
+
+
+def _interval(estimate: Estimate, form: str) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f" [{number(estimate.low, form)}, {number(estimate.high, form)}]"
+
+
+def _kept(report: Circuit) -> Iterator[Block]:
+    """The mean leads of the plain runs, faithfulness and completeness."""
+    rows = [
+        (
+            "lead, clean",
+            report.clean,
+            _FORM,
+            f"larger than in the corrupt text in {report.separated:,} of {report.n_pairs:,}",
+        ),
+        ("lead, corrupt", report.corrupt, _FORM, "answer − versus at the last token, the mean over the pairs"),
+        (
+            "circuit",
+            report.faithfulness,
+            "%.3f",
+            f"{report.n_edges:,} of {report.n_all:,} edges: 1 is the clean run, 0 the corrupt one",
+        ),
+        ("all but the circuit", report.complement, "%.3f", "near 0 where the circuit is complete"),
+    ]
+    yield Table(
+        [
+            Column("", [name for name, *_ in rows], said=""),
+            Column("", [Figure(estimate.value, form, "strong") for _, estimate, form, _ in rows], "right", said=""),
+            Column(
+                "", [_interval(estimate, form).strip() for _, estimate, form, _ in rows], said="95 % interval", drop=2
+            ),
+            Column("", [Span(about, "dim") for *_, about in rows], drop=1, said=""),
+        ],
+        header=False,
+    )
+
+
+def _picture(report: Circuit) -> Iterator[Block]:
+    """The score of every node of the circuit, where it stands in the model: layers down, the last one on top."""
+    graph, inside = report.graph, {node.name: node.score for node in report.nodes}
+    layers = 1 + max(layer for layer, _ in graph.places[:-1])
+    columns = 1 + max(column for _, column in graph.places)
+    scores = np.full((layers, columns), math.nan, dtype=np.float32)
+    for name, (layer, column) in zip(graph.nodes, graph.places, strict=True):
+        if 0 <= layer < layers and name in inside:
+            scores[layer, columns - 1 if name.endswith(".ffn") else column] = inside[name]
+    labels = [*(f"H{head}" for head in range(columns - 1)), "ffn"]
+    used = [layer for layer in range(layers) if not np.isnan(scores[layer]).all()][::-1]
+    limit = full_scale(scores[~np.isnan(scores)].tolist())
+    yield Heading("nodes in their layers", "the score of each, orange where it speaks for the answer", "attention")
+    yield Heat(
+        scores[used], [f"L{layer}" for layer in used], labels, "signed", ~np.isnan(scores[used]), limit,
+        most=_LAYERS, hidden="not in the circuit",
+    )  # fmt: skip
+
+
+def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
+    """The nodes that the circuit needs most, the last layer first, with the largest edges that they read."""
+    nodes = report.nodes[:-1]
+
+    def need(node: CircuitNode) -> float:
+        return -((node.score or 0.0) ** 2) if node.without is None else node.without
+
+    chosen = sorted(nodes, key=need)[:most]
+    rows = [*(node for node in reversed(report.nodes) if node in chosen or node is report.nodes[-1])]
+    title = (
+        "every node" if len(chosen) == len(nodes) else f"the {len(chosen)} most needed of {plural(len(nodes), 'node')}"
+    )
+    yield Heading("nodes", f"{title}, the last layer first, with what they read", "attention")
+    full = full_scale(node.score or 0.0 for node in rows)
+    bars = signed_bars("score", [node.score or 0.0 for node in rows], _FORM, full)
+    bars = Column(
+        "score", [cell if node.score is not None else "" for node, cell in zip(rows, bars.cells, strict=True)]
+    )
+    without = ["" if node.without is None else Figure(node.without, "%.2f") for node in rows]
+    yield Table(
+        [
+            Column("node", [Span(node.name, "strong") for node in rows], said=""),
+            bars,
+            Column("left without it", without, "right"),
+            Column("in", [Figure(node.incoming, "%.0f") for node in rows], "right", drop=2),
+            Column("out", [Figure(node.outgoing, "%.0f") for node in rows], "right", drop=3),
+            Column("reads", [_read_by(report, node) for node in rows], shrink=12, drop=1),
+        ]
+    )
+    if len(chosen) < len(nodes):
+        yield note("", "--all lists every node and edge; -o FILE.svg draws them")
+
+
+def _read_by(report: Circuit, node: CircuitNode) -> Sequence[Piece]:
+    """The largest edges into a node: which input, from where, with the score."""
+    index = report.graph.nodes.index(node.name)
+    inputs = {report.graph.receivers[row] for row in report.graph.inputs[index]}
+    edges = [edge for edge in report.edges if edge.input in inputs]
+    pieces: list[Piece] = []
+    for edge in edges[:_READ]:
+        _, dot, projection = edge.input.rpartition(".")
+        way = f"{projection} " if dot and projection != "ffn" else ""
+        pieces += [f"{', ' if pieces else ''}{way}{edge.source} ", Span(number(edge.score, _FORM), side(edge.score))]
+    if len(edges) > _READ:
+        pieces.append(Span(f", {len(edges) - _READ:,} more", "dim"))
+    return pieces or [""]
+
+
+def _edges(report: Circuit, most: int | None) -> Iterator[Block]:
+    edges = report.edges[:most]
+    title = "every edge" if len(edges) == len(report.edges) else f"the {len(edges)} largest of {len(report.edges):,}"
+    yield Heading(
+        "edges",
+        f"{title}: the lead that is lost without one, as estimated" if report.method != "exact" else title,
+        "residual",
+    )
+    yield Table(
+        [
+            Column("from", [Span(edge.source, "strong") for edge in edges]),
+            Column("to", [Span(edge.input, "strong") for edge in edges]),
+            signed_bars("score", [edge.score for edge in edges], _FORM),
+        ]
+    )
+
+
+def _compared(report: Circuit) -> Iterator[Block]:
+    """The other circuit, and what both share."""
+    other = report.versus
+    if other is None:
+        return
+    yield Heading("versus", f"{other.other}, on the same pairs")
+    correlation = other.rank_correlation
+    ranks = "too few to rank" if correlation is None else f"rank correlation of their scores {correlation:+.2f}"
+    nodes = sum(1 for _ in report.nodes)
+    yield Table(
+        [
+            Column("", ["this circuit", "the other", "shared", "Jaccard"], said=""),
+            Column(
+                "nodes",
+                [Figure(value, "%.0f") for value in (nodes, other.nodes, other.shared_nodes)]
+                + [Figure(other.nodes_jaccard, "%.2f")],
+                "right",
+            ),
+            Column(
+                "edges",
+                [Figure(value, "%.0f") for value in (report.n_edges, other.edges, other.shared_edges)]
+                + [Figure(other.edges_jaccard, "%.2f")],
+                "right",
+            ),
+            Column(
+                "faithfulness",
+                [Figure(report.faithfulness.value, "%.3f"), Figure(other.faithfulness.value, "%.3f"), "", ""],
+                "right",
+            ),
+            Column("", ["", "", Span(ranks, "dim"), ""], drop=1, said=""),
+        ]
+    )
