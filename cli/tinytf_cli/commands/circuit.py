@@ -43,6 +43,9 @@ class Options:
         metavar="FILE",
         help="Compare with the circuit of FILE, run on these pairs too.",
     )
+    left_out: int = option(
+        type=click.IntRange(0), shown=24, help="Run the circuit without each of its N nodes with the largest scores."
+    )
     top: int | None = option(type=click.IntRange(1), help="Edges and nodes shown.  [default: 6 and 10]")
 
 
@@ -52,9 +55,9 @@ def circuit(options: Options, fold: FoldOptions, model_options: ModelOptions, ou
     Find a circuit          tinytf circuit --pairs FILE -m MODEL -o circuit.json
     Run it on other pairs   tinytf circuit --pairs FILE --from circuit.json
 
-    Each edge leads from the embeddings, a head or a feed-forward to an input of a later one. The effect is the mean lead
-    of answer over versus with the clean texts, less that with the corrupt ones. Outside the circuit every edge carries
-    its value in the corrupt run. Ctrl-C after the scores shows the circuit so far. -o FILE.svg draws it as a graph.
+    Each edge leads from the embeddings, a head or a feed-forward to an input of a later one. The effect is the mean
+    lead of answer over versus with the clean texts, less that with the corrupt ones. Outside the circuit every edge
+    carries its value in the corrupt run. Ctrl-C after the scores shows the circuit so far. -o FILE.svg draws a graph.
     """
     from tinytf.pairs.pair import PairSet
     from tinytf_cli.progress_line import progress_line
@@ -79,7 +82,8 @@ def circuit(options: Options, fold: FoldOptions, model_options: ModelOptions, ou
     with progress_line(output.stderr, "runs:") as on_progress:
         report = model.circuit(
             pairs, keep=options.keep, method=options.method, level=options.level, steps=options.steps,
-            stored=options.stored, versus=options.versus, seed=model_options.seed, on_progress=on_progress,
+            stored=options.stored, versus=options.versus, left_out=options.left_out, seed=model_options.seed,
+            on_progress=on_progress,
         )  # fmt: skip
     output.draw(report, CircuitDisplay(options.top, fold.all))
     return 0 if report.holds else 1

@@ -6,17 +6,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.cause.circuits import Circuit, CircuitNode
+from tinytf.cause.circuits import Circuit, CircuitEdge, CircuitNode
 from tinytf.estimate import Estimate
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
+from tinytf_cli.views.blocks import (
+    Block,
+    Column,
+    Drawing,
+    DrawnEdge,
+    DrawnNode,
+    Figure,
+    Heading,
+    Heat,
+    Line,
+    Piece,
+    Span,
+    Table,
+)
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import full_scale, note, side, signed_bars, verdict
 
-_EDGES, _NODES, _LAYERS, _READ = 6, 10, 12, 4
-"""Edges, nodes and layers on one screen, and the edges that are named beside a node."""
+_EDGES, _NODES, _LAYERS, _READ, _DRAWN = 6, 10, 12, 4, 300
+"""Edges, nodes and layers on one screen, the edges that are named beside a node, and the most in a picture."""
 _METHODS = {
     "gradient": "scored by the gradients of the clean runs",
     "integrated": "scored by integrated gradients",
@@ -32,6 +45,33 @@ class CircuitDisplay(Display):
 
     top: int | None = None
     all: bool = False
+
+    def drawing(self, report: Circuit) -> Drawing | None:
+        """The circuit as a graph; None for one without edges."""
+        if not report.n_edges:
+            return None
+        places = dict(zip(report.graph.nodes, report.graph.places, strict=True))
+        layers = sorted({places[node.name][0] for node in report.nodes})
+        names = {-1: "in", max(layer for layer, _ in report.graph.places): "out"}
+        inside = {node.name for node in report.nodes}
+        owners = dict(zip(report.graph.receivers, report.graph.owners, strict=True))
+        drawn = report.edges[:_DRAWN]
+        return Drawing(
+            title=report.sentence,
+            key=f"orange for the answer, blue against it; width: the score of an edge, {_largest(drawn, report.edges)}",
+            rows=[names.get(layer, f"L{layer}") for layer in layers],
+            nodes=[DrawnNode(node.name, layers.index(places[node.name][0]), node.score) for node in report.nodes],
+            edges=[
+                DrawnEdge(edge.source, target, edge.score, f"{edge.source} to {edge.input}")
+                for edge in drawn
+                for target in (report.graph.nodes[owner] for owner in owners[edge.input])
+                if target in inside
+            ],
+        )
+
+
+def _largest(drawn: Sequence[CircuitEdge], edges: Sequence[CircuitEdge]) -> str:
+    return "all of them drawn" if len(drawn) == len(edges) else f"the {len(drawn)} largest of {len(edges):,} drawn"
 
 
 @draws(Circuit, CircuitDisplay)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.circuits.graph import Reading
-from tinytf.cause.circuits.running import Batch, Runs, split
+from tinytf.cause.circuits.running import Added, Batch, Runs, split
 from tinytf.model.transformer import evaluating
 from tinytf.report import Progress
+from tinytf.steps.operations.operation import wide
 
 METHODS = ("gradient", "integrated", "exact")
 STEPS = 5
@@ -57,11 +58,12 @@ def _attributed(runs: Runs, steps: int, on_progress: Progress) -> Tensor:
         for done, batch in enumerate(runs.batches):
             corrupt = runs.reference(batch)
             moved = runs.senders(batch, batch.clean) - corrupt  # (S, B, T, C)
+            columns = wide(moved.flatten(1)).T  # (B·T·C, S)
             for step in range(1, steps + 1):
                 start = corrupt[0] + moved[0] * (step / steps)
                 for reading, gradient in _gradients(runs, batch, start).items():
-                    seen = moved[: reading.senders].flatten(1).double()
-                    scores[reading.rows, : reading.senders] += (gradient.flatten(1).double() @ seen.T).cpu()
+                    products = wide(gradient.flatten(1)) @ columns[:, : reading.senders]
+                    scores[reading.rows, : reading.senders] += products.double().cpu()
                 on_progress(done * steps + step, total)
     return scores / (steps * runs.n_pairs)
 
@@ -76,7 +78,7 @@ def _gradients(runs: Runs, batch: Batch, start: Tensor) -> dict[Reading, Tensor]
 
     hook = runs.model.blocks[0].register_forward_pre_hook(lambda _, args: (start, *args[1:]))
     try:
-        with torch.enable_grad(), split(runs.model, runs.graph, runs.empty(batch), None, shift):
+        with torch.enable_grad(), split(runs.model, runs.graph, Added(runs.empty(batch)), shift):
             lead = runs.lead(batch, batch.clean).sum()
         return dict(zip(inputs, torch.autograd.grad(lead, list(inputs.values())), strict=True))
     finally:

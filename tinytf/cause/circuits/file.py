@@ -8,20 +8,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.cause.circuits.graph import EMBEDDINGS, LOGITS, Graph
+from tinytf.cause.circuits.graph import EMBEDDINGS, LOGITS, CircuitEdge, CircuitNode, Graph
 from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, rank_correlation
 from tinytf.files import TOKENIZER, read_json
 from tinytf.report import Data
 from tinytf.text.tokenizer import Encoding
-
-if TYPE_CHECKING:
-    from tinytf.cause.circuits.finding import CircuitEdge, CircuitNode
 
 
 @dataclass(frozen=True)
@@ -89,8 +86,8 @@ def _nodes_of(kept: Tensor, graph: Graph) -> set[int]:
 
 
 def written(
-    nodes: "Sequence[CircuitNode]",
-    edges: "Sequence[CircuitEdge]",
+    nodes: Sequence[CircuitNode],
+    edges: Sequence[CircuitEdge],
     graph: Graph,
     example: Encoding,
     model: str,

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tinytf.cause.circuits.edges import METHODS, STEPS, edge_scores, node_scores
 from tinytf.cause.circuits.file import Overlap, Stored, overlap, read_circuit, written
-from tinytf.cause.circuits.graph import EMBEDDINGS, LOGITS, Graph, graph_of
+from tinytf.cause.circuits.graph import EMBEDDINGS, LOGITS, CircuitEdge, CircuitNode, Graph, graph_of
 from tinytf.cause.circuits.running import Runs
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate, estimates, mean_of
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import PairSet
-from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress
+from tinytf.report import About, Progress, Report, Verified, ignore_progress
 from tinytf.sentences import percent
 from tinytf.tables import Array
 from tinytf.text.tokenizer import Encoding
@@ -30,33 +30,10 @@ from tinytf.tolerance import RUN, allowed
 LEVELS = ("edges", "nodes")
 KEEP = 0.9
 """The default share of the effect that a circuit keeps."""
+LEFT_OUT = 24
+"""The default number of nodes that are left out of a circuit, one at a time: each takes a run of all pairs."""
 _SAME = 1e-5
 """Mean leads of the clean and the corrupt texts count as equal within this share of the larger."""
-
-
-@dataclass(frozen=True)
-class CircuitNode(Data):
-    """A node of a circuit: its score, and how many edges of the circuit lead to it and from it.
-
-    The score is that of the node as a sender, the sum over its edges in the circuit unless nodes were scored
-    themselves; None for the logits. ``without`` is the faithfulness of the circuit without this node, None if not
-    measured.
-    """
-
-    name: str
-    score: float | None
-    incoming: int
-    outgoing: int
-    without: float | None = None
-
-
-@dataclass(frozen=True)
-class CircuitEdge(Data):
-    """An edge from the node ``source`` to the ``input`` of a later node, such as ``L3H5.q``."""
-
-    source: str
-    input: str
-    score: float
 
 
 @dataclass(frozen=True)
@@ -135,7 +112,7 @@ class Circuit(Report):
         )  # fmt: skip
 
     def in_a_sentence(self) -> str:
-        """How many edges or nodes keep how much of the effect, and which head or feed-forward the circuit needs most."""
+        """How many edges or nodes keep how much of the effect, and the head or feed-forward that is needed most."""
         kept = f"{percent(self.faithfulness.value)} of the effect that the pairs have on the answer"
         if not self.n_edges:
             return f"No edge is needed to keep {kept}."
@@ -150,12 +127,18 @@ class Circuit(Report):
         left = f"{percent(needed[name])} is left" if needed[name] > 0 else "nothing of it is left"
         return f"{count} keep {kept}, and {name} matters most: without it, {left}."
 
-    def run(self, pairs: PairSet | str | Path, *, seed: int = 0, on_progress: Progress = ignore_progress) -> "Circuit":
+    def run(
+        self,
+        pairs: PairSet | str | Path,
+        *,
+        left_out: int | None = LEFT_OUT,
+        seed: int = 0,
+        on_progress: Progress = ignore_progress,
+    ) -> "Circuit":
         """Measure this circuit on other pairs, without choosing its edges again. Raises like ``circuit``."""
         assert self.about is not None
         model: Any = self.about.model
-        other = _Measured(model, _read(pairs), seed)
-        return other.report(self, on_progress)
+        return _Measured(model, _read(pairs), seed).report(self, left_out, on_progress)
 
     def stored(self) -> list[Array]:
         """Scores and kept edges, (receivers, senders)."""
@@ -192,6 +175,7 @@ def circuit(
     steps: int = STEPS,
     stored: str | Path | None = None,
     versus: str | Path | None = None,
+    left_out: int | None = LEFT_OUT,
     seed: int = 0,
     on_progress: Progress = ignore_progress,
 ) -> Circuit:
@@ -201,8 +185,9 @@ def circuit(
     the share ``keep`` of the lead, where one fewer does not; edges on no path from the embeddings to the logits are
     dropped. ``method``: ``gradient`` and ``integrated`` estimate all scores (Syed et al. 2023; Hanna et al. 2024, with
     ``steps`` inputs), ``exact`` measures each. With ``stored``, the circuit of that file is measured instead, and one
-    in the file ``versus`` is measured and compared. ``seed`` draws the bootstrap intervals over the pairs. Ctrl-C after
-    the scores ends with the circuit so far.
+    in the file ``versus`` is measured and compared. The ``left_out`` nodes with the largest scores (None: all) are each
+    left out of the circuit alone, to see what it keeps without them. ``seed`` draws the bootstrap intervals over the
+    pairs. Ctrl-C after the scores ends with the circuit so far.
 
     Raises UsageError for pairs that cannot be used or have no effect, for a model whose stream is no plain sum, and for
     settings out of range; TinytfError for logits that are not finite.
@@ -221,7 +206,7 @@ def circuit(
     else:
         one = read_circuit(stored, measured.graph)
         found = _Found(one.kept, one.kept, one.scores, None, "edges", "", 0, None, False)
-    report = measured.report(found, on_progress)
+    report = measured.report(found, left_out, on_progress)
     if other is None:
         return report
     return replace(report, versus=measured.compared(report, other, Path(versus or "").name))
@@ -312,15 +297,16 @@ class _Measured:
         steps = steps if method == "integrated" else 1
         return _Found(graph.alive(chosen), chosen, scores, of_nodes, level, method, steps, keep, stopped)
 
-    def report(self, found: "_Found | Circuit", on_progress: Progress) -> Circuit:
-        """Measure a circuit: its faithfulness, its complement, and what is left without each node."""
+    def report(self, found: "_Found | Circuit", left_out: int | None, on_progress: Progress) -> Circuit:
+        """Measure a circuit: its faithfulness, its complement, and what is left without some of its nodes."""
         kept, stopped, without = found.kept, found.stopped, dict[str, float]()
         leads = self.runs.leads(kept)
         complement = self.runs.leads(self._complement(kept, found.level))
         chosen = found.chosen if isinstance(found, _Found) else kept
         checks = self._checks(leads, chosen)
+        sizes = ((found.scores * kept).sum(dim=0) if found.of_nodes is None else found.of_nodes).abs().tolist()
+        senders = sorted(kept.any(dim=0).nonzero().flatten().tolist(), key=lambda node: -sizes[node])[:left_out]
         try:
-            senders = [node for node in range(self.graph.n_senders) if bool(kept[:, node].any())]
             for done, node in enumerate(() if stopped else senders):
                 rest = kept.clone()
                 rest[:, node] = False

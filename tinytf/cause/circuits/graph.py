@@ -15,6 +15,7 @@ from torch import Tensor
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
+from tinytf.report import Data
 from tinytf.steps.operations import Add, Linear, Multiply, Norm, Same
 from tinytf.steps.table import StepTable, table_of
 
@@ -114,6 +115,31 @@ class Graph:
     def among(self, nodes: Tensor) -> Tensor:
         """All edges (R, S) between some of the nodes, (S + 1) bool."""
         return self.allowed & nodes[:-1] & (self.owning & nodes).any(dim=1)[:, None]
+
+
+@dataclass(frozen=True)
+class CircuitNode(Data):
+    """A node of a circuit: its score, and how many edges of the circuit lead to it and from it.
+
+    The score is that of the node as a sender, the sum over its edges in the circuit unless nodes were scored
+    themselves; None for the logits. ``without`` is the faithfulness of the circuit without this node, None if not
+    measured.
+    """
+
+    name: str
+    score: float | None
+    incoming: int
+    outgoing: int
+    without: float | None = None
+
+
+@dataclass(frozen=True)
+class CircuitEdge(Data):
+    """An edge from the node ``source`` to the ``input`` of a later node, such as ``L3H5.q``."""
+
+    source: str
+    input: str
+    score: float
 
 
 def graph_of(model: Transformer) -> Graph:

@@ -31,7 +31,7 @@ Shift = Callable[[Reading], Tensor]
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs of similar lengths, padded on the right: ids (B, T), read at ``positions``; ``numbers`` are their places."""
+    """Pairs of similar lengths, padded on the right: ids (B, T), read at ``positions``; ``numbers`` are theirs."""
 
     numbers: list[int]
     clean: Tensor
@@ -52,20 +52,20 @@ class Runs:
         self.batches = list(_batches(model, graph, pairs))
         self._references: dict[int, Tensor] = {}
         self.n_pairs = len(pairs)
-        self.clean, self.corrupt = (self._each(lambda batch, side=side: self._plain(batch, side)) for side in (0, 1))
+        self.clean = self._each(lambda batch: self.lead(batch, batch.clean))
+        self.corrupt = self._each(lambda batch: self.lead(batch, batch.corrupt))
 
     def leads(self, kept: Tensor) -> Tensor:
         """The leads (N,) of a circuit: the edges ``kept`` (R, S) as in the run itself, all others as in the corrupt."""
-        removed = (self.graph.allowed & ~kept).to(next(self.model.parameters()))
+        kept = (kept & self.graph.allowed).to(self.model.embed.tokens.weight.device)
 
         def of_batch(batch: Batch) -> Tensor:
-            added = self.empty(batch)
+            added = Added(self.empty(batch), self.reference(batch))
 
             def shift(reading: Reading) -> Tensor:
-                missing = removed[reading.rows, : reading.senders]
-                return -torch.tensordot(missing, added[: reading.senders], dims=1)
+                return added.moved(kept[reading.rows, : reading.senders])
 
-            with split(self.model, self.graph, added, self.reference(batch), shift):
+            with split(self.model, self.graph, added, shift):
                 return self.lead(batch, batch.clean)
 
         return self._each(of_batch)
@@ -83,10 +83,10 @@ class Runs:
     @torch.no_grad()
     def senders(self, batch: Batch, ids: Tensor) -> Tensor:
         """What every sender adds in the plain run of ``ids``: (S, B, T, C)."""
-        added = self.empty(batch)
-        with split(self.model, self.graph, added, None, None):
+        added = Added(self.empty(batch))
+        with split(self.model, self.graph, added, None):
             self.model.hidden(ids)
-        return added
+        return added.values
 
     def empty(self, batch: Batch) -> Tensor:
         """Room for what every sender adds: (S, B, T, C)."""
@@ -99,9 +99,6 @@ class Runs:
         rows = torch.arange(len(ids), device=ids.device)
         logits = self.model.unembed(self.model.hidden(ids)[rows, batch.positions])  # (B, V)
         return logits[rows, batch.answers].double() - logits[rows, batch.versus].double()
-
-    def _plain(self, batch: Batch, side: int) -> Tensor:
-        return self.lead(batch, batch.corrupt if side else batch.clean)
 
     @torch.no_grad()
     def _each(self, of_batch: Callable[[Batch], Tensor]) -> Tensor:
@@ -143,25 +140,49 @@ def _batch(pairs: Sequence[EncodedPair], numbers: list[int], device: torch.devic
     )
 
 
+class Added:
+    """What every sender adds in a forward pass, ``values`` (S, B, T, C), less the ``reference`` if there is one.
+
+    ``totals[n]`` is the sum of the first n, for every n at which something reads the stream.
+    """
+
+    def __init__(self, values: Tensor, reference: Tensor | None = None) -> None:
+        self.values, self.reference = values, reference
+        self.totals = {0: torch.zeros_like(values[0])}
+
+    def write(self, first: int, values: Tensor) -> None:
+        """Take what senders add, from the ``first`` on: (senders, B, T, C)."""
+        end = first + len(values)
+        self.values[first:end] = (
+            values.detach() if self.reference is None else values.detach() - self.reference[first:end]
+        )
+        if self.reference is not None:
+            self.totals[end] = self.totals[first] + self.values[first:end].sum(dim=0)
+
+    def moved(self, kept: Tensor) -> Tensor:
+        """How far the stream of each receiver moves if only ``kept`` edges (R, n) are of this run: (R, B, T, C).
+
+        Of the sum over kept edges and that over missing ones, the one with fewer senders is computed.
+        """
+        present, absent = kept.any(dim=0).nonzero()[:, 0], (~kept).any(dim=0).nonzero()[:, 0]
+        senders, edges = (present, kept) if len(present) < len(absent) else (absent, ~kept)
+        used = self.values if len(senders) == len(self.values) else self.values[senders]
+        total = torch.tensordot(edges[:, senders].to(used), used, dims=1)
+        return -total if edges is not kept else total - self.totals[kept.shape[1]]
+
+
 @contextmanager
-def split(
-    model: Transformer, graph: Graph, added: Tensor, reference: Tensor | None, shift: Shift | None
-) -> Iterator[None]:
-    """Write into ``added`` (S, B, T, C) what every sender adds, less the ``reference`` if there is one.
+def split(model: Transformer, graph: Graph, added: Added, shift: Shift | None) -> Iterator[None]:
+    """Write what every sender adds into ``added``.
 
     With ``shift``, every receiver reads a stream of its own: the one of the run, with what ``shift`` adds.
     """
     with ExitStack() as stack:
-
-        def write(first: int, values: Tensor) -> None:
-            rows = slice(first, first + len(values))
-            added[rows] = values.detach() if reference is None else values.detach() - reference[rows]
-
         first_block = model.blocks[0]
-        stack.callback(first_block.register_forward_pre_hook(lambda _, args: write(0, args[0][None])).remove)
+        stack.callback(first_block.register_forward_pre_hook(lambda _, args: added.write(0, args[0][None])).remove)
         first = 1
         for adding in graph.addings:
-            module, hook = _sending(model, adding, first, write)
+            module, hook = _sending(model, adding, first, added)
             stack.callback(module.register_forward_hook(hook).remove)
             first += adding.heads or 1
         for reading in graph.readings if shift is not None else ():
@@ -171,11 +192,11 @@ def split(
         yield
 
 
-def _sending(model: Transformer, adding: Adding, first: int, write: Callable[[int, Tensor], None]) -> Any:
+def _sending(model: Transformer, adding: Adding, first: int, added: Added) -> Any:
     """The module that computes what senders add, and the hook that writes it."""
     if not adding.heads:
         step = (adding.step, *adding.path)[-1]
-        return module_of(model, step, adding.layer), lambda _, args, result: write(first, result[None])
+        return module_of(model, step, adding.layer), lambda _, args, result: added.write(first, result[None])
 
     def of_heads(module: nn.Module, args: Any, result: Tensor) -> None:
         heads = args[0].unflatten(-1, (adding.heads, -1))  # (B, T, H·D) -> (B, T, H, D)
@@ -184,7 +205,7 @@ def _sending(model: Transformer, adding: Adding, first: int, write: Callable[[in
         for step in adding.path:
             beyond = module_of(model, step, adding.layer)
             parts, total = _share(step.operation, beyond, total, parts), beyond.forward(total)
-        write(first, parts)
+        added.write(first, parts)
 
     return module_of(model, adding.step, adding.layer), of_heads
 
