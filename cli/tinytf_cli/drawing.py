@@ -17,6 +17,10 @@ _WIDE, _HIGH, _GAP, _ROW = 74, 34, 18, 92
 """Pixels: width and height of a node, the gap beside it, and from a row to the next."""
 _LEFT, _TOP, _LEAST = 74, 104, 860
 _THICK, _THIN = 7.0, 0.7
+_PORTS = {"q": -0.3, "k": 0.0, "v": 0.3}
+"""Where below a head the edges to its queries, keys and values arrive, in widths of a node."""
+_NAMED = 0.05
+"""The share of the largest value from which on an edge's port is named."""
 
 
 def graph_svg(drawing: Drawing, terminal: Terminal) -> str:
@@ -61,19 +65,23 @@ def _shapes(drawing: Drawing, terminal: Terminal, width: int, rows: int, counts:
     for edge in sorted(drawing.edges, key=lambda edge: abs(edge.value)):
         (x1, y1), (x2, y2) = at[edge.source], at[edge.target]
         (start, end), share = (y1 - _HIGH / 2, y2 + _HIGH / 2), abs(edge.value) / full
-        bend = max(_ROW / 3, (start - end) / 2)
-        # an edge within a row leaves at the side instead: a feed-forward reads the heads of its own layer
+        bend, x2 = max(_ROW / 3, (start - end) / 2), x2 + _PORTS.get(edge.port, 0.0) * _WIDE
+        # within a row an edge arrives from above: a feed-forward reads the heads of its own layer
         path = (
             f"M{x1:.1f} {start:.1f} C{x1:.1f} {start - bend:.1f} {x2:.1f} {end + bend:.1f} {x2:.1f} {end:.1f}"
             if y1 != y2
             else f"M{x1:.1f} {start:.1f} C{x1:.1f} {start - bend:.1f} {x2:.1f} {start - bend:.1f} {x2:.1f} {start:.1f}"
         )
         colour = colours[BELOW if edge.value < 0 else ABOVE]
-        about = f"{edge.label}: {number(edge.value, '%+.3f')}"
+        about = f"{edge.source} to {edge.target} {edge.port}".rstrip() + f": {number(edge.value, '%+.3f')}"
         yield (
             f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{_THIN + (_THICK - _THIN) * share:.2f}" '
             f'stroke-opacity="{0.25 + 0.7 * share:.2f}"><title>{escape(about)}</title></path>'
         )
+    named = {(edge.target, edge.port) for edge in drawing.edges if edge.port and abs(edge.value) >= _NAMED * full}
+    for target, port in sorted(named):
+        x, y = at[target][0] + _PORTS[port] * _WIDE, at[target][1] + _HIGH / 2 + 12
+        yield f'<text x="{x + 4:.1f}" y="{y:.1f}" font-size="10" fill="{colours[port]}">{port}</text>'
     limit = max((abs(node.value) for node in drawing.nodes if node.value is not None), default=0.0) or 1.0
     for node in drawing.nodes:
         x, y = at[node.name]

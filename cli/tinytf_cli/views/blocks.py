@@ -400,12 +400,12 @@ class DrawnNode:
 
 @dataclass(frozen=True)
 class DrawnEdge:
-    """An edge of a Drawing, as wide as its ``value`` is large; the ``label`` is shown to who points at it."""
+    """An edge of a Drawing, as wide as its ``value`` is large; ``port`` names the input of its target, q, k or v."""
 
     source: str
     target: str
     value: float
-    label: str
+    port: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -26,17 +27,17 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import full_scale, note, side, signed_bars, verdict
+from tinytf_cli.views.parts import LONG_STACK, full_scale, note, numbered, side, signed_bars, verdict
 
-_EDGES, _NODES, _LAYERS, _READ, _DRAWN = 6, 10, 12, 4, 300
-"""Edges, nodes and layers on one screen, the edges that are named beside a node, and the most in a picture."""
+_EDGES, _NODES, _READ, _DRAWN = 5, 8, 4, 150
+"""Edges and nodes on one screen, the edges that are named beside a node, and the most in a picture."""
 _METHODS = {
     "gradient": "scored by the gradients of the clean runs",
     "integrated": "scored by integrated gradients",
     "exact": "scored by a run each",
     "": "read from a file",
 }
-_FORM = "%+.2f"
+_FORM, _OUTSIDE = "%+.2f", "not in the circuit"
 
 
 @dataclass(frozen=True)
@@ -50,23 +51,26 @@ class CircuitDisplay(Display):
         """The circuit as a graph; None for one without edges."""
         if not report.n_edges:
             return None
-        places = dict(zip(report.graph.nodes, report.graph.places, strict=True))
-        layers = sorted({places[node.name][0] for node in report.nodes})
-        names = {-1: "in", max(layer for layer, _ in report.graph.places): "out"}
+        graph, drawn = report.graph, report.edges[:_DRAWN]
+        places = dict(zip(graph.nodes, graph.places, strict=True))
+        owners = dict(zip(graph.receivers, graph.owners, strict=True))
         inside = {node.name for node in report.nodes}
-        owners = dict(zip(report.graph.receivers, report.graph.owners, strict=True))
-        drawn = report.edges[:_DRAWN]
+        edges = [
+            DrawnEdge(edge.source, graph.nodes[owner], edge.score, _projection(edge.input))
+            for edge in drawn
+            for owner in owners[edge.input]
+            if graph.nodes[owner] in inside
+        ]
+        ends = {end for edge in edges for end in (edge.source, edge.target)}
+        nodes = [node for node in report.nodes if node.name in ends]
+        layers = sorted({places[node.name][0] for node in nodes})
+        names = {-1: "in", graph.places[-1][0]: "out"}
         return Drawing(
             title=report.sentence,
             key=f"orange for the answer, blue against it; width: the score of an edge, {_largest(drawn, report.edges)}",
             rows=[names.get(layer, f"L{layer}") for layer in layers],
-            nodes=[DrawnNode(node.name, layers.index(places[node.name][0]), node.score) for node in report.nodes],
-            edges=[
-                DrawnEdge(edge.source, target, edge.score, f"{edge.source} to {edge.input}")
-                for edge in drawn
-                for target in (report.graph.nodes[owner] for owner in owners[edge.input])
-                if target in inside
-            ],
+            nodes=[DrawnNode(node.name, layers.index(places[node.name][0]), node.score) for node in nodes],
+            edges=edges,
         )
 
 
@@ -79,7 +83,8 @@ def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Ite
     """The effect and what the circuit keeps of it, a picture of its nodes, the nodes most needed, the largest edges."""
     yield from banner(model_of(report))
     yield Heading(
-        "circuit", f"{report.level} {_METHODS[report.method]}, from {plural(report.n_pairs, 'pair')} of {report.pairs}"
+        "circuit",
+        f"{report.level} {_METHODS[report.method]}, from {plural(report.n_pairs, 'pair')} of {Path(report.pairs).name}",
     )
     yield from _kept(report)
     if report.n_edges:
@@ -88,7 +93,8 @@ def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Ite
         yield from _edges(report, None if display.all else display.top or _EDGES)
     yield from _compared(report)
     yield Line("")
-    yield verdict(report.holds, "; ".join(f"{check.what}, off by {check.difference:.1e}" for check in report.checks))
+    most = max(check.difference for check in report.checks)
+    yield verdict(report.holds, f"{'; '.join(check.what for check in report.checks)}: off by {most:.1e} at most")
 
 
 def _interval(estimate: Estimate, form: str) -> str:
@@ -137,27 +143,28 @@ def _picture(report: Circuit) -> Iterator[Block]:
     for name, (layer, column) in zip(graph.nodes, graph.places, strict=True):
         if 0 <= layer < layers and name in inside:
             scores[layer, columns - 1 if name.endswith(".ffn") else column] = inside[name]
-    labels = [*(f"H{head}" for head in range(columns - 1)), "ffn"]
-    used = [layer for layer in range(layers) if not np.isnan(scores[layer]).all()][::-1]
-    limit = full_scale(scores[~np.isnan(scores)].tolist())
-    yield Heading("nodes in their layers", "the score of each, orange where it speaks for the answer", "attention")
-    yield Heat(
-        scores[used], [f"L{layer}" for layer in used], labels, "signed", ~np.isnan(scores[used]), limit,
-        most=_LAYERS, hidden="not in the circuit",
-    )  # fmt: skip
+    labels, limit = [*numbered("H", columns - 1), "ffn"], full_scale(scores[~np.isnan(scores)].tolist())
+    yield Heading("nodes in their layers", "the score of each: above 0 it speaks for the answer", "attention")
+    if layers > LONG_STACK:
+        shown, rows, across, axes = scores.T, labels, numbered("L", layers), f"layers 0 to {layers - 1} across"
+    else:
+        shown, rows, across, axes = scores[::-1], numbered("L", layers)[::-1], labels, ""
+    yield Heat(shown, rows, across, "signed", ~np.isnan(shown), limit, most=LONG_STACK, hidden=_OUTSIDE, axes=axes)
 
 
 def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
     """The nodes that the circuit needs most, the last layer first, with the largest edges that they read."""
     nodes = report.nodes[:-1]
 
-    def need(node: CircuitNode) -> float:
-        return -((node.score or 0.0) ** 2) if node.without is None else node.without
+    def need(node: CircuitNode) -> tuple[bool, float]:
+        return node.without is None, -abs(node.score or 0.0) if node.without is None else node.without
 
     chosen = sorted(nodes, key=need)[:most]
     rows = [*(node for node in reversed(report.nodes) if node in chosen or node is report.nodes[-1])]
     title = (
-        "every node" if len(chosen) == len(nodes) else f"the {len(chosen)} most needed of {plural(len(nodes), 'node')}"
+        "every node"
+        if len(chosen) == len(nodes)
+        else f"the {len(chosen)} most needed of {plural(len(report.nodes), 'node')}"
     )
     yield Heading("nodes", f"{title}, the last layer first, with what they read", "attention")
     full = full_scale(node.score or 0.0 for node in rows)
@@ -187,12 +194,18 @@ def _read_by(report: Circuit, node: CircuitNode) -> Sequence[Piece]:
     edges = [edge for edge in report.edges if edge.input in inputs]
     pieces: list[Piece] = []
     for edge in edges[:_READ]:
-        _, dot, projection = edge.input.rpartition(".")
-        way = f"{projection} " if dot and projection != "ffn" else ""
+        projection = _projection(edge.input)
+        way = f"{projection} " if projection else ""
         pieces += [f"{', ' if pieces else ''}{way}{edge.source} ", Span(number(edge.score, _FORM), side(edge.score))]
     if len(edges) > _READ:
         pieces.append(Span(f", {len(edges) - _READ:,} more", "dim"))
     return pieces or [""]
+
+
+def _projection(receiver: str) -> str:
+    """``q``, ``k`` or ``v`` of a head's input; empty for any other."""
+    head, _, projection = receiver.rpartition(".")
+    return projection if "H" in head else ""
 
 
 def _edges(report: Circuit, most: int | None) -> Iterator[Block]:

@@ -1,7 +1,8 @@
 """Circuits in the graph files of circuit-tracer (Ameisen et al. 2025), read, written and compared.
 
 Its viewers take ``metadata``, ``qParams``, ``nodes`` and ``links``. A circuit has no positions: its nodes stand at the
-last token of the first clean text. Beside its members a node has its ``name``, and a link the ``input`` that it feeds.
+last token of the first clean text. Beside those members a node has its ``name``, and a link the name that it comes
+``from`` and the ``input`` that it feeds.
 """
 
 import math
@@ -99,7 +100,13 @@ def written(
     ids = {node.name: f"{_layer(places[node.name][0])}_{places[node.name][1]}_{position}" for node in nodes}
     owners = dict(zip(graph.receivers, graph.owners, strict=True))
     links = [
-        {"source": ids[edge.source], "target": ids[graph.nodes[owner]], "weight": edge.score, "input": edge.input}
+        {
+            "source": ids[edge.source],
+            "target": ids[graph.nodes[owner]],
+            "weight": edge.score,
+            "from": edge.source,
+            "input": edge.input,
+        }
         for edge in edges
         for owner in owners[edge.input]
         if graph.nodes[owner] in ids

@@ -357,9 +357,9 @@ class _Measured:
         scale = max(1.0, float(torch.cat((runs.clean, runs.corrupt)).abs().max()))
         limit = allowed(RUN, next(self.model.transformer.parameters()).dtype) * scale
         ways: list[tuple[str, Callable[[], Tensor], Tensor]] = [
-            ("every edge kept is the clean run", lambda: runs.leads(every), runs.clean),
-            ("no edge kept is the corrupt run", lambda: runs.leads(torch.zeros_like(every)), runs.corrupt),
-            ("edges that lead nowhere change nothing", lambda: runs.leads(chosen), leads),
+            ("all edges are the clean run", lambda: runs.leads(every), runs.clean),
+            ("none the corrupt one", lambda: runs.leads(torch.zeros_like(every)), runs.corrupt),
+            ("dead edges change nothing", lambda: runs.leads(chosen), leads),
         ]
         return tuple(Verified(what, float((way() - expected).abs().max()), limit) for what, way, expected in ways)
 
