@@ -38,10 +38,9 @@ class ByHand:
     ) -> Tensor:
         """The logit of ``answer`` less that of ``versus`` after the last token."""
         c, outputs = self.config, {"embed": embedded}
-        constants = torch.zeros(c.d_model, dtype=torch.float64)
 
         def read(receiver: str) -> Tensor:
-            return sum((value((name, receiver), now) for name, now in outputs.items()), start=constants)  # type: ignore[return-value]
+            return sum(value((name, receiver), now) for name, now in outputs.items())  # type: ignore[return-value]
 
         for layer in range(c.n_layers):
             at, shared, added = f"blocks.{layer}.", c.n_heads // c.n_kv_heads, list[Tensor]()
@@ -64,11 +63,12 @@ class ByHand:
                 )
                 columns = slice(head * c.d_head, (head + 1) * c.d_head)
                 added.append(scores.softmax(-1) @ v @ self.weights[f"{at}attention.o.weight"][:, columns].T)
+            bias = self.weights.get(f"{at}attention.o.bias", torch.zeros(c.d_model))
+            added = [x + bias / c.n_heads for x in added]
             if f"{at}attn_norm.weight" in self.weights:
                 scale = (sum(added).square().mean(-1, keepdim=True) + c.norm_eps).sqrt()  # type: ignore[union-attr]
                 added = [x / scale * self.weights[f"{at}attn_norm.weight"] for x in added]
             outputs |= {f"L{layer}H{head}": x for head, x in enumerate(added)}
-            constants = constants + self.weights.get(f"{at}attention.o.bias", 0.0)
             outputs[f"L{layer}.ffn"] = self.feed_forward(self.norm(read(f"L{layer}.ffn"), f"{at}norm2"), at)
         self.outputs = outputs
         last = self.norm(read("logits"), "final_norm")[-1]

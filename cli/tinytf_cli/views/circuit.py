@@ -100,35 +100,23 @@ def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Ite
 def _interval(estimate: Estimate, form: str) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
-    return f" [{number(estimate.low, form)}, {number(estimate.high, form)}]"
+    return f"[{number(estimate.low, form)}, {number(estimate.high, form)}]"
 
 
 def _kept(report: Circuit) -> Iterator[Block]:
     """The mean leads of the plain runs, faithfulness and completeness."""
     rows = [
-        (
-            "lead, clean",
-            report.clean,
-            _FORM,
-            f"larger than in the corrupt text in {report.separated:,} of {report.n_pairs:,}",
-        ),
-        ("lead, corrupt", report.corrupt, _FORM, "answer − versus at the last token, the mean over the pairs"),
-        (
-            "circuit",
-            report.faithfulness,
-            "%.3f",
-            f"{report.n_edges:,} of {report.n_all:,} edges: 1 is the clean run, 0 the corrupt one",
-        ),
-        ("all but the circuit", report.complement, "%.3f", "near 0 where the circuit is complete"),
+        ("lead, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {report.n_pairs:,} pairs"),
+        ("lead, corrupt", report.corrupt, _FORM, "logits of answer − versus"),
+        ("circuit", report.faithfulness, "%.3f", f"{report.n_edges:,} of {report.n_all:,} edges; 1: as clean"),
+        ("all but the circuit", report.complement, "%.3f", "near 0 if it is complete"),
     ]
     yield Table(
         [
             Column("", [name for name, *_ in rows], said=""),
             Column("", [Figure(estimate.value, form, "strong") for _, estimate, form, _ in rows], "right", said=""),
-            Column(
-                "", [_interval(estimate, form).strip() for _, estimate, form, _ in rows], said="95 % interval", drop=2
-            ),
-            Column("", [Span(about, "dim") for *_, about in rows], drop=1, said=""),
+            Column("", [_interval(estimate, form) for _, estimate, form, _ in rows], said="95 % interval", drop=1),
+            Column("", [Span(about, "dim") for *_, about in rows], shrink=24, drop=2, said=""),
         ],
         header=False,
     )

@@ -283,7 +283,7 @@ class _Measured:
             nodes[[0, len(nodes) - 1]] = nodes[places[:count]] = True
             return graph.among(nodes)
 
-        few, enough, stopped = -1, len(places), False
+        few, enough, rounds, stopped = -1, len(places), 0, False
         try:
             while enough - few > 1:
                 middle = (few + enough) // 2
@@ -291,6 +291,8 @@ class _Measured:
                     enough = middle
                 else:
                     few = middle
+                rounds += 1
+                on_progress(rounds, rounds + (enough - few - 1).bit_length())
         except KeyboardInterrupt:
             stopped = True
         chosen = of(enough)

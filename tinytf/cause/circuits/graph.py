@@ -16,7 +16,7 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import Data
-from tinytf.steps.operations import Add, Linear, Multiply, Norm, Same
+from tinytf.steps.operations import Add, Difference, HeadNorm, Linear, MixHeads, Multiply, Norm, PairNorm, Same
 from tinytf.steps.table import StepTable, table_of
 
 EMBEDDINGS, LOGITS = "embed", "logits"
@@ -62,7 +62,7 @@ class Graph:
 
     ``places`` are the layer and the column of each node: the embeddings are in layer −1, the logits in the one after
     the last, and a feed-forward follows the heads. ``owners[r]`` are the indices of the nodes that receiver r is an
-    input of: several heads may share keys.
+    input of: several heads may share keys. The heads of a ``coupled`` group depend on one another's inputs.
     """
 
     nodes: tuple[str, ...]
@@ -71,6 +71,7 @@ class Graph:
     owners: tuple[tuple[int, ...], ...]
     readings: tuple[Reading, ...]
     addings: tuple[Adding, ...]
+    coupled: tuple[tuple[int, ...], ...] = ()
 
     @property
     def n_senders(self) -> int:
@@ -106,10 +107,13 @@ class Graph:
         kept = kept & self.allowed
         reached, needed = (torch.zeros(len(self.nodes), dtype=torch.bool) for _ in range(2))
         reached[0] = needed[-1] = True
+        group_of = {node: list(group) for group in self.coupled for node in group}
         for node in range(1, len(self.nodes)):
-            reached[node] = bool((kept[list(self.inputs[node])] & reached[:-1]).any())
+            if bool((kept[list(self.inputs[node])] & reached[:-1]).any()):
+                reached[group_of.get(node, node)] = True
         for node in reversed(range(self.n_senders)):
-            needed[node] = bool((self.owning[kept[:, node]] & needed).any())
+            if bool((self.owning[kept[:, node]] & needed).any()):
+                needed[group_of.get(node, node)] = True
         return kept & reached[:-1] & (self.owning & needed).any(dim=1)[:, None]
 
     def among(self, nodes: Tensor) -> Tensor:
@@ -155,7 +159,7 @@ def graph_of(model: Transformer) -> Graph:
         raise _refusal("this model norms the residual stream itself, so it is not a sum of what its parts add")
     nodes, places = [EMBEDDINGS], [(-1, 0)]
     receivers, owners = list[str](), list[tuple[int, ...]]()
-    readings, addings = list[Reading](), list[Adding]()
+    readings, addings, coupled = list[Reading](), list[Adding](), list[tuple[int, ...]]()
 
     def read(layer: int | None, names: list[str], feeding: list[tuple[int, ...]], *where: object) -> None:
         stream, norm, readers, senders, split = where
@@ -179,6 +183,8 @@ def graph_of(model: Transformer) -> Graph:
             nodes += [f"L{layer}H{head}" for head in range(heads)]
             places += [(layer, head) for head in range(heads)]
             addings.append(Adding(layer, adding, branches.paths[adding.name], heads))
+            if branches.couples_heads:
+                coupled.append(tuple(range(before, before + heads)))
         if branches.feed_forward is not None:
             stream, norm, readers = branches.feed_forward_input()
             # of a parallel block, the feed-forward reads the stream without its own layer's heads
@@ -191,7 +197,8 @@ def graph_of(model: Transformer) -> Graph:
     final = table.at(table.final, None)
     read(None, [LOGITS], [(len(nodes),)], table.output, None, ((final, 0),), len(nodes), False)
     ends = (*places, (config.n_layers, 0))
-    return Graph((*nodes, LOGITS), ends, tuple(receivers), tuple(owners), tuple(readings), tuple(addings))
+    wiring = tuple(owners), tuple(readings), tuple(addings), tuple(coupled)
+    return Graph((*nodes, LOGITS), ends, tuple(receivers), *wiring)
 
 
 class _Branches:
@@ -222,6 +229,13 @@ class _Branches:
             if heads is None or joined.inputs != (heads.name,) or type(self.attention.operation) is not Linear:
                 raise _refusal(f"L{layer}.{self.attention.name} is no sum over heads: {self.attention.formula}")
         self.reads = list(self._reads())
+
+    @property
+    def couples_heads(self) -> bool:
+        """Whether what one head adds depends on the inputs of others: by a norm of their sum, or by steps that mix."""
+        normed = any(isinstance(step.operation, Norm) for name in self.paths for step in self.paths[name])
+        mixing = (MixHeads, Difference, PairNorm, HeadNorm)
+        return normed or any(isinstance(step.operation, mixing) for step in self.table.in_layer(self.layer))
 
     def _reads(self) -> Iterator[tuple[Step, int, str, Step | None]]:
         """Yield every step that reads the stream, directly or through a norm: step, input, stream step, norm."""

@@ -202,6 +202,9 @@ def _sending(model: Transformer, adding: Adding, first: int, added: Added) -> An
         heads = args[0].unflatten(-1, (adding.heads, -1))  # (B, T, H·D) -> (B, T, H, D)
         weight = module.get_parameter("weight").unflatten(1, heads.shape[-2:])  # (C, H, D)
         parts, total = torch.einsum("bthd,chd->hbtc", heads, weight), result
+        bias = getattr(module, "bias", None)
+        if bias is not None:  # a norm of the sum makes something else of it in every run, so the heads share it
+            parts = parts + bias / adding.heads
         for step in adding.path:
             beyond = module_of(model, step, adding.layer)
             parts, total = _share(step.operation, beyond, total, parts), beyond.forward(total)
