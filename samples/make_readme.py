@@ -25,6 +25,7 @@ PICTURES: dict[str, list[str]] = {
     "short-convolution": [
         "explain", "L0H1.v_conv[5,3]", "The cat sat on the mat", "-m", "preset:lfm2-tiny", "--width", "90"
     ],
+    "circuit": ["circuit", "--pairs", "samples/lost.jsonl"],
     "patch": ["patch", BALL, HAT, "--sweep", "residual", "--width", "90"],
 }  # fmt: skip
 EXAMPLE = re.compile(r"(?<=^```console\n)\$ (tinytf [^\n]*)\n(.*?)(?=^```)", re.MULTILINE | re.DOTALL)

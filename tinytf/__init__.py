@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tinytf.catalogue import Catalogue as Catalogue
     from tinytf.cause.blame import Blame as Blame
     from tinytf.cause.budget import Budget as Budget
+    from tinytf.cause.circuits.finding import Circuit as Circuit
     from tinytf.cause.compare_without import LeftOut as LeftOut
     from tinytf.cause.interventions.ablation import Ablation as Ablation
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
@@ -112,6 +113,7 @@ _LAZY = {
     "Changed": "tinytf.through.changing",
     "Checked": "tinytf.student.checked",
     "Checkup": "tinytf.doctor",
+    "Circuit": "tinytf.cause.circuits.finding",
     "Code": "tinytf.look.code",
     "Conversation": "tinytf.text.chat",
     "Course": "tinytf.lessons.course",

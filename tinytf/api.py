@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 with imported_when_called(__name__):  # all of them at once would make every command a tenth slower
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
+    from tinytf.cause.circuits.finding import circuit
     from tinytf.cause.compare_without import compare_without
     from tinytf.cause.importance import importance
     from tinytf.cause.interventions import (
@@ -100,6 +101,7 @@ class Model(TextModel):
 
     blame = blame
     budget = budget
+    circuit = circuit
     importance = importance
     restoring = restoring
     step_errors = step_errors

@@ -287,7 +287,7 @@ def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
 
 
 def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:
-    """A picture of a true-colour screen of this width and any height; all frames of a report that has them."""
+    """A picture of a true-colour screen of this width and any height; all frames or the graph of a report with them."""
     screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False, picture=True)
     frames = shown.frames(screen) if extension in (".svg", FILM) else None
     if frames is not None:
@@ -296,6 +296,11 @@ def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:
         return (recording if extension == FILM else moving_picture)(painted(frames, screen), screen)
     if extension == FILM:
         raise UsageError(f"a {FILM} file is a film, and this result does not move", "write to an .svg file instead")
+    drawing = shown.drawing() if extension == ".svg" else None
+    if drawing is not None:
+        from tinytf_cli.drawing import graph_svg
+
+        return graph_svg(drawing, screen)
     from tinytf_cli.paint.painter import paint
     from tinytf_cli.picture import picture
 

@@ -13,6 +13,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "card": (("card", "m", "--versus", "decoder", "--texts", "book.txt", "--device", "cpu", "--top", "0"),),
     "certify": (("certify", "m", "--texts", "lines.txt", "--device", "cpu"),),
     "check": (("check", "student.py:Student", "--like", "gpt2-tiny", "--names", "names.toml"),),
+    "circuit": (("circuit", "--pairs", "pairs.jsonl", *OPEN),),
     "code": (("code", TEXT, *OPEN),),
     "diff": (
         ("diff", TEXT, *OPEN, "--versus", "dump.safetensors", "--names", "names.toml"),

@@ -389,6 +389,36 @@ class Running:
     role: str = ""
 
 
+@dataclass(frozen=True)
+class DrawnNode:
+    """A node of a Drawing, in a ``row`` from the bottom; ``value`` is its signed colour, None for a plain one."""
+
+    name: str
+    row: int
+    value: float | None
+
+
+@dataclass(frozen=True)
+class DrawnEdge:
+    """An edge of a Drawing, as wide as its ``value`` is large; ``port`` names the input of its target, q, k or v."""
+
+    source: str
+    target: str
+    value: float
+    port: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A graph to draw as a picture: its rows by label from the bottom, nodes and edges, a title and a key."""
+
+    title: str
+    key: str
+    rows: Sequence[str]
+    nodes: Sequence[DrawnNode]
+    edges: Sequence[DrawnEdge]
+
+
 Block: TypeAlias = (
     Line
     | Running

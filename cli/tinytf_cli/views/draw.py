@@ -13,7 +13,7 @@ from tinytf_cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
-    from tinytf_cli.views.blocks import Block
+    from tinytf_cli.views.blocks import Block, Drawing
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class Display:
 
     def frames(self, report: Any, terminal: Terminal) -> "Frames | None":
         """The frames of a report that moves; None for one that does not."""
+        return None
+
+    def drawing(self, report: Any) -> "Drawing | None":
+        """The graph that an .svg file shows; None for a report that is shown as on the screen."""
         return None
 
 
@@ -45,8 +49,15 @@ class Shown:
 
     def frames(self, terminal: Terminal) -> Frames | None:
         """The frames of a report that moves; None for one that does not."""
-        display = _view_of(self.report)[1]() if self.display is None else self.display
-        return display.frames(self.report, terminal)
+        return self._display.frames(self.report, terminal)
+
+    def drawing(self) -> "Drawing | None":
+        """The graph that an .svg file shows; None for a report that is shown as on the screen."""
+        return self._display.drawing(self.report)
+
+    @property
+    def _display(self) -> Display:
+        return _view_of(self.report)[1]() if self.display is None else self.display
 
 
 def draws(report: type[Report], display: type[Display] = Display) -> Callable[[V], V]:

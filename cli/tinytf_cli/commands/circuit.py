@@ -1,0 +1,89 @@
+"""``tinytf circuit``: the few edges between heads and feed-forwards that a task needs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tinytf.errors import UsageError
+from tinytf_cli.command import FloatRange, command, option
+from tinytf_cli.host import is_typed
+from tinytf_cli.options import FoldOptions, ModelOptions
+from tinytf_cli.output import Output
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of this command alone."""
+
+    pairs: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="Pairs of prompts: rows with clean, corrupt, answer and versus, in .jsonl, .csv, .tsv or .parquet.",
+    )  # fmt: skip
+    where: tuple[str, ...] = option(
+        multiple=True, metavar="COLUMN=VALUE", help="Use only the rows with this value in a further column. Repeatable."
+    )
+    keep: float = option(
+        type=FloatRange(0, 1, min_open=True), shown=0.9, help="The share of the effect that the circuit has to keep."
+    )
+    method: str = option(
+        type=click.Choice(["gradient", "integrated", "exact"]), shown="integrated",
+        help="Score edges by one gradient, by several on the way to the clean text, or by a run each.",
+    )  # fmt: skip
+    steps: int = option(type=click.IntRange(1, 1000), shown=5, help="Gradients that integrated averages over.")
+    level: str = option(
+        type=click.Choice(["edges", "nodes"]), shown="edges", help="Choose single edges, or nodes with all their edges."
+    )
+    stored: Path | None = option(
+        "--from", type=click.Path(path_type=Path), metavar="FILE",
+        help="Measure the circuit of FILE, written by -o circuit.json, instead of finding one.",
+    )  # fmt: skip
+    versus: Path | None = option(
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Compare with the circuit of FILE, run on these pairs too.",
+    )
+    left_out: int = option(
+        type=click.IntRange(0), shown=24, help="Run the circuit without each of its N nodes with the largest scores."
+    )
+    top: int | None = option(type=click.IntRange(1), help="Edges and nodes shown.  [default: 5 and 8]")
+
+
+@command("circuit")
+def circuit(options: Options, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
+    """\b
+    Find a circuit          tinytf circuit --pairs FILE -m MODEL -o circuit.json
+    Run it on other pairs   tinytf circuit --pairs FILE --from circuit.json
+
+    Each edge leads from the embeddings, a head or a feed-forward to an input of a later one. The effect is the mean
+    lead of answer over versus with the clean texts, less that with the corrupt ones. Outside the circuit every edge
+    carries its value in the corrupt run. Ctrl-C after the scores shows the circuit so far. -o FILE.svg draws a graph.
+    """
+    from tinytf.pairs.pair import PairSet
+    from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.circuit import CircuitDisplay
+
+    if options.pairs is None:
+        raise UsageError("there are no pairs to find a circuit for", "name a file of pairs: --pairs FILE.jsonl")
+    if options.stored is not None and is_typed("keep", "method", "steps", "level"):
+        raise UsageError(
+            "--from measures a circuit that is found already", "leave out --keep, --method, --steps, --level"
+        )
+    if is_typed("steps") and options.method != "integrated":
+        raise UsageError("--steps goes with --method integrated", f"{options.method} averages over nothing")
+    if model_options.through_model(output) is not None:
+        raise UsageError(
+            "a circuit needs a model that tinytf computes itself",
+            "through transformers, heads have no inputs of their own",
+        )
+    pairs = PairSet.read(options.pairs)
+    pairs = pairs.where(options.where) if options.where else pairs
+    model = model_options.open()
+    with progress_line(output.stderr, "runs:") as on_progress:
+        report = model.circuit(
+            pairs, keep=options.keep, method=options.method, level=options.level, steps=options.steps,
+            stored=options.stored, versus=options.versus, left_out=options.left_out, seed=model_options.seed,
+            on_progress=on_progress,
+        )  # fmt: skip
+    output.draw(report, CircuitDisplay(options.top, fold.all))
+    return 0 if report.holds else 1

@@ -1,0 +1,247 @@
+"""A circuit: how much of the effect it keeps, its nodes in their layers, and the edges between them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tinytf.cause.circuits import Circuit, CircuitEdge, CircuitNode
+from tinytf.estimate import Estimate
+from tinytf_cli.numbers import number, plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
+from tinytf_cli.views.blocks import (
+    Block,
+    Column,
+    Drawing,
+    DrawnEdge,
+    DrawnNode,
+    Figure,
+    Heading,
+    Heat,
+    Line,
+    Piece,
+    Span,
+    Table,
+)
+from tinytf_cli.views.draw import Display, draws, model_of
+from tinytf_cli.views.parts import LONG_STACK, full_scale, note, numbered, side, signed_bars, verdict
+
+_EDGES, _NODES, _READ, _DRAWN = 5, 8, 4, 150
+"""Edges and nodes on one screen, the edges that are named beside a node, and the most in a picture."""
+_METHODS = {
+    "gradient": "scored by the gradients of the clean runs",
+    "integrated": "scored by integrated gradients",
+    "exact": "scored by a run each",
+    "": "read from a file",
+}
+_FORM, _OUTSIDE = "%+.2f", "not in the circuit"
+
+
+@dataclass(frozen=True)
+class CircuitDisplay(Display):
+    """``top`` is how many edges and nodes are listed; ``all`` lists every one."""
+
+    top: int | None = None
+    all: bool = False
+
+    def drawing(self, report: Circuit) -> Drawing | None:
+        """The circuit as a graph; None for one without edges."""
+        if not report.n_edges:
+            return None
+        graph, drawn = report.graph, report.edges[:_DRAWN]
+        places = dict(zip(graph.nodes, graph.places, strict=True))
+        owners = dict(zip(graph.receivers, graph.owners, strict=True))
+        inside = {node.name for node in report.nodes}
+        edges = [
+            DrawnEdge(edge.source, graph.nodes[owner], edge.score, _projection(edge.input))
+            for edge in drawn
+            for owner in owners[edge.input]
+            if graph.nodes[owner] in inside
+        ]
+        ends = {end for edge in edges for end in (edge.source, edge.target)}
+        nodes = [node for node in report.nodes if node.name in ends]
+        layers = sorted({places[node.name][0] for node in nodes})
+        names = {-1: "in", graph.places[-1][0]: "out"}
+        return Drawing(
+            title=report.sentence,
+            key=f"orange for the answer, blue against it; width: the score of an edge, {_largest(drawn, report.edges)}",
+            rows=[names.get(layer, f"L{layer}") for layer in layers],
+            nodes=[DrawnNode(node.name, layers.index(places[node.name][0]), node.score) for node in nodes],
+            edges=edges,
+        )
+
+
+def _largest(drawn: Sequence[CircuitEdge], edges: Sequence[CircuitEdge]) -> str:
+    return "all of them drawn" if len(drawn) == len(edges) else f"the {len(drawn)} largest of {len(edges):,} drawn"
+
+
+@draws(Circuit, CircuitDisplay)
+def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Iterator[Block]:
+    """The effect and what the circuit keeps of it, a picture of its nodes, the nodes most needed, the largest edges."""
+    yield from banner(model_of(report))
+    yield Heading(
+        "circuit",
+        f"{report.level} {_METHODS[report.method]}, from {plural(report.n_pairs, 'pair')} of {Path(report.pairs).name}",
+    )
+    yield from _kept(report)
+    if report.n_edges:
+        yield from _picture(report)
+        yield from _nodes(report, None if display.all else display.top or _NODES)
+        yield from _edges(report, None if display.all else display.top or _EDGES)
+    yield from _compared(report)
+    yield Line("")
+    most = max(check.difference for check in report.checks)
+    yield verdict(report.holds, f"{'; '.join(check.what for check in report.checks)}: off by {most:.1e} at most")
+
+
+def _interval(estimate: Estimate, form: str) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"[{number(estimate.low, form)}, {number(estimate.high, form)}]"
+
+
+def _kept(report: Circuit) -> Iterator[Block]:
+    """The mean leads of the plain runs, faithfulness and completeness."""
+    rows = [
+        ("lead, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {report.n_pairs:,} pairs"),
+        ("lead, corrupt", report.corrupt, _FORM, "logits of answer − versus"),
+        ("circuit", report.faithfulness, "%.3f", f"{report.n_edges:,} of {report.n_all:,} edges; 1: as clean"),
+        ("all but the circuit", report.complement, "%.3f", "near 0 if it is complete"),
+    ]
+    yield Table(
+        [
+            Column("", [name for name, *_ in rows], said=""),
+            Column("", [Figure(estimate.value, form, "strong") for _, estimate, form, _ in rows], "right", said=""),
+            Column("", [_interval(estimate, form) for _, estimate, form, _ in rows], said="95 % interval", drop=1),
+            Column("", [Span(about, "dim") for *_, about in rows], shrink=24, drop=2, said=""),
+        ],
+        header=False,
+    )
+
+
+def _picture(report: Circuit) -> Iterator[Block]:
+    """The score of every node of the circuit, where it stands in the model: layers down, the last one on top."""
+    graph, inside = report.graph, {node.name: node.score for node in report.nodes}
+    layers = 1 + max(layer for layer, _ in graph.places[:-1])
+    columns = 1 + max(column for _, column in graph.places)
+    scores = np.full((layers, columns), math.nan, dtype=np.float32)
+    for name, (layer, column) in zip(graph.nodes, graph.places, strict=True):
+        if 0 <= layer < layers and name in inside:
+            scores[layer, columns - 1 if name.endswith(".ffn") else column] = inside[name]
+    labels, limit = [*numbered("H", columns - 1), "ffn"], full_scale(scores[~np.isnan(scores)].tolist())
+    yield Heading("nodes in their layers", "the score of each: above 0 it speaks for the answer", "attention")
+    if layers > LONG_STACK:
+        shown, rows, across, axes = scores.T, labels, numbered("L", layers), f"layers 0 to {layers - 1} across"
+    else:
+        shown, rows, across, axes = scores[::-1], numbered("L", layers)[::-1], labels, ""
+    yield Heat(shown, rows, across, "signed", ~np.isnan(shown), limit, most=LONG_STACK, hidden=_OUTSIDE, axes=axes)
+
+
+def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
+    """The nodes that the circuit needs most, the last layer first, with the largest edges that they read."""
+    nodes = report.nodes[:-1]
+
+    def need(node: CircuitNode) -> tuple[bool, float]:
+        return node.without is None, -abs(node.score or 0.0) if node.without is None else node.without
+
+    chosen = sorted(nodes, key=need)[:most]
+    rows = [*(node for node in reversed(report.nodes) if node in chosen or node is report.nodes[-1])]
+    title = (
+        "every node"
+        if len(chosen) == len(nodes)
+        else f"the {len(chosen)} most needed of {plural(len(report.nodes), 'node')}"
+    )
+    yield Heading("nodes", f"{title}, the last layer first, with what they read", "attention")
+    full = full_scale(node.score or 0.0 for node in rows)
+    bars = signed_bars("score", [node.score or 0.0 for node in rows], _FORM, full)
+    bars = Column(
+        "score", [cell if node.score is not None else "" for node, cell in zip(rows, bars.cells, strict=True)]
+    )
+    without = ["" if node.without is None else Figure(node.without, "%.2f") for node in rows]
+    yield Table(
+        [
+            Column("node", [Span(node.name, "strong") for node in rows], said=""),
+            bars,
+            Column("left without it", without, "right"),
+            Column("in", [Figure(node.incoming, "%.0f") for node in rows], "right", drop=2),
+            Column("out", [Figure(node.outgoing, "%.0f") for node in rows], "right", drop=3),
+            Column("reads", [_read_by(report, node) for node in rows], shrink=12, drop=1),
+        ]
+    )
+    if len(chosen) < len(nodes):
+        yield note("", "--all lists every node and edge; -o FILE.svg draws them")
+
+
+def _read_by(report: Circuit, node: CircuitNode) -> Sequence[Piece]:
+    """The largest edges into a node: which input, from where, with the score."""
+    index = report.graph.nodes.index(node.name)
+    inputs = {report.graph.receivers[row] for row in report.graph.inputs[index]}
+    edges = [edge for edge in report.edges if edge.input in inputs]
+    pieces: list[Piece] = []
+    for edge in edges[:_READ]:
+        projection = _projection(edge.input)
+        way = f"{projection} " if projection else ""
+        pieces += [f"{', ' if pieces else ''}{way}{edge.source} ", Span(number(edge.score, _FORM), side(edge.score))]
+    if len(edges) > _READ:
+        pieces.append(Span(f", {len(edges) - _READ:,} more", "dim"))
+    return pieces or [""]
+
+
+def _projection(receiver: str) -> str:
+    """``q``, ``k`` or ``v`` of a head's input; empty for any other."""
+    head, _, projection = receiver.rpartition(".")
+    return projection if "H" in head else ""
+
+
+def _edges(report: Circuit, most: int | None) -> Iterator[Block]:
+    edges = report.edges[:most]
+    title = "every edge" if len(edges) == len(report.edges) else f"the {len(edges)} largest of {len(report.edges):,}"
+    yield Heading(
+        "edges",
+        f"{title}: the lead that is lost without one, as estimated" if report.method != "exact" else title,
+        "residual",
+    )
+    yield Table(
+        [
+            Column("from", [Span(edge.source, "strong") for edge in edges]),
+            Column("to", [Span(edge.input, "strong") for edge in edges]),
+            signed_bars("score", [edge.score for edge in edges], _FORM),
+        ]
+    )
+
+
+def _compared(report: Circuit) -> Iterator[Block]:
+    """The other circuit, and what both share."""
+    other = report.versus
+    if other is None:
+        return
+    yield Heading("versus", f"{other.other}, on the same pairs")
+    correlation = other.rank_correlation
+    ranks = "too few to rank" if correlation is None else f"rank correlation of their scores {correlation:+.2f}"
+    nodes = sum(1 for _ in report.nodes)
+    yield Table(
+        [
+            Column("", ["this circuit", "the other", "shared", "Jaccard"], said=""),
+            Column(
+                "nodes",
+                [Figure(value, "%.0f") for value in (nodes, other.nodes, other.shared_nodes)]
+                + [Figure(other.nodes_jaccard, "%.2f")],
+                "right",
+            ),
+            Column(
+                "edges",
+                [Figure(value, "%.0f") for value in (report.n_edges, other.edges, other.shared_edges)]
+                + [Figure(other.edges_jaccard, "%.2f")],
+                "right",
+            ),
+            Column(
+                "faithfulness",
+                [Figure(report.faithfulness.value, "%.3f"), Figure(other.faithfulness.value, "%.3f"), "", ""],
+                "right",
+            ),
+            Column("", ["", "", Span(ranks, "dim"), ""], drop=1, said=""),
+        ]
+    )

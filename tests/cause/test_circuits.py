@@ -1,0 +1,395 @@
+"""Circuits against a model written by hand, finite differences, patching, and paths looked for one by one."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from architectures import KINDS, asked, config_of, lively
+from circuits_by_hand import ByHand, Edge, only
+from torch import Tensor
+
+from tinytf.api import Model
+from tinytf.cause.circuits import Circuit, graph_of
+from tinytf.cause.circuits.edges import edge_scores, node_scores
+from tinytf.cause.circuits.file import read_circuit
+from tinytf.cause.circuits.graph import Graph
+from tinytf.cause.circuits.running import Runs
+from tinytf.errors import TinytfError, UsageError
+from tinytf.loading import load
+from tinytf.pairs.pair import EncodedPair, PairSet
+from tinytf.report import ignore_progress
+from tinytf.steps.table import table_of
+
+BY_HAND: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", {}),
+    "llama": ("llama, grouped", {}),
+    "norms around each part": ("llama, grouped", {"norm_order": "both", "o_bias": True}),
+}
+NEAR = {"gpt2": 1e-11, "llama": 1e-6, "norms around each part": 1e-6}
+"""How near leads in float64 are: the angles of rotary positions are float32 in the model."""
+THINGS = ("ball", "hat", "cup", "box", "apple", "boat")
+
+
+def number_pairs(model: Model) -> tuple[EncodedPair, ...]:
+    """Pairs of two lengths, of which the shorter one is padded in a batch."""
+    rows = [
+        {"clean": "3 14 15 9 2", "corrupt": "3 14 7 9 2", "answer": "5", "versus": "8"},
+        {"clean": "3 1 4 1 5 9 2", "corrupt": "8 2 4 1 5 9 2", "answer": "6", "versus": "1"},
+    ]
+    return PairSet.of(rows).encoded(model)
+
+
+def story_pairs(*who: str) -> PairSet:
+    text = "The {who} lost the {thing}. The {who} lost the"
+    rows = [
+        {
+            "clean": text.format(who=name, thing=thing),
+            "corrupt": text.format(who=name, thing=other),
+            "answer": f" {thing}",
+            "versus": f" {other}",
+        }
+        for name in who
+        for thing, other in zip(THINGS, (*THINGS[2:], *THINGS[:2]), strict=True)
+    ]
+    return PairSet.of(rows, "stories.jsonl")
+
+
+@cache
+def tiny() -> Model:
+    return load("tiny")
+
+
+@cache
+def found() -> Circuit:
+    return tiny().circuit(story_pairs("cat", "dog"))
+
+
+def small(name: str) -> tuple[Runs, list[tuple[ByHand, EncodedPair, dict[str, Tensor]]]]:
+    """Runs of a small model in float64; and by hand, with what its nodes add in each corrupt run."""
+    kind, changes = BY_HAND[name]
+    transformer = lively(config_of(kind, **changes)).double()
+    pairs = number_pairs(asked(transformer))
+    by_hand = []
+    for pair in pairs:
+        model = ByHand(transformer)
+        model.lead(model.embedded(pair.corrupt.ids), pair.answer, pair.versus)
+        by_hand.append((model, pair, model.outputs))
+    return Runs(transformer, graph_of(transformer), pairs), by_hand
+
+
+def edges_of(graph: Graph, kept: Tensor) -> set[Edge]:
+    return {(graph.nodes[column], graph.receivers[row]) for row, column in kept.nonzero().tolist()}
+
+
+def random_edges(graph: Graph, share: float, seed: int) -> Tensor:
+    drawn = torch.rand(graph.allowed.shape, generator=torch.Generator().manual_seed(seed))
+    return graph.allowed & (drawn < share)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_circuit_runs_like_a_model_whose_inputs_sum_their_own_edges(name: str) -> None:
+    runs, by_hand = small(name)
+    for share, seed in itertools.product((0.1, 0.5, 0.9), range(3)):
+        kept = random_edges(runs.graph, share, seed)
+        edges = edges_of(runs.graph, kept)
+        expected = [
+            model.lead(model.embedded(pair.clean.ids), pair.answer, pair.versus, only(edges, corrupt))
+            for model, pair, corrupt in by_hand
+        ]
+        assert runs.leads(kept).tolist() == pytest.approx([float(lead) for lead in expected], abs=NEAR[name])
+
+
+def by_differences(name: str, edge: Edge, steps: int) -> float:
+    """The score of an edge by central differences, the mean over pairs and inputs."""
+    total, size = 0.0, 1e-5
+    for model, pair, corrupt in small(name)[1]:
+        clean, ends = model.embedded(pair.clean.ids), (pair.answer, pair.versus)
+        model.lead(clean, *ends)
+        toward = model.outputs[edge[0]] - corrupt[edge[0]]
+        for step in range(1, steps + 1):
+            start = corrupt["embed"] + step / steps * (clean - corrupt["embed"])
+
+            def moved(by: float, start: Tensor = start, toward: Tensor = toward, model: ByHand = model) -> Tensor:
+                return model.lead(start, *ends, lambda at, now: now + by * toward if at == edge else now)  # noqa: B023
+
+            total += float(moved(size) - moved(-size)) / (2 * size) / steps
+
+    return total / 2
+
+
+@pytest.mark.parametrize(("name", "steps"), [("gpt2", 1), ("llama", 3), ("norms around each part", 1)])
+def test_estimated_scores_are_those_of_finite_differences(name: str, steps: int) -> None:
+    runs, _ = small(name)
+    scores = edge_scores(runs, "integrated", steps, ignore_progress)
+    assert not scores[~runs.graph.allowed].any()
+    places = runs.graph.allowed.nonzero().tolist()
+    for row, column in places[:: 1 if name == "gpt2" else 3]:
+        expected = by_differences(name, (runs.graph.nodes[column], runs.graph.receivers[row]), steps)
+        assert float(scores[row, column]) == pytest.approx(expected, abs=1e-7)
+
+
+def test_measured_scores_are_the_lead_lost_with_the_edge() -> None:
+    runs, by_hand = small("llama")
+    scores = edge_scores(runs, "exact", 1, ignore_progress)
+    every = edges_of(runs.graph, runs.graph.allowed)
+    for row, column in runs.graph.allowed.nonzero().tolist():
+        edge = (runs.graph.nodes[column], runs.graph.receivers[row])
+        lost = [
+            model.lead(model.embedded(pair.clean.ids), pair.answer, pair.versus)
+            - model.lead(model.embedded(pair.clean.ids), pair.answer, pair.versus, only(every - {edge}, corrupt))
+            for model, pair, corrupt in by_hand
+        ]
+        assert float(scores[row, column]) == pytest.approx(float(sum(lost)) / 2, abs=NEAR["llama"])
+
+
+def test_in_every_kind_of_decoder_all_edges_are_the_clean_run_none_the_corrupt_one_and_dead_ones_nothing() -> None:
+    refused = dropped = 0
+    for kind in KINDS:
+        transformer = lively(config_of(kind)).double()
+        try:
+            graph = graph_of(transformer)
+        except UsageError:
+            refused += 1
+            continue
+        runs = Runs(transformer, graph, number_pairs(asked(transformer)))
+        for kept, plain in ((graph.allowed, runs.clean), (torch.zeros_like(graph.allowed), runs.corrupt)):
+            assert runs.leads(kept).tolist() == pytest.approx(plain.tolist(), abs=1e-12), kind
+        for seed in range(3):  # heads may depend on one another, as where a norm follows their sum
+            kept = random_edges(graph, 0.2, seed)
+            dead_left_out = runs.leads(graph.alive(kept)).tolist()
+            assert runs.leads(kept).tolist() == pytest.approx(dead_left_out, abs=1e-12), kind
+            dropped += int(kept.sum() - graph.alive(kept).sum())
+    assert dropped > 100
+    assert 0 < refused < len(KINDS) - 20
+
+
+def test_what_cannot_be_asked_is_refused_by_name() -> None:
+    said = {
+        "bert with a masked head": "encoder",
+        "deepseek, latent keys and values": "L0.q_a reads the stream too",
+        "zamba2, attention beside the stream, with shared weights and adapters": "beside the residual stream",
+        "residuals of normed inputs": "no plain sum",
+        "bitnet, norms before the last matrices": "no sum over heads",
+    }
+    for kind, words in said.items():
+        with pytest.raises(UsageError, match=re.escape(words)):
+            graph_of(lively(config_of(kind)))
+
+
+def test_measured_nodes_lose_what_patching_the_corrupt_head_takes() -> None:
+    model, pairs = tiny(), story_pairs("cat")
+    graph = graph_of(model.transformer)
+    encoded = pairs.encoded(model)[:2]
+    scores = node_scores(Runs(model.transformer, graph, encoded), ignore_progress)
+    for head in ("L1H0", "L2H3", "L1.ffn"):
+        lost = []
+        for pair in encoded:
+            swapped = model.patch(
+                pair.pair.corrupt, pair.pair.clean, [head], answer=pair.answer, versus=pair.versus, top=1
+            )
+            lost.append(swapped.contrast.corrupt - swapped.difference)
+        assert float(scores[graph.nodes.index(head)]) == pytest.approx(sum(lost) / 2, abs=2e-5)
+
+
+def paths(graph: Graph, edges: set[Edge]) -> Iterator[list[Edge]]:
+    """Every path from the embeddings to the logits, one by one."""
+    owners = dict(zip(graph.receivers, graph.owners, strict=True))
+    waiting: list[tuple[str, list[Edge]]] = [("embed", [])]
+    while waiting:
+        node, path = waiting.pop()
+        if node == "logits":
+            yield path
+        for edge in edges:
+            if edge[0] == node:
+                waiting += [(graph.nodes[owner], [*path, edge]) for owner in owners[edge[1]]]
+
+
+def test_edges_are_alive_on_a_path_from_the_embeddings_to_the_logits_alone() -> None:
+    graph = graph_of(lively(config_of("llama, grouped")))
+    some = 0
+    for seed in range(20):
+        kept = random_edges(graph, 0.15, seed)
+        edges = edges_of(graph, kept)
+        expected = {edge for path in paths(graph, edges) for edge in path}
+        assert edges_of(graph, graph.alive(kept)) == expected
+        some += bool(expected) and expected != edges
+    assert some > 10
+
+
+def test_the_circuit_keeps_its_share_and_one_edge_fewer_does_not() -> None:
+    report, runs = found(), Runs(tiny().transformer, found().graph, story_pairs("cat", "dog").encoded(tiny()))
+
+    def share(kept: Tensor) -> float:
+        return float((runs.leads(kept) - runs.corrupt).sum() / (runs.clean - runs.corrupt).sum())
+
+    assert report.faithfulness.value == pytest.approx(share(report.kept), abs=1e-6)
+    assert report.faithfulness.value >= 0.9
+    assert report.faithfulness.low is not None
+    assert report.faithfulness.low < report.faithfulness.value
+    assert report.complement.value == pytest.approx(share(report.graph.allowed & ~report.kept), abs=1e-6)
+    order = report.scores.abs().where(report.graph.allowed, torch.tensor(-1.0)).flatten().argsort(descending=True)
+    sizes = []
+    for count in range(1, 60):
+        chosen = torch.zeros(report.kept.numel(), dtype=torch.bool)
+        chosen[order[:count]] = True
+        if bool((report.graph.alive(chosen.view_as(report.kept)) == report.kept).all()):
+            sizes.append(count)
+    assert sizes
+    chosen = torch.zeros(report.kept.numel(), dtype=torch.bool)
+    chosen[order[: min(sizes) - 1]] = True
+    assert share(report.graph.alive(chosen.view_as(report.kept))) < 0.9
+
+
+def test_what_is_left_without_a_node_is_the_run_without_its_edges() -> None:
+    report = found()
+    runs = Runs(tiny().transformer, report.graph, story_pairs("cat", "dog").encoded(tiny()))
+    assert {node.name for node in report.nodes} == {*report.without, "logits"}
+    for name in report.without:
+        kept = report.kept.clone()
+        kept[:, report.graph.nodes.index(name)] = False
+        left = float((runs.leads(kept) - runs.corrupt).sum() / (runs.clean - runs.corrupt).sum())
+        assert report.without[name] == pytest.approx(left, abs=1e-5)
+
+
+def test_the_sentence_says_the_share_and_the_most_needed_node() -> None:
+    report = found()
+    needed = {name: left for name, left in report.without.items() if name != "embed"}
+    name = min(needed, key=lambda head: needed[head])
+    share, left = (round(100 * value) for value in (report.faithfulness.value, needed[name]))
+    assert report.sentence == (
+        f"{int(report.kept.sum())} of 479 edges keep {share} % of the effect that the pairs have on the answer, "
+        f"and {name} matters most: without it, {left} % is left."
+    )
+    assert found().holds
+
+
+def test_at_the_level_of_nodes_all_edges_between_them_are_kept() -> None:
+    report = tiny().circuit(story_pairs("cat"), level="nodes", method="exact", keep=0.8)
+    inside = {node.name for node in report.nodes}
+    graph, owners = report.graph, dict(zip(report.graph.receivers, report.graph.owners, strict=True))
+    for name, receiver in edges_of(graph, graph.allowed):
+        ends = name in inside and any(graph.nodes[owner] in inside for owner in owners[receiver])
+        assert ends == ((name, receiver) in edges_of(graph, report.kept))
+    assert report.sentence.startswith(f"{len(inside) - 2} of 20 heads and feed-forwards keep ")
+    scored = {node.name: node.score for node in report.nodes}
+    assert report.of_nodes is not None
+    assert scored["L1H0"] == float(report.of_nodes[graph.nodes.index("L1H0")])
+
+
+def test_a_circuit_is_run_on_pairs_that_did_not_choose_it() -> None:
+    other = found().run(story_pairs("fox"))
+    assert (other.n_pairs, other.n_edges) == (6, found().n_edges)
+    assert 0.5 < other.faithfulness.value < 1.5
+    assert found().run(story_pairs("cat", "dog")).faithfulness == found().faithfulness
+
+
+def test_a_file_has_the_members_of_circuit_tracer_and_reads_back(tmp_path: Path) -> None:
+    data, path = found().to_dict(), tmp_path / "circuit.json"
+    path.write_text(json.dumps(data), "utf-8")
+    # circuit_tracer/frontend/graph_models.py, version 0.1
+    metadata = {"slug": str, "scan": str, "transcoder_list": list, "prompt_tokens": list, "prompt": str}
+    node = {"node_id": str, "feature": int, "layer": str, "ctx_idx": int, "feature_type": str, "jsNodeId": str}
+    for name, kind in metadata.items():
+        assert isinstance(data["metadata"][name], kind)
+    assert {*data["qParams"]} == {"pinnedIds", "supernodes", "linkType", "clickedId", "sg_pos"}
+    for each, (name, kind) in itertools.product(data["nodes"], {**node, "clerp": str}.items()):
+        assert isinstance(each[name], kind)
+    ids = {each["node_id"] for each in data["nodes"]}
+    assert len(ids) == len(data["nodes"])
+    assert all({link["source"], link["target"]} <= ids and math.isfinite(link["weight"]) for link in data["links"])
+    again = read_circuit(path, found().graph)
+    assert bool((again.kept == found().kept).all())
+    assert again.scores[again.kept].tolist() == pytest.approx(found().scores[found().kept].tolist())
+    measured = tiny().circuit(story_pairs("cat", "dog"), stored=path, versus=path)
+    assert measured.faithfulness == found().faithfulness
+    assert measured.versus is not None
+    assert (measured.versus.edges_jaccard, measured.versus.nodes_jaccard) == (1.0, 1.0)
+    assert measured.versus.rank_correlation == pytest.approx(1.0)
+
+
+def test_two_circuits_are_compared_edge_by_edge(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    other = tiny().circuit(story_pairs("cat", "dog"), keep=0.6, method="gradient", left_out=0)
+    path.write_text(json.dumps(other.to_dict()), "utf-8")
+    versus = tiny().circuit(story_pairs("cat", "dog"), versus=path).versus
+    assert versus is not None
+    ours, theirs = ({(edge.source, edge.input) for edge in report.edges} for report in (found(), other))
+    assert (versus.edges, versus.shared_edges, versus.all_edges) == (
+        len(theirs),
+        len(ours & theirs),
+        len(ours | theirs),
+    )
+    names = [{node.name for node in report.nodes} for report in (found(), other)]
+    assert (versus.nodes, versus.shared_nodes) == (len(names[1]), len(names[0] & names[1]))
+    assert versus.faithfulness.value == pytest.approx(other.faithfulness.value, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data.pop("links"), "no nodes and links"),
+        (lambda data: data["nodes"][1].pop("name"), "node 2 of .* has no name: it is a 'head'"),
+        (lambda data: data["nodes"][1].update(name="L9H0"), "node 2 of .* is 'L9H0', which this model does not have"),
+        (lambda data: data["links"][0].update(weight=math.nan), "link 1 of .* has no finite weight"),
+        (lambda data: data["links"][2].update(input="L1H0.w"), "link 3 of .* joins no node to an input"),
+        (lambda data: data["links"][2].update(source="3_4_9", input="L1H0.q"), "link 3 of .* leads back"),
+    ],
+)
+def test_a_file_that_is_no_circuit_of_the_model_is_refused_by_node_or_link(
+    change: Any, words: str, tmp_path: Path
+) -> None:
+    data, path = found().to_dict(), tmp_path / "circuit.json"
+    change(data)
+    path.write_text(json.dumps(data), "utf-8")
+    with pytest.raises(UsageError, match=words):
+        read_circuit(path, found().graph)
+
+
+def test_pairs_without_an_effect_and_settings_out_of_range_are_refused() -> None:
+    text = "The cat lost the {}. The dog"
+    same = {"clean": text.format("ball"), "corrupt": text.format("hat"), "answer": " ran", "versus": " sat"}
+    swapped = {**same, "clean": same["corrupt"], "corrupt": same["clean"]}
+    with pytest.raises(UsageError, match="the mean lead of answer over versus is"):
+        tiny().circuit(PairSet.of([same, swapped]))
+    for settings, words in (({"keep": 0.0}, "cannot keep 0"), ({"method": "magic"}, "no method 'magic'"),
+                            ({"level": "edge"}, "no level 'edge'"), ({"steps": 0}, "0 steps")):  # fmt: skip
+        with pytest.raises(UsageError, match=words):
+            tiny().circuit(story_pairs("cat"), **settings)  # type: ignore[arg-type]
+    broken = lively(config_of("gpt2"))
+    broken.final_norm.weight.data.fill_(math.nan)
+    rows = [{"clean": "3 14 15", "corrupt": "3 14 7", "answer": "5", "versus": "8"}]
+    with pytest.raises(TinytfError, match="not finite"):
+        asked(broken).circuit(PairSet.of(rows))
+
+
+def test_ctrl_c_keeps_the_circuit_that_was_measured() -> None:
+    phases: list[int] = []
+
+    def stop(done: int, of: int) -> None:
+        phases.append(done)
+        if phases.count(1) == 3 and done == 2:  # scores, bisection, nodes left out: the second node
+            raise KeyboardInterrupt
+
+    report = tiny().circuit(story_pairs("cat", "dog"), on_progress=stop)
+    assert report.interrupted
+    assert len(report.without) == 2
+    assert report.kept.sum() > 0
+    assert "matters most" not in report.sentence
+    assert [event["type"] for event in report.events()][-1] == "interrupted"
+
+
+def test_the_graph_of_a_grouped_model_names_the_heads_that_share_keys() -> None:
+    graph = graph_of(lively(config_of("llama, grouped")))
+    table = table_of(config_of("llama, grouped"))
+    assert table.config.n_kv_heads == 2
+    assert graph.receivers[:9] == (
+        "L0H0.q", "L0H1.q", "L0H2.q", "L0H3.q", "L0H0-1.k", "L0H2-3.k", "L0H0-1.v", "L0H2-3.v", "L0.ffn",
+    )  # fmt: skip
+    assert graph.owners[4:6] == ((1, 2), (3, 4))

@@ -1,0 +1,91 @@
+"""tinytf circuit: its first screen, its formats, its picture, and what it refuses."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from driving import Tinytf, is_a_clean_error
+from rich.cells import cell_len
+from safetensors.torch import load_file
+
+from tinytf.loading import load
+
+PAIRS = Path(__file__).parent.parent.parent / "samples" / "lost.jsonl"
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_answer_comes_first_and_fits_a_screen(tinytf: Tinytf, width: int) -> None:
+    ran = tinytf("circuit", "--pairs", PAIRS, "--width", str(width), "--color", "never", "--no-pager", screen=True)
+    assert ran.status == 0, ran.err
+    assert len(ran.lines) <= 45
+    assert max(map(cell_len, ran.lines)) <= width
+    first = " ".join(ran.lines[:2])
+    assert re.match(
+        r"\d+ of 479 edges keep \d+ % of the effect that the pairs have on the answer, and L1H0 matters", first
+    )
+    report = load("tiny").circuit(PAIRS)
+    assert re.search(rf"^  circuit +{report.faithfulness.value:.3f} ", ran.out, re.MULTILINE)
+    assert f"the larger one in {report.separated} of 12 pairs" in ran.out
+
+
+def test_every_format_gives_the_numbers_of_the_library(tinytf: Tinytf, tmp_path: Path) -> None:
+    report = load("tiny").circuit(PAIRS, method="gradient", left_out=2)
+    ask = ("circuit", "--pairs", PAIRS, "--method", "gradient", "--left-out", "2")
+    data = json.loads(tinytf(*ask, "--json").out)
+    assert data["faithfulness"]["value"] == pytest.approx(report.faithfulness.value)
+    assert [(link["from"], link["input"]) for link in data["links"]] == [
+        (edge.source, edge.input) for edge in report.edges
+    ]
+    assert sum(node["without"] is not None for node in data["nodes"]) == 2
+    events = [json.loads(line) for line in tinytf(*ask, "--format", "ndjson").lines]
+    assert [event["weight"] for event in events if event["type"] == "link"] == [
+        link["weight"] for link in data["links"]
+    ]
+    tensors = tmp_path / "circuit.safetensors"
+    assert tinytf(*ask, "-o", tensors).status == 0
+    assert int(load_file(tensors)["kept"].sum()) == data["edges"]
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_the_picture_draws_every_node_and_edge_once(tinytf: Tinytf, tmp_path: Path, theme: str) -> None:
+    report, picture = load("tiny").circuit(PAIRS), tmp_path / "circuit.svg"
+    assert tinytf("circuit", "--pairs", PAIRS, "--theme", theme, "-o", picture).status == 0
+    drawn = ElementTree.parse(picture).getroot()
+    shapes = "{http://www.w3.org/2000/svg}"
+    widths = [float(path.get("stroke-width", "nan")) for path in drawn.iter(f"{shapes}path")]
+    assert len(widths) == report.n_edges
+    assert widths == sorted(widths)  # the widest is on top
+    names = [text.text for text in drawn.iter(f"{shapes}text")]
+    assert {node.name for node in report.nodes} <= {*names}
+    assert " ".join(str(name) for name in names[:2]) == report.sentence
+
+
+def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf, tmp_path: Path) -> None:
+    stored = tmp_path / "circuit.json"
+    assert tinytf("circuit", "--pairs", PAIRS, "--where", "who=cat", "-o", stored).status == 0
+    ran = tinytf("circuit", "--pairs", PAIRS, "--where", "who=fox", "--from", stored, "--versus", stored)
+    assert ran.status == 0, ran.err
+    assert "edges read from a file, from 3 pairs" in ran.out
+    edges = json.loads(stored.read_text("utf-8"))["edges"]
+    assert re.search(rf"this circuit +\d+ +{edges} ", ran.out)
+    assert re.search(r"Jaccard +1\.00 +1\.00", ran.out)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "there are no pairs"),
+        (("--pairs", PAIRS, "--where", "who=zebra"), "no pair of"),
+        (("--pairs", PAIRS, "--keep", "nan"), "nan is no limit"),
+        (("--pairs", PAIRS, "--method", "exact", "--steps", "3"), "--steps goes with --method integrated"),
+        (("--pairs", PAIRS, "--from", "circuit.json", "--keep", "0.5"), "--from measures a circuit"),
+        (("--pairs", PAIRS, "--from", PAIRS), "is not JSON"),
+        (("--pairs", PAIRS, "-m", "tiny-encoder"), "this model is an encoder"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_error_and_a_hint(tinytf: Tinytf, words: tuple[str, ...], said: str) -> None:
+    ran = tinytf("circuit", *words)
+    assert is_a_clean_error(ran, 1 if "JSON" in said else 2)
+    assert said in ran.err
