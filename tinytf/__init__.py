@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
+    from tinytf.cause.over_pairs.report import OverPairs as OverPairs
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
@@ -137,6 +138,7 @@ _LAZY = {
     "ModuleDifferences": "tinytf.through.comparing",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
+    "OverPairs": "tinytf.cause.over_pairs.report",
     "Parameters": "tinytf.look.parameters",
     "PatchSweep": "tinytf.cause.interventions.patching",
     "Patched": "tinytf.cause.interventions.patching",

@@ -26,6 +26,15 @@ with imported_when_called(__name__):  # all of them at once would make every com
         with_numbers,
         without,
     )
+    from tinytf.cause.over_pairs import (
+        ablate_over,
+        attention_over,
+        attribute_over,
+        heads_over,
+        lens_over,
+        patch_over,
+        score_over,
+    )
     from tinytf.cause.restoring import restoring
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff
@@ -110,6 +119,14 @@ class Model(TextModel):
     compare_without = compare_without
     patch = patch
     patch_sweep = patch_sweep
+
+    attribute_over = attribute_over
+    ablate_over = ablate_over
+    patch_over = patch_over
+    lens_over = lens_over
+    attention_over = attention_over
+    heads_over = heads_over
+    score_over = score_over
 
     stream = stream
     generate = generate

@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions, require_only
+from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, PairsOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 
 
@@ -17,7 +17,7 @@ class Options:
     """The options of this command alone."""
 
     chat: ChatOptions
-    clean: str = argument()
+    clean: str | None = argument(required=False)
     corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
     answer: str | None = option(
@@ -47,11 +47,17 @@ class Options:
 
 @command("patch")
 def patch(
-    options: Options, resume_options: ResumeOptions, fold: FoldOptions, model_options: ModelOptions, output: Output
+    options: Options,
+    over: PairsOptions,
+    resume_options: ResumeOptions,
+    fold: FoldOptions,
+    model_options: ModelOptions,
+    output: Output,
 ) -> int:
     """Runs CORRUPT with activations from CLEAN patched in. The effect is measured by the difference of two logits, A −
     B, at the last token (in an encoder, at [MASK]), scaled so that 1 is the clean run and 0 the corrupt one. Both texts
-    must have the same number of tokens. Ctrl-C ends a sweep early and shows what it has measured.
+    must have the same number of tokens. Ctrl-C ends a sweep early and shows what it has measured. With --pairs,
+    every pair of a file is patched, and --sweep is by layer alone where the texts have several lengths.
     """
     from tinytf.cause.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line
@@ -59,6 +65,17 @@ def patch(
 
     if options.addresses and options.sweep is not None:
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
+    if over.pairs is not None:
+        if options.clean is not None:
+            raise UsageError("--pairs and CLEAN are two things to ask about", "leave one of them out")
+        require_only(("addresses", "sweep", "top"), (Options,), "--pairs")
+        over_all = options.sweep or (None if options.addresses else "residual")
+        return over.draw(
+            model_options.open().patch_over, output, fold, options.top,
+            at=options.addresses, sweep=over_all, resume=resume_options.checked_file(""),
+        )  # fmt: skip
+    if options.clean is None:
+        raise UsageError("CLEAN and CORRUPT, the texts, are missing", 'tinytf patch "The cat sat" "The dog sat"')
     if options.places and not options.addresses:
         raise UsageError("--position goes with --at", "a sweep is over every position")
     resume = resume_options.checked_file("a sweep" if options.addresses else "")
