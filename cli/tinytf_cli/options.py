@@ -420,15 +420,21 @@ class PairsOptions:
         return PairSet.read(self.pairs).where(self.where) if self.where else PairSet.read(self.pairs)
 
     def draw(
-        self, question: "Callable[..., OverPairs]", output: Output, fold: FoldOptions, top: int | None = None,
-        **settings: Any,
+        self, question: "Callable[..., OverPairs]", model_options: ModelOptions, output: Output, fold: FoldOptions,
+        top: int | None = None, **settings: Any,
     ) -> int:  # fmt: skip
-        """Ask the pairs and draw the answer. Returns the exit status: 1 if a check fails."""
+        """Ask a model about the pairs, and draw the answer. Returns the exit status: 1 if a check fails."""
         from tinytf_cli.progress_line import progress_line
         from tinytf_cli.views.over_pairs import OverPairsDisplay
 
+        if model_options.through_model(output) is not None:
+            raise UsageError(
+                "--pairs needs a model that tinytf computes itself, and this one runs through transformers",
+                "ask it about one text at a time",
+            )
+        model = model_options.open()
         with progress_line(output.stderr, "pairs:") as on_progress:
-            report = question(self.items, where=self.where, on_progress=on_progress, **settings)
+            report = question(model, self.items, where=self.where, on_progress=on_progress, **settings)
         output.draw(report, OverPairsDisplay(all=fold.all) if top is None else OverPairsDisplay(top, fold.all))
         return 0 if report.holds else 1
 

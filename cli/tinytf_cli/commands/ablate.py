@@ -69,11 +69,13 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
     if options.reference is not None and options.how == "zero":
         raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
     if (over := tracing.texts.over).pairs is not None:
+        from tinytf.cause.over_pairs import ablate_over
+
         beside = ("addresses", "sweep", "how", "reference", "top")
         require_only(beside, (Options, TextOptions), "--pairs")
         resume = resume_options.checked_file("")
         return over.draw(
-            tracing.model.ablate_over, tracing.output, fold, options.top,
+            ablate_over, tracing.model_options, tracing.output, fold, options.top,
             at=options.addresses, sweep=options.sweep, how=options.how, reference=options.reference, resume=resume,
         )  # fmt: skip
     through = tracing.model_options.through_model(tracing.output)

@@ -49,8 +49,10 @@ def attention(options: Options, folding: FoldOptions, tracing: TraceOrPairsOptio
     from tinytf_cli.views.attention import AttentionDisplay
 
     if (over := tracing.texts.over).pairs is not None:
+        from tinytf.cause.over_pairs import attention_over
+
         require_only((), (Options, TextOptions), "--pairs")
-        return over.draw(tracing.model.attention_over, tracing.output, folding)
+        return over.draw(attention_over, tracing.model_options, tracing.output, folding)
     if not options.heads:
         for name, value in (("--row", options.row), ("--top", options.top), ("--window", options.window)):
             if value is not None:

@@ -37,9 +37,11 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
     from tinytf_cli.views.attribute import AttributionDisplay
 
     if (over := tracing.texts.over).pairs is not None:
+        from tinytf.cause.over_pairs import attribute_over
+
         require_only(("top",), (Options, TextOptions), "--pairs")
         top = options.top if is_typed("top") else None
-        return over.draw(tracing.model.attribute_over, tracing.output, fold, top)
+        return over.draw(attribute_over, tracing.model_options, tracing.output, fold, top)
     model = tracing.model
     require_logits(model.transformer)
 

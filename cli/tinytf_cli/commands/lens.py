@@ -39,8 +39,10 @@ def lens(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> i
     from tinytf_cli.views.lens import LensDisplay
 
     if (over := tracing.texts.over).pairs is not None:
+        from tinytf.cause.over_pairs import lens_over
+
         require_only((), (Options, TextOptions), "--pairs")
-        return over.draw(tracing.model.lens_over, tracing.output, fold)
+        return over.draw(lens_over, tracing.model_options, tracing.output, fold)
     display = LensDisplay(options.position is not None, is_typed("top"), fold.all)
     through = tracing.model_options.through_model(tracing.output)
     if through is not None:

@@ -66,12 +66,14 @@ def patch(
     if options.addresses and options.sweep is not None:
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
     if over.pairs is not None:
+        from tinytf.cause.over_pairs import patch_over
+
         if options.clean is not None:
             raise UsageError("--pairs and CLEAN are two things to ask about", "leave one of them out")
         require_only(("addresses", "sweep", "top"), (Options,), "--pairs")
         over_all = options.sweep or (None if options.addresses else "residual")
         return over.draw(
-            model_options.open().patch_over, output, fold, options.top,
+            patch_over, model_options, output, fold, options.top,
             at=options.addresses, sweep=over_all, resume=resume_options.checked_file(""),
         )  # fmt: skip
     if options.clean is None:

@@ -27,8 +27,10 @@ def score(
     from tinytf_cli.views.score import ScoreDisplay
 
     if texts.over.pairs is not None:
+        from tinytf.cause.over_pairs import score_over
+
         require_only((), (Options, TextOptions), "--pairs")
-        return texts.over.draw(model_options.open().score_over, output, fold)
+        return texts.over.draw(score_over, model_options, output, fold)
     through = model_options.through_model(output)
     if through is not None:
         from tinytf.through.reading import score_through

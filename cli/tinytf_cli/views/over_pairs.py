@@ -112,7 +112,9 @@ def _table(report: OverPairs, rows: Sequence[int]) -> Table:
 
 
 def _form(values: Sequence[float], signed: bool) -> str:
-    """A format with three figures of the largest number."""
+    """A format with three digits for shares, otherwise with three figures of the largest number."""
+    if not signed and all(0 <= value <= 1 for value in values if value == value):
+        return "%.3f"
     return one_form([max((abs(value) for value in values if value == value), default=0.0)], sign=signed)
 
 

@@ -207,7 +207,7 @@ class OverPairs(Report):
             "lead": dict(zip(("clean", "corrupt"), (lead.to_dict() for lead in self.leads), strict=True)),
             "quantities": [quantity.to_dict() for quantity in self.quantities],
             "rows": [
-                {**row.to_dict(), **{quantity.name: quantity.means[index].to_dict() for quantity in self.quantities}}
+                {**self._where(row), **{quantity.name: quantity.means[index].to_dict() for quantity in self.quantities}}
                 for index, row in enumerate(self.rows)
             ],
             "by": self.rows[self.by].name,
@@ -222,6 +222,16 @@ class OverPairs(Report):
             ],
             **self.members("checks"),
         }
+
+    def _where(self, row: Row) -> dict[str, Any]:
+        """A row's name, with its layer and its head or position, if it has them."""
+        places = {"layer": row.layer, "position" if self.columns else "head": row.column}
+        return {"name": row.name, **{name: number for name, number in places.items() if number is not None}}
+
+    def metadata(self) -> dict[str, Any]:
+        """As of any report, with the names of the rows and the lines of the pairs."""
+        lines = [example.pair.number for example in self.examples]
+        return {**super().metadata(), "rows": [row.name for row in self.rows], "lines": lines}
 
     def stored(self) -> list[Array]:
         """Each quantity (pairs, rows), its map of means, and the leads (pairs, 2), clean and corrupt."""
