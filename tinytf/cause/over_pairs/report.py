@@ -288,6 +288,11 @@ def _ablate(report: OverPairs) -> str:
 
 def _patch(report: OverPairs) -> str:
     row, mean = report.rows[report.by].name, report.strongest_mean
+    clean, corrupt = (lead.value for lead in report.leads)
+    if not clean > corrupt:
+        return (
+            f"{report.over.capitalize()}, the answers lead no more after the clean texts than after the corrupt ones."
+        )
     share = f"{percent_of(mean)} of the answer's lead"
     moved = f"brings back {share}" if mean.value >= 0 else f"takes even more of the answer's lead away, {share}"
     more = f", the most of {len(report.rows):,} patches" if len(report.rows) > 1 else ""
