@@ -301,6 +301,18 @@ def test_the_answer_leads_from_where_the_whole_interval_is_above_0_to_the_end(ti
         assert start == 0 or for_good[start - 1] < share
 
 
+def test_the_stream_is_said_to_move_where_half_of_the_lead_comes_back(tiny: tinytf.Model) -> None:
+    report = tiny.patch_over(PLACES, sweep="residual")
+    shares = report.map_of([mean.value for mean in report.quantities[0].means])
+    assert "at position 7 up to L1 and at position 17 ·the from L2 on" in report.sentence
+    assert (shares[:2, 7] >= 0.5).all()
+    assert shares[2, 7] < 0.5
+    assert (shares[2:, 17] >= 0.5).all()
+    assert shares[1, 17] < 0.5
+    attention = tiny.patch_over(PLACES, sweep="attn")  # what a layer adds does not move
+    assert "the most of 72 patches" in attention.sentence
+
+
 def test_patching_claims_no_share_of_a_lead_that_is_not_there(tiny: tinytf.Model) -> None:
     pairs = [vars(pair) for pair in PairSet.read(PLACES).pairs[:3]]
     swapped = [{**pair, "answer": pair["versus"], "versus": pair["answer"]} for pair in pairs]

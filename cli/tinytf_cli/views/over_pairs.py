@@ -51,9 +51,9 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     """What was asked of which pairs, the strongest rows, the map of means, and the examples."""
     first, others = report.quantities[0], report.quantities[1:]
     yield from banner(model_of(report))
-    conditions = "".join(f", {printable(words, spaces=False)}" for words in report.where)
-    yield Heading(report.asked, f"{report.over} of {printable(report.pairs, spaces=False)}{conditions}")
-    yield note(report.words)
+    source = ", ".join(printable(words, spaces=False) for words in (report.pairs, *report.where))
+    yield Heading(report.asked, report.over)
+    yield note(f"{source}: {report.words}")
     yield from stopped(report.interrupted, len(report.examples), report.n_pairs, "pairs")
     clean, corrupt = report.leads
     words: list[Piece] = [f"answered right: {percent(report.right)}; the answer's lead is on average "]
@@ -149,28 +149,17 @@ def _examples(report: OverPairs, display: OverPairsDisplay) -> Iterator[Block]:
     first, name = report.quantities[0], report.rows[report.by].name
     which = "every pair" if all_shown else f"{half} highest and {half} lowest of {len(order):,}"
     subject = first.each or first.name
-    logits = "in logits " * bool(first.each)
-    yield Heading("examples", f"{which} by {subject} {logits}of {name}; lead is the answer's in either text")
+    yield Heading("examples", f"{which} by {subject} of {name}{', in logits' * bool(first.each)}")
     values = [float(first.values[index, report.by]) for index in shown]
     pairs = [report.examples[index] for index in shown]
+    leads = {"corrupt lead": [example.corrupt_lead for example in pairs]}
+    if subject != "lead":
+        leads = {"clean lead": [example.clean_lead for example in pairs], **leads}
     yield Table(
         [
             Column("line", [f"{example.pair.number:,}" for example in pairs], "right"),
             Column(subject, [Figure(value, _form(values, first.signed), "strong") for value in values], "right"),
-            Column(
-                "clean lead",
-                [Figure(example.clean_lead, "%+.2f") for example in pairs],
-                "right",
-                drop=1,
-                said="lead after clean",
-            ),
-            Column(
-                "corrupt lead",
-                [Figure(example.corrupt_lead, "%+.2f") for example in pairs],
-                "right",
-                drop=1,
-                said="lead after corrupt",
-            ),
+            *(Column(name, [Figure(x, "%+.2f") for x in row], "right", drop=1) for name, row in leads.items()),
             Column("answer, versus", [f"{printable(e.pair.answer)} {printable(e.pair.versus)}" for e in pairs], drop=2),
             Column("clean text", [_ending(example.pair.clean) for example in pairs], shrink=16),
         ],

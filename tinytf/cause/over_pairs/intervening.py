@@ -27,7 +27,7 @@ ABLATED = ("heads", "ffn", "layers")
 PATCHED = ("residual", "heads", "attn", "ffn")
 _NAMED = 6
 """The most steps that a row names."""
-_STILL_LEADS = Quantity("leads", "share of the pairs in which the answer is then ahead of versus")
+_AHEAD = Quantity("ahead", "share of the pairs in which the answer is then ahead of versus")
 
 
 def _groups(config: ModelConfig, over: str | None, at: str | Sequence[str], known: Sequence[str]) -> Groups:
@@ -108,11 +108,11 @@ class _Ablate(_Changed):
     asked = "ablate"
     quantities = (
         Quantity("change", "change of the answer's lead, in logits, after the clean text", signed=True),
-        _STILL_LEADS,
+        _AHEAD,
     )
 
     def __init__(self, groups: Groups, over: str | None, how: str, values: HookValues | None) -> None:
-        self.groups, self.values = groups, values
+        self.groups, self.sweep, self.values = groups, over, values
         self.even = values is None
         source = "" if values is None else values.source
         replacement = {"zero": "set to zero", "mean": f"set to the {source}"}.get(how, "given its corrupt values")
@@ -172,12 +172,12 @@ class _Patch(_Changed):
     quantities = (
         Quantity("recovered", "share of the lead that the clean run brings back: 1 is the clean run, 0 the corrupt one",
                  signed=True, ratio=True, each="moved"),
-        _STILL_LEADS,
+        _AHEAD,
     )  # fmt: skip
 
     def __init__(self, groups: Groups, over: str | None, encoded: Sequence[EncodedPair]) -> None:
         lengths = {len(pair.clean.ids) for pair in encoded}
-        self.groups = groups
+        self.groups, self.sweep = groups, over
         self.by_position = over not in (None, "heads")
         self.aligned = list(range(*lengths)) if self.by_position and len(lengths) == 1 else []
         if self.aligned:

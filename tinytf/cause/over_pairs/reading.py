@@ -182,7 +182,7 @@ class _Score(Question):
     words = "the answer after the clean and after the corrupt text"
     quantities = (
         _LEAD,
-        Quantity("leads", "share of the texts after which the answer is ahead of versus"),
+        Quantity("ahead", "share of the texts after which the answer is ahead of versus"),
         Quantity("first", "share of the texts after which no token is ahead of the answer"),
         Quantity("log_probability", "log-probability of the answer, in nats", signed=True),
         Quantity("rank", "rank of the answer, from 1", median=True),

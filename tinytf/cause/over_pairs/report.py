@@ -98,7 +98,8 @@ class Example(Data):
 
 @dataclass(frozen=True, kw_only=True)
 class OverPairs(Report):
-    """One question asked of every pair; ``asked`` is the command's name, ``words`` says what was done or read.
+    """One question asked of every pair; ``asked`` is the command's name, ``words`` says what was done or read, and
+    ``sweep`` to every one of what, each alone.
 
     ``examples`` are the measured pairs, of ``n_pairs``. ``rows`` × ``quantities`` hold the numbers; ``columns`` name
     the positions of a map that has them. The examples are ranked by the first quantity of the row ``by``, an index.
@@ -111,6 +112,7 @@ class OverPairs(Report):
 
     asked: str
     words: str
+    sweep: str | None
     pairs: str
     where: tuple[str, ...]
     n_pairs: int
@@ -202,6 +204,7 @@ class OverPairs(Report):
         return {
             "asked": self.asked,
             "words": self.words,
+            "sweep": self.sweep,
             "pairs": {"name": self.pairs, "where": list(self.where), "count": self.n_pairs},
             **self.members("interrupted", "right"),
             "lead": dict(zip(("clean", "corrupt"), (lead.to_dict() for lead in self.leads), strict=True)),
@@ -293,10 +296,30 @@ def _patch(report: OverPairs) -> str:
         return (
             f"{report.over.capitalize()}, the answers lead no more after the clean texts than after the corrupt ones."
         )
+    if moves := _where_it_moves(report):
+        return moves
     share = f"{percent_of(mean)} of the answer's lead"
     moved = f"brings back {share}" if mean.value >= 0 else f"takes even more of the answer's lead away, {share}"
     more = f", the most of {len(report.rows):,} patches" if len(report.rows) > 1 else ""
     return f"{report.over.capitalize()}, {row} of the clean run {moved}{more}."
+
+
+def _where_it_moves(report: OverPairs) -> str:
+    """Up to which layer the position where the clean stream first restores the lead does so, and which does so at last.
+
+    At least half of it, in all of these layers. Empty for other sweeps, and where these are no two positions.
+    """
+    if report.sweep != "residual" or not report.columns:
+        return ""
+    shares = report.map_of([mean.value for mean in report.quantities[0].means])  # (layers, positions)
+    start, end = int(shares[0].argmax()), int(shares[-1].argmax())
+    held, reached = (shares[:, start] >= 0.5).tolist(), from_where_on((shares[:, end] >= 0.5).tolist())
+    until = held.index(False) if False in held else len(held)
+    if start == end or not until or reached is None:
+        return ""
+    places = [f"position {report.columns[column].removesuffix(' …')}" for column in (start, end)]
+    moved = f"at {places[0]} up to L{until - 1} and at {places[1]} from L{reached} on"
+    return f"{report.over.capitalize()}, what decides is {moved}: patched there, at least half of the lead comes back."
 
 
 def _lens(report: OverPairs) -> str:

@@ -87,6 +87,8 @@ class Question(ABC):
     key: tuple[object, ...] = ()
     words: str = ""
     """What is done or read, in words."""
+    sweep: str | None = None
+    """What each row is one of, where steps are changed one by one."""
     columns: tuple[str, ...] = ()
     """The names of the positions, if rows are at positions."""
 
@@ -159,6 +161,7 @@ def ask(
     return OverPairs(
         asked=question.asked,
         words=question.words,
+        sweep=question.sweep,
         pairs=pairs.name,
         where=tuple(where),
         n_pairs=len(encoded),
