@@ -78,7 +78,10 @@ class _Changed(Question):
         """The run that is changed, where it predicts, and the lead of the answer there."""
 
     def rows(self, run: PairRun) -> tuple[Row, ...]:
-        return tuple(Row(name, points[0].layer, points[0].head) for name, points in self.groups.items())
+        return tuple(
+            Row(name, points[0].layer if self.sweep else None, points[0].head if self.sweep else None)
+            for name, points in self.groups.items()
+        )
 
     def measure(self, run: PairRun) -> Measured:
         trace, read, plain = self.changed_run(run)

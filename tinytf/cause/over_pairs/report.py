@@ -98,13 +98,12 @@ class Example(Data):
 
 @dataclass(frozen=True, kw_only=True)
 class OverPairs(Report):
-    """One question asked of every pair; ``asked`` is the command's name, ``words`` says what was done or read, and
-    ``sweep`` to every one of what, each alone.
+    """One question asked of every pair: ``asked`` is the command's name, ``words`` says what was done or read.
 
-    ``examples`` are the measured pairs, of ``n_pairs``. ``rows`` × ``quantities`` hold the numbers; ``columns`` name
-    the positions of a map that has them. The examples are ranked by the first quantity of the row ``by``, an index.
-    ``checks`` compare the padded batches with a run of one pair, and what each pair must fulfil by itself, its worst
-    case.
+    ``examples`` are the measured pairs, of ``n_pairs``. ``rows`` × ``quantities`` hold the numbers. ``sweep`` says what
+    every row is one of, where steps were changed one by one; ``columns`` name the positions of its map. Examples are
+    ranked by the first quantity of the row ``by``, an index. ``checks`` compare a padded batch with the run of one
+    pair, and are the worst of what each pair must fulfil.
     """
 
     KIND = "over_pairs"
@@ -190,7 +189,7 @@ class OverPairs(Report):
         return self.columns[index] if axis == "position" else super().label(axis, index)
 
     def in_a_sentence(self) -> str:
-        """The row with the largest mean, with its interval; for the lens, from where on half of the answers lead."""
+        """The row with the largest mean, with its interval; of the lens, from where on the answers lead on average."""
         return _SENTENCES[self.asked](self)
 
     @property
@@ -258,7 +257,7 @@ def interval(estimate: Estimate, form: str = "+.3g") -> str:
 def percent_of(estimate: Estimate) -> str:
     """``26 % (23 to 29 %)``."""
     shares = (estimate.value, estimate.low, estimate.high)
-    value, *ends = ("" if share is None else f"{100 * share:.0f}" for share in shares)
+    value, *ends = ("" if share is None else f"{round(100 * share)}" for share in shares)
     return f"{value} % ({' to '.join(ends)} %)" if all(ends) else f"{value} %"
 
 
