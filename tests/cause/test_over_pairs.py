@@ -376,6 +376,9 @@ def test_an_interrupt_keeps_the_pairs_so_far_and_a_file_continues_them(
     assert measured == list(range(6, 25))
     assert again.to_dict()["rows"] == whole.to_dict()["rows"]
     assert not again.interrupted
+    del measured[:]
+    ask(tiny, question, PLACES, where=["verb=hid"], resume=path, on_progress=lambda done, of: measured.append(done))
+    assert not measured  # every pair is kept by itself
     other = ask(tiny, question, PLACES, sweep="ffn", resume=path, on_progress=after(3))
     assert len(other.examples) == 3  # another question takes nothing from the file
 

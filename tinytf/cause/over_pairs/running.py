@@ -19,7 +19,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.pairs.pair import EncodedPair, PairSet
 from tinytf.report import About, Progress, Verified
-from tinytf.resume_log import ResumeLog
+from tinytf.resume_log import ResumeLog, checksum
 from tinytf.text_model import TextModel
 from tinytf.tolerance import PADDED, allowed
 from tinytf.trace.faults import require_finite
@@ -125,17 +125,17 @@ def ask(
     resume: Path | None = None,
 ) -> OverPairs:
     """Ask a question of every pair. An interrupt ends it with the pairs so far; ``resume`` keeps them in a file."""
-    texts = [[pair.clean.ids, pair.corrupt.ids, pair.answer, pair.versus] for pair in encoded]
-    log = ResumeLog(resume, "over pairs", question.asked, *question.key, texts, model.transformer)
-    results = {number: log.found[str(number)] for number in range(len(encoded)) if str(number) in log.found}
+    names = [checksum([pair.clean.ids, pair.corrupt.ids, pair.answer, pair.versus]) for pair in encoded]
+    log = ResumeLog(resume, "over pairs", question.asked, *question.key, model.transformer)
+    results = {number: log.found[name] for number, name in enumerate(names) if name in log.found}
     try:
         for batch in _batches(model, question, encoded, [i for i in range(len(encoded)) if i not in results]):
             for number, run in zip(batch, _runs(model, question, [encoded[i] for i in batch], pairs.name), strict=True):
                 measured = question.measure(run)
                 check = None if measured.check is None else vars(measured.check)
                 result = {"leads": [run.clean_lead, run.corrupt_lead], "values": measured.values, "check": check}
-                log.add({str(number): result})
-                results[number] = log.found[str(number)]
+                log.add({names[number]: result})
+                results[number] = log.found[names[number]]
                 on_progress(len(results), len(encoded))
     except KeyboardInterrupt:
         if not results:
