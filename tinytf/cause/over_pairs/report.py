@@ -327,7 +327,8 @@ def _lens(report: OverPairs) -> str:
     first = from_where_on([_ends(mean)[0] > 0 for mean in means])
     if first is None:
         return f"{report.over.capitalize()}, the answer has no clear lead in the end: {interval(means[-1])}."
-    return f"{report.over.capitalize()}, the answer leads on average from {report.rows[first].name} on: {interval(means[first])}."
+    start = f"the answer leads on average from {report.rows[first].name} on"
+    return f"{report.over.capitalize()}, {start}: {interval(means[first])}."
 
 
 def _attention(report: OverPairs) -> str:
