@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
     from tinytf.cause.interventions.path_patching import PathPatched as PathPatched
     from tinytf.cause.interventions.path_patching import PathSweep as PathSweep
+    from tinytf.cause.over_pairs.report import OverPairs as OverPairs
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
@@ -143,6 +144,7 @@ _LAZY = {
     "ModuleDifferences": "tinytf.through.comparing",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
+    "OverPairs": "tinytf.cause.over_pairs.report",
     "Parameters": "tinytf.look.parameters",
     "EstimatedPairs": "tinytf.cause.interventions.attribution_over_pairs",
     "EstimatedSweep": "tinytf.cause.interventions.attribution_patching",

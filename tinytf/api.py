@@ -31,6 +31,15 @@ with imported_when_called(__name__):  # all of them at once would make every com
         with_numbers,
         without,
     )
+    from tinytf.cause.over_pairs import (
+        ablate_over,
+        attention_over,
+        attribute_over,
+        heads_over,
+        lens_over,
+        patch_over,
+        score_over,
+    )
     from tinytf.cause.restoring import restoring
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff
@@ -120,6 +129,14 @@ class Model(TextModel):
     patch_path = patch_path
     patch_paths = patch_paths
     patch_sweep = patch_sweep
+
+    attribute_over = attribute_over
+    ablate_over = ablate_over
+    patch_over = patch_over
+    lens_over = lens_over
+    attention_over = attention_over
+    heads_over = heads_over
+    score_over = score_over
 
     stream = stream
     generate = generate

@@ -20,8 +20,10 @@ from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
 from tinytf_cli.output import Output, require_place
 
 if TYPE_CHECKING:
+    from tinytf.cause.over_pairs import OverPairs
     from tinytf.generate.decoder import Kind
     from tinytf.loading import Model
+    from tinytf.pairs.pair import PairSet
     from tinytf.report import Report
     from tinytf.text.chat import Written
     from tinytf.through.model import ThroughModel
@@ -389,6 +391,67 @@ class OptionalTextOptions(TextOptions):
     def __post_init__(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class PairsOptions:
+    """Pairs of prompts to ask a question of, instead of a text."""
+
+    GROUP: ClassVar = "Text"
+
+    pairs: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="Ask every pair of a .jsonl, .csv or .tsv file instead of a text: clean, corrupt, answer, versus.",
+    )  # fmt: skip
+    where: tuple[str, ...] = option(
+        multiple=True, metavar="COLUMN=VALUE", help="With --pairs: only rows with this value. Repeatable."
+    )
+
+    def __post_init__(self) -> None:
+        if self.where and self.pairs is None:
+            raise UsageError("--where chooses among pairs, and there is no --pairs", "add --pairs FILE.jsonl")
+        if self.pairs is not None:
+            self.items  # noqa: B018 - report a faulty file before opening a model
+
+    @cached_property
+    def items(self) -> "PairSet":
+        """The chosen pairs."""
+        from tinytf.pairs.pair import PairSet
+
+        assert self.pairs is not None
+        return PairSet.read(self.pairs).where(self.where) if self.where else PairSet.read(self.pairs)
+
+    def draw(
+        self, question: "Callable[..., OverPairs]", model_options: ModelOptions, output: Output, fold: FoldOptions,
+        top: int | None = None, **settings: Any,
+    ) -> int:  # fmt: skip
+        """Ask a model about the pairs, and draw the answer. Returns the exit status: 1 if a check fails."""
+        from tinytf_cli.progress_line import progress_line
+        from tinytf_cli.views.over_pairs import OverPairsDisplay
+
+        if model_options.through_model(output) is not None:
+            raise UsageError(
+                "--pairs needs a model that tinytf computes itself, and this one runs through transformers",
+                "ask it about one text at a time",
+            )
+        model = model_options.open()
+        with progress_line(output.stderr, "pairs:") as on_progress:
+            report = question(model, self.items, where=self.where, on_progress=on_progress, **settings)
+        output.draw(report, OverPairsDisplay(all=fold.all) if top is None else OverPairsDisplay(top, fold.all))
+        return 0 if report.holds else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOrPairsOptions(TextOptions):
+    """The texts to work on, or pairs instead."""
+
+    over: PairsOptions
+
+    def __post_init__(self) -> None:
+        if self.over.pairs is None:
+            super().__post_init__()
+        elif self.words:
+            raise UsageError("--pairs and TEXT are two things to ask about", "leave one of them out")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraceOptions:
     """The texts to record, the model to record them on, and where the answers go."""
@@ -455,6 +518,13 @@ class AddressOptions(TraceOptions):
         """Note that TEXT is ignored when every address is a parameter."""
         if self.texts.words:
             self.output.note("a parameter is the same for every text, so TEXT is not read")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceOrPairsOptions(TraceOptions):
+    """Trace options for commands that also ask many pairs."""
+
+    texts: TextOrPairsOptions
 
 
 def require_only(names: tuple[str, ...], groups: tuple[type, ...], beside: str = "") -> None:

@@ -29,7 +29,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "heads": (("heads", "corpus", *OPEN),),
     "info": (("info", "m"),),
     "learn": (("learn", "2", "--text", TEXT, *OPEN),),
-    "lens": (("lens", TEXT, *OPEN),),
+    "lens": (("lens", TEXT, *OPEN), ("lens", "--pairs", "pairs.jsonl", *OPEN)),
     "models": (("models",),),
     "neighbours": (("neighbours", "cat", *OPEN),),
     "neurons": (("neurons", TEXT, *OPEN),),

@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, t
     (world / "corpus").mkdir()
     for name in ("book.txt", "corpus/a.txt", "corpus/b.md"):
         (world / name).write_text(CORPUS[0], "utf-8")
-    pair = {"clean": "The cat sat", "corrupt": "The dog sat", "answer": " on", "versus": " mat"}
+    pair = {"clean": "The cat", "corrupt": "The dog", "answer": "sat", "versus": "saw"}
     (world / "pairs.jsonl").write_text(json.dumps(pair), "utf-8")
     (world / "lines.txt").write_text("The cat sat on the mat\nThe dog saw the cat\n", "utf-8")
     (world / "messages.json").write_text(json.dumps([{"role": "user", "content": TEXT}]), "utf-8")

@@ -12,6 +12,7 @@ from tinytf.loading import info
 from tinytf.report import Report
 
 TEXT, OTHER = "The cat sat on the mat.", "The dog sat on the mat."
+PAIRS = [{"clean": "The cat sat on the", "corrupt": "The dog sat on the", "answer": " mat", "versus": " step"}]
 
 ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Ablation": lambda model: model.ablate(TEXT, "L0H1"),
@@ -38,6 +39,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "LessonList": lambda model: LessonList(),
     "Neighbours": lambda model: model.neighbours(["cat", "dog"]),
     "Neurons": lambda model: model.neurons(TEXT),
+    "OverPairs": lambda model: model.attribute_over(PAIRS),
     "Parameters": lambda model: model.parameters("L0.W_Q"),
     "PatchSweep": lambda model: model.patch_sweep(TEXT, OTHER, answer="the", versus="cat"),
     "Patched": lambda model: model.patch(TEXT, OTHER, "L0.ffn", answer="the", versus="cat"),

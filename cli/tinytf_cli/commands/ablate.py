@@ -10,7 +10,7 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ResumeOptions, TraceOptions, require_only
+from tinytf_cli.options import FoldOptions, ResumeOptions, TextOptions, TraceOrPairsOptions, require_only
 
 if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut
@@ -52,9 +52,10 @@ class Options:
 
 
 @command("ablate")
-def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, tracing: TraceOptions) -> int:
+def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """Choose what to ablate with --at, --sweep or --without. The prediction is for the token after TEXT; in an encoder,
-    for the first [MASK]. Ctrl-C ends a sweep early and shows what it has measured.
+    for the first [MASK]. Ctrl-C ends a sweep early and shows what it has measured. With --pairs, the
+    lead of each answer over versus is followed, and --how resample takes the values of the corrupt text.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepDisplay
@@ -68,6 +69,16 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
         raise UsageError("--head goes with --without", "to ablate a head, use --at L0H1")
     if options.reference is not None and options.how == "zero":
         raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
+    if (over := tracing.texts.over).pairs is not None:
+        from tinytf.cause.over_pairs import ablate_over
+
+        beside = ("addresses", "sweep", "how", "reference", "top")
+        require_only(beside, (Options, TextOptions), "--pairs")
+        resume = resume_options.checked_file("")
+        return over.draw(
+            ablate_over, tracing.model_options, tracing.output, fold, options.top,
+            at=options.addresses, sweep=options.sweep, how=options.how, reference=options.reference, resume=resume,
+        )  # fmt: skip
     through = tracing.model_options.through_model(tracing.output)
     if through is not None:
         from tinytf.through.changing import ablate_through

@@ -7,7 +7,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
 
 if TYPE_CHECKING:
     from tinytf.look.attended import Attended
@@ -40,12 +40,19 @@ class Options:
 
 
 @command("attention")
-def attention(options: Options, folding: FoldOptions, tracing: TraceOptions) -> int:
-    """By default, shows one number and a small map for each head. --row, --top and --window need a --head."""
+def attention(options: Options, folding: FoldOptions, tracing: TraceOrPairsOptions) -> int:
+    """By default, shows one number and a small map for each head. --row, --top and --window need a --head.
+    With --pairs, shows how much each head looks at the tokens that differ, from the token that predicts the answer.
+    """
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.attention import AttentionDisplay
 
+    if (over := tracing.texts.over).pairs is not None:
+        from tinytf.cause.over_pairs import attention_over
+
+        require_only((), (Options, TextOptions), "--pairs")
+        return over.draw(attention_over, tracing.model_options, tracing.output, folding)
     if not options.heads:
         for name, value in (("--row", options.row), ("--top", options.top), ("--window", options.window)):
             if value is not None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.host import is_typed
+from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
 
 if TYPE_CHECKING:
     from tinytf.look.attribution import Attribution
@@ -28,13 +29,19 @@ class Options:
 
 
 @command("attribute")
-def attribute(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
+def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """By default, explains the logit of the token predicted after TEXT. With the scale of each norm held fixed, the
-    parts sum to the logit, which is checked.
+    parts sum to the logit, which is checked. With --pairs, explains the mean lead of each answer over versus.
     """
     from tinytf.look.attribution import require_logits
     from tinytf_cli.views.attribute import AttributionDisplay
 
+    if (over := tracing.texts.over).pairs is not None:
+        from tinytf.cause.over_pairs import attribute_over
+
+        require_only(("top",), (Options, TextOptions), "--pairs")
+        top = options.top if is_typed("top") else None
+        return over.draw(attribute_over, tracing.model_options, tracing.output, fold, top)
     model = tracing.model
     require_logits(model.transformer)
 

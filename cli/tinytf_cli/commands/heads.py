@@ -9,7 +9,7 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import FoldOptions, ModelOptions
+from tinytf_cli.options import FoldOptions, ModelOptions, PairsOptions, require_only
 from tinytf_cli.output import Output
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
@@ -41,15 +41,23 @@ class Options:
 
 
 @command("heads")
-def heads(options: Options, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
+def heads(options: Options, fold: FoldOptions, over: PairsOptions, model_options: ModelOptions, output: Output) -> int:
     """Measures scores on repeated random tokens and on the text of CORPUS. Labels each head as induction, duplicate,
     previous, self, offset, first or broad, with the evidence. CORPUS is a text file, a folder of them, or - for
     standard input; the default is the text that the model was trained on, if that is known. Without any text, all
-    scores come from random tokens.
+    scores come from random tokens. With --pairs, measures attention on the clean text of each pair instead, --by
+    entropy, distance, previous, first or self.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.heads import CensusDisplay
 
+    if over.pairs is not None:
+        from tinytf.cause.over_pairs import heads_over
+
+        if options.corpus is not None:
+            raise UsageError("--pairs and CORPUS are two things to read", "leave one of them out")
+        require_only(("by", "top"), (Options,), "--pairs")
+        return over.draw(heads_over, model_options, output, fold, options.top, by=options.by or "previous")
     if options.random and options.corpus is not None:
         raise UsageError("--random uses no text, and CORPUS is one", "leave one of them out")
     if options.grammar:

@@ -7,7 +7,7 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, TraceOptions, require_only
+from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens
@@ -30,14 +30,19 @@ class Options:
 
 
 @command("lens")
-def lens(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
+def lens(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """Passes the residual stream after each layer through the model's own final norm and head. The last row therefore
-    equals the model's output, to the last bit.
+    equals the model's output, to the last bit. With --pairs, shows after which layer each answer overtakes versus.
     """
     from tinytf.look.lens import require_readable
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensDisplay
 
+    if (over := tracing.texts.over).pairs is not None:
+        from tinytf.cause.over_pairs import lens_over
+
+        require_only((), (Options, TextOptions), "--pairs")
+        return over.draw(lens_over, tracing.model_options, tracing.output, fold)
     display = LensDisplay(options.position is not None, is_typed("top"), fold.all)
     through = tracing.model_options.through_model(tracing.output)
     if through is not None:

@@ -9,7 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions, require_only
+from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, PairsOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -92,19 +92,12 @@ class EstimateOptions:
     beside: str | None = option(
         type=click.Choice(["exact"]), help="With --estimate: run exact patching too, and compare."
     )
-    pairs: Path | None = option(
-        type=click.Path(path_type=Path), metavar="FILE",
-        help="With --estimate: the mean over a table of pairs, with columns clean, corrupt, answer and versus, instead "
-        "of CLEAN and CORRUPT.",
-    )  # fmt: skip
-    where: tuple[str, ...] = option(
-        multiple=True, metavar="COLUMN=VALUE", help="With --pairs: only rows with this value. Repeatable."
-    )
 
 
 @command("patch")
 def patch(
     options: Options,
+    over: PairsOptions,
     path: PathOptions,
     estimate: EstimateOptions,
     resume_options: ResumeOptions,
@@ -114,7 +107,8 @@ def patch(
 ) -> int:
     """Runs CORRUPT with activations from CLEAN patched in. The effect is measured by the difference of two logits, A −
     B, at the last token (in an encoder, at [MASK]), scaled so that 1 is the clean run and 0 the corrupt one. Both texts
-    must have the same number of tokens. Ctrl-C ends a sweep early and shows what it has measured.
+    must have the same number of tokens. Ctrl-C ends a sweep early and shows what it has measured. With --pairs,
+    every pair of a file is patched, and --sweep is by layer alone where the texts have several lengths.
     """
     from tinytf.cause.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line
@@ -123,10 +117,8 @@ def patch(
     _require_fitting(options, path, estimate)
     needs = "a sweep" if options.addresses else "--beside exact" if estimate.how and not estimate.beside else ""
     resume = resume_options.checked_file(needs)
-    if estimate.pairs is not None:
-        return _over_pairs(options, estimate, estimate.pairs, fold, model_options, output)
-    if estimate.where:
-        raise UsageError("--where goes with --pairs", "it chooses rows of the table")
+    if over.pairs is not None:
+        return _over_pairs(options, estimate, over, fold, model_options, output, resume)
     words = with_session_text(tuple(text for text in (options.clean, options.corrupt) if text is not None), 2)
     if len(words) != 2:
         raise UsageError("CORRUPT, the text to patch, is missing", 'tinytf patch "The cat sat" "The dog sat"')
@@ -177,13 +169,13 @@ def patch(
     settings["resume"] = resume
     sweep: PatchSweep
     with progress_line(output.stderr, "patches:") as on_progress:
-        over = options.sweep or "residual"
+        sites = options.sweep or "residual"
         if estimate.how is None:
-            sweep = model.patch_sweep(clean, corrupt, over, on_progress=on_progress, **settings)
+            sweep = model.patch_sweep(clean, corrupt, sites, on_progress=on_progress, **settings)
         else:
             settings |= {"how": estimate.how, "exact": estimate.beside is not None}
             settings |= {} if estimate.steps is None else {"steps": estimate.steps}
-            sweep = model.patch_estimate(clean, corrupt, over, on_progress=on_progress, **settings)
+            sweep = model.patch_estimate(clean, corrupt, sites, on_progress=on_progress, **settings)
     output.draw(sweep, PatchSweepDisplay(options.top or 8, fold.all))
     return 0 if sweep.holds else 1
 
@@ -216,26 +208,31 @@ def _require_fitting(options: Options, path: PathOptions, estimate: EstimateOpti
 def _over_pairs(
     options: Options,
     estimate: EstimateOptions,
-    file: Path,
+    over: PairsOptions,
     fold: FoldOptions,
     model_options: ModelOptions,
     output: Output,
+    resume: Path | None,
 ) -> int:
-    """Estimate the effects over the pairs of a table."""
-    from tinytf.pairs.pair import PairSet
+    """Patch every pair of a table, or estimate the effects of patching them."""
+    if options.clean is not None:
+        raise UsageError("--pairs and CLEAN are two things to ask about", "leave one of them out")
+    if estimate.how is None:
+        from tinytf.cause.over_pairs import patch_over
+
+        require_only(("addresses", "sweep", "top"), (Options, PathOptions), "--pairs")
+        sites = options.sweep or (None if options.addresses else "residual")
+        settings: dict[str, Any] = {"at": options.addresses, "sweep": sites, "resume": resume}
+        return over.draw(patch_over, model_options, output, fold, options.top, **settings)
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchSweepDisplay
 
-    if estimate.how is None:
-        raise UsageError("--pairs goes with --estimate", "such as --estimate gradient")
-    if options.clean is not None:
-        raise UsageError("--pairs has the texts already", "leave out CLEAN and CORRUPT")
-    require_only(("sweep", "top"), (Options, PathOptions, ResumeOptions), "--pairs")
-    model, pairs = model_options.open(), PairSet.read(file).where(estimate.where)
-    settings: dict[str, Any] = {} if estimate.steps is None else {"steps": estimate.steps}
+    require_only(("sweep", "top"), (Options, PathOptions, ResumeOptions), "--estimate and --pairs")
+    model = model_options.open()
+    settings = {} if estimate.steps is None else {"steps": estimate.steps}
     with progress_line(output.stderr, "pairs:") as on_progress:
         report = model.patch_estimate_pairs(
-            pairs, options.sweep or "heads", how=estimate.how, exact=estimate.beside is not None,
+            over.items, options.sweep or "heads", how=estimate.how, exact=estimate.beside is not None,
             seed=model_options.seed, on_progress=on_progress, **settings,
         )  # fmt: skip
     output.draw(report, PatchSweepDisplay(options.top or 8, fold.all))

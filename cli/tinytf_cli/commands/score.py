@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions, require_only
+from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions, TextOrPairsOptions, require_only
 from tinytf_cli.output import Output
 
 
@@ -20,10 +20,17 @@ class Options:
 
 
 @command("score")
-def score(options: Options, fold: FoldOptions, texts: TextOptions, model_options: ModelOptions, output: Output) -> int:
-    """Begins with the perplexity of TEXT."""
+def score(
+    options: Options, fold: FoldOptions, texts: TextOrPairsOptions, model_options: ModelOptions, output: Output
+) -> int:
+    """Begins with the perplexity of TEXT. With --pairs, scores the answer of each pair instead."""
     from tinytf_cli.views.score import ScoreDisplay
 
+    if texts.over.pairs is not None:
+        from tinytf.cause.over_pairs import score_over
+
+        require_only((), (Options, TextOptions), "--pairs")
+        return texts.over.draw(score_over, model_options, output, fold)
     through = model_options.through_model(output)
     if through is not None:
         from tinytf.through.reading import score_through

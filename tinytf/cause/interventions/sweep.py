@@ -51,7 +51,7 @@ def sweep(
     remaining = remaining or [max(results, key=lambda number: size(results[number]))]  # which the check needs
     strongest, its_logits = -1, torch.empty(0)
     try:
-        for numbers, logits in _batches(trace, interventions, remaining, read, on_progress):
+        for numbers, logits in logits_of_rows(trace, interventions, remaining, read, on_progress):
             new = dict(zip(numbers, measured(logits), strict=True))
             log.add({names[i]: result if isinstance(result, float) else vars(result) for i, result in new.items()})
             results |= new
@@ -79,10 +79,10 @@ def verify_logits(
 
 
 @torch.no_grad()
-def _batches(
+def logits_of_rows(
     trace: Trace, rows: Sequence[Interventions], remaining: Sequence[int], read: int, on_progress: Progress
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield numbers of the ``remaining`` rows with their logits (B, V), batch by batch."""
+    """Yield numbers of the ``remaining`` rows with their logits (B, V) at position ``read``, batch by batch."""
     model = trace.model
     # The trace has the keys and values of the tokens before a change, but no recurrent state.
     attends = len(trace.steps.attention_layers) == model.config.n_layers

@@ -1,0 +1,411 @@
+"""One question over many pairs: each number is that of its pair alone, and of transformers; means, claims, refusals."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from architectures import KINDS, asked, config_of, lively
+from torch import Tensor
+
+import tinytf
+from tinytf.cause.interventions import Intervention, hook_points, intervening
+from tinytf.cause.over_pairs import OverPairs, running
+from tinytf.errors import AddressError, UsageError
+from tinytf.estimate import Estimate
+from tinytf.pairs.pair import PairSet
+from tinytf.report import Progress
+
+PLACES = Path(__file__).parents[2] / "samples" / "places.jsonl"
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "attribute": {}, "lens": {}, "attention": {}, "heads": {}, "score": {}, "ablate": {"sweep": "heads"},
+    "patch": {"sweep": "heads"},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny() -> tinytf.Model:
+    return tinytf.load("tiny")
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs of several lengths, so that padding matters."""
+    rows = [json.loads(line) for line in PLACES.read_text("utf-8").splitlines()[::4]]
+    rows += [
+        {**row, "clean": f"It was late. {row['clean']}", "corrupt": f"It was late. {row['corrupt']}"} for row in rows
+    ]
+    path = tmp_path_factory.mktemp("pairs") / "mixed.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return path
+
+
+def ask(model: tinytf.Model, question: str, pairs: Any, **settings: Any) -> OverPairs:
+    report: OverPairs = getattr(model, f"{question}_over")(pairs, **{**QUESTIONS[question], **settings})
+    return report
+
+
+def lead(model: tinytf.Model, text: str, answer: str, versus: str) -> float:
+    logits = model.trace(text).logits_at(len(model.encode(text).ids) - 1).double()
+    return float(logits[model.find_token(answer)] - logits[model.find_token(versus)])
+
+
+# Against transformers
+
+
+@pytest.fixture(scope="module")
+def original(tiny: tinytf.Model, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("exported") / "tiny"
+    tiny.export(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+
+
+@contextmanager
+def head_replaced(original: Any, layer: int, head: int, value: Tensor | float) -> Iterator[None]:
+    """Transformers' model, with what a head gives to the output projection replaced at every position."""
+    projection = original.model.layers[layer].self_attn.o_proj
+    width = projection.in_features // original.config.num_attention_heads
+
+    def replace(module: Any, args: Any) -> Any:
+        x = args[0].clone()
+        x[..., head * width : (head + 1) * width] = (
+            value[..., head * width : (head + 1) * width] if isinstance(value, Tensor) else value
+        )
+        return (x,)
+
+    handle = projection.register_forward_pre_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def test_every_number_is_that_of_transformers_text_by_text(tiny: tinytf.Model, original: Any, mixed: Path) -> None:
+    reports = {name: ask(tiny, name, mixed) for name in ("ablate", "patch", "lens", "attention", "score")}
+    resampled = ask(tiny, "ablate", mixed, how="resample")
+    values = {name: report.quantities[0].values for name, report in reports.items()}
+    table = original.lm_head.weight
+    for index, pair in enumerate(PairSet.read(mixed).encoded(tiny)):
+        inputs: list[Tensor] = []
+        handles = [
+            layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args, kept=inputs: kept.append(args[0]))
+            for layer in original.model.layers
+        ]
+        runs = [
+            original(torch.tensor([text.ids]), output_hidden_states=True, output_attentions=True)
+            for text in (pair.clean, pair.corrupt)
+        ]
+        for handle in handles:
+            handle.remove()
+        depth = len(original.model.layers)
+
+        def leads(logits: Tensor, pair: Any = pair) -> float:
+            return float(logits[0, -1, pair.answer] - logits[0, -1, pair.versus])
+
+        clean, corrupt = (leads(run.logits) for run in runs)
+        assert reports["score"].examples[index].clean_lead == pytest.approx(clean, abs=1e-4)
+        assert reports["score"].examples[index].corrupt_lead == pytest.approx(corrupt, abs=1e-4)
+        stages = [*runs[0].hidden_states[:-1]]
+        for row, hidden in enumerate(stages):
+            logits = original.model.norm(hidden[0, -1]) @ table.T
+            expected = float(logits[pair.answer] - logits[pair.versus])
+            assert float(values["lens"][index, row]) == pytest.approx(expected, abs=1e-3)
+        differs = torch.tensor(pair.clean.ids) != torch.tensor(pair.corrupt.ids)
+        for row, name in enumerate(reports["attention"].rows):
+            weights = runs[0].attentions[name.layer or 0][0, name.column, -1]
+            assert float(values["attention"][index, row]) == pytest.approx(float(weights[differs].sum()), abs=1e-5)
+        for row, name in list(enumerate(reports["patch"].rows))[index::5]:
+            layer, head = name.layer or 0, name.column or 0
+            with head_replaced(original, layer, head, 0.0):
+                zeroed = leads(original(torch.tensor([pair.clean.ids])).logits)
+            with head_replaced(original, layer, head, inputs[depth + layer]):
+                from_corrupt = leads(original(torch.tensor([pair.clean.ids])).logits)
+            with head_replaced(original, layer, head, inputs[layer]):
+                patched = leads(original(torch.tensor([pair.corrupt.ids])).logits)
+            assert float(values["ablate"][index, row]) == pytest.approx(zeroed - clean, abs=2e-4)
+            assert float(resampled.quantities[0].values[index, row]) == pytest.approx(from_corrupt - clean, abs=2e-4)
+            assert float(values["patch"][index, row]) == pytest.approx(patched - corrupt, abs=2e-4)
+
+
+# Against the single commands, in every kind of model
+
+_ROWS = [
+    {"clean": "3 14 15 9 2 6 30", "corrupt": "3 14 16 9 2 6 30", "answer": "#0", "versus": "#1"},
+    {"clean": "7 8 9 10 30", "corrupt": "11 8 9 10 30", "answer": "#1", "versus": "#0"},
+    {"clean": "5 4 3 2 1 9 8 7 6 30", "corrupt": "5 4 3 2 1 9 12 7 6 30", "answer": "#0", "versus": "#1"},
+]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).head.kind not in ("none", "token")])
+def test_a_padded_batch_gives_what_each_pair_gives_alone(kind: str) -> None:
+    model = asked(lively(config_of(kind)), None if config_of(kind).causal else 30)
+    try:
+        model.ablate(_ROWS[0]["clean"], "L0")
+    except UsageError as error:
+        pytest.skip(error.message)  # the head predicts no one thing
+    layered, swept = model.ablate_over(_ROWS, sweep="layers"), model.patch_over(_ROWS, sweep="residual")
+    parts, scores = model.attribute_over(_ROWS), model.score_over(_ROWS)
+    for report in (layered, swept, parts, scores):
+        assert report.holds, report.checks
+    for index, row in enumerate(_ROWS):
+        tokens = {"answer": row["answer"], "versus": row["versus"]}
+        patched = model.patch(
+            row["clean"], row["corrupt"], "L0.in", positions=[len(row["clean"].split()) - 1], **tokens
+        )
+        single = model.attribute(row["clean"], token=row["answer"], versus=row["versus"])
+        assert float(parts.quantities[0].values[index].sum()) == pytest.approx(single.sum, abs=1e-4)
+        at = 0 if model.config.causal else patched.contrast.position
+        if model.config.causal:
+            moved = patched.difference - patched.contrast.corrupt
+            assert float(swept.quantities[0].values[index, at]) == pytest.approx(moved, abs=1e-4)
+
+
+def test_steps_named_together_are_ablated_and_patched_together(tiny: tinytf.Model, mixed: Path) -> None:
+    at = ["L1H1", "L2.ffn", "L3H0"]
+    ablated, patched = tiny.ablate_over(mixed, at), tiny.patch_over(mixed, at)
+    assert [row.name for row in ablated.rows] == ["L1H1 + L2.ffn + L3H0"]
+    for index, pair in enumerate(PairSet.read(mixed).pairs):
+        with tiny.ablated(at):
+            without = lead(tiny, pair.clean, pair.answer, pair.versus)
+        clean = tiny.trace(pair.clean)
+        values = [Intervention(point, point.value(clean)) for point in hook_points(at, clean.steps)]
+        with intervening(tiny.transformer, values):
+            with_clean = lead(tiny, pair.corrupt, pair.answer, pair.versus)
+        example = ablated.examples[index]
+        assert float(ablated.quantities[0].values[index, 0]) == pytest.approx(without - example.clean_lead, abs=1e-4)
+        assert float(patched.quantities[0].values[index, 0]) == pytest.approx(
+            with_clean - example.corrupt_lead, abs=1e-4
+        )
+        assert float(patched.quantities[1].values[index, 0]) == (with_clean > 0)
+
+
+def test_the_parts_of_a_logit_are_those_of_the_single_command(tiny: tinytf.Model, mixed: Path) -> None:
+    report = tiny.attribute_over(mixed)
+    for index, pair in enumerate(PairSet.read(mixed).pairs):
+        single = tiny.attribute(pair.clean, token=pair.answer, versus=pair.versus)
+        expected = [part.value for part in single.parts]
+        assert [row.name for row in report.rows] == [part.name for part in single.parts]
+        assert report.quantities[0].values[index].tolist() == pytest.approx(expected, abs=1e-5)
+        assert float(report.quantities[0].values[index].sum()) == pytest.approx(
+            lead(tiny, pair.clean, pair.answer, pair.versus), abs=1e-4
+        )
+
+
+def test_measures_of_heads_are_means_over_the_clean_texts(tiny: tinytf.Model, mixed: Path) -> None:
+    report = tiny.heads_over(mixed, by="distance")
+    texts = [tiny.attention(pair.clean).measured("distance").double() for pair in PairSet.read(mixed).pairs]
+    values = [mean.value for mean in report.quantities[0].means]
+    torch.testing.assert_close(report.map_of(values), torch.stack(texts).mean(dim=0), atol=1e-5, rtol=1e-5)
+
+
+def test_lengths_decide_between_positions_and_the_predicting_token(tiny: tinytf.Model, mixed: Path) -> None:
+    even, uneven = tiny.patch_over(PLACES, sweep="residual"), tiny.patch_over(mixed, sweep="residual")
+    assert [row.name for row in uneven.rows] == ["L0.in", "L1.in", "L2.in", "L3.in"]
+    assert "differ in length" in uneven.words
+    assert even.map_axes == ("layer", "position")
+    shares = even.map_of([mean.value for mean in even.quantities[0].means])
+    assert shares.shape == (4, 18)
+    assert shares[:, :7].eq(0).all()  # the tokens before the place are the same
+    # The last token's stream into the last layer decides all but what this layer brings, in both.
+    assert float(shares[3, 17]) == pytest.approx(uneven.quantities[0].means[3].value, abs=0.05)
+    pair = PairSet.read(PLACES).pairs[3]
+    single = tiny.patch_sweep(pair.clean, pair.corrupt, answer=pair.answer, versus=pair.versus)
+    moved = even.map_of(even.quantities[0].values[3])
+    torch.testing.assert_close(moved, single.differences - single.contrast.corrupt, atol=1e-4, rtol=1e-4)
+
+
+# Means, intervals, examples
+
+
+def test_a_share_is_a_ratio_of_sums_and_other_numbers_are_means(tiny: tinytf.Model) -> None:
+    report = tiny.patch_over(PLACES, sweep="heads")
+    moved = report.quantities[0].values
+    lost = sum(example.clean_lead - example.corrupt_lead for example in report.examples)
+    assert [mean.value for mean in report.quantities[0].means] == pytest.approx((moved.sum(dim=0) / lost).tolist())
+    attributed = tiny.attribute_over(PLACES).quantities[0]
+    spread = attributed.values.std(dim=0) / math.sqrt(len(attributed.values))
+    for mean, values, error in zip(attributed.means, attributed.values.T, spread.tolist(), strict=True):
+        assert mean.value == pytest.approx(float(values.mean()))
+        assert mean.low is not None
+        assert mean.high is not None
+        assert mean.high - mean.low == pytest.approx(2 * 1.96 * error, rel=0.25)  # of a normal distribution
+
+
+def test_pairs_without_a_number_are_left_out_of_its_mean(tiny: tinytf.Model) -> None:
+    rows = [
+        {"clean": "The cat lost the hat", "corrupt": "The dog lost the hat", "answer": " cat", "versus": " dog"},
+        {"clean": "The cat lost the hat", "corrupt": "The dog lost the hat", "answer": " ball", "versus": " dog"},
+    ]
+    differing, on_answer, _ = tiny.attention_over(rows).quantities
+    assert on_answer.values[1].isnan().all()
+    assert [mean.value for mean in on_answer.means] == pytest.approx(differing.values[0].tolist())
+    assert tiny.attention_over(rows).to_dict()["rows"][0]["answer"]["low"] is None  # one text has no interval
+
+
+def test_conditions_choose_pairs_and_examples_keep_their_lines(tiny: tinytf.Model) -> None:
+    report = tiny.score_over(PLACES, where=["verb=hid", "name=Tom"])
+    assert [example.pair.number for example in report.examples] == [3, 11, 19]
+    leads = [lead(tiny, e.pair.clean, e.pair.answer, e.pair.versus) for e in report.examples]
+    assert [example.clean_lead for example in report.examples] == pytest.approx(leads, abs=1e-4)
+    assert report.order() == sorted(range(3), key=lambda index: -leads[index])
+    whole = tiny.score_over(PLACES)
+    assert [e.pair.number for e in whole.examples if e.pair.labels["name"] == "Tom"] == [3, 4, 11, 12, 19, 20]
+
+
+def test_a_median_takes_ranks_as_they_are(tiny: tinytf.Model, mixed: Path) -> None:
+    report = tiny.lens_over(mixed)
+    pairs = PairSet.read(mixed).pairs
+    singles = [tiny.lens(pair.clean, position="-1", track=[pair.answer]) for pair in pairs]
+    ranks = torch.stack([torch.stack([stage.ranks[0, 0] for stage in single.stages]) for single in singles]).double()
+    assert [mean.value for mean in report.quantities[2].means] == ranks.quantile(0.5, dim=0).tolist()
+
+
+# Claims
+
+
+def changed(report: OverPairs, *means: Estimate, **members: Any) -> OverPairs:
+    """The report with other means of its first quantity."""
+    first, *others = report.quantities
+    quantities = (dataclasses.replace(first, means=means or first.means), *others)
+    return dataclasses.replace(report, quantities=quantities, **members)
+
+
+def test_a_part_is_said_to_add_or_to_take_away_only_where_its_whole_interval_does(tiny: tinytf.Model) -> None:
+    report = tiny.attribute_over(PLACES)
+    unsure = Estimate(0.1, -0.1, 0.3)
+    sure = [Estimate(1.0, 0.5, 1.5), Estimate(-1.0, -1.5, -0.5), *[unsure] * (len(report.rows) - 2)]
+    both = changed(report, *sure).sentence
+    assert "adds most to the answer's lead, +1 (+0.5 to +1.5)" in both
+    assert "takes most away, -1 (-1.5 to -0.5)" in both
+    assert changed(report, *[unsure] * len(report.rows)).sentence == ""
+
+
+def test_the_answer_leads_from_where_the_whole_interval_is_above_0_to_the_end(tiny: tinytf.Model) -> None:
+    report, clear, unsure = tiny.lens_over(PLACES), Estimate(1.0, 0.5, 1.5), Estimate(1.0, -0.5, 2.5)
+    assert "from L2.out on" in changed(report, clear, unsure, unsure, clear, clear).sentence
+    assert "no clear lead in the end" in changed(report, clear, clear, clear, clear, unsure).sentence
+    values = report.quantities[0].values
+    for share in (0.5, 0.9):
+        name = report.leads_in(share)
+        start = [row.name for row in report.rows].index(str(name))
+        for_good = [(values[:, first:] > 0).all(dim=1).double().mean() for first in range(len(report.rows))]
+        assert for_good[start] >= share
+        assert start == 0 or for_good[start - 1] < share
+
+
+def test_the_stream_is_said_to_move_where_half_of_the_lead_comes_back(tiny: tinytf.Model) -> None:
+    report = tiny.patch_over(PLACES, sweep="residual")
+    shares = report.map_of([mean.value for mean in report.quantities[0].means])
+    assert "at position 7 up to L1 and at position 17 ·the from L2 on" in report.sentence
+    assert (shares[:2, 7] >= 0.5).all()
+    assert shares[2, 7] < 0.5
+    assert (shares[2:, 17] >= 0.5).all()
+    assert shares[1, 17] < 0.5
+    attention = tiny.patch_over(PLACES, sweep="attn")  # what a layer adds does not move
+    assert "the most of 72 patches" in attention.sentence
+
+
+def test_patching_claims_no_share_of_a_lead_that_is_not_there(tiny: tinytf.Model) -> None:
+    pairs = [vars(pair) for pair in PairSet.read(PLACES).pairs[:3]]
+    swapped = [{**pair, "answer": pair["versus"], "versus": pair["answer"]} for pair in pairs]
+    columns = ("clean", "corrupt", "answer", "versus")
+    report = tiny.patch_over([{name: row[name] for name in columns} for row in swapped], sweep="heads")
+    assert "lead no more after the clean texts" in report.sentence
+    assert report.right == 0
+
+
+def test_the_share_answered_right_counts_positive_leads(tiny: tinytf.Model) -> None:
+    flipped = [
+        {"clean": pair.clean, "corrupt": pair.corrupt, "answer": pair.versus, "versus": pair.answer}
+        for pair in PairSet.read(PLACES).pairs[:2]
+    ]
+    rows = [vars(pair) for pair in PairSet.read(PLACES).pairs[:6]] + flipped
+    report = tiny.score_over([{name: row[name] for name in ("clean", "corrupt", "answer", "versus")} for row in rows])
+    assert report.right == 6 / 8
+    assert report.sentence.startswith("The model answers 6 of 8 pairs right")
+
+
+def test_a_batch_that_changes_the_numbers_fails_the_check_and_takes_the_sentence_away(
+    tiny: tinytf.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_all = running.record_all
+
+    def wrong(model: Any, encodings: Any, *rest: Any, **settings: Any) -> Any:
+        traces = record_all(model, encodings, *rest, **settings)
+        for trace in traces if len(encodings) > 1 else ():
+            trace.recording.tensors["logits"] += torch.linspace(0, 1e-2, model.config.vocab_size)
+        return traces
+
+    assert tiny.score_over(PLACES).sentence
+    monkeypatch.setattr(running, "record_all", wrong)
+    report = tiny.score_over(PLACES)
+    assert not report.holds
+    assert not report.sentence
+
+
+# Interrupts, and files to resume from
+
+
+def after(pairs: int) -> Progress:
+    def interrupt(done: int, of: int) -> None:
+        if done == pairs:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+@pytest.mark.parametrize("question", ["ablate", "patch"])
+def test_an_interrupt_keeps_the_pairs_so_far_and_a_file_continues_them(
+    question: str, tiny: tinytf.Model, tmp_path: Path
+) -> None:
+    path, whole = tmp_path / "kept.jsonl", ask(tiny, question, PLACES)
+    part = ask(tiny, question, PLACES, resume=path, on_progress=after(5))
+    assert part.interrupted
+    assert len(part.examples) == 5
+    assert list(part.events())[-1] == {"type": "interrupted"}
+    measured: list[int] = []
+    again = ask(tiny, question, PLACES, resume=path, on_progress=lambda done, of: measured.append(done))
+    assert measured == list(range(6, 25))
+    assert again.to_dict()["rows"] == whole.to_dict()["rows"]
+    assert not again.interrupted
+    del measured[:]
+    ask(tiny, question, PLACES, where=["verb=hid"], resume=path, on_progress=lambda done, of: measured.append(done))
+    assert not measured  # every pair is kept by itself
+    other = ask(tiny, question, PLACES, sweep="ffn", resume=path, on_progress=after(3))
+    assert len(other.examples) == 3  # another question takes nothing from the file
+
+
+# Refusals
+
+Asked = Callable[[tinytf.Model], object]
+_ROW = {"clean": "The cat sat", "corrupt": "The dog sat", "answer": " on", "versus": " in"}
+REFUSED: dict[str, Asked] = {
+    "line 1 of pairs: the texts have 4 and 3 tokens": lambda m: m.patch_over(
+        [{**_ROW, "clean": "The old cat sat"}], "L0"
+    ),
+    "line 1 of pairs: answer and versus are one token": lambda m: m.score_over([{**_ROW, "versus": " on"}]),
+    "line 2 of pairs has no versus": lambda m: m.lens_over([_ROW, {**_ROW, "versus": math.nan}]),
+    "choose steps, or a sweep": lambda m: m.ablate_over([_ROW], "L0H1", sweep="heads"),
+    "there is no sweep over 'experts' with pairs": lambda m: m.ablate_over([_ROW], sweep="experts"),
+    "there is no way to ablate 'best'": lambda m: m.ablate_over([_ROW], "L0H1", how="best"),
+    "only a mean takes other texts": lambda m: m.ablate_over([_ROW], "L0H1", reference="x.txt"),
+    "there is no score 'induction'": lambda m: m.heads_over([_ROW], by="induction"),
+    "has a number for previous": lambda m: m.heads_over([{**_ROW, "clean": "the", "corrupt": "a"}]),
+    "there is no layer 9": lambda m: m.ablate_over([_ROW], "L9H1"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_asked_is_refused_by_name(message: str, tiny: tinytf.Model) -> None:
+    with pytest.raises((UsageError, AddressError)) as raised:
+        REFUSED[message](tiny)
+    assert message in str(raised.value)
+    assert raised.value.hint or "one token" in message

@@ -1,0 +1,249 @@
+"""Questions that change the runs of pairs: every head, feed-forward or layer ablated, or patched from the clean run."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
+from tinytf.cause.interventions.prediction import first_different
+from tinytf.cause.interventions.sweep import Interventions, logits_of_rows
+from tinytf.cause.interventions.values import ABLATIONS, HookValues, Reference, values_for
+from tinytf.cause.over_pairs.report import OverPairs, Quantity, Row
+from tinytf.cause.over_pairs.running import Measured, PairRun, Pairs, Question, ask, pair_set
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
+from tinytf.pairs.pair import EncodedPair
+from tinytf.report import Progress, ignore_progress
+from tinytf.steps.table import table_of
+from tinytf.text_model import TextModel
+from tinytf.trace.trace import Trace
+
+Groups = Mapping[str, tuple[HookPoint, ...]]
+"""Hook points that are changed together, by name."""
+ABLATED = ("heads", "ffn", "layers")
+PATCHED = ("residual", "heads", "attn", "ffn")
+_NAMED = 6
+"""The most steps that a row names."""
+_AHEAD = Quantity("ahead", "share of the pairs in which the answer is then ahead of versus")
+
+
+def _groups(config: ModelConfig, over: str | None, at: str | Sequence[str], known: Sequence[str]) -> Groups:
+    """Each step of a sweep by itself, or all steps of ``at`` together. Raises UsageError for both, or neither."""
+    table, layers = table_of(config), range(config.n_layers)
+    if bool(at) == (over is not None):
+        raise UsageError("choose steps, or a sweep over all of a kind", 'at="L0H1", or sweep="heads"')
+    if over is None:
+        points = hook_points(at, table)
+        return {" + ".join(map(str, points)) if len(points) <= _NAMED else f"{len(points)} steps": points}
+    if over not in known:
+        raise UsageError(f"there is no sweep over {over!r} with pairs", did_you_mean(over, known))
+    if over == "layers":
+        return {f"L{layer}": hook_points(f"L{layer}", table) for layer in layers}
+    if over == "heads":
+        outputs = [(layer, table.head_output(layer)) for layer in layers]
+        swept = [
+            HookPoint(output.name, layer, head)
+            for layer, output in outputs
+            if output is not None
+            for head in range(config.at(layer).n_heads)
+        ]
+    else:
+        step = table.input if over == "residual" else over
+        swept = [HookPoint(step, layer) for layer in layers if table.has(step, layer)]
+    if not swept:
+        raise UsageError(f"no layer of this model has the step {over}", "tinytf info shows its layers")
+    return {str(point): (point,) for point in swept}
+
+
+def _named(groups: Groups, over: str | None) -> str:
+    """What is changed, in words."""
+    each = {"heads": "each head", "layers": "each layer", "residual": "the stream into each layer"}
+    return ", ".join(groups) if over is None else each.get(over, f"each {over}")
+
+
+class _Changed(Question):
+    """A question about runs with interventions: ``groups`` are the hook points of each row."""
+
+    groups: Groups
+
+    @abstractmethod
+    def interventions(self, run: PairRun) -> Sequence[Interventions]:
+        """The interventions of each row; empty for a row that changes nothing."""
+
+    @abstractmethod
+    def changed_run(self, run: PairRun) -> tuple[Trace, int, float]:
+        """The run that is changed, where it predicts, and the lead of the answer there."""
+
+    def rows(self, run: PairRun) -> tuple[Row, ...]:
+        return tuple(
+            Row(name, points[0].layer if self.sweep else None, points[0].head if self.sweep else None)
+            for name, points in self.groups.items()
+        )
+
+    def measure(self, run: PairRun) -> Measured:
+        trace, read, plain = self.changed_run(run)
+        of_rows = self.interventions(run)
+        leads = torch.full((len(of_rows),), plain, dtype=torch.float64)
+        if len(of_rows) == 1:  # all steps of one row may be in several layers
+            leads[0] = run.lead(logits_with(trace, of_rows[0], read))
+        else:
+            chosen = torch.tensor([row for row, interventions in enumerate(of_rows) if interventions])
+            changing = [of_rows[row] for row in chosen.tolist()]
+            for numbers, logits in logits_of_rows(trace, changing, range(len(changing)), read, ignore_progress):
+                leads[chosen[numbers]] = run.lead(logits)
+        return Measured(torch.stack((leads - plain, (leads > 0).double())))
+
+    def alone(self, run: PairRun, row: int) -> float:
+        trace, read, plain = self.changed_run(run)
+        return float(run.lead(logits_with(trace, self.interventions(run)[row], read))) - plain
+
+
+def _from(run: PairRun) -> tuple[int, ...] | None:
+    """The positions from the first token that differs on, before which both runs are equal; None for all of them."""
+    clean, corrupt = run.clean.encoding.ids, run.corrupt.encoding.ids
+    return None if run.clean.config.looks_ahead else tuple(range(first_different(clean, corrupt), len(clean)))
+
+
+class _Ablate(_Changed):
+    asked = "ablate"
+    quantities = (
+        Quantity("change", "change of the answer's lead, in logits, after the clean text", signed=True),
+        _AHEAD,
+    )
+
+    def __init__(self, groups: Groups, over: str | None, how: str, values: HookValues | None) -> None:
+        self.groups, self.sweep, self.values = groups, over, values
+        self.even = values is None
+        source = "" if values is None else values.source
+        replacement = {"zero": "set to zero", "mean": f"set to the {source}"}.get(how, "given its corrupt values")
+        self.words = f"the clean text, with {_named(groups, over)} {replacement}"
+        self.key = ([list(groups), how], *(values.of.values() if values is not None else ()))
+
+    def changed_run(self, run: PairRun) -> tuple[Trace, int, float]:
+        return run.clean, run.position, run.clean_lead
+
+    def interventions(self, run: PairRun) -> Sequence[Interventions]:
+        if self.values is not None:
+            return [tuple(Intervention(p, self.values.of[p]) for p in points) for points in self.groups.values()]
+        positions = _from(run)
+        return [
+            tuple(Intervention(point, point.value(run.corrupt), positions) for point in points)
+            for points in self.groups.values()
+        ]
+
+
+def ablate_over(
+    model: TextModel,
+    pairs: Pairs,
+    at: str | Sequence[str] = (),
+    *,
+    sweep: str | None = None,
+    how: str = "zero",
+    reference: Reference | str | Path | None = None,
+    where: Sequence[str] = (),
+    resume: Path | None = None,
+    on_progress: Progress = ignore_progress,
+) -> OverPairs:
+    """``ablate`` in the clean text of each pair: the change of the answer's lead, in logits.
+
+    The steps of ``at`` are ablated together, or with ``sweep`` every head (``heads``), feed-forward (``ffn``) or layer
+    (``layers``) alone. ``how`` is ``zero``, ``mean`` (over ``reference``, by default the model's own corpus), or
+    ``resample``, the values of the pair's corrupt run. An interrupt ends it with the pairs so far; the file ``resume``
+    keeps them. ``pairs`` and ``where`` are as in ``attribute_over``.
+
+    Raises UsageError like PairSet and ``ablate``, for neither or both of ``at`` and ``sweep``, and with ``resample``
+    for texts with different numbers of tokens; AddressError for a step that cannot be ablated.
+    """
+    if how not in ABLATIONS:
+        raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, ABLATIONS))
+    if how != "mean" and reference is not None:
+        raise UsageError("over pairs, only a mean takes other texts", "resample takes each pair's corrupt run")
+    chosen = pair_set(pairs, where)
+    groups = _groups(model.config, sweep, at, ABLATED)
+    encoded = chosen.encoded(model, even=how == "resample")
+    points = [point for group in groups.values() for point in group]
+    values = None if how == "resample" else values_for(model, points, how, reference)
+    return ask(model, _Ablate(groups, sweep, how, values), chosen, encoded, where, on_progress, resume)
+
+
+class _Patch(_Changed):
+    asked = "patch"
+    even = True
+    quantities = (
+        Quantity("recovered", "share of the lead that the clean run brings back: 1 is the clean run, 0 the corrupt one",
+                 signed=True, ratio=True, each="moved"),
+        _AHEAD,
+    )  # fmt: skip
+
+    def __init__(self, groups: Groups, over: str | None, encoded: Sequence[EncodedPair]) -> None:
+        lengths = {len(pair.clean.ids) for pair in encoded}
+        self.groups, self.sweep = groups, over
+        self.by_position = over not in (None, "heads")
+        self.aligned = list(range(*lengths)) if self.by_position and len(lengths) == 1 else []
+        if self.aligned:
+            tokens = zip(*([token.shown for token in pair.corrupt.tokens] for pair in encoded), strict=True)
+            self.columns = tuple(
+                f"{position} {shown[0] if len(set(shown)) == 1 else '…'}" for position, shown in enumerate(tokens)
+            )
+        where = "at all positions"
+        if self.by_position:
+            where = "at each position" if self.aligned else "at the predicting token, as the texts differ in length"
+        self.words = f"the corrupt text, run with the clean values of {_named(groups, over)}, {where}"
+        self.key = ([list(groups), self.by_position, self.aligned],)
+
+    def rows(self, run: PairRun) -> tuple[Row, ...]:
+        if not self.aligned:
+            return super().rows(run)
+        return tuple(
+            Row(f"{name} at {position}", points[0].layer, position)
+            for name, points in self.groups.items()
+            for position in self.aligned
+        )
+
+    def changed_run(self, run: PairRun) -> tuple[Trace, int, float]:
+        return run.corrupt, run.position, run.corrupt_lead
+
+    def interventions(self, run: PairRun) -> Sequence[Interventions]:
+        positions = _from(run)
+        if not self.by_position:
+            return [
+                tuple(Intervention(point, point.value(run.clean), positions) for point in points)
+                for points in self.groups.values()
+            ]
+        rows: list[Interventions] = []
+        for (point,) in self.groups.values():
+            value = point.value(run.clean)
+            for position in self.aligned or [run.position]:
+                differs = positions is None or position in positions
+                rows.append((Intervention(point, value, (position,)),) if differs else ())
+        return rows
+
+
+def patch_over(
+    model: TextModel,
+    pairs: Pairs,
+    at: str | Sequence[str] = (),
+    *,
+    sweep: str | None = None,
+    where: Sequence[str] = (),
+    resume: Path | None = None,
+    on_progress: Progress = ignore_progress,
+) -> OverPairs:
+    """``patch`` the corrupt text of each pair with clean activations: the share of the answer's lead that comes back.
+
+    The steps of ``at`` are patched together at all positions, or with ``sweep`` each head (``heads``), or the stream
+    (``residual``), attention (``attn``) or feed-forward (``ffn``) of each layer alone: at each position if all texts
+    have the same number of tokens, otherwise at the predicting token. Over all pairs the share is
+    Σ (patched − corrupt) / Σ (clean − corrupt), of leads in logits. An interrupt ends it with the pairs so far; the
+    file ``resume`` keeps them. ``pairs`` and ``where`` are as in ``attribute_over``.
+
+    Raises UsageError like PairSet, for texts of a pair with different numbers of tokens, for neither or both of ``at``
+    and ``sweep``; AddressError for a step that cannot be patched.
+    """
+    chosen = pair_set(pairs, where)
+    groups = _groups(model.config, sweep, at, PATCHED)
+    encoded = chosen.encoded(model)
+    return ask(model, _Patch(groups, sweep, encoded), chosen, encoded, where, on_progress, resume)

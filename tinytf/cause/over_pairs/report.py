@@ -1,0 +1,361 @@
+"""The answer over many pairs: means with intervals, the share that the model answers right, best and worst examples."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from tinytf.estimate import Estimate, estimates
+from tinytf.pairs.pair import Pair
+from tinytf.report import Data, Report, Verified
+from tinytf.sentences import from_where_on, listed
+from tinytf.tables import Array
+
+IN_ORDER = {"lens": -1, "score": 0}
+"""Questions whose rows are not ranked, and the row that examples are ranked by."""
+
+
+@dataclass(frozen=True)
+class Row(Data):
+    """What is measured: a head, a step, a stage. ``layer`` and ``column`` are its cell in a map, None outside it."""
+
+    name: str
+    layer: int | None = None
+    column: int | None = None
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number for every pair and row: ``values`` (pairs, rows), NaN where a pair has none.
+
+    ``means`` are over the pairs that have one; ``signed`` says that they may be below 0. With ``ratio``, they are the
+    sum of the values divided by that of the leads that the corrupt texts lose, Σ values / Σ (clean − corrupt), so that
+    no pair with a small loss dominates; ``each`` then names the value of one pair. With ``median`` they are medians,
+    without an interval.
+    """
+
+    name: str
+    meaning: str
+    signed: bool = False
+    ratio: bool = False
+    median: bool = False
+    each: str = ""
+    values: Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
+    means: tuple[Estimate, ...] = ()
+
+    def with_values(self, values: Tensor, leads: Tensor) -> Self:
+        """The quantity with the values (pairs, rows) and the clean and corrupt ``leads`` (pairs, 2)."""
+        counts = leads[:, 0] - leads[:, 1] if self.ratio else torch.ones(len(values), dtype=torch.float64)
+        has_value = ~values.isnan()
+        means = [Estimate(math.nan)] * values.shape[1]
+        # rows that the same pairs have are resampled together
+        for mask in has_value.T.unique(dim=0) if values.numel() else ():
+            columns = (has_value == mask[:, None]).all(dim=0).nonzero().flatten().tolist()
+            present = values[mask][:, columns]
+            if not len(present):
+                continue
+            if self.median:
+                of_columns = [Estimate(float(value)) for value in present.quantile(0.5, dim=0)]
+            else:
+                of_columns = estimates(present, counts[mask], seed=0)
+            for column, estimate in zip(columns, of_columns, strict=True):
+                means[column] = estimate
+        return replace(self, values=values, means=tuple(means))
+
+    @property
+    def ranked(self) -> list[int]:
+        """The rows by the size of their mean, the largest first; those without a mean are omitted."""
+        sizes = [abs(estimate.value) for estimate in self.means]
+        return sorted((row for row, size in enumerate(sizes) if size == size), key=lambda row: -sizes[row])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "meaning": self.meaning, "is": self.centre}
+
+    @property
+    def centre(self) -> str:
+        """What its means are."""
+        return "ratio of sums" if self.ratio else "median" if self.median else "mean"
+
+
+@dataclass(frozen=True)
+class Example(Data):
+    """A pair with its leads, logit(answer) − logit(versus), after its clean and its corrupt text."""
+
+    ALSO: ClassVar = ("right",)
+
+    pair: Pair
+    clean_lead: float
+    corrupt_lead: float
+
+    @property
+    def right(self) -> bool:
+        """Whether the model prefers the answer after the clean text."""
+        return self.clean_lead > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverPairs(Report):
+    """One question asked of every pair: ``asked`` is the command's name, ``words`` says what was done or read.
+
+    ``examples`` are the measured pairs, of ``n_pairs``. ``rows`` × ``quantities`` hold the numbers. ``sweep`` says what
+    every row is one of, where steps were changed one by one; ``columns`` name the positions of its map. Examples are
+    ranked by the first quantity of the row ``by``, an index. ``checks`` compare a padded batch with the run of one
+    pair, and are the worst of what each pair must fulfil.
+    """
+
+    KIND = "over_pairs"
+    EVENTS: ClassVar = {"rows": "row", "examples": "pair", "checks": "check"}
+
+    asked: str
+    words: str
+    sweep: str | None
+    pairs: str
+    where: tuple[str, ...]
+    n_pairs: int
+    examples: tuple[Example, ...]
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...]
+    quantities: tuple[Quantity, ...]
+    by: int
+    checks: tuple[Verified, ...]
+
+    @property
+    def interrupted(self) -> bool:
+        return len(self.examples) < self.n_pairs
+
+    @property
+    def right(self) -> float:
+        """The share of the pairs that the model answers right."""
+        return sum(example.right for example in self.examples) / len(self.examples)
+
+    @property
+    def leads(self) -> tuple[Estimate, Estimate]:
+        """The mean lead of the answer after the clean and after the corrupt texts."""
+        both = torch.tensor([[example.clean_lead, example.corrupt_lead] for example in self.examples])
+        clean, corrupt = estimates(both.double(), torch.ones(len(both), dtype=torch.float64), seed=0)
+        return clean, corrupt
+
+    @property
+    def strongest_mean(self) -> Estimate:
+        """The first quantity's mean in the row ``by``."""
+        return self.quantities[0].means[self.by]
+
+    @property
+    def leads_from(self) -> list[int | None]:
+        """For each pair the first row from which on the answer leads; None where it does not lead in the last."""
+        return [from_where_on([lead > 0 for lead in leads]) for leads in self.quantities[0].values.tolist()]
+
+    def leads_in(self, share: float) -> str | None:
+        """The first row from which on the answer leads in at least this share of the pairs; None if there is none."""
+        starts = sorted(len(self.rows) if start is None else start for start in self.leads_from)
+        start = starts[math.ceil(share * len(starts)) - 1]
+        return self.rows[start].name if start < len(self.rows) else None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether its rows are shown in their order: stages of the model, or the two texts."""
+        return self.asked in IN_ORDER
+
+    def order(self) -> list[int]:
+        """The examples by the first quantity of the row ``by``, the largest first; those without one are omitted."""
+        values = self.quantities[0].values[:, self.by].tolist()
+        return sorted((index for index, value in enumerate(values) if value == value), key=lambda i: -values[i])
+
+    @property
+    def map_axes(self) -> tuple[str, str] | None:
+        """The axes of the map of means; None if the rows form none."""
+        if any(row.column is not None for row in self.rows):
+            return ("layer", "position" if self.columns else "head")
+        return ("all", "layer") if len(self.rows) > 1 and all(row.layer is not None for row in self.rows) else None
+
+    def map_of(self, values: Sequence[float] | Tensor) -> Tensor:
+        """Numbers of all rows as a map, (layers, columns) or (1, layers); NaN where it has no row."""
+        cells = [
+            (index, row.layer, row.column)
+            for index, row in enumerate(self.rows)
+            if row.layer is not None and (row.column is not None or self.map_axes == ("all", "layer"))
+        ]
+        across = self.map_axes == ("all", "layer")
+        shape = [1 + max(cell[axis] or 0 for cell in cells) for axis in (1, 2)]
+        result = torch.full(shape[::-1] if across else shape, math.nan, dtype=torch.float64)
+        for index, layer, column in cells:
+            result[(0, layer) if across else (layer, column or 0)] = float(values[index])
+        return result
+
+    def label(self, axis: str, index: int) -> str:
+        return self.columns[index] if axis == "position" else super().label(axis, index)
+
+    def in_a_sentence(self) -> str:
+        """The row with the largest mean, with its interval; of the lens, from where on the answers lead on average."""
+        return _SENTENCES[self.asked](self)
+
+    @property
+    def over(self) -> str:
+        """``over 40 pairs``."""
+        return f"over {len(self.examples):,} pair{'s' if len(self.examples) != 1 else ''}"
+
+    def fields(self) -> dict[str, Any]:
+        starts = self.leads_from if self.asked == "lens" else []
+        leads_from = [None if start is None else self.rows[start].name for start in starts]
+        return {
+            "asked": self.asked,
+            "words": self.words,
+            "sweep": self.sweep,
+            "pairs": {"name": self.pairs, "where": list(self.where), "count": self.n_pairs},
+            **self.members("interrupted", "right"),
+            "lead": dict(zip(("clean", "corrupt"), (lead.to_dict() for lead in self.leads), strict=True)),
+            "quantities": [quantity.to_dict() for quantity in self.quantities],
+            "rows": [
+                {**self._where(row), **{quantity.name: quantity.means[index].to_dict() for quantity in self.quantities}}
+                for index, row in enumerate(self.rows)
+            ],
+            "by": self.rows[self.by].name,
+            "examples": [
+                {
+                    "line": example.pair.number,
+                    **example.to_dict(),
+                    **({"leads_from": leads_from[i]} if leads_from else {}),
+                    **{quantity.each or quantity.name: quantity.values[i].tolist() for quantity in self.quantities},
+                }
+                for i, example in enumerate(self.examples)
+            ],
+            **self.members("checks"),
+        }
+
+    def _where(self, row: Row) -> dict[str, Any]:
+        """A row's name, with its layer and its head or position, if it has them."""
+        places = {"layer": row.layer, "position" if self.columns else "head": row.column}
+        return {"name": row.name, **{name: number for name, number in places.items() if number is not None}}
+
+    def metadata(self) -> dict[str, Any]:
+        """As of any report, with the names of the rows and the lines of the pairs."""
+        lines = [example.pair.number for example in self.examples]
+        return {**super().metadata(), "rows": [row.name for row in self.rows], "lines": lines}
+
+    def stored(self) -> list[Array]:
+        """Each quantity (pairs, rows), its map of means, and the leads (pairs, 2), clean and corrupt."""
+        leads = torch.tensor([[example.clean_lead, example.corrupt_lead] for example in self.examples])
+        arrays = [Array.of("leads", ["pair", "text"], leads.double())]
+        for quantity in self.quantities:
+            arrays.append(Array.of(quantity.each or quantity.name, ["pair", "row"], quantity.values))
+            if self.map_axes is not None:
+                values = [estimate.value for estimate in quantity.means]
+                arrays.append(Array.of(f"map.{quantity.name}", self.map_axes, self.map_of(values)))
+        return arrays
+
+
+def interval(estimate: Estimate, form: str = "+.3g") -> str:
+    """``+0.41 (+0.33 to +0.48)``; for one pair without an interval."""
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:{form}}"
+    return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"
+
+
+def percent_of(estimate: Estimate) -> str:
+    """``26 % (23 to 29 %)``."""
+    shares = (estimate.value, estimate.low, estimate.high)
+    value, *ends = ("" if share is None else f"{round(100 * share)}" for share in shares)
+    return f"{value} % ({' to '.join(ends)} %)" if all(ends) else f"{value} %"
+
+
+def _ends(estimate: Estimate) -> tuple[float, float]:
+    """The ends of the interval; for one pair the value."""
+    if estimate.low is None or estimate.high is None:
+        return estimate.value, estimate.value
+    return estimate.low, estimate.high
+
+
+def _attribute(report: OverPairs) -> str:
+    """The parts that add and take away most, each where its whole interval is on that side of 0."""
+    means = report.quantities[0].means
+    most, least = (choose(range(len(means)), key=lambda row: means[row].value) for choose in (max, min))
+    told = []
+    if _ends(means[most])[0] > 0:
+        told.append(f"{report.rows[most].name} adds most to the answer's lead, {interval(means[most])}")
+    if _ends(means[least])[1] < 0:
+        told.append(f"{report.rows[least].name} takes most away, {interval(means[least])}")
+    return f"{report.over.capitalize()}, {listed(told)}." if told else ""
+
+
+def _ablate(report: OverPairs) -> str:
+    row, mean, before = report.rows[report.by].name, report.strongest_mean, report.leads[0].value
+    moved = f"moves the answer's lead, {before:+.3g}, by {interval(mean)} {report.over}"
+    if len(report.rows) == 1:
+        return f"Ablating {row} {moved}."
+    return f"Of {len(report.rows):,} ablations, that of {row} matters most: it {moved}."
+
+
+def _patch(report: OverPairs) -> str:
+    row, mean = report.rows[report.by].name, report.strongest_mean
+    clean, corrupt = (lead.value for lead in report.leads)
+    if not clean > corrupt:
+        return (
+            f"{report.over.capitalize()}, the answers lead no more after the clean texts than after the corrupt ones."
+        )
+    if moves := _where_it_moves(report):
+        return moves
+    share = f"{percent_of(mean)} of the answer's lead"
+    moved = f"brings back {share}" if mean.value >= 0 else f"takes even more of the answer's lead away, {share}"
+    more = f", the most of {len(report.rows):,} patches" if len(report.rows) > 1 else ""
+    return f"{report.over.capitalize()}, {row} of the clean run {moved}{more}."
+
+
+def _where_it_moves(report: OverPairs) -> str:
+    """Up to which layer the position where the clean stream first restores the lead does so, and which does so at last.
+
+    At least half of it, in all of these layers. Empty for other sweeps, and where these are no two positions.
+    """
+    if report.sweep != "residual" or not report.columns:
+        return ""
+    shares = report.map_of([mean.value for mean in report.quantities[0].means])  # (layers, positions)
+    start, end = int(shares[0].argmax()), int(shares[-1].argmax())
+    held, reached = (shares[:, start] >= 0.5).tolist(), from_where_on((shares[:, end] >= 0.5).tolist())
+    until = held.index(False) if False in held else len(held)
+    if start == end or not until or reached is None:
+        return ""
+    places = [f"position {report.columns[column].removesuffix(' …')}" for column in (start, end)]
+    moved = f"at {places[0]} up to L{until - 1} and at {places[1]} from L{reached} on"
+    return f"{report.over.capitalize()}, what decides is {moved}: patched there, at least half of the lead comes back."
+
+
+def _lens(report: OverPairs) -> str:
+    """The row from which on the whole interval of the mean lead is above 0."""
+    means = report.quantities[0].means
+    first = from_where_on([_ends(mean)[0] > 0 for mean in means])
+    if first is None:
+        return f"{report.over.capitalize()}, the answer has no clear lead in the end: {interval(means[-1])}."
+    start = f"the answer leads on average from {report.rows[first].name} on"
+    return f"{report.over.capitalize()}, {start}: {interval(means[first])}."
+
+
+def _attention(report: OverPairs) -> str:
+    mean, name = report.strongest_mean, report.rows[report.by].name
+    weight = f"with {percent_of(mean)} of its weight"
+    return f"{report.over.capitalize()}, {name} looks most at the tokens that differ, {weight}."
+
+
+def _heads(report: OverPairs) -> str:
+    mean, name = report.strongest_mean, report.rows[report.by].name
+    return f"{report.over.capitalize()}, {name} scores highest by {report.quantities[0].name}: {interval(mean, '.3g')}."
+
+
+def _score(report: OverPairs) -> str:
+    right, (clean, corrupt) = sum(example.right for example in report.examples), report.leads
+    leads = (
+        f"the answer leads by {interval(clean)} after the clean text and by {interval(corrupt)} after the corrupt one"
+    )
+    return f"The model answers {right:,} of {len(report.examples):,} pairs right: on average {leads}."
+
+
+_SENTENCES: Mapping[str, Callable[[OverPairs], str]] = {
+    "attribute": _attribute,
+    "ablate": _ablate,
+    "patch": _patch,
+    "lens": _lens,
+    "attention": _attention,
+    "heads": _heads,
+    "score": _score,
+}
