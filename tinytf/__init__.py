@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from tinytf.look.tokens import Tokenized as Tokenized
     from tinytf.look.traced import Traced as Traced
     from tinytf.look.values import AddressValues as AddressValues
+    from tinytf.pairs.pair import PairSet as PairSet
+    from tinytf.pairs.tasks import TaskList as TaskList
     from tinytf.recorders import Recorder as Recorder
     from tinytf.recorders import Recorders as Recorders
     from tinytf.report import Report as Report
@@ -137,6 +139,7 @@ _LAZY = {
     "ModuleDifferences": "tinytf.through.comparing",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
+    "PairSet": "tinytf.pairs.pair",
     "Parameters": "tinytf.look.parameters",
     "PatchSweep": "tinytf.cause.interventions.patching",
     "Patched": "tinytf.cause.interventions.patching",
@@ -155,6 +158,7 @@ _LAZY = {
     "Splits": "tinytf.compare.splits",
     "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
+    "TaskList": "tinytf.pairs.tasks",
     "Taught": "tinytf.lessons.teach",
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",

@@ -54,6 +54,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.state import state
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
+    from tinytf.pairs.tasks import pairs
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Model(TextModel):
     code = code
     activations = activations
     positions = positions
+    pairs = pairs
 
     grad = grad
     backward = backward

@@ -272,6 +272,10 @@ class Report(ShortRepr):
         path = self.TABLE or tuple(first[:1])
         return of_records(records_in(self.with_tokens(self.itemised()), path)) if path else None
 
+    def as_table(self, extension: str) -> str | None:
+        """The text of a file with this extension, for a report that another command reads; None for no such file."""
+        return None
+
     def show(self) -> None:
         """Print the report as its command prints it. Raises UsageError for a report without a view."""
         import_module(DRAWN_BY).show(self)
