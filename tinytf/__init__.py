@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
+    from tinytf.cause.repair import Repair as Repair
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
@@ -145,6 +146,7 @@ _LAZY = {
     "Patched": "tinytf.cause.interventions.patching",
     "Positions": "tinytf.look.positions",
     "RangeTest": "tinytf.training.find_lr",
+    "Repair": "tinytf.cause.repair",
     "Report": "tinytf.report",
     "Ranked": "tinytf.look.ranked",
     "Recorder": "tinytf.recorders",

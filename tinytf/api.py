@@ -26,6 +26,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
         with_numbers,
         without,
     )
+    from tinytf.cause.repair import repair
     from tinytf.cause.restoring import restoring
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff
@@ -99,6 +100,7 @@ class Model(TextModel):
     blame = blame
     budget = budget
     importance = importance
+    repair = repair
     restoring = restoring
     step_errors = step_errors
     diff = diff
