@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from tinytf.training.folder.run_report import RunsReport as RunsReport
     from tinytf.training.plan import TrainingPlan as TrainingPlan
     from tinytf.training.report import Training as Training
+    from tinytf.worked.paper import PaperCheck as PaperCheck
     from tinytf.worked.verify import ExampleScores as ExampleScores
     from tinytf.worked.verify import Verification as Verification
 
@@ -140,6 +141,7 @@ _LAZY = {
     "ModuleDifferences": "tinytf.through.comparing",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
+    "PaperCheck": "tinytf.worked.paper",
     "PairSet": "tinytf.pairs.pair",
     "Parameters": "tinytf.look.parameters",
     "PatchSweep": "tinytf.cause.interventions.patching",

@@ -50,7 +50,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Learn": {
         "learn": "Learn the pipeline in 24 lessons on your model and text.",
-        "verify": "Recompute worked examples, and check every claimed number.",
+        "verify": "Recompute worked examples and papers, claim by claim.",
         "check": "Find the first wrong step in your own module, and the mistake.",
     },
     "Generate": {
