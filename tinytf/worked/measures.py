@@ -337,7 +337,7 @@ MEASURES: Mapping[str, Measure] = {
         _layers_between, {"first": str, "second": str},
     ),
     "copy gain": Measure("loss in the first copy of random tokens, minus that in the second, in nats", _copy_gain),
-    "copying": Measure("Σλ / Σ|λ| of the eigenvalues of W_U·W_O·W_V·W_E, the mean over the heads", _copying, {}, _HEADS),
+    "copying": Measure("mean over heads of Σλ / Σ|λ|, the eigenvalues of W_U·W_O·W_V·W_E", _copying, {}, _HEADS),
     "ablation effect": Measure(
         "share of the logit difference that is lost without these heads", _ablation, {}, {**_HEADS, "how": str}, True
     ),
