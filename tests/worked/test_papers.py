@@ -146,9 +146,9 @@ def test_copying_is_read_off_the_eigenvalues_of_the_whole_matrix(kind: str) -> N
     trace = small.trace("3 14 15")
     for head in ("L0H0", "L1H3"):
         value, output = (trace[f"{head}.{name}"].double() for name in ("W_V", "W_O"))
-        through = (
-            small.transformer.embed.tokens.weight.double() @ value @ output @ small.transformer.unembedding.double().T
-        )
+        gains = [trace[f"{norm}.gain"].double() for norm in (f"{head[:2]}.norm1", "final.norm")]
+        embedded = small.transformer.embed.tokens.weight.double() * gains[0]
+        through = embedded @ value @ (output * gains[1]) @ small.transformer.unembedding.double().T
         eigenvalues = np.linalg.eigvals(through.detach().numpy())  # (V, V), of which D are not 0
         expected = eigenvalues.real.sum() / np.abs(eigenvalues).sum()
         assert measured("copying", Bench(small, None, ()), heads=[head]) == pytest.approx(expected, abs=1e-6)
@@ -187,6 +187,16 @@ def test_a_paper_of_ones_own_with_pairs_of_ones_own(tmp_path: Path, capsys: pyte
     assert "✗ It is right sometimes\n  1, expected at most 0.1" in shown
     assert run(["verify", path, "--full", "--width", "60"]) == 1
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
+def test_the_paper_of_the_docs_holds_and_their_table_has_every_measure(model: tinytf.Model, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text("utf-8")
+    (text,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    check = recompute(find_paper(write(tmp_path / "note.toml", text)), model)
+    assert [claim.state for claim in check.claims] == [HELD, HELD, NOT_MEASURED]
+    (table,) = re.findall(r"^\| measure \|.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    rows = [row.split("|")[1] for row in table.splitlines()[2:] if row]
+    assert sorted(name for row in rows for name in re.findall("`(.*?)`", row)) == sorted(MEASURES)
 
 
 @pytest.mark.parametrize(

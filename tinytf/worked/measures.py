@@ -196,21 +196,31 @@ def _copy_gain(bench: Bench, settings: Settings) -> Estimate:
 
 @torch.no_grad()
 def _copying(bench: Bench, settings: Settings) -> Estimate:
-    """Elhage et al. 2021: Σλ / Σ|λ| of the eigenvalues of W_U·W_O·W_V·W_E; norms are left out.
+    """Elhage et al. 2021: Σλ / Σ|λ| of the eigenvalues of W_U·W_O·W_V·W_E, with the gains of the norms between.
 
-    The nonzero ones are those of the small matrix W_O·W_U·W_E·W_V, (D, D).
+    The nonzero ones are those of the small matrix W_O·W_U·W_E·W_V, (D, D). The norms' scales are left out.
     """
     model = bench.model.transformer
     embedding, unembedding = model.embed.tokens.weight.double(), model.unembedding.double()  # (V, C) each
     if embedding.shape != unembedding.shape:
         raise UsageError("the embeddings of this model are narrower than its stream")
-    middle = unembedding.T @ embedding  # (C, C)
+    middle = _gain(bench.model, "final.norm")[:, None] * (unembedding.T @ embedding)  # (C, C)
     scores = []
     for layer, head in bench.some_heads(settings):
         value, output = (_matrix(bench.model, f"L{layer}H{head}.{name}") for name in ("W_V", "W_O"))  # (C, D), (D, C)
-        eigenvalues = torch.linalg.eigvals(output @ middle @ value)
+        normed = table_of(bench.model.config).at("v", layer).inputs[0]  # in a post-norm model the stream itself
+        gain, written = (_gain(bench.model, f"L{layer}.{norm}") for norm in (normed, "attn_norm"))
+        eigenvalues = torch.linalg.eigvals((output * written) @ (middle * gain) @ value)
         scores.append(float(eigenvalues.real.sum() / eigenvalues.abs().sum()))
     return mean_of(scores)
+
+
+def _gain(model: Model, norm: str) -> Tensor:
+    """The gain of a norm; ones where the model has none there."""
+    try:
+        return _matrix(model, f"{norm}.gain")
+    except UsageError:
+        return torch.ones(model.config.d_model, dtype=torch.float64)
 
 
 def _matrix(model: Model, address: str) -> Tensor:

@@ -35,7 +35,7 @@ def pairs(options: Options, fold: FoldOptions, model_options: ModelOptions, outp
         output.draw(tasks())
         return
     model = model_options.open()
-    with progress_line(output.stderr, "pairs scored:") as on_progress:
+    with progress_line(output.stderr, "texts scored:") as on_progress:
         made = model.pairs(
             options.task, options.count, seed=model_options.seed, score=options.score, progress=on_progress
         )

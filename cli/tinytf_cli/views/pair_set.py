@@ -57,7 +57,7 @@ def pair_set(report: PairSet, terminal: Terminal, display: PairSetDisplay) -> It
 def _table(report: PairSet, pairs: Sequence[Pair], terminal: Terminal) -> Table:
     """Two rows a pair, its clean and its corrupt text, each with its answer."""
     room = max(_LEAST, terminal.width - _BESIDE) if terminal.cuts else sys.maxsize
-    texts = [_cut(printable(text, spaces=False), room) for pair in pairs for text in (pair.clean, pair.corrupt)]
+    texts = [text for pair in pairs for text in _cut(pair, room)]
     answers = [
         Span(printable(word, spaces=False), role)
         for pair in pairs
@@ -65,7 +65,7 @@ def _table(report: PairSet, pairs: Sequence[Pair], terminal: Terminal) -> Table:
     ]
     columns = [
         Column("#", [cell for pair in pairs for cell in (str(pair.number), "")], "right"),
-        Column("clean, then corrupt", texts),
+        Column("clean, then corrupt", texts, said="text"),
         Column("answer", answers),
     ]
     if report.scores is not None:
@@ -79,6 +79,14 @@ def _table(report: PairSet, pairs: Sequence[Pair], terminal: Terminal) -> Table:
     return Table(columns)
 
 
-def _cut(text: str, room: int) -> str:
-    """A text without its middle where it is longer than the room: pairs differ at the ends."""
-    return text if len(text) <= room else f"{text[: room - room // 3 - 1]}…{text[-(room // 3) :]}"
+def _cut(pair: Pair, room: int) -> list[str]:
+    """Both texts; where they are longer than the room, the part around their first difference."""
+    texts = [printable(text, spaces=False) for text in (pair.clean, pair.corrupt)]
+    differs = next((index for index, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
+    cut = []
+    for text in texts:
+        start = max(0, min(differs - room // 2, len(text) - room))
+        part = text[start : start + room]
+        part = f"…{part[1:]}" if start else part
+        cut.append(f"{part[:-1]}…" if start + room < len(text) else part)
+    return cut

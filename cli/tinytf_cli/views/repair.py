@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tinytf.cause.repair import Repair
 from tinytf.sentences import first_of
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import SITES, check_line, replacement, where_predicted
 from tinytf_cli.views.banner import banner
@@ -42,7 +43,8 @@ def repair(report: Repair, terminal: Terminal, display: RepairDisplay) -> Iterat
     strongest = report.strongest(display.top)
     if strongest:
         count = len(report.strongest())
-        yield Heading(f"{len(strongest)} of {count} later parts", "those that change most, with the scales of before")
+        first = f"the {len(strongest)} that change most, " if len(strongest) < count else ""
+        yield Heading(plural(count, "later part"), f"{first}with the norms' scales of before")
         changes = [part.change for part in strongest]
         form = one_form([number for part in strongest for number in (part.before, part.after)], sign=True)
         yield Table(
