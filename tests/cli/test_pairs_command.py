@@ -25,7 +25,7 @@ def test_the_json_is_the_report_and_the_table_is_read_again(tinytf: Tinytf, tmp_
 
 def test_a_screen_has_the_first_pairs_and_says_what_was_left_out(tinytf: Tinytf) -> None:
     for width in ("60", "80", "120"):
-        ran = tinytf("pairs", "docstring", "--width", width, "--score", screen=True)
+        ran = tinytf("pairs", "docstring", "-n", "12", "--width", width, "--score", screen=True)
         lines = without_colour(ran.out).splitlines()
         assert max(map(len, lines)) <= int(width)
         assert len(lines) <= 45

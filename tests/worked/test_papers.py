@@ -3,18 +3,21 @@
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from architectures import asked, config_of, lively
 from transformers import GPT2Config, GPT2LMHeadModel
+from year_tokens import two_digits
 
 import tinytf
 from tinytf.cause.interventions import Intervention, hook_points, intervening
 from tinytf.errors import UsageError
-from tinytf.pairs.scored import leads, score_pairs
+from tinytf.pairs.scored import each_lead, score_pairs
 from tinytf.report import Verified
 from tinytf.steps.table import table_of
 from tinytf.worked.measures import MEASURES, Bench, Reaction, _mapped
@@ -87,7 +90,8 @@ def test_what_is_said_of_induction_heads_holds_on_the_built_in_model(name: str, 
 
 
 def test_what_is_said_of_gpt2_fails_on_a_random_model_of_its_shape(like_gpt2: tinytf.Model) -> None:
-    check = recompute(find_paper("paper:ioi"), like_gpt2)
+    paper = find_paper("paper:ioi")
+    check = recompute(replace(paper, pairs={**paper.pairs, "n": 40}), like_gpt2)
     held = [claim.claim.measure for claim in check.claims if claim.state != FAILED]
     assert held in ([], ["ablation effect"])  # heads that do nothing are not missed
     assert not check.holds
@@ -136,8 +140,8 @@ def test_a_mean_is_by_position_over_texts_with_other_names(like_gpt2: tinytf.Mod
     }
     (point,) = hook_points(head, table_of(like_gpt2.config))
     with intervening(like_gpt2.transformer, [Intervention(point, mean)]):
-        expected = leads(like_gpt2, [group[0].clean], group[:1])
-    assert leads_by_name[group[0].pair.number] == pytest.approx(expected[0], abs=1e-5)
+        (expected,) = each_lead(like_gpt2, [group[0].clean], group[:1])
+    assert leads_by_name[group[0].pair.number] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped"])
@@ -214,6 +218,7 @@ def test_the_paper_of_the_docs_holds_and_their_table_has_every_measure(model: ti
         ("n = 20", "n = 100000", "there are 1 to 2,000 pairs"),
         ("n = 20", 'file = "a.jsonl"', "the pairs are a task or a file"),
         ("[[claim]]", "[claim]", "is a table, but must be a list"),
+        ("pair accuracy", 'heads of a kind"\nkind = "inductive', "field 'kind' of claim 1: there is no kind of head"),
     ],
 )
 def test_a_claim_that_cannot_be_read_is_refused_by_its_line(
@@ -224,6 +229,29 @@ def test_a_claim_that_cannot_be_read_is_refused_by_its_line(
     error = capsys.readouterr().err.splitlines()[0]
     assert re.match(rf"tinytf: error: {re.escape(path)}, line \d+", error)
     assert message in error
+
+
+def test_a_table_of_pairs_that_is_refused_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "own.toml", CLAIM.replace('task = "agreement"\nn = 20', 'file = "own.jsonl"'))
+    assert run(["verify", path]) == 2
+    assert capsys.readouterr().err.startswith(f"tinytf: error: cannot read {tmp_path / 'own.jsonl'}")
+    write(tmp_path / "own.jsonl", '\n{"clean": "The cat", "corrupt": "The cats"}\n')
+    assert run(["verify", path]) == 2
+    assert "line 2 of" in capsys.readouterr().err
+
+
+def test_later_years_are_weighed_as_hanna_weighs_them(tmp_path: Path) -> None:
+    two_digits(tmp_path / "tokenizer.json")
+    small = tinytf.load("preset:gpt2-tiny", tokenizer=str(tmp_path / "tokenizer.json"))
+    of = bench(small, "greater-than", 8)
+    differences = []
+    for pair in of.pairs:
+        start = int(re.search(r"year \d\d(\d\d) to", pair.pair.clean)[1])
+        shares = small.trace(pair.pair.clean).logits_at(len(pair.clean.ids) - 1).double().softmax(-1)
+        plain = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        years = [float(shares[plain.token_to_id(f"{year:02}")]) for year in range(100)]
+        differences.append(sum(share if year > start else -share for year, share in enumerate(years)))
+    assert measured("probability difference", of) == pytest.approx(np.mean(differences), abs=1e-6)
 
 
 def test_a_number_without_a_tolerance_is_as_exact_as_it_is_printed(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class PairSet(Report):
 
     Of generated ones, ``about`` is the model whose tokenizer they fit, ``asked`` how many were asked for, ``left_out``
     what does not fit, and ``reverses`` whether ``versus`` is right after the corrupt text. ``scores`` are the model's
-    answers, None if it was not asked.
+    answers, None if it was not asked; ``stopped`` says that an interrupt left out the other pairs.
     """
 
     KIND = "pair_set"
@@ -124,6 +124,11 @@ class PairSet(Report):
     left_out: tuple[LeftOut, ...] = ()
     reverses: bool = True
     scores: PairScores | None = None
+    stopped: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -223,7 +228,11 @@ class PairSet(Report):
         pairs = [pair.to_dict() for pair in self.pairs]
         for pair, (clean, corrupt) in zip(pairs, differences, strict=bool(scores)):
             pair["scores"] = {"clean": clean, "corrupt": corrupt}
-        return {**self.members("name", "seed", "asked", "left_out", "reverses"), "scores": scores, "pairs": pairs}
+        return {
+            **self.members("name", "seed", "asked", "interrupted", "left_out", "reverses"),
+            "scores": scores,
+            "pairs": pairs,
+        }
 
     def sheet(self, *, long: bool = False) -> Sheet | None:
         """A row for each pair, with the columns of a table that ``read`` takes."""

@@ -19,7 +19,7 @@ from tinytf.text.tokenizer import Token, Tokenizer
 from tinytf.text_model import TextModel
 
 PAIRS = 200
-_DRAWS = 50  # candidates a pair that is asked for, before the search ends
+_FRUITLESS = 2000  # draws in a row without a new pair, after which there are no more
 _REPEATED = 12  # random tokens that an induction text repeats
 _VOCABULARY = 4000  # tokens of the vocabulary that induction texts are drawn from
 _FEWEST_WORDS = 50  # of the vocabulary, so that induction texts are made of words alone
@@ -289,7 +289,8 @@ def pairs(
     Both texts of a pair have as many tokens, and each answer is one token after its text. Words that are several tokens
     are left out, and fewer pairs are made where no more are found; ``left_out`` counts both.
 
-    Raises UsageError for an unknown task, and for one that cannot be made for this model.
+    An interrupt keeps the pairs scored until then. Raises UsageError for an unknown task, and for one that cannot be
+    made for this model.
     """
     chosen = TASKS.get(task)
     if chosen is None:
@@ -302,19 +303,21 @@ def pairs(
     words, misfits = Words(model, task), Counter[str]()
     made: dict[tuple[str, ...], Row] = {}
     candidates = chosen.rows(words, random.Random(seed))
-    for _ in range(_DRAWS * n):
-        if len(made) == n:
-            break
+    seen: set[tuple[str, ...]] = set()
+    fruitless = 0
+    while len(made) < n and fruitless < _FRUITLESS:
         row = next(candidates)
         if row and not model.config.causal:
             row |= {text: f"{row[text]} {_mask(model)}." for text in ("clean", "corrupt")}
         key = tuple(row.values())
-        if key in made:
+        fruitless += 1
+        if row and key in seen:
             continue
+        seen.add(key)
         if reason := _misfit(words, row):
             misfits[reason] += 1
         else:
-            made[key] = row
+            made[key], fruitless = row, 0
     if not made:
         ((reason, _),) = misfits.most_common(1)
         raise UsageError(
@@ -326,7 +329,11 @@ def pairs(
         left_out.insert(0, LeftOut(len(split), "word", "of several tokens", split))
     result = PairSet.of(made.values(), task)
     result = replace(result, seed=seed, asked=n, left_out=tuple(left_out), reverses=chosen.reverses, about=About(model))
-    return replace(result, scores=score_pairs(model, result.encoded(model), progress)) if score else result
+    if not score:
+        return result
+    scores = score_pairs(model, result.encoded(model), progress, partly=True)
+    count = len(scores.clean)
+    return replace(result, pairs=result.pairs[:count], scores=scores, stopped=count < len(result.pairs))
 
 
 def _mask(model: TextModel) -> str:

@@ -19,10 +19,9 @@ from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, mean_of
 from tinytf.look.attribution import logit_parts
 from tinytf.look.census import Census
-from tinytf.look.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import EncodedPair, PairScores, PairSet, find_answer
-from tinytf.pairs.scored import leads, score_pairs
+from tinytf.pairs.scored import each_lead, score_pairs
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.address import parse_address
@@ -69,8 +68,6 @@ class Bench:
         if addresses := settings.get("heads") or settings.get("head"):
             return [self._head(address) for address in ([addresses] if isinstance(addresses, str) else addresses)]
         kind, labels = settings["kind"], self.census.labels
-        if kind not in (known := [label.name for label in LABELS]):
-            raise UsageError(f"there is no kind of head {kind!r}", did_you_mean(kind, known))
         return [
             (layer, head) for layer, row in enumerate(labels) for head, named in enumerate(row) if named.name == kind
         ]
@@ -111,7 +108,7 @@ class Bench:
 
     def _leads(self, pairs: Sequence[EncodedPair], values: Mapping[HookPoint, Tensor]) -> list[float]:
         with intervening(self.model.transformer, [Intervention(point, value) for point, value in values.items()]):
-            return leads(self.model, [pair.clean for pair in pairs], pairs)
+            return list(each_lead(self.model, [pair.clean for pair in pairs], pairs))
 
     def _means(self, pairs: Sequence[EncodedPair], points: Sequence[HookPoint]) -> dict[HookPoint, Tensor]:
         """The mean (T, D) of each point over the pairs' texts with other names."""

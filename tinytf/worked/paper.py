@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from tinytf.api import Model
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate
+from tinytf.look.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import PairSet
 from tinytf.pairs.tasks import PAIRS
@@ -181,9 +182,11 @@ def recompute(paper: Paper, model: Model, progress: Progress = ignore_progress) 
     """Measure every claim of a paper on a model.
 
     A claim whose measure raises an error of tinytf, such as for a head that the model lacks, is not measured, with that
-    reason; nor are those that an interrupt leaves.
+    reason; nor are those that an interrupt leaves. Raises UsageError for a file of pairs that does not fit the model.
     """
     bench = Bench(model, paper.make_pairs, paper.reactions)
+    if paper.pairs is not None and "file" in paper.pairs:
+        bench.pairs  # noqa: B018 - refuse a file now, not claim by claim
     claims: list[CheckedClaim] = []
     stopped = False
     for claim in paper.claims:
@@ -285,6 +288,9 @@ class _Reader:
             raise fault(f"{name} needs {lacking[0]!r}", field="measure")
         if not all(isinstance(head, str) for head in data.get("heads", ())):
             raise fault("must be a list of heads, such as L9H9", field="heads")
+        for field in {"kind", "first", "second"} & {*data}:
+            if data[field] not in (kinds := [label.name for label in LABELS]):
+                raise fault(f"there is no kind of head {data[field]!r}", did_you_mean(data[field], kinds), field=field)
         if data.get("how", "mean") not in ("mean", "zero"):
             raise fault("heads are replaced by their mean or by zero", field="how")
         numbers = {field: float(data[field]) for field in ("value", "tolerance", "least", "most") if field in data}
