@@ -37,6 +37,7 @@ rollout "The cat sat on the mat."
 state "The cat sat on the mat." -m preset:qwen3.5-tiny
 ablate "The cat sat on the" --sweep heads
 ablate "The cat sat" --without scaling
+ablate "The cat sat on the" --at L1H2 --repair
 patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat lost the" --sweep residual
 patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat lost the" --sweep heads
 diff "The cat sat" "The dog sat"
@@ -44,9 +45,11 @@ diff "The cat sat" --set √d=1
 same "The cat sat on the mat."
 recorder
 blame "The cat sat on the mat" --budget 1.5MB
+pairs agreement --score
 learn softmax
 verify
 verify cat-sleeps
+verify paper:induction
 check samples/my_gpt.py:GPT --like gpt2-tiny
 generate "The cat sat" --max-tokens 20
 generate "The cat sat on" --watch --top-k 5 --top-p 0.9 --temperature 0.8 --max-tokens 3

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.path_patching import PathPatched as PathPatched
     from tinytf.cause.interventions.path_patching import PathSweep as PathSweep
     from tinytf.cause.over_pairs.report import OverPairs as OverPairs
+    from tinytf.cause.repair import Repair as Repair
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
     from tinytf.look.tokens import Tokenized as Tokenized
     from tinytf.look.traced import Traced as Traced
     from tinytf.look.values import AddressValues as AddressValues
+    from tinytf.pairs.pair import PairSet as PairSet
+    from tinytf.pairs.tasks import TaskList as TaskList
     from tinytf.recorders import Recorder as Recorder
     from tinytf.recorders import Recorders as Recorders
     from tinytf.report import Report as Report
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
     from tinytf.training.folder.run_report import RunsReport as RunsReport
     from tinytf.training.plan import TrainingPlan as TrainingPlan
     from tinytf.training.report import Training as Training
+    from tinytf.worked.paper import PaperCheck as PaperCheck
     from tinytf.worked.verify import ExampleScores as ExampleScores
     from tinytf.worked.verify import Verification as Verification
 
@@ -145,6 +149,8 @@ _LAZY = {
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
     "OverPairs": "tinytf.cause.over_pairs.report",
+    "PaperCheck": "tinytf.worked.paper",
+    "PairSet": "tinytf.pairs.pair",
     "Parameters": "tinytf.look.parameters",
     "EstimatedPairs": "tinytf.cause.interventions.attribution_over_pairs",
     "EstimatedSweep": "tinytf.cause.interventions.attribution_patching",
@@ -154,6 +160,7 @@ _LAZY = {
     "Patched": "tinytf.cause.interventions.patching",
     "Positions": "tinytf.look.positions",
     "RangeTest": "tinytf.training.find_lr",
+    "Repair": "tinytf.cause.repair",
     "Report": "tinytf.report",
     "Ranked": "tinytf.look.ranked",
     "Recorder": "tinytf.recorders",
@@ -167,6 +174,7 @@ _LAZY = {
     "Splits": "tinytf.compare.splits",
     "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
+    "TaskList": "tinytf.pairs.tasks",
     "Taught": "tinytf.lessons.teach",
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",

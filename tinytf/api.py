@@ -40,6 +40,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
         patch_over,
         score_over,
     )
+    from tinytf.cause.repair import repair
     from tinytf.cause.restoring import restoring
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff
@@ -68,6 +69,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.state import state
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
+    from tinytf.pairs.tasks import pairs
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Model(TextModel):
     code = code
     activations = activations
     positions = positions
+    pairs = pairs
 
     grad = grad
     backward = backward
@@ -112,6 +115,7 @@ class Model(TextModel):
     budget = budget
     circuit = circuit
     importance = importance
+    repair = repair
     restoring = restoring
     step_errors = step_errors
     diff = diff

@@ -306,6 +306,10 @@ class Report(ShortRepr):
             raise UsageError(f"a report of kind {self.KIND} has no table", "to_dict() is its data")
         return table
 
+    def as_table(self, extension: str) -> str | None:
+        """The text of a file with this extension, for a report that another command reads; None for no such file."""
+        return None
+
     def show(self) -> None:
         """Print the report as its command prints it. Raises UsageError for a report without a view."""
         import_module(DRAWN_BY).show(self)

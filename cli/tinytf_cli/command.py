@@ -47,10 +47,11 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "same": "Show whether padding, batch or cache changes the numbers.",
         "recorder": "Print a file that records the steps of another program.",
         "blame": "Show which tensors of another model change its predictions.",
+        "pairs": "Make pairs of prompts for a task, clean and corrupt.",
     },
     "Learn": {
         "learn": "Learn the pipeline in 24 lessons on your model and text.",
-        "verify": "Recompute worked examples, and check every claimed number.",
+        "verify": "Recompute worked examples and papers, claim by claim.",
         "check": "Find the first wrong step in your own module, and the mistake.",
     },
     "Generate": {

@@ -32,6 +32,8 @@ FORMATS = ("text", "json", "ndjson", "csv", "markdown")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".md", ".html", ".svg", ".safetensors")
 FILM = ".cast"
 """The extension of an asciicast, for a report that has frames."""
+TABLES = (".jsonl", ".tsv")
+"""The extensions of tables of pairs, which PairSet.read takes."""
 
 
 class ReaderGone(Exception):
@@ -166,8 +168,15 @@ class Output:
     def _to_file(self, shown: Shown, path: Path) -> None:
         require_writable(path)
         extension = path.suffix.lower()
-        if extension == ".safetensors":
-            data: Iterable[bytes | memoryview] = tensor_file(shown.report, path.name)
+        table = shown.report.as_table(extension)
+        if table is not None:
+            data: Iterable[bytes | memoryview] = [table.encode("utf-8")]
+        elif extension in TABLES:
+            raise UsageError(
+                f"a {extension} file is a table of pairs, and this result has none", "write to a .json file"
+            )
+        elif extension == ".safetensors":
+            data = tensor_file(shown.report, path.name)
         elif extension in (".html", ".svg", FILM):
             data = iter([_picture(shown, extension, self.terminal).encode("utf-8")])
         else:
@@ -260,7 +269,7 @@ DECLARED_BY[Output] = OutputOptions
 
 def require_writable(path: Path) -> None:
     """Raise UsageError for an extension that names no format, and for a path that ``require_place`` refuses."""
-    if path.suffix.lower() not in (*EXTENSIONS, FILM):
+    if path.suffix.lower() not in (*EXTENSIONS, FILM, *TABLES):
         raise UsageError(f"{path.name!r} has no extension that names a format", f"known: {' '.join(EXTENSIONS)}")
     require_place(path)
 

@@ -33,6 +33,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "models": (("models",),),
     "neighbours": (("neighbours", "cat", *OPEN),),
     "neurons": (("neurons", TEXT, *OPEN),),
+    "pairs": (("pairs", "agreement", "-n", "2", "-m", "tiny", "--device", "cpu"), ("pairs",)),
     "patch": (("patch", TEXT, "The dog sat", *OPEN, "--at", "L0H0"),),
     "replay": (("replay", "run"),),
     "rollout": (("rollout", TEXT, *OPEN),),

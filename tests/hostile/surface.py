@@ -36,6 +36,7 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     "same": _TRACED,
     "recorder": ("torch",),
     "blame": ("the cat", *MODEL, "--versus", "model"),
+    "pairs": ("agreement", "-n", "2", "-m", "tiny"),
     "learn": ("3", *MODEL),
     "verify": ("example.toml",),
     "check": ("missing.py:Model", *MODEL),

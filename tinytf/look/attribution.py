@@ -154,11 +154,12 @@ class _Parts:
     """Vectors, (N, C) in float64, that add up to the residual stream of a trace at one position.
 
     Where there are several streams they add up to all, (N, n·C), and ``passed`` keeps them as they were at the steps
-    of the present layer: a later step reads some of these again.
+    of the present layer: a later step reads some of these again. Scales and gates are frozen as they are in the trace
+    ``frozen``, by default this one.
     """
 
-    def __init__(self, trace: Trace, position: int) -> None:
-        self.trace, self.position = trace, position
+    def __init__(self, trace: Trace, position: int, frozen: Trace | None = None) -> None:
+        self.trace, self.position, self.frozen = trace, position, frozen or trace
         self.passed: dict[StepKey, Tensor] = {}
         self.names: list[tuple[str, str, int | None, int | None]] = []
         self.rows: list[Tensor] = []
@@ -196,14 +197,14 @@ class _Parts:
 
     def enter(self, step: Step, layer: int | None, number: int) -> None:
         """Send every part through one input of a sum of streams, whose weights are frozen."""
-        site = Site(self.trace, step, layer)
+        site = Site(self.frozen, step, layer)
         self.rows = [_streams_mixed(site, self.position, number, torch.cat(self.rows))]
 
     def send_through(self, step: Step | None, layer: int | None = None) -> None:
         """Send every part through a step that is linear, or is linear once its scale or gate here is frozen."""
         if step is None or isinstance(step.operation, Same) or not self.rows:
             return
-        site, rows = Site(self.trace, step, layer), torch.cat(self.rows)
+        site, rows = Site(self.frozen, step, layer), torch.cat(self.rows)
         before, after = (_f64(tensor[self.position]) for tensor in (site.input(), site.value))
         if isinstance(step.operation, Norm):  # its scale, computed from the whole input, is frozen
             weight, centred = _f64(gain_of(site.module)), isinstance(site.module, nn.LayerNorm)
@@ -279,20 +280,32 @@ def attribute(
     chosen = int(logits.argmax()) if requested is None else requested
     if chosen == versus_id:
         raise UsageError("a token compared with itself has no lead", "name another token with --versus")
-    parts = _Parts(trace, at)
-    _add_embeddings(parts)
-    for layer in range(trace.config.n_layers):
-        _send_through_block(parts, layer, _attention_or_feed_forward)
-    _after_blocks(parts)
-    values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, chosen, versus_id)  # (N, C) · (C,) -> (N,)
-    terms = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
-    bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
-    if bias is not None:
-        terms.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, versus_id))))
+    terms = logit_parts(trace, at, chosen, versus_id)
     logit = float(logits[chosen]) - (0.0 if versus_id is None else float(logits[versus_id]))
     subject = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
     about, limit = About(model, trace.encoding), _allowed(trace, terms)
     return Attribution(at, chosen, versus_id, tuple(terms), logit, limit, _frozen(trace), subject, about=about)
+
+
+@torch.no_grad()
+def logit_parts(
+    trace: Trace, position: int, token: int, versus: int | None = None, frozen: Trace | None = None
+) -> list[Part]:
+    """The parts of the logit of ``token`` at ``position``, minus that of ``versus``, in the order they are added.
+
+    Scales of norms and gates are those of ``frozen``, another trace of as many tokens; by default the trace's own.
+    """
+    parts = _Parts(trace, position, frozen)
+    _add_embeddings(parts)
+    for layer in range(trace.config.n_layers):
+        _send_through_block(parts, layer, _attention_or_feed_forward)
+    _after_blocks(parts)
+    values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, token, versus)  # (N, C) · (C,) -> (N,)
+    terms = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
+    bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
+    if bias is not None:
+        terms.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, token, versus))))
+    return terms
 
 
 def head_contributions(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:
@@ -395,8 +408,8 @@ def _attention_or_feed_forward(stream: _Parts, step: Step, layer: int) -> _Parts
     trace, position = stream.trace, stream.position
     step = trace.steps.at(step.name, layer)
     if not step.module:
-        return _experts_parts(trace, position, step, layer)
-    parts, site = _Parts(trace, position), Site(trace, step, layer)
+        return _experts_parts(stream, step, layer)
+    parts, site = _Parts(trace, position, stream.frozen), Site(trace, step, layer)
     weight, of_heads, exchanged = _f64(site.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
     if of_heads:
         side_by_side = _f64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
@@ -412,9 +425,10 @@ def _attention_or_feed_forward(stream: _Parts, step: Step, layer: int) -> _Parts
     return parts
 
 
-def _experts_parts(trace: Trace, position: int, step: Step, layer: int) -> _Parts:
+def _experts_parts(stream: _Parts, step: Step, layer: int) -> _Parts:
     """The parts of each expert to which the token is routed, and of the shared expert."""
-    parts = _Parts(trace, position)
+    trace, position = stream.trace, stream.position
+    parts = _Parts(trace, position, stream.frozen)
     if trace.is_exchanged(step.name, layer):
         parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
         return parts

@@ -1,21 +1,36 @@
 """A pair of prompts, clean and corrupt, with the answer of each; and a set of them, read from a table."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tinytf.errors import UsageError
+from tinytf.estimate import Estimate, mean_of
 from tinytf.files import reading
-from tinytf.report import Data
-from tinytf.text.rows import TABLES
+from tinytf.report import Data, Report
+from tinytf.sentences import first_of, percent
+from tinytf.tables import Sheet, of_records
+from tinytf.text.rows import NUMBERED_TABLES
 from tinytf.text.stream import ByteSource
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 
 REQUIRED = ("clean", "corrupt", "answer", "versus")
 """The columns of a table of pairs; any others are kept, to choose rows by."""
-_EXAMPLE = '{"clean": "The dogs", "corrupt": "The dog", "answer": " are", "versus": " is"}'
+_EXAMPLE = '{"clean": "The dogs", "corrupt": "The dog", "answer": "are", "versus": "is"}'
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_KINDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,10 @@ class Pair(Data):
     number: int = 0
     labels: Mapping[str, Any] = field(default_factory=dict)
 
+    def row(self) -> dict[str, Any]:
+        """The row of a table that it is read from."""
+        return {**{column: getattr(self, column) for column in REQUIRED}, **self.labels}
+
 
 @dataclass(frozen=True)
 class EncodedPair:
@@ -45,11 +64,71 @@ class EncodedPair:
 
 
 @dataclass(frozen=True)
-class PairSet:
-    """Pairs of one task, and the name that reports give them."""
+class LeftOut(Data):
+    """How many words or pairs (``noun``) a generator left out, ``why``, and the first of them."""
+
+    count: int
+    noun: str
+    why: str
+    examples: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        named = f": {first_of(self.examples, 4)}" if self.examples else ""
+        return f"{self.count:,} {self.noun}{'s' * (self.count != 1)} {self.why}{named}"
+
+
+@dataclass(frozen=True)
+class PairScores(Data):
+    """logit(answer) − logit(versus) of each pair, after its ``clean`` and its ``corrupt`` text.
+
+    A pair is right if that is above 0 after the clean text, and reversed if it is below 0 after the corrupt one.
+    """
+
+    ALSO: ClassVar = ("right", "reversed", "difference")
+
+    clean: tuple[float, ...]
+    corrupt: tuple[float, ...]
+
+    @property
+    def right(self) -> float:
+        """The share of pairs whose answer leads after the clean text."""
+        return sum(difference > 0 for difference in self.clean) / len(self.clean)
+
+    @property
+    def reversed(self) -> float:
+        """The share of pairs whose ``versus`` leads after the corrupt text."""
+        return sum(difference < 0 for difference in self.corrupt) / len(self.corrupt)
+
+    @property
+    def difference(self) -> Estimate:
+        """The mean difference after the clean texts, in nats."""
+        return mean_of(self.clean)
+
+
+@dataclass(frozen=True)
+class PairSet(Report):
+    """Pairs of one task, and the name that reports give them.
+
+    Of generated ones, ``about`` is the model whose tokenizer they fit, ``asked`` how many were asked for, ``left_out``
+    what does not fit, and ``reverses`` whether ``versus`` is right after the corrupt text. ``scores`` are the model's
+    answers, None if it was not asked; ``stopped`` says that an interrupt left out the other pairs.
+    """
+
+    KIND = "pair_set"
+    EVENTS: ClassVar = {"pairs": "pair"}
 
     name: str
     pairs: tuple[Pair, ...]
+    seed: int | None = None
+    asked: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+    reverses: bool = True
+    scores: PairScores | None = None
+    stopped: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -57,16 +136,25 @@ class PairSet:
 
         Raises UsageError, with the line, for a row that lacks a column or holds no text there.
         """
-        source = ByteSource.of(reading(Path(path)))
-        read_rows = TABLES.get(Path(source.name).suffix.lower())
+        try:
+            source = ByteSource.of(reading(Path(path)))
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}", "tinytf pairs TASK -o FILE makes one") from None
+        read_rows = NUMBERED_TABLES.get(Path(source.name).suffix.lower())
         if read_rows is None:
-            raise UsageError(f"{source.name} is not a table of pairs", f"it ends in one of {', '.join(TABLES)}")
-        return cls.of(read_rows(source), source.name)
+            raise UsageError(
+                f"{source.name} is not a table of pairs", f"it ends in one of {', '.join(NUMBERED_TABLES)}"
+            )
+        return cls._of_numbered(read_rows(source), source.name)
 
     @classmethod
-    def of(cls, rows: Any, name: str = "pairs") -> Self:
+    def of(cls, rows: Iterable[Mapping[str, Any]], name: str = "pairs") -> Self:
         """The pairs of ``rows``, mappings with the columns REQUIRED. Raises UsageError like ``read``."""
-        pairs = tuple(_pair(row, number, name) for number, row in enumerate(rows, 1))
+        return cls._of_numbered(enumerate(rows, 1), name)
+
+    @classmethod
+    def _of_numbered(cls, rows: Iterable[tuple[int, Mapping[str, Any]]], name: str) -> Self:
+        pairs = tuple(_pair(row, number, name) for number, row in rows)
         if not pairs:
             raise UsageError(f"{name} holds no pairs", f"a row is {_EXAMPLE}")
         return cls(name, pairs)
@@ -76,48 +164,132 @@ class PairSet:
 
         Raises UsageError for a column that no pair has, and if none is left.
         """
-        chosen = self.pairs
+        indices = list(range(len(self.pairs)))
+        columns = sorted({name for pair in self.pairs for name in pair.labels})
         for condition in conditions:
             column, separator, value = condition.partition("=")
-            columns = sorted({name for pair in self.pairs for name in pair.labels})
             if not separator or column not in columns:
                 known = f"its columns are {', '.join(columns)}" if columns else "its rows have no further columns"
                 raise UsageError(f"{condition!r} is not a column of {self.name} with a value", known)
-            chosen = tuple(pair for pair in chosen if str(pair.labels.get(column)) == value)
-        if not chosen:
-            raise UsageError(f"no pair of {self.name} has {' and '.join(conditions)}")
-        return replace(self, pairs=chosen)
+            values = {index: _as_word(self.pairs[index].labels.get(column)) for index in indices}
+            chosen = [index for index in indices if values[index] == value]
+            if not chosen:
+                known = first_of(sorted(set(values.values())), 8)
+                raise UsageError(f"no pair of {self.name} has {' and '.join(conditions)}", f"{column} is {known}")
+            indices = chosen
+        scores = self.scores and PairScores(
+            *(tuple(side[index] for index in indices) for side in (self.scores.clean, self.scores.corrupt))
+        )
+        return replace(self, pairs=tuple(self.pairs[index] for index in indices), scores=scores)
 
     def encoded(self, model: TextModel, *, even: bool = True) -> tuple[EncodedPair, ...]:
         """The pairs as tokens of the model; with ``even``, both texts of each have as many tokens.
+
+        An answer is a word as it would continue its text: with a space before it where the vocabulary has such a
+        token, and without one where a digit follows a digit. ``#ID`` names any other token.
 
         Raises UsageError, with the line, for an answer that is not one token, and for uneven or equal texts.
         """
         return tuple(self._encoded(model, pair, even) for pair in self.pairs)
 
     def _encoded(self, model: TextModel, pair: Pair, even: bool) -> EncodedPair:
+        where = f"line {pair.number:,} of {self.name}"
         try:
             clean, corrupt = model.encode(pair.clean), model.encode(pair.corrupt)
-            answer, versus = model.find_outcome(pair.answer, "answer"), model.find_outcome(pair.versus, "versus")
+            answer, versus = (find_answer(model, pair.clean, getattr(pair, name), name) for name in REQUIRED[2:])
         except UsageError as error:
-            raise UsageError(f"line {pair.number:,} of {self.name}: {error.message}", error.hint) from None
+            raise UsageError(f"{where}: {error.message}", error.hint) from None
         if answer == versus:
-            raise UsageError(f"line {pair.number:,} of {self.name}: answer and versus are one token")
+            raise UsageError(f"{where}: answer and versus are one token")
         if even and len(clean.tokens) != len(corrupt.tokens):
             raise UsageError(
-                f"line {pair.number:,} of {self.name}: the texts have {len(clean.tokens):,} and "
-                f"{len(corrupt.tokens):,} tokens, clean and corrupt",
+                f"{where}: the texts have {len(clean.tokens):,} and {len(corrupt.tokens):,} tokens, clean and corrupt",
                 "change words so that both have the same number of tokens",
             )
         if even and clean.ids == corrupt.ids:
-            raise UsageError(f"line {pair.number:,} of {self.name}: both texts have the same tokens")
+            raise UsageError(f"{where}: both texts have the same tokens")
         return EncodedPair(pair, clean, corrupt, answer, versus)
 
+    def in_a_sentence(self) -> str:
+        """How often the model is right; of a set that was not scored, how many pairs fit its tokenizer."""
+        assert self.about is not None
+        name, count = self.about.model.name, len(self.pairs)
+        if self.scores is None:
+            first, counted = self.pairs[0], f"{count:,} pair{'s' * (count != 1)} of {self.name}"
+            return f"{counted} for {name}; the first asks for {first.answer}, not {first.versus}."
+        right = f"{name} is right in {percent(self.scores.right)} of {count:,} pairs of {self.name}"
+        if not self.reverses:
+            return f"{right}."
+        return f"{right}, and answers the other way round after {percent(self.scores.reversed)} of the corrupt texts."
 
-def _pair(row: Any, number: int, name: str) -> Pair:
+    def fields(self) -> dict[str, Any]:
+        scores = None if self.scores is None else self.scores.to_dict()
+        differences = zip(scores.pop("clean"), scores.pop("corrupt"), strict=True) if scores else ()
+        pairs = [pair.to_dict() for pair in self.pairs]
+        for pair, (clean, corrupt) in zip(pairs, differences, strict=bool(scores)):
+            pair["scores"] = {"clean": clean, "corrupt": corrupt}
+        return {
+            **self.members("name", "seed", "asked", "interrupted", "left_out", "reverses"),
+            "scores": scores,
+            "pairs": pairs,
+        }
+
+    def sheet(self, *, long: bool = False) -> Sheet | None:
+        """A row for each pair, with the columns of a table that ``read`` takes."""
+        return of_records([pair.row() for pair in self.pairs])
+
+    def as_table(self, extension: str) -> str | None:
+        """The text of a .jsonl, .csv or .tsv file that ``read`` takes; None for another extension."""
+        if extension == ".jsonl":
+            return "".join(json.dumps(pair.row(), ensure_ascii=False) + "\n" for pair in self.pairs)
+        if extension not in _DELIMITERS:
+            return None
+        rows = [pair.row() for pair in self.pairs]
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        table = io.StringIO()
+        writer = csv.DictWriter(table, columns, delimiter=_DELIMITERS[extension], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return table.getvalue()
+
+
+def find_answer(model: TextModel, text: str, answer: str, option: str = "answer") -> int:
+    """The id of the token ``answer`` as it continues ``text``: see ``PairSet.encoded``.
+
+    Raises UsageError like ``TextModel.find_outcome``.
+    """
+    if not (text[-1:].isdigit() and answer[:1].isdigit()):
+        return model.find_outcome(answer, option)
+    before, whole = ([token.id for token in _tokens(model, words)] for words in (text, text + answer))
+    if whole[:-1] != before:
+        pieces = " │ ".join(token.shown for token in _tokens(model, text + answer)[-3:])
+        raise UsageError(f"{option} {answer!r} is not one token after {text[-12:]!r}: it ends in {pieces}")
+    return whole[-1]
+
+
+def _tokens(model: TextModel, text: str) -> Sequence[Any]:
+    return model.tokenizer.encode(text, special=False).tokens
+
+
+def _as_word(value: Any) -> str:
+    """A label as a condition writes it: JSON's true is ``true``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pair(row: Mapping[str, Any], number: int, name: str) -> Pair:
+    where, hint = f"line {number:,} of {name}", f"a row is {_EXAMPLE}"
+    if None in row:  # of the csv reader
+        raise UsageError(f"{where} has more cells than the table has columns", "put a text with a comma into quotes")
     for column in REQUIRED:
         value = row.get(column)
-        if not isinstance(value, str) or not value:
-            raise UsageError(f"line {number:,} of {name} has no {column}", f"a row is {_EXAMPLE}")
+        if value is None:
+            raise UsageError(f"{where} has no {column}", hint)
+        if not isinstance(value, str):
+            raise UsageError(f"{where}: {column} is {_KINDS.get(type(value), 'no text')}, and must be a text", hint)
+        if not value.strip():
+            raise UsageError(f"{where}: {column} is empty", hint)
     labels = {str(column): value for column, value in row.items() if column not in REQUIRED}
+    for column, value in labels.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{where}: {column} is {value}", "leave it out, or name what it means")
     return Pair(**{column: row[column] for column in REQUIRED}, number=number, labels=labels)

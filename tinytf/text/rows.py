@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,17 +15,21 @@ MESSAGES = "messages"
 """The default name of the field that holds a conversation."""
 _BUFFER, _ROWS = 1 << 16, 256
 Row = Mapping[str, Any]
+Numbered = tuple[int, Row]
+"""A row, and the line of its file on which it ends, from 1; in a Parquet file, its number."""
 
 
 def _lines(source: ByteSource) -> Iterator[str]:
-    rest = ""
+    rest, is_first = "", True
     for text in decoded(source.name, source.read(_BUFFER)):
+        if is_first and text:
+            text, is_first = text.removeprefix("\ufeff"), False  # a byte-order mark, as spreadsheets write
         *complete, rest = (rest + text).split("\n")
         yield from complete
     yield rest
 
 
-def _json_lines(source: ByteSource) -> Iterator[Row]:
+def _json_lines(source: ByteSource) -> Iterator[Numbered]:
     for number, line in enumerate(_lines(source), 1):
         if not line.strip():
             continue
@@ -34,21 +39,22 @@ def _json_lines(source: ByteSource) -> Iterator[Row]:
             row = None
         if not isinstance(row, dict):
             raise UsageError(f"line {number:,} of {source.name} is not a JSON object", "each line has to be one object")
-        yield row
+        yield number, row
 
 
-def _delimited(separator: str) -> Callable[[ByteSource], Iterator[Row]]:
-    def rows(source: ByteSource) -> Iterator[Row]:
-        lines = (f"{line}\n" for line in _lines(source))
+def _delimited(separator: str) -> Callable[[ByteSource], Iterator[Numbered]]:
+    def rows(source: ByteSource) -> Iterator[Numbered]:
+        reader = csv.DictReader((f"{line}\n" for line in _lines(source)), delimiter=separator)
         try:
-            yield from csv.DictReader(lines, delimiter=separator)
+            for row in reader:
+                yield reader.line_num, row
         except csv.Error as error:
             raise UsageError(f"{source.name} is not a table: {error}") from None
 
     return rows
 
 
-def _parquet(source: ByteSource) -> Iterator[Row]:
+def _parquet(source: ByteSource) -> Iterator[Numbered]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -58,19 +64,27 @@ def _parquet(source: ByteSource) -> Iterator[Row]:
         ) from None
     try:
         with parquet.ParquetFile(source.path or io.BytesIO(source.data)) as file:
-            for batch in file.iter_batches(_ROWS):
-                yield from batch.to_pylist()
+            batches = (batch.to_pylist() for batch in file.iter_batches(_ROWS))
+            yield from enumerate(itertools.chain.from_iterable(batches), 1)
     except (pyarrow.ArrowException, OSError) as error:
         raise UsageError(f"{source.name} is not a Parquet file: {error}") from None
 
 
-TABLES: Mapping[str, Callable[[ByteSource], Iterator[Row]]] = {
+NUMBERED_TABLES: Mapping[str, Callable[[ByteSource], Iterator[Numbered]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".csv": _delimited(","),
     ".tsv": _delimited("\t"),
     ".parquet": _parquet,
 }
+"""The reader of the rows of a file with their line numbers, by its suffix."""
+
+
+def _unnumbered(read: Callable[[ByteSource], Iterator[Numbered]]) -> Callable[[ByteSource], Iterator[Row]]:
+    return lambda source: (row for _, row in read(source))
+
+
+TABLES = {suffix: _unnumbered(read) for suffix, read in NUMBERED_TABLES.items()}
 """The reader of the rows of a file, by its suffix."""
 
 

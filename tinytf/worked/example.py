@@ -257,7 +257,7 @@ class _Reader:
         return f" of step {name!r}" if isinstance(name, str) else f" of step {index + 1}"
 
     def example(self) -> Example:
-        _require_fields(self.data, _EXAMPLE_FIELDS, self.fault)
+        require_fields(self.data, _EXAMPLE_FIELDS, self.fault)
         seed = self.data.get("seed", 0)
         generator = np.random.default_rng(abs(seed))
         given = {name: self._given(name, value, generator) for name, value in self.data.get("given", {}).items()}
@@ -304,7 +304,7 @@ class _Reader:
         fault = partial(self.fault, table="step", index=index)
         if not isinstance(step, dict):
             raise fault("a step is a table, [[step]]")
-        _require_fields(step, _STEP_FIELDS, fault)
+        require_fields(step, _STEP_FIELDS, fault)
         for field in ("name", "value"):
             if field not in step:
                 raise fault(f"a step needs {field!r}")
@@ -338,7 +338,8 @@ def _whole_numbers(values: list[Any]) -> bool:
     return bool(values) and all(type(value) is int for value in values)
 
 
-def _require_fields(data: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], fault: _Fault) -> None:
+def require_fields(data: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], fault: _Fault) -> None:
+    """Raise the fault of a field that is not ``allowed``, or has another type."""
     for field, value in data.items():
         if field not in allowed:
             raise fault("there is no such field", did_you_mean(field, allowed), field=field)

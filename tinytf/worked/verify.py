@@ -215,13 +215,14 @@ class Verification(Report):
 
 @dataclass(frozen=True)
 class ExampleScores(Report):
-    """The scores of several examples: how many of their claims hold."""
+    """The scores of several examples: how many of their claims hold. ``papers`` are names of papers to measure."""
 
     KIND = "worked_examples"
     EVENTS: ClassVar = {"worked_examples": "worked_example"}
     ALWAYS_SAID = True
 
     examples: tuple[Verification, ...]
+    papers: tuple[str, ...] = ()
 
     def in_a_sentence(self) -> str:
         """How many of all claimed numbers are wrong, and in which example most."""
@@ -234,7 +235,8 @@ class ExampleScores(Report):
         return f"Of the {claims:,} numbers, {wrong:,} {are} wrong, the most in {name} ({most.wrong:,})."
 
     def fields(self) -> dict[str, Any]:
-        return {"worked_examples": [verification.summary() for verification in self.examples]}
+        summaries = [verification.summary() for verification in self.examples]
+        return {"papers": list(self.papers), "worked_examples": summaries}
 
 
 def verify(

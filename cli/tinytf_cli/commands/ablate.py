@@ -15,6 +15,7 @@ from tinytf_cli.options import FoldOptions, ResumeOptions, TextOptions, TraceOrP
 if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut
     from tinytf.cause.interventions import Ablation, AblationSweep
+    from tinytf.cause.repair import Repair
     from tinytf.trace.trace import Trace
 
 
@@ -48,7 +49,14 @@ class Options:
     target: str | None = option(
         metavar="TOKEN", help="Follow the probability of this token: a word or #ID.  [default: the predicted token]"
     )
-    top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
+    repair: bool = option(
+        is_flag=True,
+        help="With --at: split the change of the logit: the direct effect, and what later parts put back.",
+    )
+    versus: str | None = option(metavar="TOKEN", help="With --repair: follow the target's lead over this token.")
+    top: int | None = option(
+        type=click.IntRange(1), help="Tokens shown, or rows of a sweep or of --repair.  [default: 5, or 8]"
+    )
 
 
 @command("ablate")
@@ -59,12 +67,17 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepDisplay
+    from tinytf_cli.views.repair import RepairDisplay
 
     modes = {"--at": options.addresses, "--sweep": options.sweep, "--without": options.without}
     chosen = [name for name, value in modes.items() if value]
     if len(chosen) != 1:
         message = f"{chosen[0]} and {chosen[1]} ask for two things at once" if chosen else "nothing is named to ablate"
         raise UsageError(message, "name a head, such as --at L0H1, or map all of them with --sweep heads")
+    if options.repair and not options.addresses:
+        raise UsageError("--repair goes with --at", "name what to ablate, such as --at L0H1")
+    if options.versus is not None and not options.repair:
+        raise UsageError("--versus goes with --repair", "leave it out, or add --repair")
     if options.head is not None and not options.without:
         raise UsageError("--head goes with --without", "to ablate a head, use --at L0H1")
     if options.reference is not None and options.how == "zero":
@@ -101,17 +114,19 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
 
         return tracing.show(compared, "ablations")
     target = model.optional_outcome(options.target, "--target")
+    versus = model.optional_outcome(options.versus, "--versus")
     settings: dict[str, Any] = {"target": target, "how": options.how, "seed": tracing.model_options.seed}
     if options.how != "zero":
         settings["reference"] = model.reference(options.reference)
 
-    def question(trace: "Trace") -> "Ablation | AblationSweep":
+    def question(trace: "Trace") -> "Ablation | AblationSweep | Repair":
         unit = "texts and ablations:" if options.sweep else "texts of the mean:"
         with progress_line(tracing.output.stderr, unit) as on_progress:
             if options.sweep is not None:
                 return model.ablation_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
+            if options.repair:
+                return model.repair(trace, options.addresses, versus=versus, on_progress=on_progress, **settings)
             return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)
 
-    return tracing.show(
-        question, "ablations", AblationSweepDisplay(options.top or 8, fold.all) if options.sweep else None
-    )
+    display = AblationSweepDisplay(options.top or 8, fold.all) if options.sweep else None
+    return tracing.show(question, "ablations", RepairDisplay(options.top or 8) if options.repair else display)

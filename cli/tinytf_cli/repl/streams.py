@@ -12,7 +12,7 @@ from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.outputs import Fence
-from tinytf_cli.output import EXTENSIONS, Output, require_place, write_file
+from tinytf_cli.output import EXTENSIONS, TABLES, Output, require_place, write_file
 from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Lines, Typed
 from tinytf_cli.repl.settings import Settings
@@ -216,9 +216,7 @@ def _write_to_file(captured: Capture, name: str, stderr: TextIO | None, settings
     require_place(path)
     output = Output(settings.terminal(Capture()), "text", path, stderr=stderr)
     extension = path.suffix.lower()
-    if extension == ".tsv":
-        raise UsageError(f"cannot write {path.name!r}: TSV is not supported", "use .csv")
-    if extension in EXTENSIONS and extension != ".txt":
+    if extension in (*EXTENSIONS, *TABLES) and extension != ".txt":
         if not captured.results:
             raise UsageError(f"the output has no data to write to {path.name}", "a .txt file takes any output")
         output.show_all([shown for shown, _ in captured.results], "outputs", len(captured.results) > 1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from tinytf.cause.interventions import Ablation, AblationSweep, Choice
 from tinytf.cause.interventions.hooks import point_names
+from tinytf.cause.repair import Repair
 from tinytf.loading import Model
 from tinytf.report import Verified
 from tinytf.sentences import first_of
@@ -38,7 +39,7 @@ def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator
     """The most probable tokens before and after, then the probability of the target, the loss and the divergence."""
     model, effect = model_of(report), report.effect
     yield from banner(model, report.encoding)
-    yield Heading("ablated", f"{first_of(point_names(report.sites), SITES)}: {_replacement(report)}", "attention")
+    yield Heading("ablated", f"{first_of(point_names(report.sites), SITES)}: {replacement(report)}", "attention")
     yield note(where_predicted(model, report.encoding, report.position))
     yield choice_table(report.choices, model.shown, report.target)
     yield Line("")
@@ -72,7 +73,7 @@ def ablation_sweep(report: AblationSweep, terminal: Terminal, display: AblationS
     """A table of the strongest ablations, then a map of all."""
     model, before = model_of(report), report.measured[0][1].log_p_before
     yield from banner(model, report.encoding)
-    yield Heading(f"every {_SINGULAR[report.what]}, ablated alone", _replacement(report), "attention")
+    yield Heading(f"every {_SINGULAR[report.what]}, ablated alone", replacement(report), "attention")
     where = where_predicted(model, report.encoding, report.position)
     yield note([f"{where}: ln p({model.shown(report.target)}) = ", Figure(before, "%.3f")])
     yield from stopped(report.interrupted, len(report.measured), len(report.names), report.what)
@@ -101,7 +102,7 @@ def ablation_sweep(report: AblationSweep, terminal: Terminal, display: AblationS
     yield from check_line(report.check)
 
 
-def _replacement(report: Ablation | AblationSweep) -> str:
+def replacement(report: Ablation | AblationSweep | Repair) -> str:
     return f"{_WORDS[report.how]} {report.source}".rstrip()
 
 

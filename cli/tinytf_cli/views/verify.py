@@ -70,6 +70,9 @@ def example_scores(report: ExampleScores, terminal: Terminal, display: Display) 
     yield Line(Span("carried: right given the author's own earlier numbers, but wrong in the end", "dim"))
     if any(score.skipped for score in scores):
         yield Line(Span("not checked: token ids; give a --tokenizer", "dim"))
+    if report.papers:
+        names = [part for name in report.papers for part in (Span(" "), Span(f"paper:{name}", "strong"))]
+        yield Line(["papers, whose claims are measured on a model:", *names], hanging=2)
 
 
 def _score(report: Verification) -> list[Span]:
