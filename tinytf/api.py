@@ -29,6 +29,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.cause.restoring import restoring
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff
+    from tinytf.features.report import feature_examples, features
     from tinytf.generate.continuing import beams, generate, samples, stream, text_after
     from tinytf.generate.score import score
     from tinytf.generate.underway import beam_search, compare_cache, generation
@@ -79,6 +80,8 @@ class Model(TextModel):
     experts = experts
     expert_load = expert_load
     top_examples = top_examples
+    features = features
+    feature_examples = feature_examples
     heads = heads
     grammar = grammar
     rollout = rollout
