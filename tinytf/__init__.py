@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tinytf.features.coder import SparseCoder as SparseCoder
     from tinytf.features.layouts import open_sae as open_sae
     from tinytf.features.report import Features as Features
+    from tinytf.features.training import SaeTraining as SaeTraining
     from tinytf.generate.cached import CacheComparison as CacheComparison
     from tinytf.generate.decoder import Kind as Kind
     from tinytf.generate.loop import Looking as Looking
@@ -154,6 +155,7 @@ _LAZY = {
     "Similar": "tinytf.look.similar",
     "RunReport": "tinytf.training.folder.run_report",
     "RunsReport": "tinytf.training.folder.run_report",
+    "SaeTraining": "tinytf.features.training",
     "Sampling": "tinytf.generate.samplers",
     "SparseCoder": "tinytf.features.coder",
     "Score": "tinytf.generate.score",

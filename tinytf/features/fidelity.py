@@ -100,9 +100,9 @@ def fidelity(texts: Sequence[Reconstructed]) -> Fidelity:
     sizes = x.norm(dim=-1).clamp(min=1e-300)
     predicting = [(text.losses, len(text.output) - 1) for text in texts if text.losses is not None]
     n_predicted = sum(count for _, count in predicting)
-    losses = (
-        [sum(text[i] * count for text, count in predicting) / n_predicted for i in range(3)] if predicting else None
-    )
+    losses: list[float | None] = [None] * 3
+    if predicting:
+        losses = [sum(values[i] * count for values, count in predicting) / n_predicted for i in range(3)]
     return Fidelity(
         tokens=len(x),
         l0=sum(int((text.activations[text.own] > 0).sum()) for text in texts) / len(x),
