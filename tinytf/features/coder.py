@@ -28,7 +28,7 @@ class SparseCoder(ShortRepr):
     """An opened sparse autoencoder, or a transcoder, which reads one step and writes another.
 
     ``architecture`` names its activation. ``reads`` and ``writes`` are the names of its steps as its file has them;
-    empty where it names none. ``notes`` say what was assumed. ``encoder`` is (C, F) and ``decoder`` (F, O): a row is
+    empty where it names none. ``trained_on`` is the model that it names; ``notes`` say what was assumed. ``encoder`` is (C, F) and ``decoder`` (F, O): a row is
     the direction that an activation of 1 adds. ``bias`` and ``threshold`` are (F,), ``output_bias`` (O,). Of a gated
     encoder, ``bias`` belongs to the gate, and the magnitude is ReLU(e^scale · pre + magnitude_bias). ``skip`` (O, C) is
     added to a transcoder's output. Scales of a file are folded in, so that activations are those of its own program.
@@ -51,6 +51,7 @@ class SparseCoder(ShortRepr):
     subtracts_bias: bool = True
     normalisation: str = "none"
     is_transcoder: bool = False
+    trained_on: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -74,7 +75,7 @@ class SparseCoder(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """A description as plain JSON data."""
         names = ("name", "layout", "architecture", "n_features", "width", "output_width", "k", "reads", "writes",
-                 "is_transcoder", "normalisation")  # fmt: skip
+                 "is_transcoder", "normalisation", "trained_on")  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, "notes": list(self.notes)}
 
     def encode(self, x: Tensor) -> Tensor:

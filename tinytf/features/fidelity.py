@@ -60,7 +60,7 @@ class Reconstructed:
     ``output`` (T, O) is the whole value of the step. ``losses`` are the three of ``Fidelity``.
     """
 
-    own: Sequence[int]
+    own: list[int]
     activations: Tensor
     output: Tensor
     reconstruction: Tensor
@@ -68,9 +68,14 @@ class Reconstructed:
 
 
 @torch.no_grad()
-def reconstructed(model: TextModel, trace: Trace, coder: SparseCoder, read: Place, written: Place) -> Reconstructed:
-    """Encode and decode a step of a traced text, and run the text with the result in its place, and with zeros."""
-    own, value = own_positions(trace.encoding), read.value(trace)
+def reconstructed(
+    model: TextModel, trace: Trace, coder: SparseCoder, read: Place, written: Place, own: Sequence[int] | None = None
+) -> Reconstructed:
+    """Encode and decode a step of a traced text, and run the text with the result in its place, and with zeros.
+
+    ``own`` are the positions that count and are replaced, by default those of the text's own tokens.
+    """
+    own, value = list(own_positions(trace.encoding) if own is None else own), read.value(trace)
     activations, output = coder.encode(value), written.value(trace)
     reconstruction = coder.decode(activations, value)[own]
 

@@ -34,6 +34,8 @@ _NEEDED = {
     "topk": ("b_enc",), "batchtopk": ("b_enc", "threshold"),
 }  # fmt: skip
 _MODULE = re.compile(r"(?:.*\.)?(?:layers|h|blocks)[._](\d+)(?:\.(mlp|self_attn|attn|attention))?")
+_AGAIN = "download it again, or write it again"
+_OTHER = "it may be of another program, or of a later version"
 _UNSAID = "the file does not name its step; --at names it"
 
 
@@ -103,7 +105,8 @@ def _sae_lens(path: Path) -> SparseCoder:
             coder, encoder=coder.encoder * norm, bias=coder.bias * norm, decoder=coder.decoder / norm[:, None]
         )
     reads = str(said.get("hook_name") or said.get("hook_point") or "")
-    return replace(coder, normalisation=normalisation, reads=reads, writes=str(said.get("hook_name_out") or reads))
+    writes, name = str(said.get("hook_name_out") or reads), _safe(str(said.get("model_name") or ""))
+    return replace(coder, normalisation=normalisation, reads=reads, writes=writes, trained_on=name)
 
 
 def _of_transcoder(architecture: str) -> str:
@@ -165,7 +168,8 @@ def _gemma_scope_2(path: Path) -> SparseCoder:
     coder = _made(
         path.parent, "Gemma Scope 2", "jumprelu", tensors, 0, transcoder, False, [] if steps[0] else [_UNSAID]
     )
-    return replace(coder, reads=steps[0], writes=steps[1] or steps[0])
+    name = _safe(str(config.get("model_name") or ""))
+    return replace(coder, reads=steps[0], writes=steps[1] or steps[0], trained_on=name)
 
 
 def _module_step(name: str) -> str:
@@ -194,7 +198,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         dump = open_dump(path)
         tensors = {name: dump.read(name).float() for name in dump.shapes}
     except DumpError as error:
-        raise CheckpointError(error.message, "download it again, or write it again") from None
+        raise CheckpointError(error.message, _AGAIN) from None
     for name, tensor in tensors.items():
         if count := int((~tensor.isfinite()).sum()):
             raise CheckpointError(
@@ -213,18 +217,22 @@ def _made(
         raise CheckpointError(f"{folder}: the architecture {architecture!r} is not known", hint)
     needed = ("W_enc", "W_dec", "b_dec", *_NEEDED[architecture])
     if missing := [name for name in needed if name not in tensors]:
-        raise CheckpointError(f"{folder}: {', '.join(missing)} missing, which {architecture} of {layout} has")
+        raise CheckpointError(f"{folder}: {', '.join(missing)} missing, which {architecture} of {layout} has", _AGAIN)
     surplus = sorted({*tensors} - {*needed, "W_skip", "scaling_factor"})
     if surplus:
-        raise CheckpointError(f"{folder}: {_safe(', '.join(surplus))} is nothing that {architecture} of {layout} has")
+        raise CheckpointError(
+            f"{folder}: {_safe(', '.join(surplus))} is nothing that {architecture} of {layout} has", _OTHER
+        )
     if architecture == "topk" and not (isinstance(k, int) and k > 0):
-        raise CheckpointError(f"{folder}: k is {k!r}, and top-k needs how many features are active")
+        raise CheckpointError(
+            f"{folder}: k is {k!r}, and top-k needs how many features are active", "cfg.json says it, as k"
+        )
     sizes: dict[str, int] = {}
     for name in sorted(tensors, key=lambda name: -tensors[name].dim()):
         shape, axes = tuple(tensors[name].shape), _SHAPES[name]
         if len(shape) != len(axes) or any(sizes.setdefault(axis, size) != size for axis, size in zip(axes, shape)):  # noqa: B905
             fit = " × ".join(str(sizes.get(axis, axis)) for axis in axes)
-            raise CheckpointError(f"{folder}: {name} is {' × '.join(map(str, shape))}, and {fit} would fit")
+            raise CheckpointError(f"{folder}: {name} is {' × '.join(map(str, shape))}, and {fit} would fit", _OTHER)
     if subtracts_bias and not transcoder and sizes["C"] != sizes["O"]:
         raise CheckpointError(f"{folder} reads {sizes['C']} numbers and writes {sizes['O']}", "it is no autoencoder")
     decoder, scale = tensors["W_dec"], tensors.get("scaling_factor")

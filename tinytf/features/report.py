@@ -271,7 +271,9 @@ def features(
     add = dict(add or {})
     for number in (*chosen, *ablate, *add):
         if not 0 <= number < coder.n_features:
-            raise UsageError(f"there is no feature {number:,}: {coder.name} has {coder.n_features:,}, from 0")
+            raise UsageError(
+                f"there is no feature {number:,}: {coder.name} has {coder.n_features:,}, from 0", "--top 9 shows more"
+            )
     followed = model.optional_outcome(target)
     read, written = places_of(coder, table_of(model.config), at, into)
     trace = model.trace(text)

@@ -4,7 +4,8 @@ Shapes: B tokens of a batch, C width of the step, F features, K active ones of a
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from tinytf.text_model import TextModel
 
 _AUXILIARY = 1 / 32  # the weight of the loss of dead features, and:
 _ADAM_EPS = 6.25e-10  # Gao et al., appendix A
-_BUFFER = 2**26  # numbers that are shuffled together
+_BUFFER = 2**25  # numbers that are shuffled together
 _HELD_OUT = 0.05  # of the characters of the corpus
 _MEASURED = 8192  # tokens of it, at most
 _POINTS = 200  # of the curve
@@ -90,7 +91,7 @@ class SaeTraining(Report):
 
 
 @dataclass
-class _Weights:
+class Weights:
     """The parameters in training, for activations times ``scale``, which have a mean norm of √C."""
 
     encoder: nn.Parameter  # (C, F)
@@ -99,10 +100,11 @@ class _Weights:
     output_bias: nn.Parameter  # (C,)
     scale: float
     idle: Tensor  # (F,) tokens since each feature was last active
+    done: int = 0
     steps: list[SaeStep] = field(default_factory=list)
 
     @classmethod
-    def of(cls, sample: Tensor, n_features: int, generator: torch.Generator) -> "_Weights":
+    def of(cls, sample: Tensor, n_features: int, generator: torch.Generator) -> "Weights":
         """The decoder starts as the transposed encoder with rows of length 1, the output bias as the sample's mean."""
         scale = sample.shape[1] ** 0.5 / float(sample.norm(dim=-1).mean())
         rows = torch.randn(n_features, sample.shape[1], generator=generator).to(sample)
@@ -153,6 +155,7 @@ class _Weights:
 
     def coder(self, name: str, hook: str, k: int) -> SparseCoder:
         """The autoencoder of unscaled activations: top-k is linear in a scale, so both biases are divided by it."""
+        self.normalise()  # an interrupt may have come before it
         encoder, bias, decoder, output_bias = (parameter.detach().clone() for parameter in self.parameters)
         biases = bias / self.scale, output_bias / self.scale
         return SparseCoder(name, "SAELens", "topk", encoder, biases[0], decoder, biases[1], hook, hook, k)
@@ -173,6 +176,45 @@ def shuffled(values: Iterable[Tensor], batch: int, generator: torch.Generator) -
         pool = torch.cat(waiting)
         order = torch.randperm(len(pool), generator=generator).to(pool.device)
         yield from pool[order[: len(pool) // batch * batch]].split(batch)
+
+
+def fit(
+    batches: Iterable[Tensor], n_steps: int, features: int, k: int, *, lr: float, dead_after: int,
+    generator: torch.Generator, on_step: Callable[[int], None] = lambda done: None,
+) -> "Weights":  # fmt: skip
+    """Train on batches (B, C) of activations, from any source, for ``n_steps`` of Adam, or until an interrupt.
+
+    Raises TrainingError if the loss is not finite.
+    """
+    weights: Weights | None = None
+    with suppress(KeyboardInterrupt):
+        for number, values in enumerate(islice(batches, n_steps), 1):
+            if weights is None:
+                weights = Weights.of(values.float(), features, generator)
+                adam = torch.optim.Adam(weights.parameters, lr=lr, eps=_ADAM_EPS)
+            adam.param_groups[0]["lr"] = lr * min(1.0, 5 * (n_steps - number + 1) / n_steps)
+            _step(weights, adam, values.float() * weights.scale, k, dead_after, n_steps)
+            on_step(number)
+    if weights is None or not weights.done:
+        raise KeyboardInterrupt
+    return weights
+
+
+def _step(weights: Weights, adam: torch.optim.Adam, x: Tensor, k: int, dead_after: int, of: int) -> None:
+    """One step of Adam on the decoder with rows of length 1, and now and then a point of the curve."""
+    loss, unexplained = weights.loss(x, k, dead_after)
+    if not bool(loss.isfinite()):
+        raise TrainingError("the loss is not finite", "lower --lr")
+    adam.zero_grad()
+    loss.backward()
+    weights.forget_lengths()
+    nn.utils.clip_grad_norm_(weights.parameters, 1.0)
+    adam.step()
+    weights.normalise()
+    weights.done += 1
+    if weights.done in (1, of) or weights.done % max(1, of // _POINTS) == 0:
+        dead = float((weights.idle > dead_after).float().mean())
+        weights.steps.append(SaeStep(weights.done * len(x), unexplained.item(), dead))
 
 
 def train_sae(
@@ -222,55 +264,24 @@ def train_sae(
             if not seen:
                 raise UsageError(f"the corpus has fewer tokens than one batch of {batch:,}", "lower --batch")
 
-    weights: _Weights | None = None
-    done, stopped = 0, False
-    stream = batches()
-    try:
-        for done, values in enumerate(islice(stream, n_steps), 1):
-            if weights is None:
-                weights = _Weights.of(values.float(), features, generator)
-                adam = torch.optim.Adam(weights.parameters, lr=lr, eps=_ADAM_EPS)
-            for group in adam.param_groups:
-                group["lr"] = lr * min(1.0, 5 * (n_steps - done + 1) / n_steps)
-            _step(weights, adam, values.float() * weights.scale, k, dead_after, done, n_steps)
-            on_progress(done * batch, n_steps * batch)
-    except KeyboardInterrupt:
-        if weights is None:
-            raise
-        stopped = True
-    assert weights is not None
-    coder = weights.coder(f"{model.name} {place}", lens_name(place, table_of(model.config)), k)
+    fitted = fit(batches(), n_steps, features, k, lr=lr, dead_after=dead_after, generator=generator,
+                 on_step=lambda done: on_progress(done * batch, n_steps * batch))  # fmt: skip
+    coder = fitted.coder(f"{model.name} {place}", lens_name(place, table_of(model.config)), k)
     return SaeTraining(
         coder=coder,
         at=str(place),
-        tokens=done * batch,
+        tokens=fitted.done * batch,
         passes=passes + 1,
         batch=batch,
         lr=lr,
         seed=seed,
-        dead=int((weights.idle > dead_after).sum()),
+        dead=int((fitted.idle > dead_after).sum()),
         dead_after=dead_after,
         held_out=measured(model, corpus_windows(model, held_out, window), coder, place),
-        steps=tuple(weights.steps),
-        stopped=stopped,
+        steps=tuple(fitted.steps),
+        stopped=fitted.done < n_steps,
         about=About(model),
     )
-
-
-def _step(weights: _Weights, adam: torch.optim.Adam, x: Tensor, k: int, dead_after: int, number: int, of: int) -> None:
-    """One step of Adam on the decoder with rows of length 1, and now and then a point of the curve."""
-    loss, unexplained = weights.loss(x, k, dead_after)
-    if not bool(loss.isfinite()):
-        raise TrainingError("the loss is not finite", "lower --lr")
-    adam.zero_grad()
-    loss.backward()
-    weights.forget_lengths()
-    nn.utils.clip_grad_norm_(weights.parameters, 1.0)
-    adam.step()
-    weights.normalise()
-    if number == 1 or number == of or number % max(1, of // _POINTS) == 0:
-        dead = float((weights.idle > dead_after).float().mean())
-        weights.steps.append(SaeStep(number * len(x), unexplained.item(), dead))
 
 
 def measured(model: TextModel, windows: Iterable[Window], coder: SparseCoder, place: Place) -> Fidelity:
@@ -278,7 +289,7 @@ def measured(model: TextModel, windows: Iterable[Window], coder: SparseCoder, pl
     texts, tokens = [], 0
     for window in windows:
         trace = model.trace_of(model.encode_ids(window.ids), layers=[place.layer])
-        texts.append(reconstructed(model, trace, coder, place, place))
+        texts.append(reconstructed(model, trace, coder, place, place, window.own))
         tokens += len(window.own)
         if tokens >= _MEASURED:
             break

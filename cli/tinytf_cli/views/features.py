@@ -75,6 +75,7 @@ def coder_lines(coder: SparseCoder, at: str, into: str) -> Iterator[Block]:
     step = f"reads {at}, writes {into}" if coder.is_transcoder else f"of {at}"
     active = f"{coder.architecture}, k = {coder.k}" if coder.k else coder.architecture
     words = f" · {kind} {step} · {plural(coder.n_features, 'feature')}, {active} · layout of {coder.layout}"
+    words += f", trained on {coder.trained_on}" if coder.trained_on else ""
     yield titled(coder.name, words)
     yield from (note(words) for words in coder.notes)
 

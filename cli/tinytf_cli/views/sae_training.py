@@ -29,7 +29,8 @@ def sae_training(report: SaeTraining, terminal: Terminal, display: Display) -> I
     yield Heading("training", f"share of the variance not explained; {words}", "residual")
     x = np.array([step.tokens for step in report.steps], dtype=np.int64)
     y = np.array([step.unexplained for step in report.steps], dtype=np.float64)
-    yield Curves([Curve("unexplained", x, y, "residual")], "tokens", "share", height=10)
+    if len(report.steps) > 1:
+        yield Curves([Curve("unexplained", x, y, "residual")], "tokens", "share", height=10)
     dead = f"{report.dead:,} of {plural(report.coder.n_features, 'feature')} are dead"
     yield note([f"{dead}: not active in the last {report.dead_after:,} tokens"])
     yield note(["learning rate ", Figure(report.lr, "%.2g"), f", seed {report.seed}"])
