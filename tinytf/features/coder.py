@@ -28,10 +28,12 @@ class SparseCoder(ShortRepr):
     """An opened sparse autoencoder, or a transcoder, which reads one step and writes another.
 
     ``architecture`` names its activation. ``reads`` and ``writes`` are the names of its steps as its file has them;
-    empty where it names none. ``trained_on`` is the model that it names; ``notes`` say what was assumed. ``encoder`` is (C, F) and ``decoder`` (F, O): a row is
-    the direction that an activation of 1 adds. ``bias`` and ``threshold`` are (F,), ``output_bias`` (O,). Of a gated
-    encoder, ``bias`` belongs to the gate, and the magnitude is ReLU(e^scale · pre + magnitude_bias). ``skip`` (O, C) is
-    added to a transcoder's output. Scales of a file are folded in, so that activations are those of its own program.
+    empty where it names none. ``trained_on`` is the model that it names, ``notes`` what was assumed.
+
+    ``encoder`` is (C, F) and ``decoder`` (F, O): a row is the direction that an activation of 1 adds. ``bias`` and
+    ``threshold`` are (F,), ``output_bias`` (O,). Of a gated encoder, ``bias`` belongs to the gate, and the magnitude is
+    ReLU(e^scale · pre + magnitude_bias). ``skip`` (O, C) is added to a transcoder's output. Scales of a file are folded
+    in, so that activations are those of its own program.
     """
 
     name: str

@@ -201,9 +201,8 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(error.message, _AGAIN) from None
     for name, tensor in tensors.items():
         if count := int((~tensor.isfinite()).sum()):
-            raise CheckpointError(
-                f"{path}: {count:,} of the {tensor.numel():,} numbers of {_safe(name)} are not finite"
-            )
+            of = f"{tensor.numel():,} numbers of {_safe(name)}"
+            raise CheckpointError(f"{path}: {count:,} of the {of} are not finite", _AGAIN)
     return tensors
 
 

@@ -167,9 +167,10 @@ class Features(Report):
         return f", and speaks for {listed([str(self.shown(i)) for i, _ in ends[:3]])}" if ends else ""
 
     def _change_in_words(self, change: FeatureChange) -> str:
-        without = [f"without {listed([f'feature {n}' for n in change.ablated])}"] if change.ablated else []
-        with_more = [f"with {listed([f'{v:+g} of feature {n}' for n, v in change.added.items()])}"]
-        words = " and ".join([*without, *(with_more if change.added else [])])
+        ablated = [f"feature {number}" for number in change.ablated]
+        added = [f"{value:+g} of feature {number}" for number, value in change.added.items()]
+        parts = [f"{how} {listed(names)}" for how, names in (("without", ablated), ("with", added)) if names]
+        words = " and ".join(parts)
         effect, was = change.effect, max(change.choices, key=lambda choice: choice.before).id == change.target
         now = ("is still first" if was else "is first now") if effect.best == change.target else ""
         now = now or f"{self.shown(effect.best)} comes first"

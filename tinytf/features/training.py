@@ -164,18 +164,22 @@ class Weights:
 def shuffled(values: Iterable[Tensor], batch: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield batches (B, C) of a stream of activations, shuffled within a buffer; a last incomplete one is dropped."""
     waiting: list[Tensor] = []
+
+    def drawn(share: float) -> Iterator[Tensor]:
+        """Yield batches of that share of what waits, in random order; the rest goes on waiting."""
+        pool = torch.cat(waiting)
+        order = torch.randperm(len(pool), generator=generator).to(pool.device)
+        count = int(len(pool) * share) // batch * batch
+        waiting[:] = [pool[order[count:]]]
+        for start in range(0, count, batch):
+            yield pool[order[start : start + batch]]
+
     for part in values:
         waiting.append(part)
         if sum(map(Tensor.numel, waiting)) >= _BUFFER:
-            pool = torch.cat(waiting)
-            order = torch.randperm(len(pool), generator=generator).to(pool.device)
-            half = len(pool) // 2 // batch * batch
-            yield from pool[order[:half]].split(batch)
-            waiting = [pool[order[half:]]]
+            yield from drawn(0.5)
     if waiting:
-        pool = torch.cat(waiting)
-        order = torch.randperm(len(pool), generator=generator).to(pool.device)
-        yield from pool[order[: len(pool) // batch * batch]].split(batch)
+        yield from drawn(1.0)
 
 
 def fit(
