@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from architectures import lively
 from torch import Tensor
 
+from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.features.coder import SparseCoder
 from tinytf.loading import Model, load
@@ -86,21 +88,33 @@ def test_a_perfect_coder_loses_nothing(model: Model) -> None:
     assert kept.l0 == 128
 
 
-def test_contributions_error_and_bias_add_up_to_the_logit(model: Model) -> None:
-    coder, last = random_coder("L3.out"), len(model.encode(TEXT).ids) - 1
-    report, trace = model.features(TEXT, coder, top=8), model.trace(TEXT)
-    token, x = report.tokens[last], trace["L3.out"].double()[last]
+@pytest.mark.parametrize(
+    ("at", "order", "scale", "factor"),
+    [
+        ("L3.out", "both", 1.0, 1),
+        ("L1.ffn_norm", "both", 1.0, 1),
+        ("L3.out", "pre", 0.5, 1),
+        ("L1.ffn", "pre", 0.5, 0.5),
+    ],
+)
+def test_contributions_error_and_bias_add_up_to_the_logit(
+    model: Model, at: str, order: str, scale: float, factor: float
+) -> None:
+    config = ModelConfig.of(
+        vocab_size=2048, d_model=128, n_layers=4, n_heads=4, d_ff=64, context=64, norm="rmsnorm", norm_order=order,
+        residual_scale=scale,
+    )  # fmt: skip
+    other = replace(model, name="both", transformer=lively(config))
+    coder, last = random_coder(at), len(model.encode(TEXT).ids) - 1
+    report, trace = other.features(TEXT, coder, top=8), other.trace(TEXT)
+    token, x, stream = report.tokens[last], trace[at].double()[last], trace["L3.out"].double()[last]
     assert token.predicted == int(trace.logits_at(last).argmax())
-    unit = x / (x.pow(2).mean() + model.config.final_eps).sqrt()
     with torch.no_grad():
-        question = (
-            model.transformer.unembedding[token.predicted].double() * model.transformer.final_norm.weight.double()
-        )
-    scale = float((unit / x).mean())
-    rest = x - coder.encode(x.float()).double() @ coder.decoder.double()
+        question = (other.transformer.unembedding[token.predicted] * other.transformer.final_norm.weight).double()
+    question = question / (stream.pow(2).mean() + config.final_eps).sqrt()
+    rest = stream - factor * (coder.encode(x.float()).double() @ coder.decoder.double())
     parts = [active.contribution or math.nan for active in token.features]
-    total = sum(parts) + float(rest @ question) * scale
-    assert total == pytest.approx(float(trace.logits_at(last)[token.predicted]), abs=1e-3)
+    assert sum(parts) + float(rest @ question) == pytest.approx(float(trace.logits_at(last)[token.predicted]), abs=1e-3)
 
 
 def test_directions_are_read_through_the_norm_and_the_unembedding(model: Model) -> None:

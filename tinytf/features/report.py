@@ -282,10 +282,10 @@ def features(
     coder = coder.to(trace.last_hidden.device)
     step = reconstructed(model, trace, coder, read, written)
     best, _ = predicted_tokens(trace)
-    readout = Readout(trace.model, "rows of W_dec", "feature")
     shown = [list(dict.fromkeys(chosen))] * len(trace.tokens) if chosen else _strongest(step, top)
     numbers = list(dict.fromkeys(number for row in shown for number in row))
-    rows = in_stream(trace, written, coder.decoder[numbers])
+    rows, is_added = in_stream(trace, written, coder.decoder[numbers])
+    readout = Readout(trace.model, "rows of W_dec", "feature", is_added)
     parts = None
     if rows is not None and readout.direct and best is not None:
         parts = readout.questions(trace.last_output, best) @ rows.double().T  # (T, U)
@@ -333,18 +333,21 @@ def _strongest(step: Reconstructed, top: int) -> list[list[int]]:
     ]
 
 
-def in_stream(trace: Trace, place: Place, rows: Tensor) -> Tensor | None:
-    """Directions (U, O) of a step as directions of the residual stream (U, C); None if it does not lead there."""
-    steps = table_of(trace.config)
-    added = steps.added_in(place.layer)
-    ends = {path.name for step in added for path in steps.to_stream(step, place.layer)}
-    if place.name in {*steps.stream(place.layer), *(step.name for step in added), *ends}:
-        return rows
-    reader = next((step for step in added if place.name in step.inputs), None)  # concat or ffn.act: through its matrix
+def in_stream(trace: Trace, place: Place, rows: Tensor) -> tuple[Tensor | None, bool]:
+    """Directions (U, O) of a step as those (U, C) of the residual stream, and whether they are added to it as they are.
+
+    The directions are None if the step does not lead there.
+    """
+    steps, layer = table_of(trace.config), place.layer
+    paths = [(step, *steps.to_stream(step, layer)) for step in steps.added_in(layer)]  # from an output to its sum
+    summands = {*steps.stream(layer), *(path[-2].name for path in paths)}
+    if place.name in {*summands, *(step.name for path in paths for step in path)}:
+        return rows, place.name in summands
+    reader = next((step for step, *_ in paths if place.name in step.inputs), None)  # of concat or ffn.act
     if reader is None:
-        return None
-    matrix: Tensor | None = reader.operation.matrix(module_of(trace.model, reader, place.layer))  # (C, O)
-    return None if matrix is None else rows @ matrix.to(rows).T
+        return None, False
+    matrix: Tensor | None = reader.operation.matrix(module_of(trace.model, reader, layer))  # (C, O)
+    return None if matrix is None else rows @ matrix.to(rows).T, reader.name in summands
 
 
 def _directions(

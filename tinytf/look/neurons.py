@@ -243,17 +243,20 @@ class Readout:
     """The path of a feed-forward unit's output to the logits of a model.
 
     It is ``direct`` if only the final norm lies between the residual stream and the logits. ``rows`` and ``what`` name
-    the directions and whose they are, by default the rows of W₂ and units.
+    the directions and whose they are, by default the rows of W₂ and units. Directions ``in_stream`` are in the residual
+    stream already, so that no norm or scale of a block's additions applies to them.
     """
 
-    def __init__(self, model: Transformer, rows: str = "", what: str = "unit") -> None:
+    def __init__(self, model: Transformer, rows: str = "", what: str = "unit", in_stream: bool = False) -> None:
         self.model = model
         table = table_of(model.config)
         self.has_directions = model.head is not None
         is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
-        scaled_later = table.stream_norms or table.stream_scales or model.config.logit_cap
+        on_stream = {name for layer in range(model.config.n_layers) for name in table.stream(layer)}
+        norms = [norm for norm in table.stream_norms if not in_stream or norm.name in on_stream]
+        scaled_later = norms or table.stream_scales or model.config.logit_cap
         self.direct = is_linear and not scaled_later and not model.config.memory_sets
-        scale = model.config.logit_scale * model.config.residual_scale
+        scale = model.config.logit_scale * (1 if in_stream else model.config.residual_scale)
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
         narrowing = next((step for step in table.after if step.axes[-1:] in (("d_embed",), ("d_unembed",))), None)

@@ -89,6 +89,9 @@ def _table(
     keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // (per_token + 1))))
     entries = [(tokens[i], active, index) for i in keep for index, active in enumerate(tokens[i].features)]
     rows = [(token, active) for token, active, _ in entries]
+    if not rows:
+        yield note(f"no feature is active{' at the tokens shown' if len(keep) < len(tokens) else ''}")
+        return
     yield Heading("features", "the strongest of the active ones at each token", "ffn")
     first: list[Cell] = [
         "" if index else Span(f"{token.position} {names[token.position].shown}", "strong")
