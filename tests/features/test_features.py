@@ -90,12 +90,7 @@ def test_a_perfect_coder_loses_nothing(model: Model) -> None:
 
 @pytest.mark.parametrize(
     ("at", "order", "scale", "factor"),
-    [
-        ("L3.out", "both", 1.0, 1),
-        ("L1.ffn_norm", "both", 1.0, 1),
-        ("L3.out", "pre", 0.5, 1),
-        ("L1.ffn", "pre", 0.5, 0.5),
-    ],
+    [("L3.out", "both", 1, 1), ("L1.ffn_norm", "both", 1, 1), ("L3.out", "pre", 0.5, 1), ("L1.ffn", "pre", 0.5, 0.5)],
 )
 def test_contributions_error_and_bias_add_up_to_the_logit(
     model: Model, at: str, order: str, scale: float, factor: float

@@ -122,16 +122,20 @@ class SparseCoder(ShortRepr):
 
         Raises UsageError for a folder with files, TinytfError if it cannot be written.
         """
+        with filling(Path(folder)):
+            self.write_into(Path(folder), metadata or {})
+
+    def write_into(self, folder: Path, metadata: Mapping[str, Any]) -> None:
+        """Like ``save``, into a folder that is there. Raises OSError."""
         config = {
             "architecture": "topk", "d_in": self.width, "d_sae": self.n_features, "k": self.k, "dtype": "float32",
             "device": "cpu", "apply_b_dec_to_input": True, "normalize_activations": "none",
             "reshape_activations": "hook_z" if self.reads.endswith("hook_z") else "none",
             "rescale_acts_by_decoder_norm": False,
-            "metadata": {"sae_lens_version": "6.0.0", "hook_name": self.reads, **(metadata or {})},
+            "metadata": {"sae_lens_version": "6.0.0", "hook_name": self.reads, **metadata},
         }  # fmt: skip
-        with filling(folder := Path(folder)):
-            write_output(folder / CONFIG, to_json(config))
-            write_output(folder / WEIGHTS, safetensors(self.arrays(), {"format": "pt"}))
+        write_output(folder / CONFIG, to_json(config))
+        write_output(folder / WEIGHTS, safetensors(self.arrays(), {"format": "pt"}))
 
     def arrays(self) -> list[Array]:
         """The four tensors of an autoencoder under SAELens' names."""

@@ -216,7 +216,7 @@ def _made(
         raise CheckpointError(f"{folder}: the architecture {architecture!r} is not known", hint)
     needed = ("W_enc", "W_dec", "b_dec", *_NEEDED[architecture])
     if missing := [name for name in needed if name not in tensors]:
-        raise CheckpointError(f"{folder}: {', '.join(missing)} missing, which {architecture} of {layout} has", _AGAIN)
+        raise CheckpointError(f"{folder}: {', '.join(missing)} missing, which {architecture} of {layout} has", _OTHER)
     surplus = sorted({*tensors} - {*needed, "W_skip", "scaling_factor"})
     if surplus:
         raise CheckpointError(

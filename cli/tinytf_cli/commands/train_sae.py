@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from tinytf.errors import UsageError
+from tinytf.outputs import filling
 from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import ModelOptions, complete_address
-from tinytf_cli.output import Output, require_place
+from tinytf_cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,12 @@ def train_sae(options: Options, model_options: ModelOptions, output: Output) -> 
     """
     from tinytf_cli.progress_line import progress_line
 
-    require_place(options.out)
-    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        raise UsageError(f"{options.out} is there already", "give a folder that is new or empty")
     files, model = corpus_files(options.corpus, ("TEXT",)), model_options.open()
-    with progress_line(output.stderr, "training: token") as on_progress:
+    with filling(options.out), progress_line(output.stderr, "training: token") as on_progress:
         report = model.train_sae(
             files, options.at, features=options.features, k=options.k, tokens=options.tokens, batch=options.batch,
             lr=options.lr, dead_after=options.dead_after, window=options.window, seed=model_options.seed,
             on_progress=on_progress,
         )  # fmt: skip
-    report.coder.save(options.out, {"model_name": model.name, "context_size": options.window or 128})
+        report.coder.write_into(options.out, {"model_name": model.name, "context_size": options.window or 128})
     output.draw(replace(report, folder=str(options.out)))
