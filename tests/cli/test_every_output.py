@@ -91,7 +91,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, t
         train = ("train", "book.txt", "--recipe", "recipe.toml", "--out", "run")
         assert tinytf(*train, "--steps", "3").status == 0
         assert tinytf("trace", TEXT, "-m", "m", "-o", "dump.safetensors").status == 0
-        assert tinytf("train-sae", "book.txt", *OPEN, *SAE, "--out", "sae").status == 0
+        assert tinytf("train-sae", "book.txt", "corpus", *OPEN, *SAE, "--out", "sae").status == 0
     finally:
         os.chdir(before)
     np.savez(world / "other.npz", a=np.zeros(1))

@@ -15,6 +15,8 @@ from tinytf.text.corpus import find_files
 SAE = Path(__file__).parents[2] / "samples" / "sae"
 TEXT, OTHER = "The cat sat on the mat.", "The dog sat on the mat."
 
+STORIES = find_files("\n\n".join([TEXT] * 20))
+
 ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Ablation": lambda model: model.ablate(TEXT, "L0H1"),
     "AblationSweep": lambda model: model.ablation_sweep(TEXT),
@@ -47,7 +49,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Positions": lambda model: model.positions(),
     "Ranked": lambda model: model.most_similar(TEXT, [OTHER], pooling="mean"),
     "Rollout": lambda model: model.rollout(TEXT),
-    "SaeTraining": lambda model: model.train_sae(find_files(TEXT * 9), "L1.out", features=16, k=2, tokens=64, batch=16),
+    "SaeTraining": lambda model: model.train_sae(STORIES, "L1.out", features=16, k=2, tokens=64, batch=16),
     "Score": lambda model: model.score(TEXT),
     "Similar": lambda model: model.similar(TEXT, OTHER, pooling="mean"),
     "Tokenized": lambda model: model.tokens(TEXT),

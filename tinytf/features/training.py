@@ -253,6 +253,10 @@ def train_sae(
     if min(tokens, batch) < 1 or tokens < batch:
         raise UsageError(f"{tokens:,} tokens are not one batch of {batch:,}", "raise --tokens or lower --batch")
     train, held_out = corpus.split(_HELD_OUT)
+    if not len(held_out):
+        raise UsageError(
+            "the corpus is one document, and nothing of it can be held out", "separate two by a blank line"
+        )
     lr = 1e-3 * math.sqrt(2**14 / features) if lr is None else lr
     dead_after = tokens // 10 if dead_after is None else dead_after
     generator, n_steps, passes = torch.Generator().manual_seed(seed), tokens // batch, 0
