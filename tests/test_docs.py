@@ -42,7 +42,7 @@ def sample_script(name: str) -> ModuleType:
     return module
 
 
-_TAKES_A_RUN = (" train ", " sweep ", " watch ", " replay ", " check ", " -m run ")
+_TAKES_A_RUN = (" train ", " train-sae ", " sweep ", " watch ", " replay ", " check ", " -m run ")
 TOUR = [
     line
     for page in PAGES
@@ -63,6 +63,7 @@ def test_the_readme_begins_with_the_two_commands() -> None:
 def test_every_command_of_the_docs_runs(
     line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
     monkeypatch.chdir(tmp_path)
     assert run(shlex.split(line, comments=True)[1:]) == 0
     shown = capsys.readouterr()
@@ -117,6 +118,16 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
             assert tuple(value.shape) == tuple(int(n) for n in promised[1].split(",")), line
             shapes += 1
     assert shapes == 9
+
+
+def test_the_python_of_the_features_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = code_blocks("python", "features.md")
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert tinytf.open_sae("my-sae").n_features == 64
+    assert names["examples"]
 
 
 def test_the_port_of_the_docs_writes_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

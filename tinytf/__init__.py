@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from tinytf.compare.sampling import SamplingDifference as SamplingDifference
     from tinytf.compare.splits import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
+    from tinytf.features.coder import SparseCoder as SparseCoder
+    from tinytf.features.layouts import open_sae as open_sae
+    from tinytf.features.report import Features as Features
+    from tinytf.features.training import SaeTraining as SaeTraining
     from tinytf.generate.cached import CacheComparison as CacheComparison
     from tinytf.generate.decoder import Kind as Kind
     from tinytf.generate.loop import Looking as Looking
@@ -128,6 +132,7 @@ _LAZY = {
     "Experts": "tinytf.look.experts",
     "Explained": "tinytf.look.arithmetic.data",
     "Exported": "tinytf.checkpoints.huggingface.export",
+    "Features": "tinytf.features.report",
     "Film": "tinytf.training.film.film",
     "Films": "tinytf.training.film.film",
     "Generation": "tinytf.generate.report",
@@ -169,7 +174,9 @@ _LAZY = {
     "Similar": "tinytf.look.similar",
     "RunReport": "tinytf.training.folder.run_report",
     "RunsReport": "tinytf.training.folder.run_report",
+    "SaeTraining": "tinytf.features.training",
     "Sampling": "tinytf.generate.samplers",
+    "SparseCoder": "tinytf.features.coder",
     "Score": "tinytf.generate.score",
     "Splits": "tinytf.compare.splits",
     "Same": "tinytf.through.same",
@@ -185,6 +192,7 @@ _LAZY = {
     "Verification": "tinytf.worked.verify",
     "capture": "tinytf.compare.dumps.capture",
     "load": "tinytf.loading",
+    "open_sae": "tinytf.features.layouts",
     "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",
 }

@@ -44,6 +44,8 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.cause.restoring import restoring
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff
+    from tinytf.features.report import feature_examples, features
+    from tinytf.features.training import train_sae
     from tinytf.generate.continuing import beams, generate, samples, stream, text_after
     from tinytf.generate.score import score
     from tinytf.generate.underway import beam_search, compare_cache, generation
@@ -95,6 +97,9 @@ class Model(TextModel):
     experts = experts
     expert_load = expert_load
     top_examples = top_examples
+    features = features
+    feature_examples = feature_examples
+    train_sae = train_sae
     heads = heads
     grammar = grammar
     rollout = rollout

@@ -25,6 +25,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "attention": "Show where every head of every layer looks in TEXT.",
         "heads": "Score every head: induction, previous token and other patterns.",
         "neurons": "Show the active feed-forward units and the tokens they promote.",
+        "features": "Show the features of a sparse autoencoder in TEXT.",
         "activations": "Show a feed-forward's activation, with TEXT on its curve.",
         "experts": "Show which experts each token goes to, and how busy they are.",
         "lens": "Show what the model would predict after each layer.",
@@ -60,6 +61,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Train": {
         "train": "Train a model on the text files of CORPUS.",
+        "train-sae": "Train a sparse autoencoder on a step of MODEL.",
         "sweep": "Train a recipe with several values and seeds, and compare.",
         "runs": "Compare training runs: losses, curves and milestones.",
         "watch": "Follow a training run until it finishes.",

@@ -35,8 +35,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"tinytf_cli.commands.{cmd_name}")
-        command: click.Command = vars(module)[cmd_name]
+        name = cmd_name.replace("-", "_")
+        command: click.Command = vars(import_module(f"tinytf_cli.commands.{name}"))[name]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

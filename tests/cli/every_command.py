@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 TEXT = "The cat sat"
+SAE = ("--at", "L0.out", "--features", "8", "--k", "2", "--tokens", "32", "--batch", "16")
 OPEN = ("--model", "m", "--device", "cpu")
 GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "activations": (("activations", TEXT, *OPEN),),
@@ -24,6 +25,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "experts": (("experts", TEXT, *OPEN, "--corpus", "corpus"),),
     "explain": (("explain", "L0H0.scores[1,0]", TEXT, *OPEN),),
     "export": (("export", "m", "exported", "--to", "huggingface"),),
+    "features": (("features", TEXT, *OPEN, "--sae", "sae"),),
     "generate": (("generate", TEXT, *OPEN, "--max-tokens", "2"),),
     "grad": (("grad", TEXT, *OPEN),),
     "heads": (("heads", "corpus", *OPEN),),
@@ -52,6 +54,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("train", "--out", "run", "--resume"),
         ("train", "book.txt", "--recipe", "recipe.toml", "--out", "new", "--from", "m"),
     ),
+    "train-sae": (("train-sae", "book.txt", "corpus", *OPEN, *SAE, "--out", "new"),),
     "verify": (("verify", "worked.toml"),),
     "watch": (("watch", "run"),),
 }

@@ -12,14 +12,14 @@ import pytest
 import torch
 from covering import sample
 from driving import CORPUS, Tinytf, is_a_clean_error
-from every_command import GIVEN, TEXT
+from every_command import GIVEN, OPEN, SAE, TEXT
 from safetensors.torch import load_file, save_file
 
 from tinytf.checkpoints.run import load_run
 from tinytf_cli.main import COMMANDS, cli
 
 WITHOUT_OUTPUT = ("explore", "repl")
-FOLDERS = {"export": "directory", "sweep": "out", "train": "out"}
+FOLDERS = {"export": "directory", "sweep": "out", "train": "out", "train-sae": "out"}
 """The option or argument that names a folder to write, of each command that has one."""
 OTHERS = ("adapter", "corpus", "data")
 """Folders of no model and no run: a sweep may make folders of its own in them."""
@@ -43,6 +43,7 @@ READ = {
     "folder",
     "folders",
     "resume",
+    "sae",
 }
 """Options and arguments of paths that are read, or that are none of a command's outputs."""
 
@@ -93,6 +94,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, t
         train = ("train", "book.txt", "--recipe", "recipe.toml", "--out", "run")
         assert tinytf(*train, "--steps", "3").status == 0
         assert tinytf("trace", TEXT, "-m", "m", "-o", "dump.safetensors").status == 0
+        assert tinytf("train-sae", "book.txt", "corpus", *OPEN, *SAE, "--out", "sae").status == 0
     finally:
         os.chdir(before)
     np.savez(world / "other.npz", a=np.zeros(1))

@@ -10,6 +10,7 @@ import torch
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
+from tinytf.features.coder import SparseCoder
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
@@ -44,6 +45,17 @@ def ours() -> Files:
     """A model as a run of tinytf leaves it."""
     with tempfile.TemporaryDirectory() as made:
         save_run(Path(made), Transformer.initialised(_config(), 0), tokenizer())
+        return read(Path(made))
+
+
+@cache
+def sae() -> Files:
+    """A sparse autoencoder of 6 features for the output of that model's layer."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = ((8, 6), (6,), (6, 8), (8,))
+    weights = [torch.randn(shape, generator=draw) for shape in shapes]
+    with tempfile.TemporaryDirectory() as made:
+        SparseCoder("sae", "SAELens", "topk", *weights, reads="blocks.0.hook_resid_post", k=2).save(Path(made))
         return read(Path(made))
 
 

@@ -10,9 +10,13 @@ from tinytf.doctor import checkup
 from tinytf.lessons import LessonList
 from tinytf.loading import info
 from tinytf.report import Report
+from tinytf.text.corpus import find_files
 
+SAE = Path(__file__).parents[2] / "samples" / "sae"
 TEXT, OTHER = "The cat sat on the mat.", "The dog sat on the mat."
 PAIRS = [{"clean": "The cat sat on the", "corrupt": "The dog sat on the", "answer": " mat", "versus": " step"}]
+
+STORIES = find_files("\n\n".join([TEXT] * 20))
 
 ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Ablation": lambda model: model.ablate(TEXT, "L0H1"),
@@ -31,6 +35,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Code": lambda model: model.code(TEXT),
     "Difference": lambda model: model.diff(TEXT, OTHER),
     "Explained": lambda model: model.explain(TEXT, "L0H0.scores[1,0]"),
+    "Features": lambda model: model.features(TEXT, SAE),
     "Generation": lambda model: model.generation(TEXT, max_tokens=2),
     "Grammar": lambda model: model.grammar(),
     "Info": lambda model: info("tiny"),
@@ -46,6 +51,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Positions": lambda model: model.positions(),
     "Ranked": lambda model: model.most_similar(TEXT, [OTHER], pooling="mean"),
     "Rollout": lambda model: model.rollout(TEXT),
+    "SaeTraining": lambda model: model.train_sae(STORIES, "L1.out", features=16, k=2, tokens=64, batch=16),
     "Score": lambda model: model.score(TEXT),
     "Similar": lambda model: model.similar(TEXT, OTHER, pooling="mean"),
     "Tokenized": lambda model: model.tokens(TEXT),

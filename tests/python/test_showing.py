@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from answers import ANSWERS, OTHER, TEXT
+from answers import ANSWERS, OTHER, SAE, TEXT
 from covering import sample
 
 import tinytf
@@ -23,6 +23,7 @@ COMMANDS = {
     "Code": ("code", TEXT),
     "Difference": ("diff", TEXT, OTHER),
     "Explained": ("explain", "L0H0.scores[1,0]", TEXT),
+    "Features": ("features", TEXT, "--sae", str(SAE)),
     "Info": ("info",),
     "LeftOut": ("ablate", TEXT, "--without", "mask"),
     "Lens": ("lens", TEXT),

@@ -18,7 +18,7 @@ from tinytf.look.neurons import ActiveExample, TopExamples, Unit, parse_unit, re
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, ignore_progress
 from tinytf.steps.table import table_of
-from tinytf.text.corpus import Corpus
+from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import cut_between_words
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text_model import TextModel
@@ -144,23 +144,34 @@ def top_examples(
     ``on_progress`` receives the number of characters read. Raises UsageError for a window that is longer than the
     context or has no room for a token, AddressError for a unit that does not exist.
     """
+    require_units(model.config)
+    chosen = [parse_unit(unit, model.config) for unit in units]
+    return strongest_places(
+        model.transformer, corpus_windows(model, corpus.documents(), window, on_progress), chosen, top
+    )
+
+
+def corpus_windows(
+    model: TextModel, documents: Documents, window: int | None = None, on_progress: Progress = ignore_progress
+) -> Iterator[Window]:
+    """Read documents as a stream, in windows of ``window`` tokens, by default the context and at most 128.
+
+    ``on_progress`` receives the number of characters read. Raises UsageError for a window longer than the context.
+    """
     config = model.config
-    require_units(config)
     length = min(config.context, 128) if window is None else window
     if length > config.context:
         raise UsageError(f"a window of {length:,} tokens is more than the model's context of {config.context:,}")
-    chosen = [parse_unit(unit, config) for unit in units]
-    total = sum(file.paragraph_characters for file in corpus.files)
+    total = sum(file.paragraph_characters for file in documents.corpus.files)
 
     def pieces() -> Iterator[tuple[str, bool]]:
         read = 0
-        for text, is_end in corpus.documents().pieces(cut_between_words):
+        for text, is_end in documents.pieces(cut_between_words):
             yield text, is_end
             read += len(text)
             on_progress(min(read, total), total)
 
-    windows = windows_of(model.tokenizer, pieces(), length, config.vocab_size)
-    return strongest_places(model.transformer, windows, chosen, top)
+    return windows_of(model.tokenizer, pieces(), length, config.vocab_size)
 
 
 @torch.no_grad()

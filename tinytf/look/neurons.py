@@ -5,7 +5,7 @@ Shapes: T tokens, F units of a layer (d_ff), C d_model, V vocabulary, U chosen u
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -29,6 +29,8 @@ from tinytf.trace.trace import Text, Trace
 _UNIT = re.compile(r"L(-?[0-9]{1,9})\.(-?[0-9]{1,9})")
 _ROWS = 64  # positions, or units, whose logits are computed at a time
 ORDERS = ("activation", "contribution")
+Ends = tuple[tuple[int, float], ...]
+"""Ids of tokens, each with what an activation of 1 adds to its logit."""
 
 
 @dataclass(frozen=True, order=True)
@@ -84,8 +86,8 @@ class Direction:
 
     unit: Unit
     norm: float
-    promoted: tuple[tuple[int, float], ...]
-    suppressed: tuple[tuple[int, float], ...]
+    promoted: Ends
+    suppressed: Ends
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,12 @@ class ActiveExample:
 
 @dataclass(frozen=True)
 class TopExamples:
-    """The strongest examples of each unit in a corpus, the strongest first, and the number of tokens read.
+    """The strongest examples of each unit (or feature) in a corpus, the strongest first, and the number of tokens read.
 
     ``corpus`` names the corpus.
     """
 
-    units: dict[Unit, tuple[ActiveExample, ...]]
+    units: Mapping[Any, tuple[ActiveExample, ...]]
     tokens: int
     documents: int
     corpus: str = ""
@@ -240,17 +242,21 @@ def output_weights(model: Transformer, layer: int) -> Tensor:
 class Readout:
     """The path of a feed-forward unit's output to the logits of a model.
 
-    It is ``direct`` if only the final norm lies between the residual stream and the logits.
+    It is ``direct`` if only the final norm lies between the residual stream and the logits. ``rows`` and ``what`` name
+    the directions and whose they are, by default the rows of W₂ and units. Directions ``in_stream`` are in the residual
+    stream already, so that no norm or scale of a block's additions applies to them.
     """
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, rows: str = "", what: str = "unit", in_stream: bool = False) -> None:
         self.model = model
         table = table_of(model.config)
         self.has_directions = model.head is not None
         is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
-        scaled_later = table.stream_norms or table.stream_scales or model.config.logit_cap
+        on_stream = {name for layer in range(model.config.n_layers) for name in table.stream(layer)}
+        norms = [norm for norm in table.stream_norms if not in_stream or norm.name in on_stream]
+        scaled_later = norms or table.stream_scales or model.config.logit_cap
         self.direct = is_linear and not scaled_later and not model.config.memory_sets
-        scale = model.config.logit_scale * model.config.residual_scale
+        scale = model.config.logit_scale * (1 if in_stream else model.config.residual_scale)
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
         narrowing = next((step for step in table.after if step.axes[-1:] in (("d_embed",), ("d_unembed",))), None)
@@ -258,10 +264,10 @@ class Readout:
             narrow: Any = model.get_submodule(narrowing.module)
             self._unembedding = model.unembedding @ narrow.weight  # (V, C)
         self.centres = isinstance(model.final_norm, nn.LayerNorm)
-        rows = f"rows of {table.feed_forward.matrix}"
+        rows = rows or f"rows of {table.feed_forward.matrix}"
         no_head = "this model has no language-model head, so"
         if not self.has_directions:
-            self.reading = f"{no_head} the units' directions are not read"
+            self.reading = f"{no_head} the {what}s' directions are not read"
             self.contributing = f"{no_head} there is no logit to contribute to"
         elif self.direct:
             centred = ", centred" if self.centres else ""
@@ -281,27 +287,29 @@ class Readout:
             if transformed and model.config.labels:
                 between = "head's own layers between"
             self.reading = f"{rows} through {matrices}, without the {between}"
-            self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
+            self.contributing = (
+                f"norms or layers come between a {what} and the logits, so it has no direct part of them"
+            )
 
     def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:
         """The ``top`` tokens that each unit promotes, and suppresses, most."""
-        if not self.has_directions:
+        if not self.has_directions or not units:
             return ()
+        rows = torch.stack([self.row(unit) for unit in units])  # (U, C)
+        ends = zip(units, rows.float().norm(dim=-1).tolist(), self.ends(rows, top), strict=True)
+        return tuple(Direction(unit, norm, promoted, suppressed) for unit, norm, (promoted, suppressed) in ends)
+
+    def ends(self, rows: Tensor, top: int) -> Iterator[tuple[Ends, Ends]]:
+        """The ``top`` tokens that each of some rows (U, C) promotes most, and those that it suppresses most."""
         unembedding = self._unembedding.float()
-        directions: list[Direction] = []
-        for start in range(0, len(units), _ROWS):
-            part = units[start : start + _ROWS]
-            rows = torch.stack([self.row(unit).float() for unit in part])  # (U, C)
-            logits = self._through_norm(rows) @ unembedding.T  # (U, V)
-            k = min(top, logits.shape[1])
-            most, least = logits.topk(k), logits.topk(k, largest=False)
-            for row, unit in enumerate(part):
-                ends = [
-                    tuple(zip(end.indices[row].tolist(), end.values[row].tolist(), strict=True))
-                    for end in (most, least)
-                ]
-                directions.append(Direction(unit, float(rows[row].norm()), ends[0], ends[1]))
-        return tuple(directions)
+        k = min(top, len(unembedding))
+        for part in rows.float().split(_ROWS):
+            logits = self._through_norm(part) @ unembedding.T  # (U, V)
+            most, least = (
+                [tuple(zip(*pair, strict=True)) for pair in zip(end.indices.tolist(), end.values.tolist(), strict=True)]
+                for end in (logits.topk(k), logits.topk(k, largest=False))
+            )
+            yield from zip(most, least, strict=True)
 
     def row(self, unit: Unit) -> Tensor:
         """The unit's row of W₂, (C,), which is a column of the stored matrix."""
@@ -352,7 +360,7 @@ def neurons(
     readout = Readout(trace.model)
     if by == "contribution" and not readout.direct:
         raise UsageError(f"units cannot be ordered by contribution: {readout.contributing}", "leave out --by")
-    predicted, logits = _predicted(trace)
+    predicted, logits = predicted_tokens(trace)
     questions = None
     if readout.direct:
         assert predicted is not None
@@ -373,7 +381,7 @@ def neurons(
     return Neurons(by, rows, directions, readout.reading, readout.contributing, trace=trace, about=about)
 
 
-def _predicted(trace: Trace) -> tuple[Tensor | None, Tensor | None]:
+def predicted_tokens(trace: Trace) -> tuple[Tensor | None, Tensor | None]:
     """The most probable id at each position and its logit, (T,) each."""
     if trace.model.head is None:
         return None, None

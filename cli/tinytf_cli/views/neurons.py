@@ -61,7 +61,7 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
         words = "promotes, suppresses: what the unit does here; a negative activation reverses its direction"
         yield Line(Span(words, "dim"))
     if report.examples is not None:
-        yield from _examples(model, report.examples)
+        yield from examples_of(model, report.examples)
 
 
 def _table(report: Neurons, model: Model, directions: Mapping[Unit, Direction], keep: list[int]) -> Iterator[Block]:
@@ -143,7 +143,7 @@ def _direction(model: Model, direction: Direction) -> Iterator[Block]:
     yield Bars(bars, full, signed=True)
 
 
-def _examples(model: Model, top: TopExamples) -> Iterator[Block]:
+def examples_of(model: Model, top: TopExamples) -> Iterator[Block]:
     """The places in the corpus where each unit is most active."""
     corpus = printable(top.corpus, spaces=False)
     counted = f"{plural(top.tokens, 'token')} in {plural(top.documents, 'document')} of {corpus}"

@@ -1,0 +1,55 @@
+"""``tinytf train-sae``: train a sparse autoencoder on a step of a model."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from tinytf.outputs import filling
+from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.inputs import corpus_files
+from tinytf_cli.options import ModelOptions, complete_address
+from tinytf_cli.output import Output
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments and options of this command alone."""
+
+    corpus: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), required=True)
+    at: str = option(
+        metavar="ADDRESS", required=True, shell_complete=complete_address, help="The step to learn, such as L2.out."
+    )
+    out: Path = option(
+        type=click.Path(path_type=Path), metavar="DIR", required=True, help="A new folder, in the layout of SAELens."
+    )
+    features: int = option(type=click.IntRange(1), shown=1024, help="Features of the autoencoder.")
+    k: int = option(type=click.IntRange(1), shown=16, help="Active features of each token.")
+    tokens: int = option(type=click.IntRange(1), shown=1_000_000, help="Tokens to train on, in as many passes.")
+    batch: int = option(type=click.IntRange(1), shown=512, help="Tokens per step.")
+    lr: float | None = option(
+        type=FloatRange(0, min_open=True), help="Peak learning rate.  [default: 0.001 × √(16384 / features)]"
+    )
+    dead_after: int | None = option(
+        type=click.IntRange(1), help="Tokens without activity after which a feature is dead.  [default: a tenth]"
+    )
+    window: int | None = option(type=click.IntRange(2), help="Corpus tokens in one pass.  [default: at most 128]")
+
+
+@command("train-sae")
+def train_sae(options: Options, model_options: ModelOptions, output: Output) -> None:
+    """CORPUS is files or folders, or - (a pipe). The autoencoder keeps the K largest features of each token (Gao et al.
+    2024). The last 5 % of the documents are held out, and show how much it keeps of the step and of the loss. Ctrl-C
+    ends the training and writes what was learned. tinytf features and SAELens open the folder.
+    """
+    from tinytf_cli.progress_line import progress_line
+
+    files, model = corpus_files(options.corpus, ("TEXT",)), model_options.open()
+    with filling(options.out), progress_line(output.stderr, "training: token") as on_progress:
+        report = model.train_sae(
+            files, options.at, features=options.features, k=options.k, tokens=options.tokens, batch=options.batch,
+            lr=options.lr, dead_after=options.dead_after, window=options.window, seed=model_options.seed,
+            on_progress=on_progress,
+        )  # fmt: skip
+        report.coder.write_into(options.out, {"model_name": model.name, "context_size": options.window or 128})
+    output.draw(replace(report, folder=str(options.out)))

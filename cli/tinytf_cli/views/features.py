@@ -1,0 +1,199 @@
+"""Features: the active ones of each token, what they promote, what is kept of the step, and a changed prediction."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tinytf.features.coder import SparseCoder
+from tinytf.features.fidelity import Fidelity
+from tinytf.features.report import ActiveFeature, FeatureChange, FeatureDirection, Features, TokenFeatures
+from tinytf.loading import Model
+from tinytf.sentences import percent
+from tinytf.text.printable import printable
+from tinytf_cli.numbers import number, plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.ablate import check_line, choice_table, where_predicted
+from tinytf_cli.views.banner import banner
+from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Piece, Scale, Span, Table
+from tinytf_cli.views.draw import Display, draws, model_of
+from tinytf_cli.views.neurons import examples_of
+from tinytf_cli.views.parts import (
+    coloured_text,
+    figures,
+    fold_note,
+    full_scale,
+    middle_out,
+    most_rows,
+    note,
+    one_form,
+    size_column,
+    titled,
+)
+
+_ROWS, _FEW = 21, 3  # rows of the table, unless more are asked for, and tokens from each end of a direction
+_TEXT = 120  # tokens of the coloured text
+
+Row = tuple[TokenFeatures, ActiveFeature]
+
+
+@dataclass(frozen=True)
+class FeaturesDisplay(Display):
+    """``rows`` limits the tokens of the table (0: all)."""
+
+    rows: int | None = None
+
+
+@draws(Features, FeaturesDisplay)
+def features(report: Features, terminal: Terminal, display: FeaturesDisplay) -> Iterator[Block]:
+    """The changed prediction, the features of each token, or each chosen one along the text, and what is kept."""
+    model = model_of(report)
+    yield from banner(model, report.encoding)
+    yield from coder_lines(report.coder, report.at, report.into)
+    if report.change is not None:
+        yield from _change(report, model, report.change)
+    directions = {direction.feature: direction for direction in report.directions}
+    if report.chosen:
+        for feature in report.chosen:
+            yield from _chosen(report, model, directions[feature], display)
+    elif report.change is None:
+        yield from _table(report, model, directions, display)
+    if report.change is None:
+        yield from kept(report.fidelity, report.into)
+    if report.change is None or report.chosen:
+        yield Line("")
+        yield Line(Span(f"directions: {report.reading}", "dim"))
+    if report.change is None and any(
+        active.contribution is not None for token in report.tokens for active in token.features
+    ):
+        yield Line(Span(f"Δ logit: {report.contributing}", "dim"))
+    if report.examples is not None:
+        yield from examples_of(model, report.examples)
+
+
+def coder_lines(coder: SparseCoder, at: str, into: str) -> Iterator[Block]:
+    """Which autoencoder it is, and where."""
+    kind = "transcoder" if coder.is_transcoder else "autoencoder"
+    step = f"reads {at}, writes {into}" if coder.is_transcoder else f"of {at}"
+    active = f"{coder.architecture}, k = {coder.k}" if coder.k else coder.architecture
+    words = f" · {kind} {step} · {plural(coder.n_features, 'feature')}, {active} · layout of {coder.layout}"
+    words += f", trained on {coder.trained_on}" if coder.trained_on else ""
+    yield titled(coder.name, words)
+    yield from (note(words) for words in coder.notes)
+
+
+def _table(
+    report: Features, model: Model, directions: Mapping[int, FeatureDirection], display: FeaturesDisplay
+) -> Iterator[Block]:
+    """The strongest features of each token."""
+    tokens, names = report.tokens, report.encoding.tokens
+    per_token = max((len(token.features) for token in tokens), default=0)
+    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // (per_token + 1))))
+    entries = [(tokens[i], active, index) for i in keep for index, active in enumerate(tokens[i].features)]
+    rows = [(token, active) for token, active, _ in entries]
+    if not rows:
+        yield note(f"no feature is active{' at the tokens shown' if len(keep) < len(tokens) else ''}")
+        return
+    yield Heading("features", "the strongest of the active ones at each token", "ffn")
+    first: list[Cell] = [
+        "" if index else Span(f"{token.position} {names[token.position].shown}", "strong")
+        for token, _, index in entries
+    ]
+    of: list[Cell] = ["" if index else f"{token.active:,}" for token, _, index in entries]
+    columns = [
+        Column("token", first, shrink=8, said=""),
+        Column("active", of, "right", drop=3),
+        Column("feature", [Span(str(active.feature), "ffn") for _, active in rows], "right"),
+        *_figures(model, rows, full_scale(active.activation for token in tokens for active in token.features)),
+    ]
+    for title, end, drop in (("promotes", "promoted", 0), ("suppresses", "suppressed", 1)):
+        ends = [getattr(directions[active.feature], end) for _, active in rows]
+        if any(ends):
+            words = [["  ".join(model.shown(i) for i, _ in end[:most]) for end in ends] for most in (_FEW, _FEW - 1)]
+            columns.append(Column(title, words[0], narrow=words[1], shrink=12, drop=drop))
+    last = (row for row, (token, _, index) in enumerate(entries[:-1]) if index == len(token.features) - 1 > 0)
+    yield Table(columns, rule_after=frozenset(last))
+    yield from fold_note(range(len(tokens)), keep, "tokens")
+
+
+def _figures(model: Model, rows: Sequence[Row], full: float) -> Iterator[Column]:
+    """The activation of each feature, and what it adds to the logit of the predicted token."""
+    yield size_column("activation", [active.activation for _, active in rows], "ffn", full=full)
+    if any(active.contribution is not None for _, active in rows):
+        added = figures([active.contribution for _, active in rows], sign=True)
+        yield Column("Δ logit", added, "right", said="adds")
+        predicted = ["" if token.predicted is None else model.shown(token.predicted) for token, _ in rows]
+        yield Column("of", predicted, shrink=6, drop=2)
+
+
+def _chosen(report: Features, model: Model, direction: FeatureDirection, display: FeaturesDisplay) -> Iterator[Block]:
+    """One feature along the text, in the vocabulary, and the features that are most like it."""
+    rows = [
+        (token, next((active for active in token.features if active.feature == direction.feature), None))
+        for token in report.tokens
+    ]
+    full = full_scale(active.activation for _, active in rows if active is not None)
+    names = [token.shown for token in report.encoding.tokens]
+    yield Heading(f"feature {direction.feature}", "its activation along the text", "ffn")
+    roles = ["dim" if active is None else f"unit:{round(255 * active.activation / full)}" for _, active in rows]
+    yield coloured_text(names, roles, None if display.rows == 0 else _TEXT)
+    yield Scale("unit", full)
+    shown = [(token, active) for token, active in rows if active is not None and active.activation > 0]
+    keep = middle_out(len(shown), most_rows(display.rows, 6))
+    visible = [shown[i] for i in keep]
+    if visible:
+        yield Table(
+            [
+                Column("#", [str(token.position) for token, _ in visible], "right", said="token"),
+                Column("token", [names[token.position] for token, _ in visible], shrink=8, said=""),
+                *_figures(model, visible, full),
+            ]
+        )
+        yield from fold_note(range(len(shown)), keep, "tokens where it is active")
+    if direction.promoted:
+        norm = number(direction.norm, "%.3g")
+        words = f"logits for an activation of 1, before the norm's scale; ‖direction‖ {norm}"
+        yield Heading(f"feature {direction.feature} in the vocabulary", words, "output")
+        ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
+        values = [value for _, end in ends for _, value in end]
+        form = one_form(values, sign=True)
+        bars = [Bar(f"{word} {model.shown(i)}", value, Figure(value, form)) for word, end in ends for i, value in end]
+        yield Bars(bars, full_scale(values), signed=True)
+    if direction.nearest:
+        alike: list[Piece] = ["nearest by direction: "]
+        for index, (other, cosine) in enumerate(direction.nearest):
+            alike += [", " if index else "", Span(str(other), "ffn"), " (", Figure(cosine, "%.2f"), ")"]
+        yield note(alike)
+
+
+def _change(report: Features, model: Model, change: FeatureChange) -> Iterator[Block]:
+    """The prediction before and after."""
+    ablated = [f"feature {number} at 0" for number in change.ablated]
+    added = [f"{value:+g} on feature {number}" for number, value in change.added.items()]
+    words = f"{', '.join([*ablated, *added])}, at every token; the rest of {report.into} stays"
+    yield Heading("changed", words, "attention")
+    yield note(where_predicted(model, report.encoding, change.position))
+    yield choice_table(change.choices, model.shown, change.target)
+    pieces: list[Piece] = ["KL(before ‖ after) = ", Figure(change.effect.kl, "%.4f", "strong"), " nats"]
+    if change.loss_before is not None and change.loss_after is not None:
+        pieces += ["; loss on the text ", Figure(change.loss_before, "%.4f"), " → ", Figure(change.loss_after, "%.4f")]
+    yield Line(pieces, indent=2)
+    yield from check_line(change.check)
+
+
+def kept(fidelity: Fidelity, step: str) -> Iterator[Block]:
+    """What the reconstruction keeps of the step and of the loss."""
+    yield Heading("kept", f"of {step} by its reconstruction, over {plural(fidelity.tokens, 'token')}", "residual")
+    share, recovered = fidelity.explained_variance, fidelity.loss_recovered
+    names, values = ["active features a token"], [f"{fidelity.l0:.3g}"]
+    if share is not None:
+        names.append("explained variance")
+        values.append(percent(share) if share >= 0 else f"{share:.3g}: worse than the mean")
+    names += ["‖error‖ ÷ ‖step‖", "cosine with the step"]
+    values += [number(fidelity.relative_error, "%.3f"), number(fidelity.cosine, "%.3f")]
+    losses = (fidelity.loss, fidelity.loss_reconstructed, fidelity.loss_zeroed)
+    if not any(loss is None for loss in losses):
+        names += ["loss: plain, reconstructed, zeros"]
+        values += ["  ".join(number(loss, "%.4f") for loss in losses if loss is not None)]
+        if recovered is not None:
+            names += ["loss recovered"]
+            values += [percent(recovered) if 0 <= recovered <= 1 else f"{100 * recovered:.1f} %"]
+    yield Table([Column("", names, said=""), Column("", [printable(v, spaces=False) for v in values])], header=False)
