@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from tinytf.look.attended import Attended as Attended
     from tinytf.look.attribution import Attribution as Attribution
     from tinytf.look.census import Census as Census
+    from tinytf.look.circuits.composition import Composition as Composition
+    from tinytf.look.circuits.copying import Weights as Weights
+    from tinytf.look.circuits.head import HeadWeights as HeadWeights
     from tinytf.look.code import Code as Code
     from tinytf.look.experts import Experts as Experts
     from tinytf.look.grammar import Grammar as Grammar
@@ -109,6 +112,7 @@ _LAZY = {
     "Checked": "tinytf.student.checked",
     "Checkup": "tinytf.doctor",
     "Code": "tinytf.look.code",
+    "Composition": "tinytf.look.circuits.composition",
     "Conversation": "tinytf.text.chat",
     "Course": "tinytf.lessons.course",
     "Difference": "tinytf.compare.difference",
@@ -123,6 +127,7 @@ _LAZY = {
     "Glossary": "tinytf.glossary",
     "GradientTrace": "tinytf.gradients.trace",
     "Grammar": "tinytf.look.grammar",
+    "HeadWeights": "tinytf.look.circuits.head",
     "Info": "tinytf.look.size",
     "Kind": "tinytf.generate.decoder",
     "LeftOut": "tinytf.cause.compare_without",
@@ -163,6 +168,7 @@ _LAZY = {
     "Training": "tinytf.training.report",
     "TrainingPlan": "tinytf.training.plan",
     "Verification": "tinytf.worked.verify",
+    "Weights": "tinytf.look.circuits.copying",
     "capture": "tinytf.compare.dumps.capture",
     "load": "tinytf.loading",
     "open_through": "tinytf.through.model",

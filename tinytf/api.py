@@ -39,6 +39,9 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.attended import attention
     from tinytf.look.attribution import attribute
     from tinytf.look.census import heads
+    from tinytf.look.circuits.composition import composition
+    from tinytf.look.circuits.copying import weights
+    from tinytf.look.circuits.head import head_weights
     from tinytf.look.code import code
     from tinytf.look.examples import top_examples
     from tinytf.look.experts import expert_load, experts
@@ -80,6 +83,9 @@ class Model(TextModel):
     expert_load = expert_load
     top_examples = top_examples
     heads = heads
+    weights = weights
+    head_weights = head_weights
+    composition = composition
     grammar = grammar
     rollout = rollout
     state = state
