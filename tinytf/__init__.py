@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from tinytf.look.state import State as State
     from tinytf.look.tokens import Tokenized as Tokenized
     from tinytf.look.traced import Traced as Traced
+    from tinytf.look.tuned_lens import TunedLens as TunedLens
     from tinytf.look.values import AddressValues as AddressValues
     from tinytf.recorders import Recorder as Recorder
     from tinytf.recorders import Recorders as Recorders
@@ -167,6 +168,7 @@ _LAZY = {
     "Traced": "tinytf.look.traced",
     "Training": "tinytf.training.report",
     "TrainingPlan": "tinytf.training.plan",
+    "TunedLens": "tinytf.look.tuned_lens",
     "Verification": "tinytf.worked.verify",
     "Weights": "tinytf.look.circuits.copying",
     "capture": "tinytf.compare.dumps.capture",

@@ -57,6 +57,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.state import state
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
+    from tinytf.look.tuned_lens import train_lens
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Model(TextModel):
 
     tokens = tokens
     lens = lens
+    train_lens = train_lens
     attribute = attribute
     neighbours = neighbours
     similar = similar
