@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tinytf.look.neurons import Neurons as Neurons
     from tinytf.look.parameters import Parameters as Parameters
     from tinytf.look.positions import Positions as Positions
+    from tinytf.look.probe import Probe as Probe
     from tinytf.look.ranked import Ranked as Ranked
     from tinytf.look.rollout import Rollout as Rollout
     from tinytf.look.similar import Similar as Similar
@@ -147,6 +148,7 @@ _LAZY = {
     "PatchSweep": "tinytf.cause.interventions.patching",
     "Patched": "tinytf.cause.interventions.patching",
     "Positions": "tinytf.look.positions",
+    "Probe": "tinytf.look.probe",
     "RangeTest": "tinytf.training.find_lr",
     "Report": "tinytf.report",
     "Ranked": "tinytf.look.ranked",

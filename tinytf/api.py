@@ -51,6 +51,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.neurons import neurons
     from tinytf.look.parameters import parameters
     from tinytf.look.positions import positions
+    from tinytf.look.probe import probe
     from tinytf.look.ranked import most_similar
     from tinytf.look.rollout import rollout
     from tinytf.look.similar import similar
@@ -89,6 +90,7 @@ class Model(TextModel):
     head_weights = head_weights
     composition = composition
     grammar = grammar
+    probe = probe
     rollout = rollout
     state = state
     parameters = parameters

@@ -29,6 +29,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "activations": "Show a feed-forward's activation, with TEXT on its curve.",
         "experts": "Show which experts each token goes to, and how busy they are.",
         "lens": "Show what the model would predict after each layer.",
+        "probe": "Show at which layer a label of texts can be read off.",
         "neighbours": "Show the tokens nearest to a word, or to a vector in TEXT.",
         "similar": "Show how alike two texts are, and which words make them so.",
         "explore": "Look at a forward pass on one screen, and edit the text live.",

@@ -69,7 +69,7 @@ def read_translators(path: str | Path, config: ModelConfig) -> Translators:
     held = {name.rpartition(".")[0] for name in tensors}
     if held != set(names):
         raise UsageError(
-            f"{path} has translators of {len(held):,} stages, and this model needs {', '.join(names[:2])} … {names[-1]}",
+            f"{path} translates {len(held):,} stages, and this model has {len(names):,}, {names[0]} to {names[-1]}",
             "a lens belongs to the model that it was trained on",
         )
     without = torch.zeros(config.d_model)  # the package can leave biases out

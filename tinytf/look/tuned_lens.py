@@ -55,7 +55,7 @@ class TunedStage(Data):
 
     @property
     def closer(self) -> bool:
-        """Whether the tuned lens is closer to the model's own prediction: all of the interval of ``less`` is above 0."""
+        """Whether the tuned lens is closer to the model's own prediction: the interval of ``less`` is above 0."""
         return self.less.low is not None and self.less.low > 0
 
 
@@ -143,7 +143,7 @@ def train_lens(
     if len(windows) < _FEWEST:
         raise UsageError(
             f"the corpus has {len(windows):,} windows of {length:,} tokens, and at least {_FEWEST} are needed",
-            "give more text, or a smaller --window",
+            "give more text",
         )
     held_out = min(HELD_OUT, max(2, len(windows) // 10))
     device, generator = next(model.transformer.parameters()).device, torch.Generator().manual_seed(seed)
@@ -196,11 +196,11 @@ def _regression(model: Transformer, windows: Sequence[Tensor]) -> Translators:
     """Translators that take each stream to the last one with the least squared error, in float64 normal equations."""
     width, batches = model.config.d_model, max(1, _REGRESSED // (BATCH * len(windows[0])))
     translators = Translators.identity(model.config, windows[0].device)
-    kind = {"device": windows[0].device, "dtype": torch.float64}
-    squares = [torch.zeros(width + 1, width + 1, **kind) for _ in translators.weights]
-    products = [torch.zeros(width + 1, width, **kind) for _ in translators.weights]
+    empty = torch.zeros(width + 1, width + 1, device=windows[0].device, dtype=torch.float64)
+    squares = [empty.clone() for _ in translators.weights]
+    products = [empty[:, :width].clone() for _ in translators.weights]
     for group in islice((windows[i : i + BATCH] for i in range(0, len(windows), BATCH)), batches):
-        streams, last, _ = _streams(model, torch.stack(group))
+        streams, last, _ = _streams(model, torch.stack(list(group)))
         for stage, stream in enumerate(streams):
             x = torch.nn.functional.pad(stream.double(), (0, 1), value=1.0)  # (B·T, C + 1)
             squares[stage] += x.T @ x
