@@ -274,10 +274,12 @@ def _rows(trace: Trace, position: str, number: int, name: str) -> slice:
     if position == "mean":
         return slice(0, len(trace.tokens))
     try:
-        row = trace.index(position, "position", len(trace.tokens))
+        found = trace.positions(position)
     except AddressError as error:
         raise UsageError(f"line {number:,} of {name}: {error.message}", error.hint) from None
-    return slice(row, row + 1)
+    if len(found) > 1:
+        raise UsageError(f"--position {position!r} is {len(found)} positions", "name one, or mean")
+    return slice(found[0], found[0] + 1)
 
 
 def _vector(trace: Trace, single: Address, rows: slice, number: int, name: str) -> Tensor:

@@ -169,4 +169,4 @@ def composition(report: Composition, terminal: Terminal, display: WeightsDisplay
     yield Line("")
     chance = [f"random heads of these shapes: {report.baseline:.4f} ± {report.deviation:.4f}, seed {report.seed}; "]
     yield note([*chance, f"above chance: more than {ABOVE:g} of these deviations above"])
-    yield from _left_out([words for words in report.left_out if "logits" not in words and "final" not in words])
+    yield from _left_out(report.left_out)

@@ -135,7 +135,7 @@ def composition(model: TextModel, head: str, *, into: bool = False, seed: int = 
         for way, score in scores_of(*((theirs, own) if into else (own, theirs))).items():
             maps[way][other.layer, other.head] = score
     baseline, deviation = random_composition(own.ov, seed)
-    return Composition(key, into, maps, baseline, deviation, seed, left_out(table), about=About(model))
+    return Composition(key, into, maps, baseline, deviation, seed, left_out(table, tokens=False), about=About(model))
 
 
 def random_composition(like: Product, seed: int) -> tuple[float, float]:

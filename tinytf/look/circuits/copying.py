@@ -183,18 +183,25 @@ def _spectra(model: TextModel) -> Sequence[MatrixRow]:
     return rows
 
 
-def left_out(table: StepTable) -> tuple[str, ...]:
-    """What a reading of weights without a text leaves out in this model, in words."""
+def left_out(table: StepTable, *, tokens: bool = True) -> tuple[str, ...]:
+    """What a reading of weights without a text leaves out in this model, in words; ``tokens`` are read on both ends."""
     config = table.config
-    said: Mapping[str, Any] = {
-        "biases": config.qkv_bias or config.o_bias,
+    of_tokens: Mapping[str, Any] = {
+        "added positions": config.positions.startswith(("learned", "sinusoidal")),
         "the scale of the final norm": config.final_norm,
+        "the soft cap of the logits": config.logit_cap,
+    }
+    of_heads: Mapping[str, Any] = {
+        "biases": config.qkv_bias or config.o_bias,
+        "the scales of the norms of queries and keys": config.qk_norm,
+        "the norm of the values": config.v_norm,
+        "the bounds of queries, keys and values": config.clip_qkv,
         "the scales of the norms after attention": config.norm_order in ("both", "output"),
         "the norms of the stream after each sum": config.norm_order == "post",
-        "the soft cap of the logits": config.logit_cap,
-        "added positions": config.positions.startswith(("learned", "sinusoidal")),
-        "distances (queries and keys stand at a distance of 0)": config.positions in ("rotary", "alibi")
-        or config.relative_buckets,
         "the soft cap of the scores": config.attention_cap,
+        "the growth of queries with their position": config.query_scale,
+        "distances, as if all tokens stood at one position": config.positions in ("rotary", "alibi")
+        or config.relative_buckets,
     }
+    said = (of_tokens if tokens else {}) | of_heads
     return tuple(words for words, is_left_out in said.items() if is_left_out)

@@ -143,6 +143,8 @@ def _why_not(table: StepTable, layer: int) -> str:
     config, head_output = table.config.at(layer), table.head_output(layer)
     if layer not in table.attention_layers or head_output is None:
         return f"layer {layer} has no attention weights, so its heads have no OV and QK circuits"
+    if config.qkv_groups > 1:
+        return f"the matrices of layer {layer} map parts of the stream each, so a head is no circuit of it"
     if config.kv_rank:
         return f"the keys and values of layer {layer} are compressed first, so W_V·W_O is not what a head moves"
     if config.extra_streams or table.taken(layer) or config.memory != "none":
@@ -156,6 +158,7 @@ def _why_not(table: StepTable, layer: int) -> str:
     return ""
 
 
+@torch.no_grad()
 def circuits(model: Transformer, key: HeadKey) -> Circuits:
     """A head's circuits, with the gains of the norms on their ways; without their scales, biases and rotation."""
     table, layer = table_of(model.config), key.layer
@@ -164,6 +167,8 @@ def circuits(model: Transformer, key: HeadKey) -> Circuits:
     q, k = (_head_gain(model, table, key, name, matrix) for name, matrix in (("q_norm", q), ("k_norm", k)))
     attn = next(step for step in table.added_in(layer) if step.role == "attention")
     written = carried(model, [(step, layer) for step in table.to_stream(attn, layer)], o)
+    if table.config.norm == "layernorm" and table.config.norm_order == "pre":  # whose readers do not see the mean
+        written = written - written.mean(dim=-1, keepdim=True)
     return Circuits(Product(v, written), Product(q, k.T))
 
 
@@ -271,6 +276,7 @@ class Vocabulary:
         return self.matrix[ids].double() - self._mean
 
 
+@torch.no_grad()
 def queries_and_keys(model: Transformer, key: HeadKey, ids: Tensor, vocabulary: Vocabulary, which: int) -> Tensor:
     """The queries (``which`` 0) or keys (1) of a head, (N, D), of tokens that stand alone at position 0.
 

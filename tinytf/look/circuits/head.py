@@ -163,7 +163,7 @@ def head_weights(
     promoted = torch.cat([(vocabulary.unembedded(ids) @ write_side).float() for ids in vocabulary.chunks()])  # (V, D)
     own = (sources * promoted).sum(dim=-1)
     ranked = sampled_tokens(vocabulary.size, _RANKED, seed, device)
-    above = [(sources[ids] @ promoted.T > own[ids, None]).sum(dim=-1) for ids in ranked.split(_AT_ONCE)]
+    above = [_above_own(sources[ids] @ promoted.T, ids) for ids in ranked.split(_AT_ONCE)]
     first = mean_of((torch.cat(above) < min(TOP, vocabulary.size)).double().cpu(), seed)
     queries, keys = (
         torch.cat([queries_and_keys(transformer, key, ids, vocabulary, which) for ids in vocabulary.chunks()]).float()
@@ -186,6 +186,11 @@ def head_weights(
         left_out(table_of(model.config)),
         about=About(model),
     )
+
+
+def _above_own(logits: Tensor, ids: Tensor) -> Tensor:
+    """How many logits of each row (N, V) are above that of its own token, (N,)."""
+    return (logits > logits.gather(1, ids[:, None])).sum(dim=-1)
 
 
 def _rows(left: Tensor, right: Tensor, chosen: Sequence[int], top: int, rows: int) -> tuple[TokenRow, ...]:
