@@ -28,11 +28,12 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "heads": (("heads", "corpus", *OPEN),),
     "info": (("info", "m"),),
     "learn": (("learn", "2", "--text", TEXT, *OPEN),),
-    "lens": (("lens", TEXT, *OPEN),),
+    "lens": (("lens", TEXT, *OPEN), ("lens", "--train", "book.txt", "--steps", "1", *OPEN)),
     "models": (("models",),),
     "neighbours": (("neighbours", "cat", *OPEN),),
     "neurons": (("neurons", TEXT, *OPEN),),
     "patch": (("patch", TEXT, "The dog sat", *OPEN, "--at", "L0H0"),),
+    "probe": (("probe", "--labels", "labels.jsonl", *OPEN),),
     "replay": (("replay", "run"),),
     "rollout": (("rollout", TEXT, *OPEN),),
     "recorder": (("recorder", "torch"), ("recorder",)),
@@ -52,5 +53,6 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "verify": (("verify", "worked.toml"),),
     "watch": (("watch", "run"),),
+    "weights": (("weights", *OPEN), ("weights", "L0H0", *OPEN), ("weights", "--compose", "L0H0", *OPEN)),
 }
 """By the name of the command."""

@@ -21,8 +21,10 @@ COMMANDS = {
     "Backward": ("grad", TEXT),
     "Census": ("heads", "--count", "2", "--length", "4"),
     "Code": ("code", TEXT),
+    "Composition": ("weights", "--compose", "L0H1"),
     "Difference": ("diff", TEXT, OTHER),
     "Explained": ("explain", "L0H0.scores[1,0]", TEXT),
+    "HeadWeights": ("weights", "L1H2"),
     "Info": ("info",),
     "LeftOut": ("ablate", TEXT, "--without", "mask"),
     "Lens": ("lens", TEXT),
@@ -38,6 +40,7 @@ COMMANDS = {
     "Similar": ("similar", TEXT, OTHER, "--pooling", "mean"),
     "Tokenized": ("tokens", TEXT),
     "Traced": ("trace", TEXT),
+    "Weights": ("weights",),
 }
 
 
