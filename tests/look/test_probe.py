@@ -183,7 +183,7 @@ def test_bad_rows_are_refused_by_line(rows: list[dict[str, object]], message: st
 
 def test_bad_places_are_refused(tiny: Model) -> None:
     texts = in_order()
-    with pytest.raises(AddressError, match="L0.weights is head × query × key"):
+    with pytest.raises(AddressError, match=r"L0.weights is head × query × key"):
         tiny.probe(texts, at="L0.weights")
     with pytest.raises(UsageError, match=r"line \d+ of order\.jsonl: no token is 'dog'"):
         tiny.probe(texts, position="dog")

@@ -110,6 +110,10 @@ class TunedLens(Report):
             )
         ]
 
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the report, with its measurements."""
+        return {**super().metadata(), **self.fields()}
+
 
 def train_lens(
     model: TextModel,

@@ -94,5 +94,7 @@ def _train(corpus: Path, steps: int, tracing: AddressOptions) -> int:
         report = tracing.model.train_lens(
             corpus, text=text, steps=steps, seed=tracing.model_options.seed, on_progress=on_progress
         )
+    if tracing.output.file is not None:
+        tracing.output.note(report.sentence)
     tracing.output.draw(replace(report, corpus="standard input") if text is not None else report)
     return 0

@@ -46,5 +46,7 @@ def probe(options: Options, fold: FoldOptions, model_options: ModelOptions, outp
             options.labels, at=options.at or ("L*.out",), position=options.position, toward=options.toward,
             seed=model_options.seed, on_progress=on_progress,
         )  # fmt: skip
+    if output.file is not None:
+        output.note(report.sentence)
     output.draw(report, ProbeDisplay(fold.all))
     return 0

@@ -203,5 +203,5 @@ def left_out(table: StepTable, *, tokens: bool = True) -> tuple[str, ...]:
         "distances, as if all tokens stood at one position": config.positions in ("rotary", "alibi")
         or config.relative_buckets,
     }
-    said = (of_tokens if tokens else {}) | of_heads
+    said = {**(of_tokens if tokens else {}), **of_heads}
     return tuple(words for words, is_left_out in said.items() if is_left_out)
