@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from tinytf.look.attended import Attended as Attended
     from tinytf.look.attribution import Attribution as Attribution
     from tinytf.look.census import Census as Census
+    from tinytf.look.circuits.composition import Composition as Composition
+    from tinytf.look.circuits.copying import Weights as Weights
+    from tinytf.look.circuits.head import HeadWeights as HeadWeights
     from tinytf.look.code import Code as Code
     from tinytf.look.experts import Experts as Experts
     from tinytf.look.grammar import Grammar as Grammar
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from tinytf.look.neurons import Neurons as Neurons
     from tinytf.look.parameters import Parameters as Parameters
     from tinytf.look.positions import Positions as Positions
+    from tinytf.look.probe import Probe as Probe
     from tinytf.look.ranked import Ranked as Ranked
     from tinytf.look.rollout import Rollout as Rollout
     from tinytf.look.similar import Similar as Similar
@@ -76,6 +80,7 @@ if TYPE_CHECKING:
     from tinytf.look.state import State as State
     from tinytf.look.tokens import Tokenized as Tokenized
     from tinytf.look.traced import Traced as Traced
+    from tinytf.look.tuned_lens import TunedLens as TunedLens
     from tinytf.look.values import AddressValues as AddressValues
     from tinytf.pairs.pair import PairSet as PairSet
     from tinytf.pairs.tasks import TaskList as TaskList
@@ -124,6 +129,7 @@ _LAZY = {
     "Checkup": "tinytf.doctor",
     "Circuit": "tinytf.cause.circuits.finding",
     "Code": "tinytf.look.code",
+    "Composition": "tinytf.look.circuits.composition",
     "Conversation": "tinytf.text.chat",
     "Course": "tinytf.lessons.course",
     "Difference": "tinytf.compare.difference",
@@ -139,6 +145,7 @@ _LAZY = {
     "Glossary": "tinytf.glossary",
     "GradientTrace": "tinytf.gradients.trace",
     "Grammar": "tinytf.look.grammar",
+    "HeadWeights": "tinytf.look.circuits.head",
     "Info": "tinytf.look.size",
     "Kind": "tinytf.generate.decoder",
     "LeftOut": "tinytf.cause.compare_without",
@@ -164,6 +171,7 @@ _LAZY = {
     "PathSweep": "tinytf.cause.interventions.path_patching",
     "Patched": "tinytf.cause.interventions.patching",
     "Positions": "tinytf.look.positions",
+    "Probe": "tinytf.look.probe",
     "RangeTest": "tinytf.training.find_lr",
     "Repair": "tinytf.cause.repair",
     "Report": "tinytf.report",
@@ -189,7 +197,9 @@ _LAZY = {
     "Traced": "tinytf.look.traced",
     "Training": "tinytf.training.report",
     "TrainingPlan": "tinytf.training.plan",
+    "TunedLens": "tinytf.look.tuned_lens",
     "Verification": "tinytf.worked.verify",
+    "Weights": "tinytf.look.circuits.copying",
     "capture": "tinytf.compare.dumps.capture",
     "load": "tinytf.loading",
     "open_sae": "tinytf.features.layouts",

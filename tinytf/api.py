@@ -56,6 +56,9 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.attended import attention
     from tinytf.look.attribution import attribute
     from tinytf.look.census import heads
+    from tinytf.look.circuits.composition import composition
+    from tinytf.look.circuits.copying import weights
+    from tinytf.look.circuits.head import head_weights
     from tinytf.look.code import code
     from tinytf.look.examples import top_examples
     from tinytf.look.experts import expert_load, experts
@@ -65,12 +68,14 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.neurons import neurons
     from tinytf.look.parameters import parameters
     from tinytf.look.positions import positions
+    from tinytf.look.probe import probe
     from tinytf.look.ranked import most_similar
     from tinytf.look.rollout import rollout
     from tinytf.look.similar import similar
     from tinytf.look.state import state
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
+    from tinytf.look.tuned_lens import train_lens
     from tinytf.pairs.tasks import pairs
 
 
@@ -89,6 +94,7 @@ class Model(TextModel):
 
     tokens = tokens
     lens = lens
+    train_lens = train_lens
     attribute = attribute
     neighbours = neighbours
     similar = similar
@@ -101,7 +107,11 @@ class Model(TextModel):
     feature_examples = feature_examples
     train_sae = train_sae
     heads = heads
+    weights = weights
+    head_weights = head_weights
+    composition = composition
     grammar = grammar
+    probe = probe
     rollout = rollout
     state = state
     parameters = parameters

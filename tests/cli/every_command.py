@@ -32,11 +32,13 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "info": (("info", "m"),),
     "learn": (("learn", "2", "--text", TEXT, *OPEN),),
     "lens": (("lens", TEXT, *OPEN), ("lens", "--pairs", "pairs.jsonl", *OPEN)),
+    "lens": (("lens", TEXT, *OPEN), ("lens", "--train", "book.txt", "--steps", "1", *OPEN)),
     "models": (("models",),),
     "neighbours": (("neighbours", "cat", *OPEN),),
     "neurons": (("neurons", TEXT, *OPEN),),
     "pairs": (("pairs", "agreement", "-n", "2", "-m", "tiny", "--device", "cpu"), ("pairs",)),
     "patch": (("patch", TEXT, "The dog sat", *OPEN, "--at", "L0H0"),),
+    "probe": (("probe", "--labels", "labels.jsonl", *OPEN),),
     "replay": (("replay", "run"),),
     "rollout": (("rollout", TEXT, *OPEN),),
     "recorder": (("recorder", "torch"), ("recorder",)),
@@ -57,5 +59,6 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "train-sae": (("train-sae", "book.txt", "corpus", *OPEN, *SAE, "--out", "new"),),
     "verify": (("verify", "worked.toml"),),
     "watch": (("watch", "run"),),
+    "weights": (("weights", *OPEN), ("weights", "L0H0", *OPEN), ("weights", "--compose", "L0H0", *OPEN)),
 }
 """By the name of the command."""

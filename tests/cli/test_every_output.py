@@ -73,6 +73,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, t
     (world / "lines.txt").write_text("The cat sat on the mat\nThe dog saw the cat\n", "utf-8")
     (world / "messages.json").write_text(json.dumps([{"role": "user", "content": TEXT}]), "utf-8")
     (world / "names.toml").write_text("", "utf-8")
+    labelled = [{"text": f"{word} {animal}", "label": animal} for animal in ("cat", "dog") for word in ("The", "A")]
+    (world / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled), "utf-8")
     (world / "student.py").write_text("import torch\nclass Student(torch.nn.Module):\n    pass\n", "utf-8")
     (world / "worked.toml").write_text('title = "one"\n[[given]]\nname = "a"\nvalue = [1.0]\n', "utf-8")
     recipe = 'tokenizer = "char"\nsteps = 2\nbatch = 2\nblock = 8\nwarmup = 0\neval_every = 2\nprobe_every = 1\n'

@@ -30,6 +30,9 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
     ("heads", "--count", "2", "--length", "4", "--by", "entropy-share", "--top", "3"): (
         lambda model: model.heads(count=2, length=4, by="entropy-share", top=3)
     ),
+    ("weights",): lambda model: model.weights(),
+    ("weights", "L1H0", "--top", "2"): lambda model: model.head_weights("L1H0", top=2),
+    ("weights", "--into", "L1H0"): lambda model: model.composition("L1H0", into=True),
     ("rollout", SENTENCE): lambda model: model.rollout(SENTENCE),
     ("diff", SENTENCE, OTHER): lambda model: model.diff(SENTENCE, OTHER),
     ("blame", SENTENCE, "--budget", "1MB"): lambda model: model.budget(SENTENCE, 10**6),

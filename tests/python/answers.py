@@ -9,10 +9,12 @@ from tinytf.certification.card import card
 from tinytf.doctor import checkup
 from tinytf.lessons import LessonList
 from tinytf.loading import info
+from tinytf.look.probe import LabelledTexts
 from tinytf.report import Report
 from tinytf.text.corpus import find_files
 
 SAE = Path(__file__).parents[2] / "samples" / "sae"
+LABELLED = LabelledTexts("texts", ("The cat", "A cat", "The dog", "A dog"), ("cat", "cat", "dog", "dog"))
 TEXT, OTHER = "The cat sat on the mat.", "The dog sat on the mat."
 PAIRS = [{"clean": "The cat sat on the", "corrupt": "The dog sat on the", "answer": " mat", "versus": " step"}]
 
@@ -33,11 +35,13 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Census": lambda model: model.heads(count=2, length=4),
     "Checkup": lambda model: checkup(Path("/nowhere")),
     "Code": lambda model: model.code(TEXT),
+    "Composition": lambda model: model.composition("L0H1"),
     "Difference": lambda model: model.diff(TEXT, OTHER),
     "Explained": lambda model: model.explain(TEXT, "L0H0.scores[1,0]"),
     "Features": lambda model: model.features(TEXT, SAE),
     "Generation": lambda model: model.generation(TEXT, max_tokens=2),
     "Grammar": lambda model: model.grammar(),
+    "HeadWeights": lambda model: model.head_weights("L1H2"),
     "Info": lambda model: info("tiny"),
     "LeftOut": lambda model: model.compare_without(TEXT, "mask", top=4),
     "Lens": lambda model: model.lens(TEXT),
@@ -49,6 +53,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "PatchSweep": lambda model: model.patch_sweep(TEXT, OTHER, answer="the", versus="cat"),
     "Patched": lambda model: model.patch(TEXT, OTHER, "L0.ffn", answer="the", versus="cat"),
     "Positions": lambda model: model.positions(),
+    "Probe": lambda model: model.probe(LABELLED, at="L1.out"),
     "Ranked": lambda model: model.most_similar(TEXT, [OTHER], pooling="mean"),
     "Rollout": lambda model: model.rollout(TEXT),
     "SaeTraining": lambda model: model.train_sae(STORIES, "L1.out", features=16, k=2, tokens=64, batch=16),
@@ -56,4 +61,6 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Similar": lambda model: model.similar(TEXT, OTHER, pooling="mean"),
     "Tokenized": lambda model: model.tokens(TEXT),
     "Traced": lambda model: model.traced(TEXT),
+    "TunedLens": lambda model: model.train_lens(steps=1),
+    "Weights": lambda model: model.weights(),
 }

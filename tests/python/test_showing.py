@@ -21,9 +21,11 @@ COMMANDS = {
     "Backward": ("grad", TEXT),
     "Census": ("heads", "--count", "2", "--length", "4"),
     "Code": ("code", TEXT),
+    "Composition": ("weights", "--compose", "L0H1"),
     "Difference": ("diff", TEXT, OTHER),
     "Explained": ("explain", "L0H0.scores[1,0]", TEXT),
     "Features": ("features", TEXT, "--sae", str(SAE)),
+    "HeadWeights": ("weights", "L1H2"),
     "Info": ("info",),
     "LeftOut": ("ablate", TEXT, "--without", "mask"),
     "Lens": ("lens", TEXT),
@@ -39,6 +41,7 @@ COMMANDS = {
     "Similar": ("similar", TEXT, OTHER, "--pooling", "mean"),
     "Tokenized": ("tokens", TEXT),
     "Traced": ("trace", TEXT),
+    "Weights": ("weights",),
 }
 
 

@@ -7,11 +7,14 @@ logit lens").
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from tinytf.errors import UsageError
+from tinytf.look.translators import Translators, read_translators
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, ignore_progress
@@ -59,7 +62,8 @@ class Lens(Report):
 
     ``through`` names the modules that read them. ``difference`` is the largest between the last stage and the recorded
     output of the forward pass: the same modules on the same numbers, so exactly 0. If it is not finite,
-    ``first_not_finite`` names the first step of the pass with NaN or infinity.
+    ``first_not_finite`` names the first step of the pass with NaN or infinity. ``tuned`` names the translators of a
+    tuned lens, which come before the final norm at all stages but the last; empty for the logit lens.
     """
 
     KIND = "lens"
@@ -72,6 +76,7 @@ class Lens(Report):
     through: str
     difference: float
     first_not_finite: str | None
+    tuned: str = ""
 
     @property
     def holds(self) -> bool:
@@ -85,6 +90,7 @@ class Lens(Report):
         names = [_called(stage, self.stages) for stage in self.stages]
         assert self.about is not None
         where = "After" if self.about.model.config.causal else "At"
+        where = f"By the tuned lens, {where.lower()}" if self.tuned else where
         at = f"{where} {self.encoding.tokens[self.positions[row]].shown}"
         if self.tracked:
             return f"{at}, {listed([self._followed(row, i, names) for i in range(len(self.tracked))[:2]])}."
@@ -122,6 +128,7 @@ class Lens(Report):
         """The JSON data; entropy and KL(final ‖ here) are in nats."""
         return {
             **self.members("through"),
+            **({"tuned": self.tuned} if self.tuned else {}),
             "divergence": "KL(final ‖ here), in nats",
             **self.members("positions"),
             "tracked": [self.named(i) for i in self.tracked],
@@ -179,6 +186,7 @@ def lens(
     top: int = 5,
     track: Sequence[str | int] = (),
     sublayers: bool = False,
+    tuned: Translators | str | Path | None = None,
     on_progress: Progress = ignore_progress,
     truncate: bool = False,
     force: bool = False,
@@ -187,13 +195,17 @@ def lens(
 
     ``position`` is such as ``2``, ``0-3,7``, ``-1``, ``all`` or a token of the text; by default all positions of a
     decoder, the masked ones of an encoder (all, if none is masked). ``track`` are words whose rank and probability are
-    followed, each one token. Only the last layer's logits, (positions, vocabulary), are in memory at once; the others
-    are read a few positions at a time.
+    followed, each one token. ``tuned`` are the translators of a tuned lens, or their file or folder. Only the last
+    layer's logits, (positions, vocabulary), are in memory at once; the others are read a few positions at a time.
 
-    Raises UsageError for a model without a head, and for a position or token that does not exist; MemoryShortage if the
-    logits of one layer exceed the free memory, unless ``force`` is true.
+    Raises UsageError for a model without a head, for a position or token that does not exist, and for translators of
+    another model or with ``sublayers``, which have none; MemoryShortage if the logits of one layer exceed the free
+    memory, unless ``force`` is true.
     """
     require_readable(model.transformer)
+    translators = read_translators(tuned, model.config) if isinstance(tuned, str | Path) else tuned
+    if translators is not None and sublayers:
+        raise UsageError("a tuned lens has no translators after attention", "leave out --sublayers")
     followed = list(dict.fromkeys(model.find_outcome(word, "--track") for word in track))
     trace = model.trace(text, truncate=truncate, force=force)
     is_whole_text = trace.config.causal and trace.config.predicts_tokens
@@ -231,7 +243,9 @@ def lens(
         for index, step in enumerate(steps):
             logits = final[start : start + count]
             if index < len(steps) - 1:
-                logits = transformer.unembed(transformer.final_norm(trace.step(*step)[rows]))
+                state = trace.step(*step)[rows]
+                state = state if translators is None else translators(index, state)
+                logits = transformer.unembed(transformer.final_norm(state))
             readings[index] += [
                 reading_of(chunk, expected_chunk, min(top, vocabulary), chosen)
                 for chunk, expected_chunk in zip(logits.split(few), expected, strict=True)
@@ -247,7 +261,9 @@ def lens(
     )
     through, difference, about = _through(trace), _difference(trace, last), About(model, trace.encoding)
     fault = None if math.isfinite(difference) else first_not_finite(trace)
-    return Lens(tuple(positions), tuple(followed), stages, through, difference, fault, about=about)
+    source = "" if translators is None else translators.source or "translators"
+    through = through if translators is None else f"a translator of each layer, then {through}"
+    return Lens(tuple(positions), tuple(followed), stages, through, difference, fault, source, about=about)
 
 
 @torch.no_grad()

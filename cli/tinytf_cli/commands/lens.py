@@ -1,13 +1,16 @@
 """``tinytf lens``: what the model would predict after each layer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.inputs import read_texts
+from tinytf_cli.options import AddressOptions, FoldOptions, PairsOptions, TextOptions, require_only
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens
@@ -27,22 +30,40 @@ class Options:
         multiple=True, metavar="TOKEN", help="Track the rank and probability of this word or #ID. Repeatable."
     )
     sublayers: bool = option(is_flag=True, help="Also read the stream after each attention.")
+    tuned: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="Read by a tuned lens: a file of --train, or a folder or params.pt of the tuned-lens package.",
+    )  # fmt: skip
+    train: Path | None = option(
+        type=click.Path(path_type=Path), metavar="CORPUS",
+        help="Train a tuned lens on this file or folder of text, or on - (a pipe), instead of reading TEXT; -o "
+        "lens.safetensors keeps it.",
+    )  # fmt: skip
+    steps: int = option(type=click.IntRange(0, 1_000_000), shown=100, help="With --train: steps of training.")
 
 
 @command("lens")
-def lens(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
+def lens(options: Options, over: PairsOptions, fold: FoldOptions, tracing: AddressOptions) -> int:
     """Passes the residual stream after each layer through the model's own final norm and head. The last row therefore
-    equals the model's output, to the last bit. With --pairs, shows after which layer each answer overtakes versus.
+    equals the model's output, to the last bit. A tuned lens translates the stream of each layer first, by a map that is
+    trained to predict what the last layer will (Belrose et al. 2023). With --pairs, shows after which layer each answer
+    overtakes versus.
     """
     from tinytf.look.lens import require_readable
+    from tinytf.look.translators import read_translators
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensDisplay
 
-    if (over := tracing.texts.over).pairs is not None:
+    if over.pairs is not None:
         from tinytf.cause.over_pairs import lens_over
 
         require_only((), (Options, TextOptions), "--pairs")
         return over.draw(lens_over, tracing.model_options, tracing.output, fold)
+    if options.train is not None:
+        return _train(options.train, options.steps, tracing)
+    if is_typed("steps"):
+        raise UsageError("--steps goes with --train", "leave it out")
+    tracing.texts.items  # noqa: B018 - report a missing text before opening a model
     display = LensDisplay(options.position is not None, is_typed("top"), fold.all)
     through = tracing.model_options.through_model(tracing.output)
     if through is not None:
@@ -54,12 +75,32 @@ def lens(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> i
         reports = (lens_through(through, text, truncate=truncate, **chosen) for text in tracing.texts)
         return tracing.output.draw_all(reports, "lenses", tracing.texts.lines, display)
     require_readable(tracing.model.transformer)
+    tuned = None if options.tuned is None else read_translators(options.tuned, tracing.model.config)
 
     def question(trace: "Trace") -> "Lens":
         with progress_line(tracing.output.stderr, "lens: layer") as on_progress:
             return tracing.model.lens(
                 trace, position=options.position, top=options.top, track=options.track, sublayers=options.sublayers,
+                tuned=tuned,
                 on_progress=on_progress, force=tracing.force,
             )  # fmt: skip
 
     return tracing.show(question, "lenses", display)
+
+
+def _train(corpus: Path, steps: int, tracing: AddressOptions) -> int:
+    """Train a tuned lens, and measure it."""
+    from tinytf_cli.progress_line import progress_line
+
+    require_only(("train", "steps"), (Options,), beside="--train")
+    text = read_texts(("-",), lines=False)[0] if corpus == Path("-") else None
+    if text is None and tracing.texts.words:
+        raise UsageError("--train reads a corpus, and TEXT is another question", "leave TEXT out")
+    with progress_line(tracing.output.stderr, "training: step") as on_progress:
+        report = tracing.model.train_lens(
+            corpus, text=text, steps=steps, seed=tracing.model_options.seed, on_progress=on_progress
+        )
+    if tracing.output.file is not None:
+        tracing.output.note(report.sentence)
+    tracing.output.draw(replace(report, corpus="standard input") if text is not None else report)
+    return 0

@@ -39,7 +39,8 @@ def lens(report: Lens, terminal: Terminal, display: LensDisplay) -> Iterator[Blo
     """The grid of all positions, then the stages of the predicted or named ones."""
     model, tokens, detailed = model_of(report), report.encoding.tokens, _in_detail(report, display.named)
     yield from banner(model, report.encoding)
-    yield Heading("logit lens", "the most probable token, if this were the last layer", "output")
+    title = "tuned lens" if report.tuned else "logit lens"
+    yield Heading(title, "the most probable token, if this were the last layer", "output")
     yield note(f"read through {report.through}")
     fills = model.config.predicts_tokens and not model.config.causal
     if fills and len(detailed) < len(report.positions):
