@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
+    from tinytf.cause.steering.curve import SteeringCurve as SteeringCurve
+    from tinytf.cause.steering.generation import SteeredGeneration as SteeredGeneration
+    from tinytf.cause.steering.vector import SteeringVector as SteeringVector
+    from tinytf.cause.steering.vector import steering_vector as steering_vector
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
@@ -155,6 +159,9 @@ _LAZY = {
     "Splits": "tinytf.compare.splits",
     "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
+    "SteeredGeneration": "tinytf.cause.steering.generation",
+    "SteeringCurve": "tinytf.cause.steering.curve",
+    "SteeringVector": "tinytf.cause.steering.vector",
     "Taught": "tinytf.lessons.teach",
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",
@@ -167,6 +174,7 @@ _LAZY = {
     "load": "tinytf.loading",
     "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",
+    "steering_vector": "tinytf.cause.steering.vector",
 }
 
 __all__ = ["ModelConfig", "TinytfError", "__version__", *_LAZY]

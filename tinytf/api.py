@@ -27,6 +27,10 @@ with imported_when_called(__name__):  # all of them at once would make every com
         without,
     )
     from tinytf.cause.restoring import restoring
+    from tinytf.cause.steering.applying import steered
+    from tinytf.cause.steering.curve import steering_curve
+    from tinytf.cause.steering.generation import steered_generation
+    from tinytf.cause.steering.vector import steering
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff
     from tinytf.generate.continuing import beams, generate, samples, stream, text_after
@@ -110,6 +114,10 @@ class Model(TextModel):
     compare_without = compare_without
     patch = patch
     patch_sweep = patch_sweep
+    steering = steering
+    steered = steered
+    steering_curve = steering_curve
+    steered_generation = steered_generation
 
     stream = stream
     generate = generate

@@ -29,6 +29,8 @@ from tinytf.trace.trace import Text, Trace
 _UNIT = re.compile(r"L(-?[0-9]{1,9})\.(-?[0-9]{1,9})")
 _ROWS = 64  # positions, or units, whose logits are computed at a time
 ORDERS = ("activation", "contribution")
+Ends = tuple[tuple[int, float], ...]
+"""Ids at one end of the logits of a vector, with their values."""
 
 
 @dataclass(frozen=True, order=True)
@@ -287,21 +289,27 @@ class Readout:
         """The ``top`` tokens that each unit promotes, and suppresses, most."""
         if not self.has_directions:
             return ()
-        unembedding = self._unembedding.float()
         directions: list[Direction] = []
         for start in range(0, len(units), _ROWS):
             part = units[start : start + _ROWS]
             rows = torch.stack([self.row(unit).float() for unit in part])  # (U, C)
-            logits = self._through_norm(rows) @ unembedding.T  # (U, V)
-            k = min(top, logits.shape[1])
-            most, least = logits.topk(k), logits.topk(k, largest=False)
-            for row, unit in enumerate(part):
-                ends = [
-                    tuple(zip(end.indices[row].tolist(), end.values[row].tolist(), strict=True))
-                    for end in (most, least)
-                ]
-                directions.append(Direction(unit, float(rows[row].norm()), ends[0], ends[1]))
+            for unit, row, (most, least) in zip(part, rows, self.ends(rows, top), strict=True):
+                directions.append(Direction(unit, float(row.norm()), most, least))
         return tuple(directions)
+
+    def ends(self, rows: Tensor, top: int) -> "list[tuple[Ends, Ends]]":
+        """For each of ``rows`` (U, C): the ``top`` ids whose logits it raises most, and lowers most.
+
+        The model has to have a head.
+        """
+        logits = self._through_norm(rows) @ self._unembedding.float().T  # (U, V)
+        k = min(top, logits.shape[1])
+        sides = logits.topk(k), logits.topk(k, largest=False)
+        most, least = (
+            [tuple(zip(*row, strict=True)) for row in zip(side.indices.tolist(), side.values.tolist(), strict=True)]
+            for side in sides
+        )
+        return list(zip(most, least, strict=True))
 
     def row(self, unit: Unit) -> Tensor:
         """The unit's row of W₂, (C,), which is a column of the stored matrix."""

@@ -1,0 +1,97 @@
+"""A steering vector: how well it tells apart the two kinds of texts, and the tokens that it promotes and demotes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tinytf.cause.steering.vector import LayerVector, SteeringVector
+from tinytf.loading import Model
+from tinytf.look.neurons import Ends
+from tinytf.text.printable import printable
+from tinytf_cli.numbers import plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
+from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Table
+from tinytf_cli.views.draw import Display, draws, model_of
+from tinytf_cli.views.parts import figures, folded, full_scale, most_rows, next_lines, note, one_form, share_column
+
+_ROWS = 30
+"""The most steps of the table, unless all are asked for."""
+_FEW = 3  # tokens from each end of a vector in a row of the table
+_METHODS = {
+    "mean": "difference of means", "pca": "first component of the differences", "probe": "logistic regression",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SteeringVectorDisplay(Display):
+    """``file`` is where the vector is stored, if it is; ``all`` shows every step of a long table."""
+
+    file: str = ""
+    all: bool = False
+
+
+@draws(SteeringVector, SteeringVectorDisplay)
+def steering_vector(report: SteeringVector, terminal: Terminal, display: SteeringVectorDisplay) -> Iterator[Block]:
+    """A row for each step, and the vocabulary of the best; then how to use it."""
+    model, best = model_of(report), report.best
+    yield from banner(model)
+    yield Heading("steering", _origin(report), "residual")
+    names = [vector.at for vector in report.vectors]
+    table = Table(list(_columns(report, model)))
+    yield from folded(table, names, most_rows(0 if display.all else None, _ROWS), "steps")
+    if any(vector.accuracy is not None for vector in report.vectors):
+        yield note(
+            "told apart: texts left out that fall on their own side of the middle; d′: how far apart the sides are, in "
+            "standard deviations; size: the vector's norm by that of the step's values"
+        )
+    if best.promoted:
+        yield Heading(f"{best.at} in the vocabulary", "logits for strength 1, before the norm's scale", "output")
+        values = [value for _, value in (*best.promoted, *best.demoted)]
+        form = one_form(values, sign=True)
+        ends = (("promotes", best.promoted), ("demotes", best.demoted))
+        bars = [Bar(f"{word} {model.shown(i)}", value, Figure(value, form)) for word, end in ends for i, value in end]
+        yield Bars(bars, full_scale(values), signed=True)
+    file = display.file or "FILE.safetensors"
+    yield Line("")
+    lines = [(f"tinytf generate TEXT --add '{best.at}:{file}*2'", "generate with it"),
+             (f"tinytf steer {file} TEXT --curve=-2:2:0.5", "see what each strength does")]  # fmt: skip
+    if not display.file:
+        lines.insert(0, ("tinytf steer PAIRS -o FILE.safetensors", "keep it; .gguf is for llama.cpp"))
+    yield from next_lines(terminal, *lines)
+
+
+def _origin(report: SteeringVector) -> str:
+    """How the vector was made."""
+    source = printable(report.source, spaces=False)
+    if report.pairs is None:
+        return f"{plural(len(report.vectors), 'vector')} of {source}"
+    where = "at the last token" if report.position == "last" else "mean over the tokens"
+    return f"{_METHODS.get(report.method, report.method)} of {plural(report.pairs, 'pair')} of {source}, {where}"
+
+
+def _columns(report: SteeringVector, model: Model) -> Iterator[Column]:
+    vectors = report.vectors
+    yield Column("", [vector.at for vector in vectors], said="")
+    if any(vector.accuracy is not None for vector in vectors):
+        shares = [0.0 if vector.accuracy is None else vector.accuracy.value for vector in vectors]
+        yield share_column("told apart", shares, "attention")
+        yield Column("from … to", [_interval(vector) for vector in vectors], "right", drop=2)
+        yield Column("d′", figures([vector.separation for vector in vectors]), "right")
+    if any(vector.relative is not None for vector in vectors):
+        yield Column("size", figures([vector.relative for vector in vectors]), "right")
+    else:
+        yield Column("norm", figures([vector.norm for vector in vectors]), "right")
+    if any(vector.promoted for vector in vectors):
+        yield Column("promotes", [_tokens(model, vector.promoted) for vector in vectors], shrink=10)
+        yield Column("demotes", [_tokens(model, vector.demoted) for vector in vectors], shrink=10, drop=1)
+
+
+def _interval(vector: LayerVector) -> Cell:
+    accuracy = vector.accuracy
+    if accuracy is None or accuracy.low is None or accuracy.high is None:
+        return ""
+    return [Figure(accuracy.low, "%.2f"), " … ", Figure(accuracy.high, "%.2f")]
+
+
+def _tokens(model: Model, end: Ends) -> str:
+    return "  ".join(model.shown(token) for token, _ in end[:_FEW])
