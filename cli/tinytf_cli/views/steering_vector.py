@@ -12,11 +12,12 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import figures, folded, full_scale, most_rows, next_lines, note, one_form, share_column
+from tinytf_cli.views.parts import figures, fold_note, full_scale, most_rows, next_lines, note, one_form, share_column
 
-_ROWS = 30
-"""The most steps of the table, unless all are asked for."""
+_ROWS = 12
+"""The most steps of the table, those that tell most texts apart, unless all are asked for."""
 _FEW = 3  # tokens from each end of a vector in a row of the table
+_SHORT = 4  # tokens from each end of the best vector, below the table of several
 _METHODS = {
     "mean": "difference of means", "pca": "first component of the differences", "probe": "logistic regression",
 }  # fmt: skip
@@ -37,8 +38,10 @@ def steering_vector(report: SteeringVector, terminal: Terminal, display: Steerin
     yield from banner(model)
     yield Heading("steering", _origin(report), "residual")
     names = [vector.at for vector in report.vectors]
-    table = Table(list(_columns(report, model)))
-    yield from folded(table, names, most_rows(0 if display.all else None, _ROWS), "steps")
+    ranked = sorted(range(len(names)), key=lambda row: report.rank(report.vectors[row]), reverse=True)
+    keep = sorted(ranked[: most_rows(0 if display.all else None, _ROWS)])
+    yield Table(list(_columns(report, model))).only(keep)
+    yield from fold_note(names, keep, "steps", "--all")
     if any(vector.accuracy is not None for vector in report.vectors):
         yield note(
             "told apart: texts left out that fall on their own side of the middle; d′: how far apart the sides are, in "
@@ -46,9 +49,10 @@ def steering_vector(report: SteeringVector, terminal: Terminal, display: Steerin
         )
     if best.promoted:
         yield Heading(f"{best.at} in the vocabulary", "logits for strength 1, before the norm's scale", "output")
-        values = [value for _, value in (*best.promoted, *best.demoted)]
+        most = None if display.all or len(names) == 1 else _SHORT
+        ends = (("promotes", best.promoted[:most]), ("demotes", best.demoted[:most]))
+        values = [value for _, end in ends for _, value in end]
         form = one_form(values, sign=True)
-        ends = (("promotes", best.promoted), ("demotes", best.demoted))
         bars = [Bar(f"{word} {model.shown(i)}", value, Figure(value, form)) for word, end in ends for i, value in end]
         yield Bars(bars, full_scale(values), signed=True)
     file = display.file or "FILE.safetensors"

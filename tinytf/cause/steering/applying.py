@@ -66,6 +66,7 @@ def steering_of(model: TextModel, add: Vectors | None = None, remove: Vectors | 
     words: list[str] = []
     for vectors, removes in ((remove, True), (add, False)):
         for vector, steps in _by_step(model, vectors):
+            vector = vector.single() if removes and isinstance(vector, SteeringVector) else vector
             for name in steps:
                 tensor = vector.at(name) if isinstance(vector, SteeringVector) else vector
                 require_width(model, {name: tensor})
@@ -98,13 +99,13 @@ def _in_words(vector: SteeringVector | Tensor, steps: Sequence[str], removes: bo
     name, strength = (vector.source, vector.strength) if isinstance(vector, SteeringVector) else ("a vector", 1.0)
     where = f"at {steps[0]}" if len(steps) == 1 else f"at {len(steps)} steps, {steps[0]} to {steps[-1]}"
     if removes:
-        return f"{name} removed {where}"
+        return f"the direction of {name} removed {where}"
     return f"{name} {where}" if strength == 1 else f"{signed(strength)} × {name} {where}"
 
 
-def signed(strength: float) -> str:
-    """``4``, ``−0.5``."""
-    return f"{strength:g}".replace("-", "−")
+def signed(value: float, form: str = "g") -> str:
+    """A number with a proper minus sign: ``4``, ``−0.5``."""
+    return f"{value:{form}}".replace("-", "−")
 
 
 def read_steering(model: TextModel, add: Sequence[str], remove: Sequence[str]) -> Steering:
@@ -141,7 +142,7 @@ def steered(
     """Add vectors to steps of the model at every position, for every text that runs inside the ``with`` block.
 
     ``add`` maps addresses to vectors, such as ``{"L12.out": 4 * vector}``; a SteeringVector alone is for its own steps.
-    ``remove`` projects the directions of its vectors out, before anything is added. Traces, scores and gradients see
+    ``remove`` projects directions out, one for each address (of several vectors the best), before anything is added. Traces, scores and gradients see
     it, and so does generation, with its cache: a position's change does not depend on other positions. Blocks nest.
     Raises AddressError for a step that takes no vector, UsageError for a vector of another width.
     """

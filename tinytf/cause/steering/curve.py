@@ -75,20 +75,32 @@ class SteeringCurve(Report):
     def interrupted(self) -> bool:
         return len(self.doses) < self.planned
 
-    def direction(self, index: int) -> int:
-        """1 if the probability of asked token ``index`` rises at every step, −1 if it falls at every step, else 0."""
-        shares = [dose.probabilities[index] for dose in self.doses]
-        steps = [after - before for before, after in itertools.pairwise(shares)]
+    @property
+    def response(self) -> tuple[float, ...]:
+        """What the sentence is about at each strength: the first two asked tokens' difference of logits, or of one
+        token its probability.
+        """
+        return tuple(dose.probabilities[0] if dose.difference is None else dose.difference for dose in self.doses)
+
+    @property
+    def direction(self) -> int:
+        """1 if ``response`` rises at every step, −1 if it falls at every step, else 0."""
+        steps = [after - before for before, after in itertools.pairwise(self.response)]
         return int(all(step > 0 for step in steps)) - int(all(step < 0 for step in steps)) if steps else 0
 
     def in_a_sentence(self) -> str:
-        """What the probability of the first asked token does from the lowest strength to the highest, and the cost."""
+        """What the response does from the lowest strength to the highest, and what that costs other texts."""
         first, last = self.doses[0], self.doses[-1]
-        what = changed(first.probabilities[0], last.probabilities[0])
-        always = " at every step" if self.direction(0) else " but not at every step"
-        always = always if len(self.doses) > 2 and not what.startswith("stays") else ""
-        words = f"From {signed(first.strength)} to {signed(last.strength)} × {self.steering}"
-        words = f"{words}, {self.shown(self.asked[0])} {what}{always}"
+        names, ends = [self.shown(token) for token in self.asked], (self.response[0], self.response[-1])
+        if first.difference is None:
+            what = f"{names[0]} {changed(*ends)}"
+        else:
+            low, high = (signed(value, "+.2f") for value in ends)
+            verb = "falls" if ends[1] < ends[0] else "rises"
+            what = f"the logit of {names[0]} less that of {names[1]} {verb} from {low} to {high}"
+        always = " at every step" if self.direction else " but not at every step"
+        always = always if len(self.doses) > 2 and " stays " not in what else ""
+        words = f"From {signed(first.strength)} to {signed(last.strength)} × {self.steering}, {what}{always}"
         if last.elsewhere is None:
             return f"{words}."
         moved = f"{last.elsewhere.value:.2g} nats a token"

@@ -97,12 +97,13 @@ class SteeringVector(Report):
 
         Where neither was measured, the longest.
         """
+        return max(self.vectors, key=self.rank)
 
-        def rank(vector: LayerVector) -> tuple[float, float, float]:
-            accuracy = -1.0 if vector.accuracy is None else vector.accuracy.value
-            return accuracy, vector.separation or 0.0, vector.norm
-
-        return max(self.vectors, key=rank)
+    @staticmethod
+    def rank(vector: LayerVector) -> tuple[float, float, float]:
+        """What ``best`` goes by."""
+        accuracy = -1.0 if vector.accuracy is None else vector.accuracy.value
+        return accuracy, vector.separation or 0.0, vector.norm
 
     def at(self, address: str) -> Tensor:
         """The vector (C,) for a step; a single vector is for every step.
@@ -121,6 +122,14 @@ class SteeringVector(Report):
         if missing := next((address for address in addresses if address not in own), ""):
             raise UsageError(f"{self.source} has no vector for {missing}", f"it has {', '.join(own)}")
         return replace(self, vectors=tuple(each for each in self.vectors if not addresses or each.at in addresses))
+
+    def single(self) -> "SteeringVector":
+        """The best vector alone. Raises UsageError for several of which it is not known how well they tell texts apart."""
+        if len(self.vectors) > 1 and self.best.accuracy is None:
+            hint = "tinytf steer PAIRS --at L12.out -o FILE makes a file with one"
+            raise UsageError(f"{self.source} holds {len(self.vectors)} vectors, and one direction is removed", hint)
+        source = self.source if len(self.vectors) == 1 else f"{self.source} ({self.best.at})"
+        return replace(self, vectors=(self.best,), source=source)
 
     def gguf(self, name: str) -> Iterator[bytes]:
         """The parts of a control vector as llama.cpp reads it; ``name`` is for errors, which are those of ``save``."""
