@@ -71,7 +71,7 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
         if texts.words or is_typed("asked", "reference"):
             raise UsageError("TEXT, --ask and --reference go with --curve", _CURVE)
         model = model_options.open()
-        vector = _vector(model, options, model_options.seed, is_file, output)
+        vector = _vector(model, options, texts, model_options.seed, is_file, output)
         if output.file is not None and output.file.suffix.lower() in _FILES:
             output.note(vector.sentence)
         output.draw(vector, SteeringVectorDisplay(str(options.source) if is_file else "", fold.all))
@@ -79,7 +79,7 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
     strengths = _strengths(options.curve)
     written = texts.items
     model = model_options.open()
-    vector = _vector(model, options, model_options.seed, is_file, output)
+    vector = _vector(model, options, texts, model_options.seed, is_file, output)
     add: Vectors = vector
     if is_file and options.addresses:
         add = dict.fromkeys(options.addresses, vector)
@@ -97,16 +97,19 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
         return output.draw_all(reports, "curves", texts.lines, SteeringCurveDisplay(fold.all))
 
 
-def _vector(model: "Model", options: Options, seed: int, is_file: bool, output: Output) -> "SteeringVector":
-    """The vector of the file, or the one made from its pairs."""
+def _vector(
+    model: "Model", options: Options, texts: OptionalTextOptions, seed: int, is_file: bool, output: Output
+) -> "SteeringVector":
+    """The vector of the file, or the one made from its pairs, which --chat makes messages."""
+    from tinytf.cause.steering.contrasts import Contrasts
     from tinytf.cause.steering.vector import read_out, steering_vector
     from tinytf_cli.progress_line import progress_line
 
     if not is_file:
         with progress_line(output.stderr, "pairs:") as on_progress:
             return model.steering(
-                options.source, at=options.addresses or "L*.out", method=options.method, position=options.position,
-                top=options.top, seed=seed, on_progress=on_progress,
+                Contrasts.of(options.source).read_as(texts.of), at=options.addresses or "L*.out",
+                method=options.method, position=options.position, top=options.top, seed=seed, on_progress=on_progress,
             )  # fmt: skip
     vector = steering_vector(options.source)
     if vector.made_with not in ("", model.name):

@@ -13,7 +13,7 @@ from tinytf_cli.views.ablate import check_line, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Curve, Curves, Figure, Heading, Piece, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import figures, folded, most_rows, note, share_column, signed
+from tinytf_cli.views.parts import figures, fold_note, note, share_column, signed, spread
 
 _ROWS = 15
 """The most strengths of the table on a screen."""
@@ -53,8 +53,9 @@ def steering_curve(report: SteeringCurve, terminal: Terminal, display: SteeringC
     if report.reference:
         columns.append(Column("KL elsewhere", [_elsewhere(dose.elsewhere) for dose in doses], "right"))
     columns.append(Column("then first", [model.shown(dose.best) for dose in doses], drop=2))
-    names_of_rows = [f"{strength:g}" for strength in strengths]
-    yield from folded(Table(columns), names_of_rows, most_rows(0 if display.all else None, _ROWS), "strengths")
+    keep = spread(len(doses), len(doses) if display.all else _ROWS)
+    yield Table(columns).only(keep)
+    yield from fold_note([f"{strength:g}" for strength in strengths], keep, "strengths", "--all")
     logits = f"{names[0]} − {names[1]}: the difference of their logits; " if len(names) > 1 else ""
     other = f"elsewhere: mean per token on {report.reference}" if report.reference else (
         "--reference FILE shows how far other texts move"

@@ -37,7 +37,7 @@ def steering_vector(report: SteeringVector, terminal: Terminal, display: Steerin
     model, best = model_of(report), report.best
     yield from banner(model)
     yield Heading("steering", _origin(report), "residual")
-    names = [vector.at for vector in report.vectors]
+    names = [printable(vector.at) for vector in report.vectors]
     ranked = sorted(range(len(names)), key=lambda row: report.rank(report.vectors[row]), reverse=True)
     keep = sorted(ranked[: most_rows(0 if display.all else None, _ROWS)])
     yield Table(list(_columns(report, model))).only(keep)
@@ -75,7 +75,7 @@ def _origin(report: SteeringVector) -> str:
 
 def _columns(report: SteeringVector, model: Model) -> Iterator[Column]:
     vectors = report.vectors
-    yield Column("", [vector.at for vector in vectors], said="")
+    yield Column("", [printable(vector.at) for vector in vectors], said="")
     if any(vector.accuracy is not None for vector in vectors):
         shares = [0.0 if vector.accuracy is None else vector.accuracy.value for vector in vectors]
         yield share_column("told apart", shares, "attention")

@@ -142,9 +142,10 @@ def steered(
     """Add vectors to steps of the model at every position, for every text that runs inside the ``with`` block.
 
     ``add`` maps addresses to vectors, such as ``{"L12.out": 4 * vector}``; a SteeringVector alone is for its own steps.
-    ``remove`` projects directions out, one for each address (of several vectors the best), before anything is added. Traces, scores and gradients see
-    it, and so does generation, with its cache: a position's change does not depend on other positions. Blocks nest.
-    Raises AddressError for a step that takes no vector, UsageError for a vector of another width.
+    ``remove`` projects directions out, one for each address (of several vectors the best), before anything is added.
+    Traces, scores and gradients see it, and so does generation, with its cache, since a position's change does not
+    depend on other positions. Blocks nest. Raises AddressError for a step that takes no vector, UsageError for a vector
+    of another width.
     """
     return _steered(model.transformer, steering_of(model, add, remove).changes)
 

@@ -1,7 +1,7 @@
 """Pairs of texts that differ in one respect, and the values of a model's steps on them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,12 +13,10 @@ from tinytf.files import reading
 from tinytf.pairs.pair import PairSet
 from tinytf.report import Progress, ignore_progress
 from tinytf.short_repr import brief
+from tinytf.text.chat import Written
 from tinytf.text.rows import TABLES
 from tinytf.text.stream import ByteSource
 from tinytf.text_model import TextModel
-
-Pairs: TypeAlias = str | Path | PairSet | Sequence[Mapping[str, Any] | tuple[str, str]]
-"""A table of pairs, or the pairs themselves: (positive, negative), or rows with these columns or clean and corrupt."""
 
 POSITIONS = ("last", "mean")
 _COLUMNS = ("positive", "negative"), ("clean", "corrupt")
@@ -30,14 +28,24 @@ class Contrasts:
     """The texts of each pair, positive and negative, and the name of the set."""
 
     name: str
-    texts: tuple[tuple[str, str], ...]
+    texts: tuple[tuple[Written, Written], ...]
+
+    def read_as(self, read: Callable[[str], Written]) -> "Contrasts":
+        """The pairs with every text read by ``read``, such as one that makes it a conversation."""
+
+        def written(text: Written) -> Written:
+            return read(text) if isinstance(text, str) else text
+
+        return replace(self, texts=tuple((written(positive), written(negative)) for positive, negative in self.texts))
 
     @classmethod
-    def of(cls, pairs: Pairs) -> "Contrasts":
+    def of(cls, pairs: "Pairs") -> "Contrasts":
         """Read a table (.jsonl, .csv, .tsv, .parquet), or take the pairs.
 
         Raises UsageError, with the line, for a row without two different texts.
         """
+        if isinstance(pairs, Contrasts):
+            return pairs
         if isinstance(pairs, PairSet):
             return cls._of_rows(pairs.name, [(pair.clean, pair.corrupt) for pair in pairs.pairs])
         if not isinstance(pairs, str | Path):
@@ -56,6 +64,10 @@ class Contrasts:
         if not texts:
             raise UsageError(f"{name} holds no pairs", f"a row is {_EXAMPLE}")
         return cls(name, texts)
+
+
+Pairs: TypeAlias = str | Path | PairSet | Contrasts | Sequence[Mapping[str, Any] | tuple[str, str]]
+"""A table of pairs, or the pairs themselves: (positive, negative), or rows with these columns or clean and corrupt."""
 
 
 def _texts(row: Any, where: str) -> tuple[str, str]:

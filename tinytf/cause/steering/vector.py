@@ -21,11 +21,12 @@ from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.sentences import listed, percent
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
+from tinytf.text.printable import printable
 from tinytf.text_model import TextModel
 from tinytf.trace.address import parse_tensor
 
 ALL_LAYERS = "L*.out"
-_KEPT = ("source", "made_with", "architecture", "method", "position", "pairs", "strength")
+_WORDS = ("made_with", "architecture", "method", "position")
 _NAMED = 3
 """The most tokens that a sentence names."""
 
@@ -124,7 +125,7 @@ class SteeringVector(Report):
         return replace(self, vectors=tuple(each for each in self.vectors if not addresses or each.at in addresses))
 
     def single(self) -> "SteeringVector":
-        """The best vector alone. Raises UsageError for several of which it is not known how well they tell texts apart."""
+        """The best vector alone. Raises UsageError for several of which none is known to be the best."""
         if len(self.vectors) > 1 and self.best.accuracy is None:
             hint = "tinytf steer PAIRS --at L12.out -o FILE makes a file with one"
             raise UsageError(f"{self.source} holds {len(self.vectors)} vectors, and one direction is removed", hint)
@@ -162,7 +163,7 @@ class SteeringVector(Report):
 
     def fields(self) -> dict[str, Any]:
         return {
-            **self.members(*_KEPT),
+            **self.members("source", *_WORDS, "pairs", "strength"),
             "vectors": [
                 {
                     **plain(vector),
@@ -248,7 +249,7 @@ def steering(
         accuracy, separation = held_out(method, of, seed) or (None, None)
         vectors.append(LayerVector(name, vector.float(), norm, norm / of.norm, accuracy, separation))
     report = SteeringVector(
-        source=Path(contrasts.name).name, vectors=tuple(vectors), made_with=model.name,
+        source=printable(Path(contrasts.name).name, spaces=False), vectors=tuple(vectors), made_with=model.name,
         architecture=model.name if model.table is None else model.table.name,
         method=method, position=position, pairs=len(contrasts.texts),
     )  # fmt: skip
@@ -262,15 +263,27 @@ def steering_vector(path: str | Path) -> SteeringVector:
     """
     path = Path(path)
     tensors, metadata = read_vectors(path)
-    known = {record.get("at"): record for record in metadata.get("vectors", ()) if isinstance(record, dict)}
+    records = metadata.get("vectors") or ()
+    known = {record.get("at"): record for record in records if isinstance(record, dict)}
     vectors = []
     for name, tensor in tensors.items():
         record = known.get(name, {})
-        accuracy = Estimate(**record["accuracy"]) if isinstance(record.get("accuracy"), dict) else None
-        norm = float(tensor.double().norm())
-        vectors.append(LayerVector(name, tensor, norm, record.get("relative"), accuracy, record.get("separation")))
-    kept = {name: metadata[name] for name in _KEPT if name != "source" and name in metadata}
-    return SteeringVector(source=path.name, vectors=tuple(vectors), **kept)
+        relative, separation = _number(record.get("relative")), _number(record.get("separation"))
+        share = record.get("accuracy")
+        parts = [_number(share.get(key)) for key in ("value", "low", "high")] if isinstance(share, dict) else [None]
+        accuracy = None if parts[0] is None else Estimate(parts[0], *parts[1:])
+        vectors.append(LayerVector(name, tensor, float(tensor.double().norm()), relative, accuracy, separation))
+    kept: Any = {key: printable(str(metadata[key]), spaces=False) for key in _WORDS if key in metadata}
+    pairs, strength = metadata.get("pairs"), _number(metadata.get("strength"))
+    return SteeringVector(
+        source=printable(path.name, spaces=False), vectors=tuple(vectors), **kept,
+        pairs=pairs if isinstance(pairs, int) else None, strength=1.0 if strength is None else strength,
+    )  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    """A finite number as written in a file; None for anything else."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def read_out(model: TextModel, vector: SteeringVector, top: int) -> SteeringVector:
