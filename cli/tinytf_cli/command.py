@@ -46,7 +46,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "same": "Show whether padding, batch or cache changes the numbers.",
         "recorder": "Print a file that records the steps of another program.",
         "blame": "Show which tensors of another model change its predictions.",
-        "steer": "Make a steering vector from pairs of texts, and see what it does.",
+        "steer": "Make a steering vector from pairs of texts, and try it.",
     },
     "Learn": {
         "learn": "Learn the pipeline in 24 lessons on your model and text.",

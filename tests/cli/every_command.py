@@ -23,7 +23,10 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "experts": (("experts", TEXT, *OPEN, "--corpus", "corpus"),),
     "explain": (("explain", "L0H0.scores[1,0]", TEXT, *OPEN),),
     "export": (("export", "m", "exported", "--to", "huggingface"),),
-    "generate": (("generate", TEXT, *OPEN, "--max-tokens", "2"),),
+    "generate": (
+        ("generate", TEXT, *OPEN, "--max-tokens", "2"),
+        ("generate", TEXT, *OPEN, "--max-tokens", "2", "--add", "joy.safetensors*2"),
+    ),
     "grad": (("grad", TEXT, *OPEN),),
     "heads": (("heads", "corpus", *OPEN),),
     "info": (("info", "m"),),
@@ -41,6 +44,10 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "same": (("same", TEXT, *OPEN),),
     "score": (("score", "--chat", "messages.json", *OPEN),),
     "similar": (("similar", TEXT, *OPEN, "--pooling", "mean", "--file", "book.txt"),),
+    "steer": (
+        ("steer", "pairs.jsonl", *OPEN, "--at", "L1.out"),
+        ("steer", "joy.safetensors", TEXT, *OPEN, "--curve=-1:1:1", "--reference", "book.txt"),
+    ),
     "sweep": (("sweep", "recipe.toml", "book.txt=2", "corpus", "--out", "sweeps", "--lr", "1e-3,2e-3"),),
     "tokens": (("tokens", TEXT, "-m", "m"),),
     "trace": (("trace", TEXT, *OPEN, "--adapter", "adapter"), ("trace", TEXT, "-m", "cached", "--device", "cpu")),

@@ -12,6 +12,7 @@ from tinytf.loading import info
 from tinytf.report import Report
 
 TEXT, OTHER = "The cat sat on the mat.", "The dog sat on the mat."
+PAIRS = [("The dog was glad", "The dog was sad"), ("The cat was glad", "The cat was sad")]
 
 ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Ablation": lambda model: model.ablate(TEXT, "L0H1"),
@@ -46,6 +47,9 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Rollout": lambda model: model.rollout(TEXT),
     "Score": lambda model: model.score(TEXT),
     "Similar": lambda model: model.similar(TEXT, OTHER, pooling="mean"),
+    "SteeredGeneration": lambda model: model.steered_generation(TEXT, add=model.steering(PAIRS), max_tokens=2),
+    "SteeringCurve": lambda model: model.steering_curve(TEXT, model.steering(PAIRS, at="L1.out")),
+    "SteeringVector": lambda model: model.steering(PAIRS),
     "Tokenized": lambda model: model.tokens(TEXT),
     "Traced": lambda model: model.traced(TEXT),
 }

@@ -66,10 +66,10 @@ def steering_of(model: TextModel, add: Vectors | None = None, remove: Vectors | 
     words: list[str] = []
     for vectors, removes in ((remove, True), (add, False)):
         for vector, steps in _by_step(model, vectors):
+            require_width(model, vector if isinstance(vector, SteeringVector) else dict.fromkeys(steps, vector))
             vector = vector.single() if removes and isinstance(vector, SteeringVector) else vector
             for name in steps:
                 tensor = vector.at(name) if isinstance(vector, SteeringVector) else vector
-                require_width(model, {name: tensor})
                 if not bool(tensor.isfinite().all()) or (removes and not bool(tensor.any())):
                     what = "zero, and has no direction to remove" if bool(tensor.isfinite().all()) else "not finite"
                     raise UsageError(f"the vector for {name} is {what}")

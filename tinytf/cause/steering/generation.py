@@ -168,7 +168,8 @@ def _measured(plain: Transformer, steered: Transformer, report: SteeredGeneratio
             difference = max(difference, float((again - cached).abs().max()))
             largest = max(largest, float(logits[1].abs().max()))
         moved.append(tuple(numbers))
-    limit = allowed(DECODED, next(steered.parameters()).dtype) * largest
+    dtype = next(steered.parameters()).dtype  # the log-probability of a step is computed in float32
+    limit = allowed(DECODED, torch.float32 if dtype == torch.float64 else dtype) * largest
     return tuple(moved), Verified(_CACHED, difference, limit)
 
 
