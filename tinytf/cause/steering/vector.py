@@ -250,7 +250,7 @@ def steering(
         vectors.append(LayerVector(name, vector.float(), norm, norm / of.norm, accuracy, separation))
     report = SteeringVector(
         source=printable(Path(contrasts.name).name, spaces=False), vectors=tuple(vectors), made_with=model.name,
-        architecture=model.name if model.table is None else model.table.name,
+        architecture=model.name if model.table is None else model.table.name.lower(),
         method=method, position=position, pairs=len(contrasts.texts),
     )  # fmt: skip
     return read_out(model, report, top)
