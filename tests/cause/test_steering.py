@@ -420,7 +420,7 @@ def test_what_cannot_be_steered_is_refused(model: tinytf.Model, vector: Steering
         with pytest.raises(TinytfError, match=message):
             call()
     assert not list(tmp_path.iterdir())
-    with model.steered(vector), pytest.raises(UsageError, match="L1.out is edited"):
+    with model.steered(vector), pytest.raises(UsageError, match=r"L1\.out is edited"):
         model.backward(PROMPT)
 
 

@@ -1,4 +1,4 @@
-"""Skips tests whose peer is not installed (TransformerLens unless PEER names another); their helpers can be imported."""
+"""Skips tests whose peer is not installed (TransformerLens unless PEER names another); helpers can be imported."""
 
 import sys
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Control vectors of repeng: what it writes we read, what we write it reads, and its directions are those of ``pca``."""
+"""Control vectors of repeng: files go both ways, and its directions are those of ``pca``."""
 
 import math
 from pathlib import Path

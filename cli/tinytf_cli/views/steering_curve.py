@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytf.cause.steering.curve import SteeringCurve
-from tinytf.estimate import Estimate
 from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line, where_predicted
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Cell, Column, Curve, Curves, Figure, Heading, Piece, Table
+from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Table
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import figures, fold_note, note, share_column, signed, spread
+from tinytf_cli.views.steering_vector import interval
 
 _ROWS = 15
 """The most strengths of the table on a screen."""
@@ -51,23 +51,16 @@ def steering_curve(report: SteeringCurve, terminal: Terminal, display: SteeringC
         columns.append(Column(title, [signed(dose.difference, "%+.2f") for dose in doses], "right", drop=1))
     columns.append(Column("KL", figures([dose.kl for dose in doses]), "right"))
     if report.reference:
-        columns.append(Column("KL elsewhere", [_elsewhere(dose.elsewhere) for dose in doses], "right"))
+        means = [dose.elsewhere for dose in doses]
+        columns.append(Column("elsewhere", figures([None if mean is None else mean.value for mean in means]), "right"))
+        columns.append(Column("from … to", [interval(mean) for mean in means], "right", drop=3))
     columns.append(Column("then first", [model.shown(dose.best) for dose in doses], drop=2))
     keep = spread(len(doses), len(doses) if display.all else _ROWS)
     yield Table(columns).only(keep)
     yield from fold_note([f"{strength:g}" for strength in strengths], keep, "strengths", "--all")
     logits = f"{names[0]} − {names[1]}: the difference of their logits; " if len(names) > 1 else ""
-    other = f"elsewhere: mean per token on {report.reference}" if report.reference else (
+    other = f"elsewhere: its mean per token on {report.reference}" if report.reference else (
         "--reference FILE shows how far other texts move"
     )  # fmt: skip
     yield note(f"{logits}KL(plain ‖ steered) in nats; {other}")
     yield from check_line(report.check)
-
-
-def _elsewhere(estimate: Estimate | None) -> Cell:
-    if estimate is None:
-        return ""
-    pieces: list[Piece] = [Figure(estimate.value, "%.3f")]
-    if estimate.low is not None and estimate.high is not None:
-        pieces += [" (", Figure(estimate.low, "%.3f"), " … ", Figure(estimate.high, "%.3f"), ")"]
-    return pieces

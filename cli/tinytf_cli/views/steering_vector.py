@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinytf.cause.steering.vector import LayerVector, SteeringVector
+from tinytf.cause.steering.vector import SteeringVector
+from tinytf.estimate import Estimate
 from tinytf.loading import Model
 from tinytf.look.neurons import Ends
 from tinytf.text.printable import printable
@@ -79,7 +80,7 @@ def _columns(report: SteeringVector, model: Model) -> Iterator[Column]:
     if any(vector.accuracy is not None for vector in vectors):
         shares = [0.0 if vector.accuracy is None else vector.accuracy.value for vector in vectors]
         yield share_column("told apart", shares, "attention")
-        yield Column("from … to", [_interval(vector) for vector in vectors], "right", drop=2)
+        yield Column("from … to", [interval(vector.accuracy) for vector in vectors], "right", drop=2)
         yield Column("d′", figures([vector.separation for vector in vectors]), "right")
     if any(vector.relative is not None for vector in vectors):
         yield Column("size", figures([vector.relative for vector in vectors]), "right")
@@ -90,11 +91,12 @@ def _columns(report: SteeringVector, model: Model) -> Iterator[Column]:
         yield Column("demotes", [_tokens(model, vector.demoted) for vector in vectors], shrink=10, drop=1)
 
 
-def _interval(vector: LayerVector) -> Cell:
-    accuracy = vector.accuracy
-    if accuracy is None or accuracy.low is None or accuracy.high is None:
+def interval(mean: Estimate | None) -> Cell:
+    """The interval of a mean; empty where there is none."""
+    if mean is None or mean.low is None or mean.high is None:
         return ""
-    return [Figure(accuracy.low, "%.2f"), " … ", Figure(accuracy.high, "%.2f")]
+    form = "%.2f" if mean.low >= 0.1 or not mean.high else "%.3f"
+    return [Figure(mean.low, form), " … ", Figure(mean.high, form)]
 
 
 def _tokens(model: Model, end: Ends) -> str:

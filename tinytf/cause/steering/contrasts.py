@@ -52,7 +52,10 @@ class Contrasts:
             if not isinstance(pairs, Iterable):
                 raise UsageError(f"{brief(pairs)} is no list of pairs", 'such as [("I love it", "I hate it")]')
             return cls._of_rows("pairs", pairs)
-        source = ByteSource.of(reading(Path(pairs)))
+        try:
+            source = ByteSource.of(reading(Path(pairs)))
+        except OSError as error:
+            raise UsageError(f"cannot read {pairs}: {error.strerror}", f"a row is {_EXAMPLE}") from None
         read_rows = TABLES.get(Path(source.name).suffix.lower())
         if read_rows is None:
             raise UsageError(f"{source.name} is not a table of pairs", f"it ends in one of {', '.join(TABLES)}")

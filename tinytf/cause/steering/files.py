@@ -53,7 +53,10 @@ def read_vectors(path: Path) -> Stored:
     """
     suffix = path.suffix.lower()
     _require_known(path.name, suffix)
-    vectors, metadata = _READERS[suffix](path)
+    try:
+        vectors, metadata = _READERS[suffix](reading(path))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "tinytf steer PAIRS -o FILE makes one") from None
     if not vectors:
         raise UsageError(f"{path.name} holds no vector", "tinytf steer PAIRS -o FILE makes one")
     width = next(iter(vectors.values())).shape
@@ -73,7 +76,7 @@ def _require_known(name: str, suffix: str) -> None:
 
 
 def _read_safetensors(path: Path) -> Stored:
-    file = Safetensors(reading(path))
+    file = Safetensors(path)
     try:
         metadata = json.loads(file.metadata().get("tinytf", "null"))
     except (ValueError, RecursionError):
@@ -84,7 +87,7 @@ def _read_safetensors(path: Path) -> Stored:
 
 
 def _read_gguf(path: Path) -> Stored:
-    header = read_header(reading(path))
+    header = read_header(path)
     architecture = header.metadata.get("general.architecture")
     if architecture != _ARCHITECTURE:
         raise UsageError(f"{path.name} is a GGUF file of {architecture!r}, and no control vector")

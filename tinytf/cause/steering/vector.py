@@ -147,10 +147,9 @@ class SteeringVector(Report):
         """How well the best vector tells apart texts that it was not made from, and the tokens it promotes."""
         best, several = self.best, len(self.vectors) > 1
         if best.accuracy is not None:
-            side = f"{percent(best.accuracy.value)} of the texts left out fall on their own side"
-            words = f"The two kinds of texts differ most clearly at {best.at}, where {side}" if several else (
-                f"At {best.at}, {side} of the vector"
-            )  # fmt: skip
+            side = f"{percent(best.accuracy.value)} of the texts left out fall on their own side of the middle"
+            where = f"The two kinds of texts differ most clearly at {best.at}, where" if several else f"At {best.at},"
+            words = f"{where} {side}"
         else:
             what = f"{len(self.vectors)} vectors, the longest" if several else "a vector"
             words = f"{self.source} holds {what} for {best.at}"
@@ -159,7 +158,7 @@ class SteeringVector(Report):
         promotes, demotes = (
             listed([str(self.word(token)) for token, _ in end[:_NAMED]]) for end in (best.promoted, best.demoted)
         )
-        return f"{words}; it promotes {promotes}, and demotes {demotes}."
+        return f"{words}; the vector promotes {promotes}, and demotes {demotes}."
 
     def fields(self) -> dict[str, Any]:
         return {
