@@ -6,13 +6,12 @@ Shapes: N pairs, C the width of the vectors. All is computed in float64.
 from collections.abc import Callable, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.cause.steering.contrasts import Activations
 from tinytf.estimate import Estimate, mean_of
 
-_FOLDS = 5
+_FOLDS, _STEPS = 5, 100
 
 
 def _mean(positive: Tensor, negative: Tensor) -> Tensor:
@@ -33,26 +32,21 @@ def _probe(positive: Tensor, negative: Tensor) -> Tensor:
     """
     x = torch.cat((positive, negative))
     x = x - x.mean(0)
-    x = x / x.square().sum(-1).mean().sqrt()
+    x = x / x.square().sum(-1).mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
     sides = torch.cat((torch.ones(len(positive)), torch.zeros(len(negative)))).to(x)
-    # The minimum is a combination of the rows (the representer theorem), so w = xᵀ·a, and x·w = (x·xᵀ)·a.
-    products = x @ x.T
-    weights = torch.zeros(len(x) + 1, dtype=x.dtype, requires_grad=True)
-    solver = torch.optim.LBFGS(
-        [weights], max_iter=500, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
-    )
-
-    def loss() -> Tensor:
-        solver.zero_grad()
-        scores = products @ weights[:-1]
-        total = F.binary_cross_entropy_with_logits(scores + weights[-1], sides, reduction="sum")
-        total = total + weights[:-1] @ scores / 2
-        total.backward()
-        return total
-
-    with torch.enable_grad():
-        solver.step(loss)
-    return x.T @ weights.detach()[:-1]
+    left, sizes, right = torch.linalg.svd(x, full_matrices=False)
+    z = torch.cat((left * sizes, torch.ones_like(left[:, :1])), 1)  # w = rightᵀ·β lies in the span of the rows
+    ridge = torch.ones_like(z[0])
+    ridge[-1] = 0.0  # none on the bias
+    weights = torch.zeros_like(ridge)
+    for _ in range(_STEPS):  # Newton's method
+        p = torch.sigmoid(z @ weights)
+        hessian = (z.T * (p * (1 - p))) @ z + torch.diag(ridge)
+        step = torch.linalg.solve(hessian, z.T @ (p - sides) + ridge * weights)
+        weights = weights - step
+        if float(step.norm()) <= 1e-12 * (1 + float(weights.norm())):
+            break
+    return right.T @ weights[:-1]
 
 
 METHODS: Mapping[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
