@@ -42,7 +42,9 @@ def sample_script(name: str) -> ModuleType:
     return module
 
 
-_TAKES_A_RUN = (" train ", " train-sae ", " sweep ", " watch ", " replay ", " check ", " -m run ")
+_TAKES_A_RUN = (
+    " steer ", " --add ", " train ", " train-sae ", " sweep ", " watch ", " replay ", " check ", " -m run ",
+)  # fmt: skip
 TOUR = [
     line
     for page in PAGES

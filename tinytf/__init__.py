@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.path_patching import PathSweep as PathSweep
     from tinytf.cause.over_pairs.report import OverPairs as OverPairs
     from tinytf.cause.repair import Repair as Repair
+    from tinytf.cause.steering.curve import SteeringCurve as SteeringCurve
+    from tinytf.cause.steering.generation import SteeredGeneration as SteeredGeneration
+    from tinytf.cause.steering.vector import SteeringVector as SteeringVector
+    from tinytf.cause.steering.vector import steering_vector as steering_vector
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
     from tinytf.checkpoints.huggingface.export import Exported as Exported
@@ -190,6 +194,9 @@ _LAZY = {
     "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
     "TaskList": "tinytf.pairs.tasks",
+    "SteeredGeneration": "tinytf.cause.steering.generation",
+    "SteeringCurve": "tinytf.cause.steering.curve",
+    "SteeringVector": "tinytf.cause.steering.vector",
     "Taught": "tinytf.lessons.teach",
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",
@@ -205,6 +212,7 @@ _LAZY = {
     "open_sae": "tinytf.features.layouts",
     "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",
+    "steering_vector": "tinytf.cause.steering.vector",
 }
 
 __all__ = ["ModelConfig", "TinytfError", "__version__", *_LAZY]

@@ -42,6 +42,10 @@ with imported_when_called(__name__):  # all of them at once would make every com
     )
     from tinytf.cause.repair import repair
     from tinytf.cause.restoring import restoring
+    from tinytf.cause.steering.applying import steered
+    from tinytf.cause.steering.curve import steering_curve
+    from tinytf.cause.steering.generation import steered_generation
+    from tinytf.cause.steering.vector import steering
     from tinytf.cause.step_errors import step_errors
     from tinytf.compare.difference import diff
     from tinytf.features.report import feature_examples, features
@@ -148,6 +152,10 @@ class Model(TextModel):
     patch_path = patch_path
     patch_paths = patch_paths
     patch_sweep = patch_sweep
+    steering = steering
+    steered = steered
+    steering_curve = steering_curve
+    steered_generation = steered_generation
 
     attribute_over = attribute_over
     ablate_over = ablate_over

@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "recorder": "Print a file that records the steps of another program.",
         "blame": "Show which tensors of another model change its predictions.",
         "pairs": "Make pairs of prompts for a task, clean and corrupt.",
+        "steer": "Make a steering vector from pairs of texts, and try it.",
     },
     "Learn": {
         "learn": "Learn the pipeline in 24 lessons on your model and text.",

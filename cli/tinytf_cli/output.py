@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "ndjson", "csv", "markdown")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".md", ".html", ".svg", ".safetensors")
-FILM = ".cast"
-"""The extension of an asciicast, for a report that has frames."""
+FILM, CONTROL_VECTOR = ".cast", ".gguf"
+"""The extensions of an asciicast, for a report that has frames, and of a control vector of llama.cpp."""
 TABLES = (".jsonl", ".tsv")
 """The extensions of tables of pairs, which PairSet.read takes."""
 
@@ -177,6 +177,8 @@ class Output:
             )
         elif extension == ".safetensors":
             data = tensor_file(shown.report, path.name)
+        elif extension == CONTROL_VECTOR:
+            data = _control_vector(shown.report, path.name)
         elif extension in (".html", ".svg", FILM):
             data = iter([_picture(shown, extension, self.terminal).encode("utf-8")])
         else:
@@ -269,7 +271,7 @@ DECLARED_BY[Output] = OutputOptions
 
 def require_writable(path: Path) -> None:
     """Raise UsageError for an extension that names no format, and for a path that ``require_place`` refuses."""
-    if path.suffix.lower() not in (*EXTENSIONS, FILM, *TABLES):
+    if path.suffix.lower() not in (*EXTENSIONS, FILM, CONTROL_VECTOR, *TABLES):
         raise UsageError(f"{path.name!r} has no extension that names a format", f"known: {' '.join(EXTENSIONS)}")
     require_place(path)
 
@@ -293,6 +295,13 @@ def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
     """Write a whole file. Returns its size in bytes; raises TinytfError if it cannot be written."""
     with writing(path):
         return outputs.write_output(path, data)
+
+
+def _control_vector(report: Report, name: str) -> Iterable[bytes]:
+    """The parts of a control vector. Raises UsageError for a report that is none."""
+    if not hasattr(report, "gguf"):
+        raise UsageError(f"{name} would be a control vector, and this result is none", "tinytf steer makes one")
+    return list(report.gguf(name))
 
 
 def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:

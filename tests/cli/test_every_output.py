@@ -44,6 +44,7 @@ READ = {
     "folders",
     "resume",
     "sae",
+    "source",
 }
 """Options and arguments of paths that are read, or that are none of a command's outputs."""
 
@@ -89,6 +90,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, t
     ones = {f"{name}.lora_A.weight": torch.ones(2, weight.shape[1]),
             f"{name}.lora_B.weight": torch.ones(weight.shape[0], 2)}  # fmt: skip
     save_file(ones, adapter / "adapter_model.safetensors")
+    pairs = ({"positive": f"The {word} sat", "negative": f"The {word} saw"} for word in ("cat", "dog", "mat"))
+    (world / "pairs.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs), "utf-8")
     assert load_run(world / "decoder").config.n_layers == 2
     before = Path.cwd()
     os.chdir(world)
@@ -97,6 +100,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, t
         assert tinytf(*train, "--steps", "3").status == 0
         assert tinytf("trace", TEXT, "-m", "m", "-o", "dump.safetensors").status == 0
         assert tinytf("train-sae", "book.txt", "corpus", *OPEN, *SAE, "--out", "sae").status == 0
+        assert tinytf("steer", "pairs.jsonl", "-m", "m", "--at", "L1.out", "-o", "joy.safetensors").status == 0
     finally:
         os.chdir(before)
     np.savez(world / "other.npz", a=np.zeros(1))

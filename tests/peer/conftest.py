@@ -1,4 +1,4 @@
-"""Skips these tests where TransformerLens is not installed, and puts what they share where they can import it."""
+"""Skips tests whose peer is not installed (TransformerLens unless PEER names another); helpers can be imported."""
 
 import sys
 from importlib.util import find_spec
@@ -11,9 +11,10 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    missing = find_spec("transformer_lens") is None
     for item in items:
         if here in item.path.parents:
             item.add_marker("peer")
-            if missing:
-                item.add_marker(pytest.mark.skip(reason="TransformerLens is not installed: pip install -e '.[bench]'"))
+            peer = getattr(getattr(item, "module", None), "PEER", "transformer_lens")
+            if find_spec(peer) is None:
+                how = "pip install -e '.[bench]'" if peer == "transformer_lens" else f"pip install {peer}"
+                item.add_marker(pytest.mark.skip(reason=f"{peer} is not installed: {how}"))

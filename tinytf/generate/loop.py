@@ -122,10 +122,10 @@ class StreamOptions(Options):
 def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) -> KVCache | None:
     """The caller's cache, or a new one with room for the prompt and all new tokens; None with ``use_cache`` false.
 
-    Also None for a decoder without its mask, where each new token changes the earlier ones, and for an edited model,
+    Also None for a decoder without its mask, where each new token changes the earlier ones, and for an edited model
     whose functions need the whole text. Raises UsageError for a cache of the caller with an edited model.
     """
-    if options.cache is not None and model.edited:
+    if options.cache is not None and model.needs_whole_text:
         raise UsageError("a model whose steps are edited is decoded without a cache", "leave it out")
     if options.cache is not None or not options.use_cache or model.recomputes:
         return options.cache
@@ -154,7 +154,7 @@ def stream_with(model: Transformer, ids: Sequence[int], options: StreamOptions) 
     context = model.config.context
     cache = cache_for(model, ids, options)
     mask_hint = "a model without its mask has no cache" if model.config.looks_ahead else "leave out --no-cache"
-    cache_hint = "a model whose steps are edited has no cache" if model.edited else mask_hint
+    cache_hint = "a model whose steps are edited has no cache" if model.needs_whole_text else mask_hint
     if options.kind != PLAIN and cache is None:
         raise UsageError("only decoding with a cache can be compiled or in int8", cache_hint)
     if cache is not None:

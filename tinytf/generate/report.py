@@ -138,11 +138,11 @@ class Generation(Continued[GeneratedToken]):
     cache: tuple[LayerUse, ...] | None = None
 
     @classmethod
-    def begin(cls, about: About, prompt: Encoding, options: StreamOptions) -> Self:
-        """The report before its first step."""
+    def begin(cls, about: About, prompt: Encoding, options: StreamOptions, **more: Any) -> Self:
+        """The report before its first step; ``more`` are fields of a subclass."""
         return cls(
             about=about, prompt=prompt, kind=options.kind, sampling=options.sampling or Sampling(),
-            seed=options.seed, samples=options.samples, looking=options.looking,
+            seed=options.seed, samples=options.samples, looking=options.looking, **more,
         )  # fmt: skip
 
     def of(self, sample: int) -> list[GeneratedToken]:

@@ -170,6 +170,8 @@ class Transformer(nn.Module):
         # what the model itself computes, see tinytf.cause.interventions
         self.exchanged: tuple[str, ...] = ()
         self.edited: tuple[str, ...] = ()  # the replaced steps that a function computes, see Model.edited
+        # those of them whose function changes each position by itself, so that a cache works, see Model.steered
+        self.by_position: tuple[str, ...] = ()
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
 
     def __reduce__(self) -> Any:
@@ -258,7 +260,7 @@ class Transformer(nn.Module):
 
         Raises UsageError for a model whose earlier tokens change with every new one (see ``recomputes``).
         """
-        if self.edited:
+        if self.needs_whole_text:
             raise UsageError("a model whose steps are edited has no cache: their functions need the whole text")
         weight = next(self.parameters())
         return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
@@ -309,7 +311,12 @@ class Transformer(nn.Module):
     @property
     def recomputes(self) -> bool:
         """Whether a new token changes earlier ones, so that no cache works: without the mask, or edited."""
-        return self.config.looks_ahead or bool(self.edited)
+        return self.config.looks_ahead or self.needs_whole_text
+
+    @property
+    def needs_whole_text(self) -> bool:
+        """Whether an edit's function takes all tokens of a text together."""
+        return len(self.edited) > len(self.by_position)
 
     @property
     def unembedding(self) -> Tensor:

@@ -88,12 +88,36 @@ class WatchOptions:
     )
 
 
+@dataclass(frozen=True)
+class SteeringOptions:
+    """Vectors that are added to the model's steps, or projected out."""
+
+    GROUP: ClassVar = "Steering"
+
+    added: tuple[str, ...] = option(
+        "--add", multiple=True, metavar="[ADDRESS:]FILE[*N]",
+        help="Add a vector of tinytf steer, N times as strong: 'L12.out:joy.safetensors*4'. Repeatable.",
+    )  # fmt: skip
+    removed: tuple[str, ...] = option(
+        "--remove", multiple=True, metavar="[ADDRESS:]FILE",
+        help="Project the direction of a vector out, such as 'L*.out:joy.safetensors'. Repeatable.",
+    )  # fmt: skip
+    compare: bool = option(
+        is_flag=True, help="In a pipe too, show the text without them beside it, and how far each prediction moves."
+    )
+
+    @property
+    def steers(self) -> bool:
+        return bool(self.added or self.removed)
+
+
 @command("generate")
 def generate(
     options: Options,
     sampling_options: SamplingOptions,
     beam_options: BeamOptions,
     watch_options: WatchOptions,
+    steering_options: SteeringOptions,
     texts: TextOptions,
     model_options: ModelOptions,
     decoding: DecodingOptions,
@@ -102,12 +126,18 @@ def generate(
     """With an empty TEXT, generation starts from the model's start token. In a pipe, stdout gets only the new text.
     Ctrl-C stops and keeps the text so far.
     """
+    from tinytf.cause.steering.applying import read_steering
+    from tinytf.cause.steering.generation import begin_steered_generation
     from tinytf.generate.continuing import Searching, Streaming
     from tinytf.generate.loop import require_prompt
     from tinytf.generate.underway import begin_beam_search, begin_cache_comparison, begin_generation
     from tinytf_cli.views.beams import BeamDisplay
     from tinytf_cli.views.generate import GenerationDisplay
 
+    if steering_options.compare and not steering_options.steers:
+        raise UsageError("--compare shows the text with and without a vector", "name one with --add or --remove")
+    if steering_options.steers:
+        _require_steerable()
     sampling, beams, head = sampling_options.sampling(beam_options.beams), beam_options.beams, watch_options.head
     if watch_options.explain_cache:
         _require_alone()
@@ -117,7 +147,7 @@ def generate(
         return _through(through, options, sampling_options, sampling, texts, model_options, output)
     model = model_options.open()
     watch = watch_options.watch or (head is not None and not output.wants_data)
-    looks = (watch or head is not None) and decoding.use_cache and beams is None
+    looks = (watch or head is not None) and decoding.use_cache and beams is None and not steering_options.steers
     decoded: dict[str, Any] = {
         "max_tokens": options.max_tokens, "on_overflow": options.on_overflow, "use_cache": decoding.use_cache,
         "chunk": decoding.chunk or 0, "kind": decoding.kind,
@@ -127,13 +157,20 @@ def generate(
         stops=[_unescaped(stop) for stop in options.stops], top=watch_options.top if watch or output.wants_data else 0,
         looking=_looking(model, head) if looks else None,
     )  # fmt: skip
+    added, removed = steering_options.added, steering_options.removed
+    steering = read_steering(model, added, removed) if steering_options.steers else None
+    compare = steering_options.compare or output.wants_data or output.terminal.cuts or output.file is not None
     display: Display | None = None
-    if not watch_options.explain_cache:
+    if steering is not None:
+        display = GenerationDisplay(watch, running=output.terminal.cuts or not compare)
+    elif not watch_options.explain_cache:
         display = (GenerationDisplay if beams is None else BeamDisplay)(watch, running=True)
 
     def begin(encoding: "Encoding") -> "Underway[Any]":
         if watch_options.explain_cache:
             return begin_cache_comparison(model, encoding, options.max_tokens)
+        if steering is not None:
+            return begin_steered_generation(model, encoding, steering, streaming, compare=compare)
         if beams is None:
             return begin_generation(model, encoding, streaming)
         searching = Searching(
@@ -179,7 +216,7 @@ def _through(
     from tinytf.through.reading import generate_through
     from tinytf_cli.views.generate import GenerationDisplay
 
-    require_only(("max_tokens", "stops"), (Options, BeamOptions, WatchOptions, DecodingOptions))
+    require_only(("max_tokens", "stops"), (Options, BeamOptions, WatchOptions, SteeringOptions, DecodingOptions))
     streaming = Streaming(
         max_tokens=options.max_tokens, sampling=sampling, seed=model_options.seed, samples=sampling_options.samples,
         stops=[_unescaped(stop) for stop in options.stops], top=5 if output.wants_data else 0,
@@ -246,9 +283,17 @@ def _require_consistent(
             raise UsageError(message, hint)
 
 
+def _require_steerable() -> None:
+    """Raise UsageError for a setting that --add and --remove do not take."""
+    refused = ("beams", "length_penalty", "head", "explain_cache", "compile", "quantize")
+    groups = (BeamOptions, WatchOptions, DecodingOptions)
+    every = [setting.name for group in groups for setting in parameters_of(group)]
+    require_only(tuple(name for name in every if name and name not in refused), groups, "--add and --remove")
+
+
 def _require_alone() -> None:
     """Raise UsageError for a setting that --explain-cache, which decodes greedily, does not take."""
-    groups = (Options, SamplingOptions, BeamOptions, WatchOptions, DecodingOptions)
+    groups = (Options, SamplingOptions, BeamOptions, WatchOptions, SteeringOptions, DecodingOptions)
     settings = [setting for group in groups for setting in parameters_of(group)]
     for setting in settings:
         if setting.name and setting.name not in ("max_tokens", "explain_cache") and is_typed(setting.name):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tinytf.errors import TinytfError
 from tinytf.generate.loop import END_TOKEN
@@ -17,6 +18,8 @@ from tinytf_cli.views.continuation import continuation, safe_piece, sentence_aft
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.watch import cache_blocks, sampling_in_words, scale_blocks, step_blocks
 
+AnyGeneration = TypeVar("AnyGeneration", bound=Generation)
+
 
 @dataclass(frozen=True)
 class GenerationDisplay(Display):
@@ -28,7 +31,7 @@ class GenerationDisplay(Display):
 
 @draws(Generation, GenerationDisplay)
 def generation(
-    report: Generation | Underway[Generation], terminal: Terminal, display: GenerationDisplay
+    report: Generation | Underway[AnyGeneration], terminal: Terminal, display: GenerationDisplay
 ) -> Iterator[Block]:
     """The texts that follow a prompt."""
     if display.running and not display.watch and not terminal.picture:
@@ -36,7 +39,7 @@ def generation(
     return _in_full(report, display.watch)
 
 
-def _running(report: Generation | Underway[Generation], terminal: Terminal) -> Iterator[Block]:
+def _running(report: Generation | Underway[AnyGeneration], terminal: Terminal) -> Iterator[Block]:
     """The new text only. A screen also shows the banner and prompt before it, and a last line about its end.
 
     The first of several samples appears as it is generated, the others after it.
@@ -81,7 +84,7 @@ def _other_samples(report: Generation, terminal: Terminal) -> Iterator[Block]:
         yield Running("" if text.endswith("\n") else "\n")
 
 
-def _in_full(report: Generation | Underway[Generation], watch: bool) -> Iterator[Block]:
+def _in_full(report: Generation | Underway[AnyGeneration], watch: bool) -> Iterator[Block]:
     """The texts; with ``watch``, every step with its candidates as bars, and the contents of the cache."""
     model, begun, prompt = model_of(report), report.now, report.prompt
     yield from banner(model, prompt)

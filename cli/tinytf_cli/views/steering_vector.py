@@ -1,0 +1,103 @@
+"""A steering vector: how well it tells apart the two kinds of texts, and the tokens that it promotes and demotes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tinytf.cause.steering.vector import SteeringVector
+from tinytf.estimate import Estimate
+from tinytf.loading import Model
+from tinytf.look.neurons import Ends
+from tinytf.text.printable import printable
+from tinytf_cli.numbers import plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
+from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Table
+from tinytf_cli.views.draw import Display, draws, model_of
+from tinytf_cli.views.parts import figures, fold_note, full_scale, most_rows, next_lines, note, one_form, share_column
+
+_ROWS = 12
+"""The most steps of the table, those that tell most texts apart, unless all are asked for."""
+_FEW = 3  # tokens from each end of a vector in a row of the table
+_SHORT = 4  # tokens from each end of the best vector, below the table of several
+_METHODS = {
+    "mean": "difference of means", "pca": "first component of the differences", "probe": "logistic regression",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SteeringVectorDisplay(Display):
+    """``file`` is where the vector is stored, if it is; ``all`` shows every step of a long table."""
+
+    file: str = ""
+    all: bool = False
+
+
+@draws(SteeringVector, SteeringVectorDisplay)
+def steering_vector(report: SteeringVector, terminal: Terminal, display: SteeringVectorDisplay) -> Iterator[Block]:
+    """A row for each step, and the vocabulary of the best; then how to use it."""
+    model, best = model_of(report), report.best
+    yield from banner(model)
+    yield Heading("steering", _origin(report), "residual")
+    names = [printable(vector.at) for vector in report.vectors]
+    ranked = sorted(range(len(names)), key=lambda row: report.rank(report.vectors[row]), reverse=True)
+    keep = sorted(ranked[: most_rows(0 if display.all else None, _ROWS)])
+    yield Table(list(_columns(report, model))).only(keep)
+    yield from fold_note(names, keep, "steps", "--all")
+    if any(vector.accuracy is not None for vector in report.vectors):
+        yield note(
+            "told apart: texts left out that fall on their own side of the middle; d′: how far apart the sides are, in "
+            "standard deviations; size: the vector's norm by that of the step's values"
+        )
+    if best.promoted:
+        yield Heading(f"{best.at} in the vocabulary", "logits for strength 1, before the norm's scale", "output")
+        most = None if display.all or len(names) == 1 else _SHORT
+        ends = (("promotes", best.promoted[:most]), ("demotes", best.demoted[:most]))
+        values = [value for _, end in ends for _, value in end]
+        form = one_form(values, sign=True)
+        bars = [Bar(f"{word} {model.shown(i)}", value, Figure(value, form)) for word, end in ends for i, value in end]
+        yield Bars(bars, full_scale(values), signed=True)
+    file = display.file or "FILE.safetensors"
+    yield Line("")
+    lines = [(f"tinytf generate TEXT --add '{best.at}:{file}*2'", "generate with it"),
+             (f"tinytf steer {file} TEXT --curve=-2:2:0.5", "see what each strength does")]  # fmt: skip
+    if not display.file:
+        lines.insert(0, ("tinytf steer PAIRS -o FILE.safetensors", "keep it; .gguf is for llama.cpp"))
+    yield from next_lines(terminal, *lines)
+
+
+def _origin(report: SteeringVector) -> str:
+    """How the vector was made."""
+    source = printable(report.source, spaces=False)
+    if report.pairs is None:
+        return f"{plural(len(report.vectors), 'vector')} of {source}"
+    where = "at the last token" if report.position == "last" else "mean over the tokens"
+    return f"{_METHODS.get(report.method, report.method)} of {plural(report.pairs, 'pair')} of {source}, {where}"
+
+
+def _columns(report: SteeringVector, model: Model) -> Iterator[Column]:
+    vectors = report.vectors
+    yield Column("", [printable(vector.at) for vector in vectors], said="")
+    if any(vector.accuracy is not None for vector in vectors):
+        shares = [0.0 if vector.accuracy is None else vector.accuracy.value for vector in vectors]
+        yield share_column("told apart", shares, "attention")
+        yield Column("from … to", [interval(vector.accuracy) for vector in vectors], "right", drop=2)
+        yield Column("d′", figures([vector.separation for vector in vectors]), "right")
+    if any(vector.relative is not None for vector in vectors):
+        yield Column("size", figures([vector.relative for vector in vectors]), "right")
+    else:
+        yield Column("norm", figures([vector.norm for vector in vectors]), "right")
+    if any(vector.promoted for vector in vectors):
+        yield Column("promotes", [_tokens(model, vector.promoted) for vector in vectors], shrink=10)
+        yield Column("demotes", [_tokens(model, vector.demoted) for vector in vectors], shrink=10, drop=1)
+
+
+def interval(mean: Estimate | None) -> Cell:
+    """The interval of a mean; empty where there is none."""
+    if mean is None or mean.low is None or mean.high is None:
+        return ""
+    form = "%.2f" if mean.low >= 0.1 or not mean.high else "%.3f"
+    return [Figure(mean.low, form), " … ", Figure(mean.high, form)]
+
+
+def _tokens(model: Model, end: Ends) -> str:
+    return "  ".join(model.shown(token) for token, _ in end[:_FEW])
