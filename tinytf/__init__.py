@@ -11,6 +11,9 @@ from tinytf.errors import TinytfError
 from tinytf.version import __version__
 
 if TYPE_CHECKING:
+    from tinytf.bulk.folder import RecordedCorpus as RecordedCorpus
+    from tinytf.bulk.folder import recorded as recorded
+    from tinytf.bulk.record import CorpusRecording as CorpusRecording
     from tinytf.catalogue import Catalogue as Catalogue
     from tinytf.cause.blame import Blame as Blame
     from tinytf.cause.budget import Budget as Budget
@@ -110,6 +113,7 @@ _LAZY = {
     "Checkup": "tinytf.doctor",
     "Code": "tinytf.look.code",
     "Conversation": "tinytf.text.chat",
+    "CorpusRecording": "tinytf.bulk.record",
     "Course": "tinytf.lessons.course",
     "Difference": "tinytf.compare.difference",
     "Encoding": "tinytf.text.tokenizer",
@@ -146,6 +150,7 @@ _LAZY = {
     "Ranked": "tinytf.look.ranked",
     "Recorder": "tinytf.recorders",
     "Recorders": "tinytf.recorders",
+    "RecordedCorpus": "tinytf.bulk.folder",
     "Rollout": "tinytf.look.rollout",
     "Similar": "tinytf.look.similar",
     "RunReport": "tinytf.training.folder.run_report",
@@ -167,6 +172,7 @@ _LAZY = {
     "load": "tinytf.loading",
     "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",
+    "recorded": "tinytf.bulk.folder",
 }
 
 __all__ = ["ModelConfig", "TinytfError", "__version__", *_LAZY]

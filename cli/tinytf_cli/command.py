@@ -24,6 +24,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "trace": "Show every step from TEXT to the predicted token.",
         "attention": "Show where every head of every layer looks in TEXT.",
         "heads": "Score every head: induction, previous token and other patterns.",
+        "record": "Write the activations of a corpus to a folder.",
         "neurons": "Show the active feed-forward units and the tokens they promote.",
         "activations": "Show a feed-forward's activation, with TEXT on its curve.",
         "experts": "Show which experts each token goes to, and how busy they are.",
