@@ -1,5 +1,6 @@
 """``tinytf ablate``: the prediction without some parts of the model."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,13 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ResumeOptions, TraceOptions, require_only
+from tinytf_cli.options import FoldOptions, TraceOptions, require_only
 
 if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut
     from tinytf.cause.interventions import Ablation, AblationSweep
+    from tinytf.text.chat import Written
+    from tinytf.through.changing import Changed
     from tinytf.trace.trace import Trace
 
 
@@ -51,7 +54,7 @@ class Options:
 
 
 @command("ablate")
-def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, tracing: TraceOptions) -> int:
+def ablate(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
     """Choose what to ablate with --at, --sweep or --without. The prediction is for the token after TEXT; in an encoder,
     for the first [MASK]. Ctrl-C ends a sweep early and shows what it has measured.
     """
@@ -71,14 +74,15 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
     if through is not None:
         from tinytf.through.changing import ablate_through
 
-        require_only(("addresses", "top"), (Options, ResumeOptions))
+        require_only(("addresses", "top"), (Options,))
         tracing.texts.items  # noqa: B018 - report a missing text first
         top, truncate = options.top or 5, tracing.texts.truncate
-        reports = (
-            ablate_through(through, text, options.addresses, top=top, truncate=truncate) for text in tracing.texts
-        )
-        return tracing.output.draw_all(reports, "ablations", tracing.texts.lines)
-    resume = resume_options.checked_file("--sweep" if options.sweep is None else "")
+
+        def ablate_each(texts: "Sequence[Written]") -> "Iterator[Changed]":
+            return (ablate_through(through, text, options.addresses, top=top, truncate=truncate) for text in texts)
+
+        return tracing.texts.answer(ablate_each, tracing.output, "ablations", of=through.transformer)
+    resume = tracing.texts.measurements("--sweep" if options.sweep is None else "")
     model = tracing.model
     if options.without:
         if is_typed("how", "target"):
@@ -100,6 +104,5 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
                 return model.ablation_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
             return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)
 
-    return tracing.show(
-        question, "ablations", AblationSweepDisplay(options.top or 8, fold.all) if options.sweep else None
-    )
+    sweep_display = AblationSweepDisplay(options.top or 8, fold.all) if options.sweep else None
+    return tracing.show(question, "ablations", sweep_display, measures=options.sweep is not None)
