@@ -64,29 +64,33 @@ def line_file(path: Path, read: "Callable[[str], Written]") -> LineFile:
     return LineFile(corpus.documents(), read, corpus.files[0].sha256)
 
 
-def claim_gpu() -> None:
-    """Take the GPU of this process's number, where torchrun started several and there are any."""
-    import torch
+def _is_one_of_several() -> bool:
+    """Whether the environment may ask for several processes; what it says is checked when they join."""
+    return os.environ.get("WORLD_SIZE", "") not in ("", "1")
 
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0) % torch.cuda.device_count())
+
+def claim_gpu() -> None:
+    """Take the GPU of this process's number, where torchrun started several processes and there are GPUs."""
+    if _is_one_of_several() and (local := os.environ.get("LOCAL_RANK", "0")).isdecimal():
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(local) % torch.cuda.device_count())
 
 
 @contextmanager
 def processes_of(output: Output) -> Iterator["Processes"]:
     """The processes that torchrun started, or this one alone.
 
-    Raises TrainingError if the others do not start, or end early.
+    Raises UsageError for an environment that makes no sense, TrainingError if the others do not start or end early.
     """
-    if int(os.environ.get("WORLD_SIZE") or 1) == 1:  # asked first: the module below imports much
-        from tinytf.training.tuning.processes import ALONE
-
-        yield ALONE
-        return
     import torch
 
-    from tinytf.training.tuning.processes import processes
+    from tinytf.training.tuning.processes import ALONE, processes
 
+    if not _is_one_of_several():
+        yield ALONE
+        return
     with processes(torch.device("cpu"), timeout=_PATIENCE, on_note=output.note) as group:
         yield group
 

@@ -9,18 +9,19 @@ import json
 import math
 import shutil
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from tinytf import outputs
-from tinytf.bulk.folder import DTYPES, FORMAT, IDS, INDEX, INDEX_BYTES, KIND
+from tinytf.bulk.folder import DOCUMENT, DTYPES, FORMAT, IDS, INDEX, INDEX_BYTES, KIND, POSITION
 from tinytf.bulk.passes import Passes, Target, targets_of
 from tinytf.bulk.windows import Window, windows_of
 from tinytf.checkpoints.weights import Safetensors
@@ -44,8 +45,6 @@ _GROUP = 64
 """Windows that are sorted by length before they go through the model in batches."""
 _SAMPLE = 100_000
 """Characters of the corpus from which the number of its tokens is estimated."""
-_BESIDE = 20
-"""Bytes of a recorded token beside its activations: its id, document and position."""
 
 
 class Together(Protocol):
@@ -74,7 +73,7 @@ ALONE = _OneProcess()
 
 
 @dataclass(frozen=True)
-class Recorded(Data):
+class StepSize(Data):
     """One recorded address: the axes and the shape of what a token has there."""
 
     COLUMNS: ClassVar = {
@@ -104,7 +103,7 @@ class CorpusRecording(Report):
     ALWAYS_SAID = True
 
     folder: str
-    steps: tuple[Recorded, ...]
+    steps: tuple[StepSize, ...]
     dtype: str
     tokens: int
     documents: int
@@ -145,7 +144,16 @@ class Plan:
 
     @cached_property
     def row_bytes(self) -> int:
-        return _BESIDE + sum(target.numbers for target in self.targets) * DTYPES[self.dtype].itemsize
+        return sum(torch.Size(shape).numel() * dtype.itemsize for _, shape, dtype in self.stored.values())
+
+    @cached_property
+    def stored(self) -> dict[str, tuple[tuple[str, ...], tuple[int, ...], torch.dtype]]:
+        """The axes, the shape of a row and the dtype of every tensor of a shard, in their order."""
+        beside = {IDS: torch.int32, DOCUMENT: torch.int64, POSITION: torch.int64}
+        return {
+            **{name: (("token",), (), dtype) for name, dtype in beside.items()},
+            **{t.at: (("token", *t.axes), t.shape, DTYPES[self.dtype]) for t in self.targets},
+        }
 
     def rows_of(self, window: Window) -> int:
         """How many rows a window gives: one for each own token, or for the last of its document."""
@@ -186,10 +194,8 @@ class Plan:
             return min(most, len(documents))
         characters = tokens = 0
         for text in documents.texts():
-            characters, tokens = (
-                characters + len(text),
-                tokens + len(self.model.tokenizer.encode(text, special=False).ids),
-            )
+            characters += len(text)
+            tokens += len(self.model.tokenizer.encode(text, special=False).ids)
             if characters >= _SAMPLE:
                 break
         total = sum(file.paragraph_characters for file in self.corpus.files)
@@ -268,47 +274,52 @@ def record_corpus(
     rows = plan.estimated_rows()
     on_estimate(rows, rows * plan.row_bytes)
     _require_room(path, rows * plan.row_bytes, force)
-    table, resumed, first = list[dict[str, Any]](), 0, 0
-    complete = True
-    try:
-        with Passes(model.transformer, plan.targets, DTYPES[dtype], every_token) as passes:
-            for number, windows in enumerate(plan.shards()):
-                file, planned = path / f"shard-{number:05d}.safetensors", sum(map(plan.rows_of, windows))
-                if number % group.count == group.rank:
-                    begun = _rows_in(file)
-                    resumed += begun
-                    written = _fill(file, plan, passes, windows, begun, partial(_later, on_progress, first, rows))
-                    complete = written == planned
-                    planned = written
-                if planned:
-                    table.append({
-                        "file": file.name, "first": first, "stop": first + planned,
-                        "first_document": windows[0].document, "last_document": windows[-1].document,
-                    })  # fmt: skip
-                    first += planned
-                if not complete:
-                    break
-    except KeyboardInterrupt:
-        complete = False
-    if group.count > 1:
-        if not complete:
-            raise KeyboardInterrupt
-        resumed = int(group.total(resumed))
-    documents = table[-1]["last_document"] + 1 if table else 0
-    index = {**plan.identity, "complete": complete, "tokens": first, "documents": documents, "shards": table}
+    index, resumed = _fill(path, plan, group, lambda done: on_progress(done, max(rows, done)))
     if group.rank == 0:
         with outputs.writing(path):
             outputs.write_state(path / INDEX, to_json(index))
     return _report(path, plan, index, resumed)
 
 
-def _later(on_progress: Progress, first: int, rows: int, done: int) -> None:
-    on_progress(first + done, max(rows, first + done))
+def _fill(path: Path, plan: Plan, group: Together, on_rows: Callable[[int], None]) -> tuple[dict[str, Any], int]:
+    """Write the shards of this process, and return the index of all, with the rows that were there before."""
+    table, resumed, first, complete = list[dict[str, Any]](), 0, 0, True
+    try:
+        with Passes(plan.model.transformer, plan.targets, DTYPES[plan.dtype], plan.every_token) as passes:
+            for number, windows in enumerate(plan.shards()):
+                file, rows = path / f"shard-{number:05d}.safetensors", [*accumulate(map(plan.rows_of, windows))]
+                stop = rows[-1]
+                if number % group.count == group.rank:
+                    begun = _rows_in(file)
+                    on_more = partial(_from, on_rows, first)
+                    stop = begun if begun >= stop else _write_shard(file, plan, passes, windows, begun, on_more)
+                    resumed += begun
+                if stop:
+                    documents = windows[0].document, windows[bisect_left(rows, stop)].document
+                    table.append({"file": file.name, "first": first, "stop": first + stop, "documents": documents})
+                first += stop
+                if stop < rows[-1]:
+                    complete = False
+                    break
+    except KeyboardInterrupt:
+        complete = False
+    if group.count > 1:
+        if not complete:
+            raise KeyboardInterrupt
+        resumed = int(group.total(resumed))  # waits for the shards of the others
+    if complete and not table:
+        raise UsageError("the corpus has no token to record", "give one with longer documents")
+    count = table[-1]["documents"][-1] + 1 if table else 0
+    return {**plan.identity, "complete": complete, "tokens": first, "documents": count, "shards": table}, resumed
+
+
+def _from(on_rows: Callable[[int], None], first: int, rows: int) -> None:
+    on_rows(first + rows)
 
 
 def _report(path: Path, plan: Plan, index: Mapping[str, Any], resumed: int) -> CorpusRecording:
     tokens, size = index["tokens"], DTYPES[plan.dtype].itemsize
-    steps = tuple(Recorded(t.at, t.axes, t.shape, tokens * t.numbers * size) for t in plan.targets)
+    steps = tuple(StepSize(t.at, t.axes, t.shape, tokens * t.numbers * size) for t in plan.targets)
     shards = len(index["shards"])
     return CorpusRecording(
         str(path), steps, plan.dtype, tokens, index["documents"], shards, tokens * plan.row_bytes, resumed,
@@ -388,31 +399,28 @@ def _rows_in(file: Path) -> int:
     return Safetensors(file).shapes[IDS][0] if file.is_file() else 0
 
 
-def _fill(
-    file: Path, plan: Plan, passes: "Passes", windows: Sequence[Window], begun: int, on_rows: Callable[[int], None]
+def _write_shard(
+    file: Path, plan: Plan, passes: Passes, windows: Sequence[Window], begun: int, on_rows: Callable[[int], None]
 ) -> int:
     """Write the shard of some windows, of which ``begun`` rows are there; return its rows, fewer after Ctrl-C."""
-    parts, rows, planned = list[dict[str, Tensor]](), 0, sum(map(plan.rows_of, windows))
-    if begun >= planned:
-        on_rows(planned)
-        return planned
-    done = load_file(reading(file)) if begun else {}
+    planned = sum(map(plan.rows_of, windows))
+    shard = {name: torch.empty(planned, *shape, dtype=dtype) for name, (_, shape, dtype) in plan.stored.items()}
+    for name, tensor in load_file(reading(file)).items() if begun else ():
+        shard[name][:begun] = tensor
+    rows = 0
     try:
         for first in range(0, len(windows), _GROUP):
-            group = windows[first : first + _GROUP]
-            count = sum(map(plan.rows_of, group))
-            is_there = rows + count <= begun
-            parts.append(
-                {name: tensor[rows : rows + count] for name, tensor in done.items()} if is_there else passes(group)
-            )
-            rows += count
+            some = windows[first : first + _GROUP]
+            stop = rows + sum(map(plan.rows_of, some))
+            if stop > begun:
+                for name, tensor in passes(some).items():
+                    shard[name][rows:stop] = tensor
+            rows = stop
             on_rows(rows)
     except KeyboardInterrupt:
         if rows <= begun:
             return begun
-    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    axes = {target.at: ("token", *target.axes) for target in plan.targets}
-    arrays = [Array.of(name, axes.get(name, ("token",)), tensor) for name, tensor in joined.items()]
+    arrays = [Array.of(name, axes, shard[name][:rows]) for name, (axes, *_) in plan.stored.items()]
     about = {"kind": KIND, "axes": {array.name: list(array.axes) for array in arrays}}
     with outputs.writing(file, "give the same command again"), outputs.replacing(file) as stream:
         for data in safetensors(arrays, {"tinytf": json.dumps(about)}):
