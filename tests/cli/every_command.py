@@ -35,6 +35,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "patch": (("patch", TEXT, "The dog sat", *OPEN, "--at", "L0H0"),),
     "replay": (("replay", "run"),),
     "rollout": (("rollout", TEXT, *OPEN),),
+    "record": (("record", "book.txt", "corpus", *OPEN, "--at", "L0.out", "--out", "recorded"),),
     "recorder": (("recorder", "torch"), ("recorder",)),
     "state": (("state", TEXT, "--model", "preset:mamba-tiny", "--device", "cpu"),),
     "runs": (("runs", "run"),),
