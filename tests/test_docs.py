@@ -42,7 +42,7 @@ def sample_script(name: str) -> ModuleType:
     return module
 
 
-_TAKES_A_RUN = (" train ", " sweep ", " watch ", " replay ", " check ", " -m run ")
+_TAKES_A_RUN = (" train ", " record ", " sweep ", " watch ", " replay ", " check ", " -m run ")
 TOUR = [
     line
     for page in PAGES

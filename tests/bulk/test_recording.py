@@ -22,8 +22,8 @@ from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.loading import Model
 from tinytf.text.corpus import Corpus, Reading, find_files
 
-WORDS = ("the", "cat", "dog", "hen", "fox", "sat", "ran", "saw", "and", "with", "a", "big", "red", "house", "day", "little",
-         "went", "home", "happy", "tree")  # fmt: skip
+WORDS = ("the", "cat", "dog", "hen", "fox", "sat", "ran", "saw", "and", "with", "a", "big", "red", "house", "day",
+         "little", "went", "home", "happy", "tree")  # fmt: skip
 LINES = [f"The {' '.join(WORDS[(n * k) % len(WORDS)] for k in range(2, 4 + n % 17))}." for n in range(1, 91)]
 AT = ("L*.out", "L1.head_out", "L0H1.k", "L0.norm1", "embed.tokens")
 
