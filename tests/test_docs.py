@@ -43,7 +43,7 @@ def sample_script(name: str) -> ModuleType:
 
 
 _TAKES_A_RUN = (
-    " steer ", " --add ", " train ", " train-sae ", " sweep ", " watch ", " replay ", " check ", " -m run ",
+    " steer ", " --add ", " train ", " train-sae ", " record ", " sweep ", " watch ", " replay ", " check ", " -m run ",
 )  # fmt: skip
 TOUR = [
     line

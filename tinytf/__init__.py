@@ -11,6 +11,9 @@ from tinytf.errors import TinytfError
 from tinytf.version import __version__
 
 if TYPE_CHECKING:
+    from tinytf.bulk.folder import RecordedCorpus as RecordedCorpus
+    from tinytf.bulk.folder import recorded as recorded
+    from tinytf.bulk.record import CorpusRecording as CorpusRecording
     from tinytf.catalogue import Catalogue as Catalogue
     from tinytf.cause.blame import Blame as Blame
     from tinytf.cause.budget import Budget as Budget
@@ -135,6 +138,7 @@ _LAZY = {
     "Code": "tinytf.look.code",
     "Composition": "tinytf.look.circuits.composition",
     "Conversation": "tinytf.text.chat",
+    "CorpusRecording": "tinytf.bulk.record",
     "Course": "tinytf.lessons.course",
     "Difference": "tinytf.compare.difference",
     "Encoding": "tinytf.text.tokenizer",
@@ -182,6 +186,7 @@ _LAZY = {
     "Ranked": "tinytf.look.ranked",
     "Recorder": "tinytf.recorders",
     "Recorders": "tinytf.recorders",
+    "RecordedCorpus": "tinytf.bulk.folder",
     "Rollout": "tinytf.look.rollout",
     "Similar": "tinytf.look.similar",
     "RunReport": "tinytf.training.folder.run_report",
@@ -213,6 +218,7 @@ _LAZY = {
     "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",
     "steering_vector": "tinytf.cause.steering.vector",
+    "recorded": "tinytf.bulk.folder",
 }
 
 __all__ = ["ModelConfig", "TinytfError", "__version__", *_LAZY]

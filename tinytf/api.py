@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tinytf.checkpoints.huggingface.export import Exported
 
 with imported_when_called(__name__):  # all of them at once would make every command a tenth slower
+    from tinytf.bulk.record import record_corpus
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
     from tinytf.cause.circuits.finding import circuit
@@ -97,6 +98,7 @@ class Model(TextModel):
         return replace(export(self.transformer, self.tokenizer, Path(directory), self.prompts), model=self.name)
 
     tokens = tokens
+    record_corpus = record_corpus
     lens = lens
     train_lens = train_lens
     attribute = attribute

@@ -256,6 +256,12 @@ def appending(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         yield stream
 
 
+def cut(path: Path, size: int) -> None:
+    """Cut a file that tinytf keeps after its first ``size`` bytes. Links are not followed. Raises OSError."""
+    with appending(path) as stream:
+        stream.truncate(size)
+
+
 def temporary_path(path: Path) -> Path:
     """A new path next to ``path``, hidden, with a random name that is no longer than file systems take."""
     suffix = f".{secrets.token_hex(8)}.part"

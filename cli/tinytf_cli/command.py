@@ -25,6 +25,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "attention": "Show where every head of every layer looks in TEXT.",
         "heads": "Score every head: induction, previous token and other patterns.",
         "weights": "Show what every head copies and reads, by its weights alone.",
+        "record": "Write the activations of a corpus to a folder.",
         "neurons": "Show the active feed-forward units and the tokens they promote.",
         "features": "Show the features of a sparse autoencoder in TEXT.",
         "activations": "Show a feed-forward's activation, with TEXT on its curve.",

@@ -11,8 +11,9 @@ from tinytf.files import CONFIGURATION, read_bytes, read_standard_input
 from tinytf_cli.host import host
 
 if TYPE_CHECKING:
+    from tinytf.bulk.folder import RecordedCorpus
     from tinytf.text.chat import Conversation, Written
-    from tinytf.text.corpus import Corpus
+    from tinytf.text.corpus import Corpus, Reading
 
 
 _MESSAGES = "the messages, a list of objects with role and content"
@@ -99,17 +100,25 @@ def with_session_text(words: tuple[str, ...], count: int) -> "tuple[Written, ...
     return (session.require_text(), *words)
 
 
-def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":
-    """The corpus at these paths. ``-`` is standard input, read as one text."""
-    from tinytf.text.corpus import find_files
+def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...], reading: "Reading | None" = None) -> "Corpus":
+    """The corpus at these paths, cut into documents by a ``reading``. ``-`` is standard input, read as one text."""
+    from tinytf.text.corpus import Reading, find_files
 
+    reading = reading or Reading()
     if Path("-") not in paths:
-        return find_files(paths)
+        return find_files(paths, reading)
     if len(paths) > 1:
         raise UsageError("- is a whole corpus, and there is another one", "leave one of them out")
     if words in ((), ("-",)):
         raise UsageError("a pipe holds one text, and both TEXT and the corpus are -", "give TEXT in quotes")
-    return find_files(read_texts(("-",), lines=False)[0])
+    return find_files(read_texts(("-",), lines=False)[0], reading)
+
+
+def corpus_or_recorded(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus | RecordedCorpus":
+    """The corpus at these paths, or what ``tinytf record`` wrote of one, if the only path is its folder."""
+    from tinytf.bulk.folder import is_recorded, recorded
+
+    return recorded(paths[0]) if len(paths) == 1 and is_recorded(paths[0]) else corpus_files(paths, words)
 
 
 def whole_text(path: Path) -> str:

@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tinytf.text.chat import Written
     from tinytf.through.model import ThroughModel
     from tinytf.trace.trace import Trace
+    from tinytf_cli.many import Answer
     from tinytf_cli.views.draw import Display
 
 # Below this many parameters, synchronising a second thread costs more than it saves.
@@ -141,7 +142,9 @@ class ModelOptions:
                 return None
             note("there is no table for this architecture, so it runs through transformers")
         from tinytf.through.model import open_through
+        from tinytf_cli.many import claim_gpu
 
+        claim_gpu()
         for name in ("adapter", "tokenizer"):
             if getattr(self, name) is not None:
                 raise UsageError(f"--{name} goes with a model that tinytf computes itself", "leave it out")
@@ -172,7 +175,9 @@ class ModelOptions:
             )
         from tinytf.checkpoints.huggingface.load import UnknownArchitecture
         from tinytf.loading import load
+        from tinytf_cli.many import claim_gpu
 
+        claim_gpu()
         try:
             opened = load(
                 self.model, self.tokenizer, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter
@@ -370,18 +375,53 @@ class TextOptions(ChatOptions):
     """The texts to work on. With ``lines`` each line is a text; with ``truncate`` long texts are cut."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
-    lines: bool = option(is_flag=True, help="Treat every line as a separate text.")
+    lines: bool = option(is_flag=True, help="Treat every line as a separate text; TEXT may name a file of them.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
+    resume: Path | None = option(
+        type=click.Path(path_type=Path), metavar="FILE",
+        help="Save results in FILE as they are made, and continue after those it has: the answers to --lines, as "
+        "NDJSON; the measurements of ablate --sweep and grad --integrated.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         self.items  # noqa: B018 - report a missing text before opening a model
 
     @cached_property
-    def items(self) -> "list[Written]":
-        return self.read(self.words, lines=self.lines)
+    def items(self) -> "Iterable[Written]":
+        """The texts; the lines of a file are read as a stream, in every pass."""
+        path = Path(self.words[0]) if self.lines and len(self.words) == 1 and "." in self.words[0] else None
+        if path is None or not path.is_file() or (self.chat and path.suffix.lower() == ".json"):
+            return self.read(self.words, lines=self.lines)
+        from tinytf_cli.many import line_file
+
+        return line_file(path, self.of)
 
     def __iter__(self) -> "Iterator[Written]":
         return iter(self.items)
+
+    def measurements(self, needs: str = "") -> Path | None:
+        """The file that keeps the measurements of one text; None with --lines, whose answers --resume keeps.
+
+        Raises UsageError as ``ResumeOptions.checked_file`` does.
+        """
+        return None if self.lines else ResumeOptions(self.resume).checked_file(needs)
+
+    def answer(
+        self, answer: "Answer", output: Output, plural: str, display: "Display | None" = None, *, of: object,
+        measures: bool = False,
+    ) -> int:  # fmt: skip
+        """Draw the answers to all texts, a report for each, and return the exit status: 1 if a check fails.
+
+        ``answer`` gets some of the texts at a time; its numbers depend on the options and on the model ``of``. With
+        ``measures`` the command itself keeps the ``measurements`` of a single text.
+        """
+        if not self.lines:
+            ResumeOptions(self.resume).checked_file("" if measures else "--lines")
+            return output.draw_all(answer(list(self)), plural, False, display)
+        from tinytf_cli.many import answer_each
+
+        resume = ResumeOptions(self.resume).checked_file("")
+        return answer_each(self.items, answer, output, plural, display, resume, (of,))
 
 
 @dataclass(frozen=True)
@@ -496,11 +536,17 @@ class TraceOptions:
 
     def show(
         self, question: "Callable[[Trace], Report]", plural: str, display: "Display | None" = None,
-        layers: Any = None,
+        layers: Any = None, *, measures: bool = False,
     ) -> int:  # fmt: skip
         """Record each text, answer the question, and draw the answer. Returns the exit status: 1 if a check fails."""
-        reports = (question(self.trace(text, layers)) for text in self.texts)
-        return self.output.draw_all(reports, plural, self.texts.lines, display)
+
+        def answer(texts: "Sequence[Written]") -> "Iterator[Report]":
+            # One by one: batches would save little beside the questions, and a text would depend on its neighbours.
+            return (question(self.trace(text, layers)) for text in texts)
+
+        return self.texts.answer(
+            answer, self.output, plural, display, of=self.model.transformer, measures=measures
+        )  # fmt: skip
 
 
 def _typed_again(text: str) -> str:

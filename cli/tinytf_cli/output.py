@@ -120,9 +120,17 @@ class Output:
         with Pager(self.stdout, self.pager) as stdout, suppress(ReaderGone):
             yield replace(self, stdout=stdout, pager=None)
 
+    def text_of(self, shown: Shown, number: int) -> str:
+        """What a stream gets for one of several reports: the one with this number."""
+        return "".join(replace(self, number=number)._parts(shown, self.format, self.terminal))
+
     def _write(self, shown: Shown) -> None:
+        self.write(self._parts(shown, self.format, self.terminal))
+
+    def write(self, parts: Iterable[str]) -> None:
+        """Write text to the stream. Raises ReaderGone if nobody reads it any more."""
         try:
-            for part in self._parts(shown, self.format, self.terminal):
+            for part in parts:
                 quiet()
                 with _to_standard_output():
                     self.stdout.write(part)

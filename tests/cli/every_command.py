@@ -47,6 +47,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "probe": (("probe", "--labels", "labels.jsonl", *OPEN),),
     "replay": (("replay", "run"),),
     "rollout": (("rollout", TEXT, *OPEN),),
+    "record": (("record", "book.txt", "corpus", *OPEN, "--at", "L0.out", "--out", "recorded"),),
     "recorder": (("recorder", "torch"), ("recorder",)),
     "state": (("state", TEXT, "--model", "preset:mamba-tiny", "--device", "cpu"),),
     "runs": (("runs", "run"),),

@@ -19,7 +19,7 @@ from tinytf.checkpoints.run import load_run
 from tinytf_cli.main import COMMANDS, cli
 
 WITHOUT_OUTPUT = ("explore", "repl")
-FOLDERS = {"export": "directory", "sweep": "out", "train": "out", "train-sae": "out"}
+FOLDERS = {"export": "directory", "record": "out", "sweep": "out", "train": "out", "train-sae": "out"}
 """The option or argument that names a folder to write, of each command that has one."""
 OTHERS = ("adapter", "corpus", "data")
 """Folders of no model and no run: a sweep may make folders of its own in them."""

@@ -37,6 +37,7 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     "patch": ("the cat sat", "the dog sat", *MODEL),
     "diff": ("the cat", "a cat", *MODEL),
     "same": _TRACED,
+    "record": ("corpus.txt", "--at", "L0.out", "--out", "recorded", *MODEL),
     "recorder": ("torch",),
     "blame": ("the cat", *MODEL, "--versus", "model"),
     "pairs": ("agreement", "-n", "2", "-m", "tiny"),

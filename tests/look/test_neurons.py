@@ -10,9 +10,10 @@ import torch
 from architectures import KINDS, asked, config_of, encoding_of, lively
 from caught_gradients import model_of
 
+from tinytf.bulk.windows import Window, windows_of
 from tinytf.errors import AddressError, TokenizerError, UsageError
 from tinytf.loading import load
-from tinytf.look.examples import AFTER, BEFORE, Strongest, Window, strongest_places, windows_of
+from tinytf.look.examples import AFTER, BEFORE, Strongest, strongest_places
 from tinytf.look.neurons import Unit, parse_unit
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import find_files

@@ -12,12 +12,12 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from tinytf.bulk.windows import BATCH, Window, padded, run_windows
 from tinytf.cause.interventions.edits import require_edit
 from tinytf.cause.interventions.hooks import evaluated
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.features.coder import SparseCoder
-from tinytf.look.examples import BATCH, Window, padded, run_windows
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.table import StepTable, table_of

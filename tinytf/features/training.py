@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tinytf.bulk.windows import Window
 from tinytf.errors import TrainingError, UsageError
 from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity, fidelity, reconstructed
 from tinytf.features.place import Place, lens_name, own_values, place_at
-from tinytf.look.examples import Window, corpus_windows
+from tinytf.look.examples import corpus_windows
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.sentences import percent
 from tinytf.steps.table import table_of

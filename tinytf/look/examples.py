@@ -6,73 +6,26 @@ Shapes: B windows, T tokens of a window, U units, K examples kept for each.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.errors import TokenizerError, UsageError
+from tinytf.bulk.folder import RecordedCorpus
+from tinytf.bulk.windows import BATCH, Window, padded, run_windows, windows_of
+from tinytf.errors import UsageError
 from tinytf.look.neurons import ActiveExample, TopExamples, Unit, parse_unit, require_units
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, ignore_progress
-from tinytf.steps.table import table_of
+from tinytf.steps.table import StepTable, table_of
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import cut_between_words
-from tinytf.text.tokenizer import Tokenizer
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import module_of
 
 BEFORE, AFTER = 12, 6
 """Tokens of context that an example keeps before and after."""
-
-BATCH = 8
-"""Windows in one pass."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """Consecutive tokens of a document that go through the model together.
-
-    ``own`` are the indices of the text's own tokens, without the added ones; the first of them is token ``start`` of
-    document ``document``.
-    """
-
-    ids: list[int]
-    own: range
-    document: int
-    start: int
-
-
-def windows_of(
-    tokenizer: Tokenizer, pieces: Iterable[tuple[str, bool]], length: int, vocab_size: int
-) -> Iterator[Window]:
-    """Cut documents into windows of at most ``length`` tokens; each piece says whether it ends its document.
-
-    The tokens that the tokenizer adds to a text are added to each window. Raises UsageError if they leave no room,
-    TokenizerError for a token outside a model's ``vocab_size``.
-    """
-    document = offset = 0
-    for text, is_end in pieces:
-        tokens = tokenizer.encode(text).tokens
-        ids = [token.id for token in tokens]
-        if max(ids, default=0) >= vocab_size:
-            raise TokenizerError(f"the text has a token of id {max(ids)}, and the model knows {vocab_size:,} tokens")
-        added_flags = [token.special and token.start == token.end for token in tokens]
-        own_start = next((i for i, is_added in enumerate(added_flags) if not is_added), len(ids))
-        own_stop = max((i + 1 for i, is_added in enumerate(added_flags) if not is_added), default=own_start)
-        prefix, own_ids, suffix = ids[:own_start], ids[own_start:own_stop], ids[own_stop:]
-        room = length - len(prefix) - len(suffix)
-        if room < 1:
-            raise UsageError(
-                f"a window of {length} tokens has no room for a token of the text", "choose a longer window"
-            )
-        for start in range(0, len(own_ids), room):
-            chunk = own_ids[start : start + room]
-            yield Window([*prefix, *chunk, *suffix], range(own_start, own_start + len(chunk)), document, offset + start)
-        offset = 0 if is_end else offset + len(own_ids)
-        document += is_end
 
 
 class Strongest:
@@ -131,7 +84,7 @@ class Strongest:
 
 def top_examples(
     model: TextModel,
-    corpus: Corpus,
+    corpus: Corpus | RecordedCorpus,
     units: Sequence[str],
     *,
     top: int = 5,
@@ -141,11 +94,17 @@ def top_examples(
     """Find the places of a corpus, of ``tinytf.text.corpus.find_files``, where each of ``units`` is most active.
 
     The corpus is read as a stream, in windows of ``window`` tokens (by default the context, at most 128);
-    ``on_progress`` receives the number of characters read. Raises UsageError for a window that is longer than the
-    context or has no room for a token, AddressError for a unit that does not exist.
+    ``on_progress`` receives the number of characters read. A recorded corpus is read instead of run, by the number of
+    tokens. Raises UsageError for a window that is longer than the context or has no room for a token, and for a corpus
+    recorded with other weights or without the activations; AddressError for a unit that does not exist.
     """
     require_units(model.config)
     chosen = [parse_unit(unit, model.config) for unit in units]
+    if isinstance(corpus, RecordedCorpus):
+        if window is not None:
+            raise UsageError(f"{corpus.folder} is recorded in windows of its own", "leave out --window")
+        corpus.require_model(model.transformer, model.name)
+        return _recorded_places(corpus, chosen, table_of(model.config), top, on_progress)
     return strongest_places(
         model.transformer, corpus_windows(model, corpus.documents(), window, on_progress), chosen, top
     )
@@ -215,19 +174,39 @@ def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
     return hook
 
 
-def padded(batch: Sequence[Window]) -> Tensor:
-    """The ids of windows (B, T), padded with −1."""
-    length = max(len(window.ids) for window in batch)
-    return torch.tensor([window.ids + [-1] * (length - len(window.ids)) for window in batch])
+def _recorded_places(
+    corpus: RecordedCorpus, units: Sequence[Unit], table: StepTable, top: int, on_progress: Progress
+) -> TopExamples:
+    """The ``top`` places of each unit in what was recorded at its layer, of equals the earliest."""
+    examples: dict[Unit, tuple[ActiveExample, ...]] = {}
+    by_layer: dict[int, list[Unit]] = {}
+    for unit in dict.fromkeys(units):
+        by_layer.setdefault(unit.layer, []).append(unit)
+    done, total = 0, len(by_layer) * len(corpus)
+    for layer, chosen in by_layer.items():
+        columns = [unit.index for unit in chosen]
+        best = torch.empty(len(chosen), 0)  # (U, K)
+        places = torch.empty(len(chosen), 0, dtype=torch.int64)
+        first = 0
+        for batch in corpus.batches(f"L{layer}.{table.ffn_activation}"):
+            best = torch.cat((best, batch[:, columns].T), dim=1)
+            places = torch.cat((places, torch.arange(first, first + len(batch)).expand(len(chosen), -1)), dim=1)
+            strength = best.abs().nan_to_num(nan=math.inf)
+            order = strength.sort(dim=1, descending=True, stable=True).indices[:, :top]
+            best, places = best.gather(1, order), places.gather(1, order)
+            first, done = first + len(batch), done + len(batch)
+            on_progress(done, total)
+        for unit, activations, rows in zip(chosen, best.tolist(), places.tolist(), strict=True):
+            found = (_recorded_example(corpus, row, value) for value, row in zip(activations, rows, strict=True))
+            examples[unit] = tuple(found)
+    return TopExamples({unit: examples[unit] for unit in units}, len(corpus), corpus.index["documents"])
 
 
-def run_windows(model: Transformer, ids: Tensor, last: int) -> None:
-    """Run one pass up to layer ``last``; padding is masked."""
-    real = ids >= 0
-    device = model.embed.tokens.weight.device
-    mask = None if not model.config.looks_ahead or bool(real.all()) else real.to(device)
-    x = model.embed(ids.clamp(min=0).to(device))  # (B, T, C)
-    carried = model.carried(ids.clamp(min=0).to(device), x)
-    x = model.streams(x)
-    for block in model.blocks[: last + 1]:
-        x = block(x, 0, mask, None, carried)
+def _recorded_example(corpus: RecordedCorpus, row: int, activation: float) -> ActiveExample:
+    """The place of a recorded token, with the tokens around it in its document."""
+    around = slice(max(0, row - BEFORE), row + AFTER + 1)
+    documents, ids = corpus.documents[around], corpus.tokens[around]
+    at = row - around.start
+    is_own = documents == documents[at]
+    ids_own = tuple(ids[is_own].tolist())
+    return ActiveExample(activation, int(documents[at]), int(corpus.positions[row]), ids_own, int(is_own[:at].sum()))

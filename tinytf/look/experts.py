@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.bulk.windows import BATCH, padded, run_windows, windows_of
 from tinytf.errors import AddressError, UsageError
-from tinytf.look.examples import BATCH, padded, run_windows, windows_of
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.sentences import percent

@@ -1,5 +1,6 @@
 """``tinytf ablate``: the prediction without some parts of the model."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut
     from tinytf.cause.interventions import Ablation, AblationSweep
     from tinytf.cause.repair import Repair
+    from tinytf.text.chat import Written
+    from tinytf.through.changing import Changed
     from tinytf.trace.trace import Trace
 
 
@@ -60,7 +63,7 @@ class Options:
 
 
 @command("ablate")
-def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
+def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """Choose what to ablate with --at, --sweep or --without. The prediction is for the token after TEXT; in an encoder,
     for the first [MASK]. Ctrl-C ends a sweep early and shows what it has measured. With --pairs, the
     lead of each answer over versus is followed, and --how resample takes the values of the corrupt text.
@@ -85,9 +88,9 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
     if (over := tracing.texts.over).pairs is not None:
         from tinytf.cause.over_pairs import ablate_over
 
-        beside = ("addresses", "sweep", "how", "reference", "top")
+        beside = ("addresses", "sweep", "how", "reference", "top", "resume")
         require_only(beside, (Options, TextOptions), "--pairs")
-        resume = resume_options.checked_file("")
+        resume = ResumeOptions(tracing.texts.resume).checked_file("")
         return over.draw(
             ablate_over, tracing.model_options, tracing.output, fold, options.top,
             at=options.addresses, sweep=options.sweep, how=options.how, reference=options.reference, resume=resume,
@@ -96,14 +99,15 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
     if through is not None:
         from tinytf.through.changing import ablate_through
 
-        require_only(("addresses", "top"), (Options, ResumeOptions))
+        require_only(("addresses", "top"), (Options,))
         tracing.texts.items  # noqa: B018 - report a missing text first
         top, truncate = options.top or 5, tracing.texts.truncate
-        reports = (
-            ablate_through(through, text, options.addresses, top=top, truncate=truncate) for text in tracing.texts
-        )
-        return tracing.output.draw_all(reports, "ablations", tracing.texts.lines)
-    resume = resume_options.checked_file("--sweep" if options.sweep is None else "")
+
+        def ablate_each(texts: "Sequence[Written]") -> "Iterator[Changed]":
+            return (ablate_through(through, text, options.addresses, top=top, truncate=truncate) for text in texts)
+
+        return tracing.texts.answer(ablate_each, tracing.output, "ablations", of=through.transformer)
+    resume = tracing.texts.measurements("--sweep" if options.sweep is None else "")
     model = tracing.model
     if options.without:
         if is_typed("how", "target"):
@@ -128,5 +132,6 @@ def ablate(options: Options, resume_options: ResumeOptions, fold: FoldOptions, t
                 return model.repair(trace, options.addresses, versus=versus, on_progress=on_progress, **settings)
             return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)
 
-    display = AblationSweepDisplay(options.top or 8, fold.all) if options.sweep else None
-    return tracing.show(question, "ablations", RepairDisplay(options.top or 8) if options.repair else display)
+    sweep_display = AblationSweepDisplay(options.top or 8, fold.all) if options.sweep else None
+    display = RepairDisplay(options.top or 8) if options.repair else sweep_display
+    return tracing.show(question, "ablations", display, measures=options.sweep is not None)

@@ -10,7 +10,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import DecodingOptions, ModelOptions, TextOptions, require_only
+from tinytf_cli.options import DecodingOptions, ModelOptions, ResumeOptions, TextOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.views.draw import Display, Shown
 
@@ -138,6 +138,7 @@ def generate(
         raise UsageError("--compare shows the text with and without a vector", "name one with --add or --remove")
     if steering_options.steers:
         _require_steerable()
+    ResumeOptions(texts.resume).checked_file("a command that measures")
     sampling, beams, head = sampling_options.sampling(beam_options.beams), beam_options.beams, watch_options.head
     if watch_options.explain_cache:
         _require_alone()

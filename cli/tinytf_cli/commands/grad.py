@@ -8,7 +8,7 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import BlockOptions, FaultOptions, ResumeOptions, SectionOptions, TraceOptions
+from tinytf_cli.options import BlockOptions, FaultOptions, SectionOptions, TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.gradients.report import Backward
@@ -66,7 +66,6 @@ class Options:
 def grad(
     options: Options,
     loss: LossOptions,
-    resume_options: ResumeOptions,
     sections: SectionOptions,
     block_options: BlockOptions,
     faults: FaultOptions,
@@ -78,7 +77,7 @@ def grad(
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.grad import GradDisplay
 
-    resume = resume_options.checked_file("" if options.integrated else "--integrated")
+    resume = tracing.texts.measurements("" if options.integrated else "--integrated")
     fail_on, model = faults.kinds, tracing.model
     table = StepTable(model.config)
     layers = block_options.layers(model)
@@ -106,4 +105,7 @@ def grad(
             )  # fmt: skip
 
     display = GradDisplay(block_options.dims, rows, visible_sections, tracing.command_lines())
-    return tracing.output.draw_all(map(question, tracing.texts), "grads", tracing.texts.lines, display)
+    return tracing.texts.answer(
+        lambda texts: map(question, texts), tracing.output, "grads", display, of=model.transformer,
+        measures=bool(options.integrated),
+    )  # fmt: skip

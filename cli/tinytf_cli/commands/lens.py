@@ -1,5 +1,6 @@
 """``tinytf lens``: what the model would predict after each layer."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from tinytf_cli.options import AddressOptions, FoldOptions, PairsOptions, TextOp
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens
+    from tinytf.text.chat import Written
     from tinytf.trace.trace import Trace
 
 
@@ -72,8 +74,11 @@ def lens(options: Options, over: PairsOptions, fold: FoldOptions, tracing: Addre
         require_only(("position", "top", "track"), (Options,))
         chosen: dict[str, Any] = {"position": options.position, "top": options.top, "track": options.track}
         truncate = tracing.texts.truncate
-        reports = (lens_through(through, text, truncate=truncate, **chosen) for text in tracing.texts)
-        return tracing.output.draw_all(reports, "lenses", tracing.texts.lines, display)
+
+        def read_each(texts: "Sequence[Written]") -> "Iterator[Lens]":
+            return (lens_through(through, text, truncate=truncate, **chosen) for text in texts)
+
+        return tracing.texts.answer(read_each, tracing.output, "lenses", display, of=through.transformer)
     require_readable(tracing.model.transformer)
     tuned = None if options.tuned is None else read_translators(options.tuned, tracing.model.config)
 

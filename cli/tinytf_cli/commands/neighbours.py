@@ -1,13 +1,19 @@
 """``tinytf neighbours``: the tokens nearest to a word, or to the residual stream."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import ModelOptions, OptionalTextOptions
+from tinytf_cli.options import ModelOptions, OptionalTextOptions, ResumeOptions
 from tinytf_cli.output import Output
+
+if TYPE_CHECKING:
+    from tinytf.look.neighbours import Neighbours
+    from tinytf.text.chat import Written
 
 
 @dataclass(frozen=True)
@@ -47,10 +53,16 @@ def neighbours(options: Options, words: WordOptions, model_options: ModelOptions
         raise UsageError("there is no word", "name one or more, such as: tinytf neighbours cat dog")
     if (options.toward and options.at is None) or (options.untrained and options.at is not None):
         raise UsageError("--toward is for vectors at an address, --untrained for words", "leave it out")
-    texts = words.items if options.at is not None else ()
-    model = model_options.open()
-    traces = (model.trace(text, truncate=words.truncate) for text in texts)
-    reports = (model.neighbours(text=trace, at=options.at, top=options.top, toward=options.toward) for trace in traces)
+    display = NeighboursDisplay(options.rows)
     if options.at is None:
-        reports = (model.neighbours(names, top=options.top, untrained=options.untrained) for names in [words.words])
-    return output.draw_all(reports, "neighbours", words.lines, NeighboursDisplay(options.rows))
+        ResumeOptions(words.resume).checked_file("--at and --lines")
+        report = model_options.open().neighbours(words.words, top=options.top, untrained=options.untrained)
+        return output.draw_all([report], "neighbours", words.lines, display)
+    words.items  # noqa: B018 - report a missing text before opening a model
+    model = model_options.open()
+
+    def near_each(texts: "Sequence[Written]") -> "Iterator[Neighbours]":
+        traces = (model.trace(text, truncate=words.truncate) for text in texts)
+        return (model.neighbours(text=t, at=options.at, top=options.top, toward=options.toward) for t in traces)
+
+    return words.answer(near_each, output, "neighbours", display, of=model.transformer)

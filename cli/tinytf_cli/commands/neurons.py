@@ -8,7 +8,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.inputs import corpus_files
+from tinytf_cli.inputs import corpus_or_recorded
 from tinytf_cli.options import FoldOptions, TraceOptions
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Options:
     tokens: int = option(type=click.IntRange(1), shown=5, help="Tokens shown at either end of a direction.")
     corpus: tuple[Path, ...] = option(
         "--top-examples", multiple=True, type=click.Path(path_type=Path), metavar="CORPUS",
-        help="Find where the units are most active in these text files or folders, or in - (a pipe). Repeatable.",
+        help="Find where the units are most active in these text files or folders, in - (a pipe), or in a folder of "
+        "tinytf record. Repeatable.",
     )  # fmt: skip
     examples: int = option(type=click.IntRange(1, 1000), shown=5, help="Examples kept per unit.")
     window: int | None = option(type=click.IntRange(1), help="Corpus tokens in one pass.  [default: at most 128]")
@@ -57,14 +58,14 @@ def neurons(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
     layers = sorted({parse_unit(unit, model.config).layer for unit in options.units}) or None
     if options.layer is not None:
         layers = [parse_single_number(options.layer, model.config.n_layers, "layer")]
-    files = corpus_files(options.corpus, tracing.texts.words) if options.corpus else None
+    files = corpus_or_recorded(options.corpus, tracing.texts.words) if options.corpus else None
 
     def question(trace: "Trace") -> "Neurons":
         report = model.neurons(trace, top=options.top, by=options.by, units=options.units, tokens=options.tokens)
         if files is None:
             return report
         names = [str(unit) for unit in report.units]
-        with progress_line(tracing.output.stderr, "reading the corpus: character") as on_progress:
+        with progress_line(tracing.output.stderr, "reading the corpus:") as on_progress:
             examples = model.top_examples(
                 files, names, top=options.examples, window=options.window, on_progress=on_progress
             )

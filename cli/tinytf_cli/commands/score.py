@@ -1,12 +1,18 @@
 """``tinytf score``: how well a model predicts each token of a text."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions, TextOrPairsOptions, require_only
 from tinytf_cli.output import Output
+
+if TYPE_CHECKING:
+    from tinytf.generate.score import Score
+    from tinytf.text.chat import Written
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,16 @@ def score(
         from tinytf.through.reading import score_through
 
         require_only(("limit",), (Options,))
-        scores = (score_through(through, text, truncate=texts.truncate, limit=options.limit) for text in texts)
-        return output.draw_all(scores, "scores", texts.lines, ScoreDisplay(fold.all))
+
+        def score_each(some: "Sequence[Written]") -> "Iterator[Score]":
+            return (score_through(through, text, truncate=texts.truncate, limit=options.limit) for text in some)
+
+        return texts.answer(score_each, output, "scores", ScoreDisplay(fold.all), of=through.transformer)
     model = model_options.open()
-    reports = (
-        model.score(text, truncate=texts.truncate, int8=options.quantize is not None, limit=options.limit)
-        for text in texts
-    )
-    return output.draw_all(reports, "scores", texts.lines, ScoreDisplay(fold.all))
+
+    def score_together(some: "Sequence[Written]") -> "list[Score]":
+        return model.score(
+            list(some), truncate=texts.truncate, int8=options.quantize is not None, limit=options.limit
+        )  # fmt: skip
+
+    return texts.answer(score_together, output, "scores", ScoreDisplay(fold.all), of=model.transformer)

@@ -111,4 +111,5 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         named = "the characters of the text" if splitter is not tokenizer else name
         return Tokenized(named, splitter, note if splitter is tokenizer else "", encoding, options.windows or 0)
 
-    return output.draw_all(map(question, texts), "texts", texts.lines, TokensDisplay(options.limit))
+    display = TokensDisplay(options.limit)
+    return texts.answer(lambda some: map(question, some), output, "texts", display, of=tokenizer.library.to_str())

@@ -1,6 +1,6 @@
 """``tinytf trace``: every step between a text and the next token."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ from tinytf_cli.options import (
 if TYPE_CHECKING:
     from tinytf.look.traced import Traced
     from tinytf.steps.table import StepTable
+    from tinytf.text.chat import Written
     from tinytf.through.model import ThroughModel
+    from tinytf.through.traced import ThroughTrace
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
 
@@ -151,8 +153,9 @@ def _through(
 
     require_only(("addresses", "top", "every", "dims", "rows"), (Options, SectionOptions, BlockOptions, FaultOptions))
     display = ThroughDisplay(sections.every, options.top or 5, block_options.dims, block_options.rows)
-    reports = (
-        trace_through(model, text, at=options.addresses, top=options.top or 10, truncate=tracing.texts.truncate)
-        for text in tracing.texts
-    )
-    return tracing.output.draw_all(reports, "traces", tracing.texts.lines, display)
+    top, truncate = options.top or 10, tracing.texts.truncate
+
+    def trace_each(texts: "Sequence[Written]") -> "Iterator[ThroughTrace]":
+        return (trace_through(model, text, at=options.addresses, top=top, truncate=truncate) for text in texts)
+
+    return tracing.texts.answer(trace_each, tracing.output, "traces", display, of=model.transformer)

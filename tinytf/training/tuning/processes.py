@@ -75,6 +75,14 @@ class Processes:
         """Whether the flag is set in any process."""
         return self.total(float(flag)) > 0
 
+    def gathered(self, value: object) -> list[Any]:
+        """The value of every process, by rank, in the first; the others get nothing."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.count if self.writes else None
+        dist.gather_object(value, values)
+        return values or []
+
     def wait(self) -> None:
         """Wait until the first process gets here, however long it works alone; the first waits for nobody."""
         if self.count == 1:
