@@ -324,15 +324,14 @@ class Measure:
     compute: Callable[[Bench, Settings], Estimate]
     needs: Mapping[str, type] = field(default_factory=dict)
     takes: Mapping[str, type] = field(default_factory=dict)
-    of_pairs: bool = False
 
 
 _HEADS: Mapping[str, type] = {"heads": list, "kind": str}
 MEASURES: Mapping[str, Measure] = {
-    "logit difference": Measure("mean logit(answer) − logit(versus) after the clean texts", _lead, of_pairs=True),
-    "pair accuracy": Measure("share of pairs whose answer leads after the clean text", _accuracy, of_pairs=True),
+    "logit difference": Measure("mean logit(answer) − logit(versus) after the clean texts", _lead),
+    "pair accuracy": Measure("share of pairs whose answer leads after the clean text", _accuracy),
     "probability difference": Measure(
-        "mean probability of later years, minus that of the others", _probability_difference, of_pairs=True
+        "mean probability of later years, minus that of the others", _probability_difference
     ),
     "head score": Measure(
         "score of a head on repeated random tokens; without a head, the highest",
@@ -346,18 +345,18 @@ MEASURES: Mapping[str, Measure] = {
     "copy gain": Measure("loss in the first copy of random tokens, minus that in the second, in nats", _copy_gain),
     "copying": Measure("mean over heads of Σλ / Σ|λ|, the eigenvalues of W_U·W_O·W_V·W_E", _copying, {}, _HEADS),
     "ablation effect": Measure(
-        "share of the logit difference that is lost without these heads", _ablation, {}, {**_HEADS, "how": str}, True
+        "share of the logit difference that is lost without these heads", _ablation, {}, {**_HEADS, "how": str}
     ),
     "faithfulness": Measure(
         "share of the logit difference that these heads keep with all feed-forwards",
-        _faithfulness, {}, {**_HEADS, "how": str}, True,
+        _faithfulness, {}, {**_HEADS, "how": str},
     ),
     "direct effect rank": Measure(
         "rank of a head by what it adds to the logit difference directly, 1 for the most",
-        _direct_rank, {"head": str}, {}, True,
+        _direct_rank, {"head": str},
     ),
     "attention to the answer": Measure(
-        "mean attention of these heads from the end to the answer's token", _attention_to_answer, {}, _HEADS, True
+        "mean attention of these heads from the end to the answer's token", _attention_to_answer, {}, _HEADS
     ),
     "atom mapping": Measure("share of atoms that a head maps as published", _atom_mapping, {"head": str}),
     "atom mapping lead": Measure(
