@@ -60,8 +60,9 @@ def _groups(config: ModelConfig, over: str | None, at: str | Sequence[str], know
 
 def _named(groups: Groups, over: str | None) -> str:
     """What is changed, in words."""
-    each = {"heads": "each head", "layers": "each layer", "residual": "the stream into each layer"}
-    return ", ".join(groups) if over is None else each.get(over, f"each {over}")
+    each = {"heads": "each head", "ffn": "each feed-forward", "attn": "each attention", "layers": "each layer",
+            "residual": "the stream into each layer"}  # fmt: skip
+    return ", ".join(groups) if over is None else each[over]
 
 
 class _Changed(Question):
