@@ -9,6 +9,7 @@ from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
 from torch import Tensor
 
 import tinytf
+from tinytf.cause.interventions import Intervention, hook_points, intervening
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
@@ -186,3 +187,20 @@ def test_a_path_that_leads_nowhere_is_refused(model: tinytf.Model, sender: str, 
     with pytest.raises(UsageError) as error:
         model.patch_path(CLEAN, CORRUPT, sender, receiver)
     assert said in f"{error.value.message} {error.value.hint}"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "gemma 2, norms around each part and windows by layer"])
+def test_a_head_reaches_another_by_what_it_changes_in_the_stream_alone(kind: str) -> None:
+    model = lively(config_of(kind))
+    ours, clean, corrupt = asked(model), traced(model, 5), traced(model, 6)
+    found = ours.patch_path(clean, corrupt, "L0H1", "L1H0.q", answer=3, versus=4)
+    (sender,) = hook_points("L0H1", clean.steps)
+    with intervening(model, [Intervention(sender, sender.value(clean))]):
+        middle = record(model, corrupt.encoding)["L0.mid"]
+    stream = corrupt["L1.in"] + middle - corrupt["L0.mid"]
+    with ours.edited({"L1.in": stream}):
+        query = record(model, corrupt.encoding)["L1H0.q"]
+    with ours.edited({"L1H0.q": query}):
+        logits = record(model, corrupt.encoding).logits_at(LENGTH - 1)
+    assert found.difference == pytest.approx(float(logits[3] - logits[4]), abs=2e-5)
+    assert abs(found.difference - found.contrast.corrupt) > 1e-5
