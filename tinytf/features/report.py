@@ -178,7 +178,6 @@ class Features(Report):
         return f"{words[0].upper()}{words[1:]}, {self.shown(change.target)} {changed(*shares)}, and {now}."
 
     def fields(self) -> dict[str, Any]:
-        named = {"promoted", "suppressed"}
         return {
             "sae": self.coder.to_dict(),
             **self.members("at", "into", "chosen", "fidelity", "reading", "contributing"),
@@ -194,7 +193,7 @@ class Features(Report):
                     **plain(direction),
                     **{
                         end: [{**self.named(i), "logit": value} for i, value in getattr(direction, end)]
-                        for end in sorted(named)
+                        for end in ("promoted", "suppressed")
                     },
                     "nearest": [{"feature": other, "cosine": cosine} for other, cosine in direction.nearest],
                 }

@@ -29,7 +29,7 @@ from tinytf.text_model import TextModel
 
 _AUXILIARY = 1 / 32  # the weight of the loss of dead features, and:
 _ADAM_EPS = 6.25e-10  # Gao et al., appendix A
-_BUFFER = 2**25  # numbers that are shuffled together
+_BUFFER = 32  # batches that are shuffled together
 _HELD_OUT = 0.05  # of the characters of the corpus
 _MEASURED = 8192  # tokens of it, at most
 _POINTS = 200  # of the curve
@@ -125,12 +125,11 @@ class Weights:
         It is that share, and for dead features the share of the error that the best of them do not explain.
         """
         pre = (x - self.output_bias) @ self.encoder + self.bias  # (B, F)
-        error = x - self.output_bias - self._sum(*pre.topk(k, sorted=False))
+        values, indices = pre.topk(k, sorted=False)
+        error = x - self.output_bias - self._sum(values, indices)
         unexplained = error.square().sum() / (x - x.mean(0)).square().sum().clamp_min(1e-30)
-        with torch.no_grad():
-            active = pre.topk(k, sorted=False)
-            self.idle += len(x)
-            self.idle[active.indices[active.values > 0].unique()] = 0
+        self.idle += len(x)
+        self.idle[indices[values > 0].unique()] = 0
         dead = self.idle > dead_after
         if not bool(dead.any()):
             return unexplained, unexplained
@@ -177,7 +176,7 @@ def shuffled(values: Iterable[Tensor], batch: int, generator: torch.Generator) -
 
     for part in values:
         waiting.append(part)
-        if sum(map(Tensor.numel, waiting)) >= _BUFFER:
+        if sum(map(len, waiting)) >= _BUFFER * batch:
             yield from drawn(0.5)
     if waiting:
         yield from drawn(1.0)
