@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.host import host
-from tinytf_cli.options import ModelOptions, default_model
+from tinytf_cli.host import host, is_typed
+from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import DrawingOptions
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         terminal = replace(terminal, depth="truecolor", cuts=True)
     if not isinstance(session, Session):
         model = model_options.model if folder is None else text
-        if tour is not None and tour.model and model == default_model():
+        if tour is not None and tour.model and not is_typed("model"):
             model = tour.model
         opened = model_options
         spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter, opened.tokenizer, opened.through)
