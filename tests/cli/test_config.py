@@ -31,7 +31,7 @@ def test_the_file_is_what_every_command_starts_from(file: Path, capsys: pytest.C
     assert "\ntiny-encoder " in shown
     assert shown.isascii()
     assert run(["trace", "The cat", "-m", "tiny", "--width", "90"]) == 0
-    assert "\ntiny · " in capsys.readouterr().out
+    assert "\ntiny . decoder" in capsys.readouterr().out
 
 
 def test_a_variable_goes_before_the_file_and_an_option_before_both(
