@@ -22,13 +22,10 @@ def escaped(text: str) -> str:
 def options_of(command: click.Command, context: click.Context, shared: bool) -> list[str]:
     lines = []
     for parameter in command.get_params(context):
+        if not isinstance(parameter, click.Option) or "--help" in parameter.opts:
+            continue
         record = parameter.get_help_record(context)
-        if (
-            record is not None
-            and isinstance(parameter, click.Option)
-            and parameter.name != "help"
-            and getattr(parameter, "shared", False) == shared
-        ):
+        if record is not None and getattr(parameter, "shared", False) == shared:
             name, about = record
             lines += [".TP", f".B {escaped(name)}", escaped(about)]
     return lines

@@ -1,7 +1,9 @@
 """The completion script of a shell: printed, or written to where the shell reads it."""
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,15 @@ def test_bash_takes_the_script_and_completes_a_command(capsys: pytest.CaptureFix
     assert run(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     line = "COMP_WORDS=(tinytf attr); COMP_CWORD=1; _tinytf_completion tinytf; echo ${COMPREPLY[@]}"
-    done = subprocess.run(["bash", "-c", f"{script}\n{line}"], capture_output=True, text=True, check=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\n{line}"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "attribute"
 
 
