@@ -40,11 +40,7 @@ def test_bash_takes_the_script_and_completes_a_command(capsys: pytest.CaptureFix
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     done = subprocess.run(
-        ["bash", "-c", f"{script}\n{line}"],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
+        ["bash", "-c", f"{script}\n{line}"], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "attribute"
 
