@@ -137,6 +137,11 @@ def test_the_names_of_transformer_lens_in_the_docs_are_those_of_the_code() -> No
     assert between("lens names", "steps.md") == sample_script("step_table").lens_markdown()
 
 
+def test_the_notebook_of_the_tour_is_what_its_script_writes() -> None:
+    made = sample_script("make_notebook")
+    assert made.NOTEBOOK.read_text("utf-8") == made.notebook()
+
+
 def test_the_man_page_is_that_of_the_commands() -> None:
     made = sample_script("make_man")
     assert made.PAGE.read_text("utf-8") == made.man_page()

@@ -182,3 +182,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add ``%tinytf``, ``%trace`` and ``%diff`` to a notebook: ``%load_ext tinytf``."""
+    from importlib import import_module
+
+    import_module("tinytf_cli.magics").load(shell)
