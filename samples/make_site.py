@@ -44,6 +44,7 @@ def script(name: str) -> "object":
 def without_folders(text: str) -> str:
     """A page whose links lead to the pages of the site, where all are in one folder."""
     text = re.sub(r"\]\((?:\.\./)?samples/pictures/", "](pictures/", text)
+    text = re.sub(r"\]\((?:\.\./)?(samples/)?(tour\.ipynb)", r"](\2", text)
     return re.sub(r"\]\((?:\.\./|docs/)([\w-]+\.md)", r"](\1", text)
 
 
@@ -51,11 +52,12 @@ def copied() -> Iterator[str]:
     """Copy the written pages; yield their names."""
     pages = {path.name: path for path in (ROOT / "docs").glob("*.md")}
     pages |= {"index.md": ROOT / "README.md"}
-    pages |= {name: ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")}
+    pages |= {name: ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "SKILL.md")}
     for name, path in pages.items():
         (PAGES / name).write_text(without_folders(path.read_text("utf-8")), "utf-8")
         yield name
     shutil.copytree(ROOT / "samples" / "pictures", PAGES / "pictures")
+    shutil.copy(ROOT / "samples" / "tour.ipynb", PAGES)
 
 
 def drawn() -> Pictures:

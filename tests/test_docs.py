@@ -19,7 +19,8 @@ from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.main import run
 
 ROOT = Path(__file__).parent.parent
-PAGES = {page.name: page.read_text("utf-8") for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+WRITTEN = (ROOT / "README.md", ROOT / "SKILL.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = {page.name: page.read_text("utf-8") for page in WRITTEN}
 README = PAGES["README.md"]
 
 
@@ -166,7 +167,7 @@ def test_the_model_figures_of_the_docs_are_those_of_the_cards() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pictures_and_links_of_the_docs_are_there(page: str) -> None:
-    folder = ROOT if page == "README.md" else ROOT / "docs"
+    folder = ROOT / "docs" if (ROOT / "docs" / page).is_file() else ROOT
     for path in re.findall(r"\]\(([^)#]+)", PAGES[page]):
         if not path.startswith("http"):
             assert (folder / path).is_file(), path
@@ -179,7 +180,12 @@ def test_the_keys_of_the_explorer_are_all_listed() -> None:
 
 
 def test_the_version_is_said_once() -> None:
-    assert f'version = "{tinytf.__version__}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f"version: {tinytf.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+def test_the_front_page_is_short() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_page_of_benchmarks_is_that_of_its_figures() -> None:
