@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from tinytf.look.lens import Lens as Lens
     from tinytf.look.neighbours import Neighbours as Neighbours
     from tinytf.look.neurons import Neurons as Neurons
+    from tinytf.look.page import TracePage as TracePage
     from tinytf.look.parameters import Parameters as Parameters
     from tinytf.look.positions import Positions as Positions
     from tinytf.look.ranked import Ranked as Ranked
@@ -159,6 +160,7 @@ _LAZY = {
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",
     "Trace": "tinytf.trace.trace",
+    "TracePage": "tinytf.look.page",
     "Traced": "tinytf.look.traced",
     "Training": "tinytf.training.report",
     "TrainingPlan": "tinytf.training.plan",
