@@ -58,6 +58,10 @@ def copied() -> Iterator[str]:
         yield name
     shutil.copytree(ROOT / "samples" / "pictures", PAGES / "pictures")
     shutil.copy(ROOT / "samples" / "tour.ipynb", PAGES)
+    shutil.copytree(ROOT / "docs" / "schemas", PAGES / "schemas")
+    names = sorted(path.stem for path in (ROOT / "docs" / "schemas").glob("*.json"))
+    listed = "\n".join(f"- [{name}](schemas/{name}.json)" for name in names)
+    (PAGES / "schemas.md").write_text(f"# Schemas\n\nThe JSON Schema of every kind of answer.\n\n{listed}\n", "utf-8")
 
 
 def drawn() -> Pictures:

@@ -11,12 +11,16 @@ from types import ModuleType
 import gguf
 import numpy as np
 import pytest
+from schemas import hold
 
 import tinytf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf.report import Report
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.main import run
+from tinytf_cli.output import Output
+from tinytf_cli.views.draw import Shown
 
 ROOT = Path(__file__).parent.parent
 WRITTEN = (ROOT / "README.md", ROOT / "SKILL.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -61,11 +65,20 @@ def test_the_readme_begins_with_the_two_commands() -> None:
 
 
 @pytest.mark.parametrize("line", dict.fromkeys(TOUR))
-def test_every_command_of_the_docs_runs(
+def test_every_command_of_the_docs_runs_and_its_json_is_as_its_schema_says(
     line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reports, show = list[Report](), Output.show
+
+    def kept(output: Output, shown: Shown) -> None:
+        reports.append(shown.report)
+        show(output, shown)
+
+    monkeypatch.setattr(Output, "show", kept)
     monkeypatch.chdir(tmp_path)
     assert run(shlex.split(line, comments=True)[1:]) == 0
+    for report in reports:
+        hold(report.to_dict())
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out
