@@ -81,12 +81,12 @@ NOT_DRAWN = {
 """The commands without a picture, each with the reason."""
 
 
-def drawings(folder: Path, lines: Sequence[str]) -> Iterator[tuple[str, list[Path]]]:
+def drawings(folder: Path, lines: Sequence[str], widths: Sequence[int] = WIDTHS) -> Iterator[tuple[str, list[Path]]]:
     """Draw each command line in every width and theme, and yield it with its pictures."""
     for number, line in enumerate(lines):
         words = [word.replace("FOLDER", str(folder)) for word in shlex.split(line)]
         pictures = []
-        for width in WIDTHS:
+        for width in widths:
             for theme in THEMES:
                 picture = folder / f"{number:02}-{words[0]}-{width}-{theme}.svg"
                 with contextlib.chdir(ROOT):

@@ -19,6 +19,8 @@ os.environ["TERM"] = "xterm-256color"
 os.environ["HF_HUB_CACHE"] = os.environ["OLLAMA_MODELS"] = os.devnull
 # Nor is what a test tokenises kept for another one.
 os.environ["TINYTF_CACHE"] = ""
+# Nor do the settings of whoever runs the tests.
+os.environ["XDG_CONFIG_HOME"] = os.devnull
 # Workers share the cores, and so do the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 

@@ -11,15 +11,20 @@ from types import ModuleType
 import gguf
 import numpy as np
 import pytest
+from schemas import hold
 
 import tinytf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf.report import Report
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.main import run
+from tinytf_cli.output import Output
+from tinytf_cli.views.draw import Shown
 
 ROOT = Path(__file__).parent.parent
-PAGES = {page.name: page.read_text("utf-8") for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+WRITTEN = (ROOT / "README.md", ROOT / "SKILL.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = {page.name: page.read_text("utf-8") for page in WRITTEN}
 README = PAGES["README.md"]
 
 
@@ -62,12 +67,21 @@ def test_the_readme_begins_with_the_two_commands() -> None:
 
 
 @pytest.mark.parametrize("line", dict.fromkeys(TOUR))
-def test_every_command_of_the_docs_runs(
+def test_every_command_of_the_docs_runs_and_its_json_is_as_its_schema_says(
     line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "samples").symlink_to(ROOT / "samples")
+    reports, show = list[Report](), Output.show
+
+    def kept(output: Output, shown: Shown) -> None:
+        reports.append(shown.report)
+        show(output, shown)
+
+    monkeypatch.setattr(Output, "show", kept)
     monkeypatch.chdir(tmp_path)
     assert run(shlex.split(line, comments=True)[1:]) == 0
+    for report in reports:
+        hold(report.to_dict())
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out
@@ -150,6 +164,16 @@ def test_the_names_of_transformer_lens_in_the_docs_are_those_of_the_code() -> No
     assert between("lens names", "steps.md") == sample_script("step_table").lens_markdown()
 
 
+def test_the_notebook_of_the_tour_is_what_its_script_writes() -> None:
+    made = sample_script("make_notebook")
+    assert made.NOTEBOOK.read_text("utf-8") == made.notebook()
+
+
+def test_the_man_page_is_that_of_the_commands() -> None:
+    made = sample_script("make_man")
+    assert made.PAGE.read_text("utf-8") == made.man_page()
+
+
 def test_the_families_of_the_docs_are_those_that_are_opened() -> None:
     kinds = re.findall(r"^\| [^|]+ \| `([^`]+)` \|", between("families", "families.md"), re.MULTILINE)
     assert kinds == list(FAMILIES)
@@ -169,7 +193,7 @@ def test_the_model_figures_of_the_docs_are_those_of_the_cards() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pictures_and_links_of_the_docs_are_there(page: str) -> None:
-    folder = ROOT if page == "README.md" else ROOT / "docs"
+    folder = ROOT / "docs" if (ROOT / "docs" / page).is_file() else ROOT
     for path in re.findall(r"\]\(([^)#]+)", PAGES[page]):
         if not path.startswith("http"):
             assert (folder / path).is_file(), path
@@ -182,7 +206,12 @@ def test_the_keys_of_the_explorer_are_all_listed() -> None:
 
 
 def test_the_version_is_said_once() -> None:
-    assert f'version = "{tinytf.__version__}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f"version: {tinytf.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+def test_the_front_page_is_short() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_page_of_benchmarks_is_that_of_its_figures() -> None:

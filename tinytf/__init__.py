@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from tinytf.look.lens import Lens as Lens
     from tinytf.look.neighbours import Neighbours as Neighbours
     from tinytf.look.neurons import Neurons as Neurons
+    from tinytf.look.page import TracePage as TracePage
     from tinytf.look.parameters import Parameters as Parameters
     from tinytf.look.positions import Positions as Positions
     from tinytf.look.probe import Probe as Probe
@@ -206,6 +207,7 @@ _LAZY = {
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",
     "Trace": "tinytf.trace.trace",
+    "TracePage": "tinytf.look.page",
     "Traced": "tinytf.look.traced",
     "Training": "tinytf.training.report",
     "TrainingPlan": "tinytf.training.plan",
@@ -234,3 +236,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add ``%tinytf``, ``%trace`` and ``%diff`` to a notebook: ``%load_ext tinytf``."""
+    from importlib import import_module
+
+    import_module("tinytf_cli.magics").load(shell)

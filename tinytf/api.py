@@ -71,6 +71,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
     from tinytf.look.lens import lens
     from tinytf.look.neighbours import neighbours
     from tinytf.look.neurons import neurons
+    from tinytf.look.page import page
     from tinytf.look.parameters import parameters
     from tinytf.look.positions import positions
     from tinytf.look.probe import probe
@@ -123,6 +124,7 @@ class Model(TextModel):
     parameters = parameters
     explain = explain
     traced = traced
+    page = page
     attention = attention
     code = code
     activations = activations

@@ -77,7 +77,8 @@ class TinytfUsage(click.UsageError):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", prog_name="tinytf")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
     """See every number inside a transformer.
 
     \b
@@ -87,6 +88,9 @@ def cli(debug: bool) -> None:
     tinytf help options           the options that commands share
     tinytf help words             what the words on the screens mean
     """
+    from tinytf_cli.configured import configure
+
+    configure(context)
 
 
 def _fail(error: Exception) -> int:

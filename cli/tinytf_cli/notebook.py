@@ -1,6 +1,7 @@
 """Reports in Python: printed as their command prints them, and as HTML in a notebook."""
 
 import sys
+from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
 from tinytf.report import Report
@@ -8,10 +9,20 @@ from tinytf_cli.output import Output
 from tinytf_cli.terminal import Terminal, detect
 from tinytf_cli.views.draw import blocks_of
 
+if TYPE_CHECKING:
+    from tinytf.look.page import TracePage
+
 
 def show(report: Report) -> None:
     """Print what the command of the report prints. Raises as ``blocks_of`` does."""
     Output(detect(sys.stdout), stdout=sys.stdout).draw(report)
+
+
+def page(report: "TracePage") -> str:
+    """A page of explained numbers, as HTML."""
+    from tinytf_cli.page import page as drawn
+
+    return drawn(report)
 
 
 def html(report: Report) -> str | None:

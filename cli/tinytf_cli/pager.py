@@ -12,19 +12,28 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+import click
+
 if TYPE_CHECKING:
     import subprocess
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+CONFIGURED = "tinytf_cli.pager"
+"""The key of the configured pager in the data that the contexts of click share."""
+
+
 def find_pager() -> Sequence[str] | None:
-    """The pager command: TINYTF_PAGER, else PAGER, else less, as in git.
+    """The pager command: that of TINYTF_PAGER or the user's file, else PAGER, else less, as in git.
 
     None if it is not installed, is empty or ``cat``, under CI, and on a dumb terminal.
     """
+    context = click.get_current_context(silent=True)
+    in_file = None if context is None else context.meta.get(CONFIGURED)
+    default = os.environ.get("PAGER", "less") if in_file is None else in_file
     try:
-        command = shlex.split(os.environ.get("TINYTF_PAGER", os.environ.get("PAGER", "less")))
+        command = shlex.split(os.environ.get("TINYTF_PAGER", default))
     except ValueError:  # an unclosed quote
         command = ["less"]
     if command in ([], ["cat"]) or os.environ.get("CI") or os.environ.get("TERM", "dumb") in ("", "dumb"):

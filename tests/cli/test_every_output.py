@@ -14,6 +14,7 @@ from covering import sample
 from driving import CORPUS, Tinytf, is_a_clean_error
 from every_command import GIVEN, OPEN, SAE, TEXT
 from safetensors.torch import load_file, save_file
+from schemas import hold
 
 from tinytf.checkpoints.run import load_run
 from tinytf_cli.main import COMMANDS, cli
@@ -138,6 +139,19 @@ def contents(world: Path) -> dict[Path, bytes]:
 
 def cases() -> list[tuple[str, tuple[str, ...]]]:
     return [(command, words) for command, lines in GIVEN.items() for words in lines]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [pair for pair in cases() if pair[0] in ("replay", "runs", "train", "watch") and "--resume" not in pair[1]],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_json_of_a_training_run_is_as_its_schema_says(
+    world: Path, tinytf: Tinytf, command: str, words: tuple[str, ...]
+) -> None:
+    ran = tinytf(*words, "--json")
+    assert ran.status == 0, ran.err
+    hold(json.loads(ran.out))
 
 
 @sample(("command", "words"), cases(), every=2, ids=lambda value: value if isinstance(value, str) else "")

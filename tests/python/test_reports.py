@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from answers import ANSWERS, TEXT
+from schemas import hold
 
 import tinytf
 from tinytf.checkpoints.huggingface.export import Exported
@@ -55,6 +56,7 @@ def test_a_report_is_short_where_its_name_is_typed_and_whole_as_data(name: str, 
     data = json.loads(json.dumps(found.to_dict(), default=str))
     assert data["kind"] == KINDS[name].KIND
     assert set(data) > {"schema_version", "kind"}
+    hold(found.to_dict())
     if KINDS[name].events is Report.events:  # no member of an event hides what kind of event it is
         assert {event["type"] for event in found.events()} <= {KINDS[name].KIND, *KINDS[name].EVENTS.values()}
 

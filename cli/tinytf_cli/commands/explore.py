@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.host import host
-from tinytf_cli.options import ModelOptions, default_model
+from tinytf_cli.host import host, is_typed
+from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import DrawingOptions
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ class Options:
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
     tour: bool = option(is_flag=True, help="A guided tour of eight stops; TEXT may be the file of another.")
+    serve: bool = option(is_flag=True, help="Show it in a browser of this machine; each page is a session of its own.")
+    address: str = option("--host", metavar="NAME", shown="localhost", help="With --serve, the address to listen at.")
+    port: int = option(type=click.IntRange(1, 65535), shown=8000, help="With --serve, the port.")
 
 
 @command("explore")
@@ -34,11 +39,16 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     checkpoints. Inside a session, explore shows the session's text, and records what you do on the screen as session
     lines.
     """
+    from tinytf.outputs import Fence
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS
     from tinytf_cli.repl.settings import Settings
     from tinytf_cli.repl.state import Spec
 
+    if options.serve:
+        return _serve(options)
+    if is_typed("address", "port"):
+        raise UsageError("--host and --port go with --serve", "add it, or leave them out")
     text = " ".join(options.words)
     # textual-serve sets this to show the screen in a browser. Textual imports whatever it names: accept only its own.
     served = os.environ.get("TEXTUAL_DRIVER", "").startswith("textual.drivers.")
@@ -57,11 +67,13 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         terminal = replace(terminal, depth="truecolor", cuts=True)
     if not isinstance(session, Session):
         model = model_options.model if folder is None else text
-        if tour is not None and tour.model and model == default_model():
+        if tour is not None and tour.model and not is_typed("model"):
             model = tour.model
         opened = model_options
         spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter, opened.tokenizer, opened.through)
         session = Session(VERBS, spec, Settings(**vars(drawing)))
+        if served:
+            session.streams.fence = Fence(None)  # whoever opens the page is not who started the server
     elif folder is not None:
         raise UsageError(
             "a session has its own model", f"model {text} opens this one; tinytf explore {text} explores the run"
@@ -100,6 +112,20 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     if app.fault is not None:
         raise app.fault
     return status or 0
+
+
+def _serve(options: Options) -> int:
+    """Serve the explorer. Raises UsageError without textual-serve."""
+    try:
+        from tinytf_cli.explore.serving import LOOPBACK, command_line, serve
+    except ImportError:
+        raise UsageError("--serve needs textual-serve, which is not installed", 'pip install "tinytf[web]"') from None
+    if host() is not None:
+        raise UsageError("a session has its own screen", "use --serve on the command line")
+    if options.address not in LOOPBACK:
+        click.echo(f"tinytf: whoever reaches {options.address}:{options.port} can use this model", err=True)
+    serve(command_line(click.get_current_context(), ("serve", "address", "port")), options.address, options.port)
+    return 0
 
 
 def _tour(words: tuple[str, ...]) -> "Tour":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,6 +56,10 @@ class Options:
         "--as", type=click.Choice(WAYS), help="How to show parameters.  [default: map, or table of tokens and vectors]"
     )
     top: int | None = option(type=click.IntRange(1), help="Predictions shown.  [default: until 99.9 %, at most 5]")
+    page: Path | None = option(
+        "--html", type=click.Path(path_type=Path), metavar="FILE",
+        help="Write a page whose numbers show their arithmetic, at --at or of the head that adds most.",
+    )  # fmt: skip
     teach: bool = option(
         is_flag=True, help="Tell the pass step by step, through --layer and --head or those that add most."
     )
@@ -95,6 +100,10 @@ def trace(
             f"--{'block' if blocks else 'pipeline'} is a part of the whole trace, and --at and --step are not",
             "use one at a time",
         )
+    if options.page is not None:
+        if weights or sections.every or sections.pipeline or blocks or fail_on or options.teach:
+            raise UsageError("--html writes one page of the steps at --at or --step", "leave the others out")
+        return _page(options.page, [str(address) for address in chosen], tracing)
     if options.teach:
         if named or options.steps or sections.every or sections.pipeline or blocks or fail_on or block_options.full:
             raise UsageError("--teach tells one way through a pass", "the only other options are --layer and --head")
@@ -127,6 +136,20 @@ def trace(
         )  # fmt: skip
 
     return tracing.show(question, "traces", display, layers=recorded)
+
+
+def _page(file: Path, addresses: list[str], tracing: AddressOptions) -> int:
+    """Write the page of one text, and say so."""
+    from tinytf_cli.output import require_place, write_file
+
+    require_place(file)
+    texts = list(tracing.texts)
+    if len(texts) != 1:
+        raise UsageError(f"--html writes a page of one text, not of {len(texts)}", "leave --lines out")
+    report = tracing.model.page(tracing.model.trace(texts[0], truncate=tracing.texts.truncate), addresses)
+    size = write_file(file, report.to_html().encode())
+    tracing.output.note(f"wrote {file} ({size:,} bytes): {report.sentence}")
+    return 0 if report.holds else 1
 
 
 def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":

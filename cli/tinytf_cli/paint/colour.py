@@ -129,11 +129,17 @@ def cell_style(scale: str, index: int, terminal: Terminal) -> Style:
     colour = ramp(scale, terminal)[index]
     if terminal.depth == "16":
         return Style(color=Color.from_ansi(15 if colour.number in _WHITE_TEXT else 0), bgcolor=colour)
-    # Above a relative luminance (WCAG 2.2) of 0.179 black contrasts more; either way the contrast is at least 4.5 : 1.
+    return Style(color=Color.parse(text_on(colour)).downgrade(SYSTEMS[terminal.depth]), bgcolor=colour)
+
+
+def text_on(colour: Color) -> str:
+    """Black or white, whichever contrasts more with a colour.
+
+    Above a relative luminance (WCAG 2.2) of 0.179 it is black; either way the contrast is at least 4.5 : 1.
+    """
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.get_truecolor().normalized]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    text = Color.parse("#000000" if luminance > 0.179 else "#ffffff")
-    return Style(color=text.downgrade(SYSTEMS[terminal.depth]), bgcolor=colour)
+    return "#000000" if luminance > 0.179 else "#ffffff"
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,210 @@
+"""Questions about a model as tools of the Model Context Protocol, over standard input and output.
+
+Each tool is one method of ``Model``; its answer is the data that the command prints with ``--json``, cut to what an
+assistant can read. Nothing is written, and only models below the given roots are opened.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from tinytf.compare.dumps.read import is_dump, open_dump
+from tinytf.errors import TinytfError, UsageError
+from tinytf.loading import Model, load
+from tinytf.report import Report
+from tinytf.sources import BUILT_IN
+from tinytf.version import __version__
+
+ROOM = 24_000
+"""The most characters of an answer, as JSON; about 8,000 tokens."""
+_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1)
+_INSTRUCTIONS = (
+    "Looks at every number inside of a transformer. An address names a step: L3 is a layer, L3H5 a head, L3H5.weights "
+    "its attention weights, L3H5.weights[2,1] one number, L3.ffn a feed-forward. Every answer begins with a sentence "
+    "that says what was found; left_out names what was cut. Start with trace, then explain, lens or attribute."
+)
+
+Text = Annotated[str, Field(description="The text that the model reads.")]
+ModelName = Annotated[
+    str,
+    Field(description="tiny, tiny-encoder, preset:NAME, or the path of a folder or .gguf file below a root."),
+]
+Token = Annotated[str | None, Field(description="One token of the vocabulary: a word, or #ID. Default: the predicted.")]
+
+
+def fitted(data: Mapping[str, Any], room: int = ROOM) -> dict[str, Any]:
+    """The data with its lists cut until it fits into ``room`` characters; ``left_out`` says of which, and how much.
+
+    The lists of all members are cut to one length, the longest that fits.
+    """
+    for length in (None, *_LENGTHS):
+        left_out: dict[str, str] = {}
+        cut = data if length is None else _cut(data, length, "", left_out)
+        result = {**cut, **({"left_out": left_out} if left_out else {})}
+        if len(json.dumps(result, default=str)) <= room:
+            return result
+    raise UsageError(f"the answer does not fit into {room:,} characters", "ask for fewer steps, or a shorter text")
+
+
+def _cut(value: Any, length: int, path: str, left_out: dict[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            name: _cut(member, length, f"{path}.{name}" if path else str(name), left_out)
+            for name, member in value.items()
+        }
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value
+    if len(value) > length:
+        left_out.setdefault(path, f"{len(value) - length:,} of {len(value):,}")
+    return [_cut(item, length, f"{path}[]", left_out) for item in value[:length]]
+
+
+@dataclass
+class Bench:
+    """The models that the tools open, each once; paths lead below ``roots``."""
+
+    roots: tuple[Path, ...]
+    opened: dict[str, Model] = field(default_factory=dict)
+
+    def model(self, name: str) -> Model:
+        """The model of this name. Raises UsageError for a path outside of the roots, and for one of the hub."""
+        key = self.place(name)
+        if key not in self.opened:
+            self.opened.clear()  # one at a time is in memory
+            self.opened[key] = load(key)
+        return self.opened[key]
+
+    def place(self, name: str) -> str:
+        """The name, or the resolved path that it stands for. Raises UsageError like ``model``."""
+        if name in BUILT_IN or name.startswith("preset:"):
+            return name
+        if name.startswith("hub:"):
+            raise UsageError("nothing is downloaded here", "give the path of a model below a root")
+        for root in self.roots:
+            path = (root / name).resolve()
+            if path.is_relative_to(root) and path.exists():
+                return str(path)
+        allowed = ", ".join(map(str, self.roots)) or "none: start with --root FOLDER"
+        raise UsageError(f"there is no model {name!r} here", f"built in: {', '.join(BUILT_IN)}; roots: {allowed}")
+
+
+def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
+    """The tools by name: functions of plain arguments that return a report."""
+
+    def trace(
+        text: Text,
+        model: ModelName = "tiny",
+        at: Annotated[list[str], Field(description="Addresses to give in full, such as L1H2.weights.")] = [],  # noqa: B006
+    ) -> Report:
+        """Run a text, check every step, and give the prediction; with at, the numbers at these addresses."""
+        return bench.model(model).traced(text, at=at)
+
+    def explain(
+        text: Text,
+        address: Annotated[str, Field(description="One number, such as L0H3.scores[2,1] or logits[-1,#42].")],
+        model: ModelName = "tiny",
+        depth: Annotated[int, Field(ge=1, le=6, description="How many levels of inputs to explain as well.")] = 1,
+    ) -> Report:
+        """Show the arithmetic behind one number, and check it against the recorded one."""
+        return bench.model(model).explain(text, address, depth=depth)
+
+    def diff(
+        text: Text,
+        other_text: Annotated[str | None, Field(description="Another text, for the same model.")] = None,
+        other_model: Annotated[str | None, Field(description="Another model, or a dump, for the same text.")] = None,
+        model: ModelName = "tiny",
+        floor: Annotated[str | None, Field(description="bf16, fp16 or q8_0: is it rounding or a bug?")] = None,
+    ) -> Report:
+        """Find the first step that differs between two texts, two models, or a model and another program's dump."""
+        first = bench.model(model)
+        if (other_text is None) == (other_model is None):
+            raise UsageError("compare with one thing: other_text or other_model")
+        if other_text is not None:
+            return first.diff(text, other_text)
+        return first.diff(text, _other(bench, str(other_model)), floor=floor)
+
+    def lens(
+        text: Text,
+        model: ModelName = "tiny",
+        track: Annotated[list[str], Field(description="Words whose rank to follow, each one token.")] = [],  # noqa: B006
+        position: Annotated[str | None, Field(description="Positions to read: 2, 0-3, -1, or a token.")] = "-1",
+    ) -> Report:
+        """Show what the model would predict after each layer."""
+        return bench.model(model).lens(text, track=track, position=position)
+
+    def attribute(text: Text, model: ModelName = "tiny", token: Token = None, versus: Token = None) -> Report:
+        """Split the logit of a token, or its lead over another, into what each head and feed-forward adds."""
+        return bench.model(model).attribute(text, token=token, versus=versus)
+
+    def ablate(
+        text: Text,
+        at: Annotated[list[str], Field(description="What to set to zero: L1H2, L3.ffn, L2. Empty: a sweep.")] = [],  # noqa: B006
+        sweep: Annotated[str, Field(description="Without at, each of these alone: heads, ffn or layers.")] = "heads",
+        model: ModelName = "tiny",
+        target: Token = None,
+    ) -> Report:
+        """Show the prediction without some parts, or find the part that matters most."""
+        opened = bench.model(model)
+        return opened.ablate(text, at, target=target) if at else opened.ablation_sweep(text, sweep, target=target)
+
+    def patch(
+        clean: Annotated[str, Field(description="The text whose activations are put in.")],
+        corrupt: Annotated[str, Field(description="The text that runs; as many tokens as the clean one.")],
+        at: Annotated[list[str], Field(description="What to patch: L1H2, L3.ffn, L2.in. Empty: a sweep.")] = [],  # noqa: B006
+        sweep: Annotated[str, Field(description="Without at: residual, heads, attn or ffn.")] = "residual",
+        model: ModelName = "tiny",
+        answer: Token = None,
+        versus: Token = None,
+    ) -> Report:
+        """Find which activations of the clean text bring its answer back in the corrupt one."""
+        opened = bench.model(model)
+        if at:
+            return opened.patch(clean, corrupt, at, answer=answer, versus=versus)
+        return opened.patch_sweep(clean, corrupt, sweep, answer=answer, versus=versus)
+
+    def score(text: Text, model: ModelName = "tiny") -> Report:
+        """Give the probability, rank and entropy of every token, and the perplexity of the text."""
+        return bench.model(model).score(text)
+
+    return {function.__name__: function for function in (trace, explain, diff, lens, attribute, ablate, patch, score)}
+
+
+def _other(bench: Bench, name: str) -> Any:
+    """The other side of a comparison: a dump by its file name, else a model."""
+    place = bench.place(name)
+    return open_dump(place) if is_dump(place) else load(place)
+
+
+def server(roots: Sequence[Path]) -> MCPServer:
+    """The server of all tools; models are built in, or below ``roots``."""
+    made = MCPServer("tinytf", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
+    for name, function in tools(Bench(tuple(root.resolve() for root in roots))).items():
+        made.add_tool(
+            _answering(function), name=name, annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False)
+        )
+    return made
+
+
+def _answering(function: Callable[..., Report]) -> Callable[..., dict[str, Any]]:
+    """The function with its report as fitted data, and an error as one line with its hint."""
+
+    @wraps(function)
+    def answer(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            report = function(*args, **kwargs)
+            return fitted({"holds": report.holds, **report.to_dict()})
+        except TinytfError as error:
+            raise ToolError(f"{error.message}. {error.hint}".strip()) from None
+
+    signature = inspect.signature(function).replace(return_annotation=dict[str, Any])
+    answer.__signature__ = signature  # type: ignore[attr-defined]
+    return answer

@@ -1,0 +1,118 @@
+"""The tools for assistants, asked by the client of the protocol's own package, over a real process."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import ClientSession, StdioServerParameters, stdio_client
+
+import tinytf
+from tinytf_cli.mcp_server import fitted
+
+ASSETS = Path(tinytf.__file__).parent / "assets"
+TEXT = "The cat sat on the"
+
+
+def asked(root: Path | None, ask: Callable[[ClientSession], Awaitable[Any]]) -> Any:
+    """What ``ask`` gets from a server in a process of its own."""
+
+    async def session() -> Any:
+        roots = [] if root is None else ["--root", str(root)]
+        server = StdioServerParameters(command=sys.executable, args=["-m", "tinytf", "mcp", *roots], env={**os.environ})
+        async with stdio_client(server) as streams, ClientSession(*streams) as client:
+            await client.initialize()
+            return await ask(client)
+
+    return asyncio.run(session())
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    (inside := folder / "inside").mkdir()
+    shutil.copytree(ASSETS / "tiny", inside / "mine")
+    shutil.copytree(ASSETS / "tiny", folder / "outside")
+    (inside / "link").symlink_to(folder / "outside")
+    return inside
+
+
+def test_every_tool_answers_with_the_data_of_its_command(root: Path) -> None:
+    model = tinytf.load("tiny")
+    calls: dict[str, tuple[dict[str, Any], Any]] = {
+        "trace": ({"text": TEXT, "at": ["L1H2.weights"]}, model.traced(TEXT, at=["L1H2.weights"])),
+        "explain": ({"text": TEXT, "address": "L1H2.scores[2,1]"}, model.explain(TEXT, "L1H2.scores[2,1]")),
+        "diff": ({"text": TEXT, "other_text": "The dog sat on the"}, model.diff(TEXT, "The dog sat on the")),
+        "lens": ({"text": TEXT, "track": ["mat"]}, model.lens(TEXT, track=["mat"], position="-1")),
+        "attribute": (
+            {"text": TEXT, "token": "mat", "versus": "rug"},
+            model.attribute(TEXT, token="mat", versus="rug"),
+        ),
+        "ablate": ({"text": TEXT, "at": ["L1H2"]}, model.ablate(TEXT, ["L1H2"])),
+        "patch": (
+            {"clean": TEXT, "corrupt": "The dog sat on the", "at": ["L2.in"], "answer": "mat", "versus": "rug"},
+            model.patch(TEXT, "The dog sat on the", ["L2.in"], answer="mat", versus="rug"),
+        ),
+        "score": ({"text": TEXT}, model.score(TEXT)),
+    }
+
+    async def ask(client: ClientSession) -> Any:
+        listed = await client.list_tools()
+        answers = {name: await client.call_tool(name, arguments) for name, (arguments, _) in calls.items()}
+        ported = await client.call_tool("diff", {"text": TEXT, "other_model": "mine"})
+        return listed.tools, answers, ported
+
+    listed, answers, ported = asked(root, ask)
+    assert [tool.name for tool in listed] == list(calls)
+    for tool in listed:
+        assert tool.description
+        assert tool.annotations.read_only_hint
+        assert {"text", "clean"} & set(tool.input_schema["required"])
+        assert all(member.get("description") for member in tool.input_schema["properties"].values())
+    for name, (_, report) in calls.items():
+        data = json.loads(answers[name].content[0].text)
+        expected = json.loads(json.dumps({"holds": report.holds, **report.to_dict()}))
+        left_out = data.pop("left_out", {})
+        assert data.get("sentence") == expected.get("sentence")
+        assert set(data) == set(expected)
+        if not left_out:
+            assert data == expected
+    same = json.loads(ported.content[0].text)
+    assert same["holds"]
+
+
+def test_paths_stay_below_the_roots_and_errors_are_one_line(root: Path) -> None:
+    names = ["../outside", str(root.parent / "outside"), "link", "hub:gpt2", "/etc", "nothing"]
+
+    async def ask(client: ClientSession) -> Any:
+        refused = [await client.call_tool("score", {"text": TEXT, "model": name}) for name in names]
+        opened = await client.call_tool("score", {"text": TEXT, "model": str(root / "mine")})
+        wrong = await client.call_tool("explain", {"text": TEXT, "address": "L9.ffn[0,0]"})
+        return refused, opened, wrong
+
+    refused, opened, wrong = asked(root, ask)
+    for result in refused:
+        assert result.is_error
+        assert "there is no model" in result.content[0].text or "nothing is downloaded" in result.content[0].text
+    assert not opened.is_error
+    assert "there is no layer 9: the model has 4 layers" in wrong.content[0].text
+    assert "Traceback" not in wrong.content[0].text
+
+
+def test_a_long_answer_is_cut_to_fit_and_says_where() -> None:
+    report = tinytf.load("tiny").traced("The cat sat on the mat. " * 10, at=["L0.weights"])
+    data = fitted(report.to_dict(), 24_000)
+    assert len(json.dumps(data, default=str)) <= 24_000
+    assert data["left_out"]
+    for path, words in data["left_out"].items():
+        assert path.split(".")[0].removesuffix("[]") in data
+        assert " of " in words
+    assert fitted({"numbers": [1, 2, 3]}) == {"numbers": [1, 2, 3]}
+    assert fitted({"rows": [[*range(40)]] * 40}, 700) == {
+        "rows": [[*range(12)]] * 12, "left_out": {"rows": "28 of 40", "rows[]": "28 of 40"},
+    }  # fmt: skip

@@ -1,0 +1,93 @@
+"""The explorer in a browser: a session a page, for pages of its own address only, and no code from there."""
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from tinytf_cli.main import run
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a server in a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    line = [
+        sys.executable,
+        "-m",
+        "tinytf",
+        "explore",
+        "--serve",
+        "--port",
+        str(number),
+        "--theme",
+        "dark",
+        "The dog ran",
+    ]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env={**os.environ}) as server:
+        assert server.stderr is not None
+        assert f"http://localhost:{number}" in server.stderr.readline()
+        yield number
+        server.terminate()
+
+
+def test_a_page_has_a_session_of_its_own_that_runs_no_code(port: int) -> None:
+    async def screens() -> list[str]:
+        async with aiohttp.ClientSession() as client:
+            url, origin = f"http://localhost:{port}/ws?width=120&height=40", f"http://localhost:{port}"
+            async with client.ws_connect(url, origin=origin) as page:
+                first = await shown(page, "logits")
+                await page.send_json(["stdin", ":"])
+                await page.send_json(["stdin", "!print(6 * 7000)\r"])
+                return [first, await shown(page, "may run Python only with --allow-code")]
+
+    first, refused = asyncio.run(screens())
+    assert "dog" in first
+    assert "42000" not in refused
+
+
+async def shown(page: aiohttp.ClientWebSocketResponse, pattern: str) -> str:
+    """What the page gets until it matches."""
+    text = ""
+    while not re.search(pattern, text):
+        message = await page.receive(timeout=60)
+        assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
+        text += message.data.decode("utf-8", "replace") if isinstance(message.data, bytes) else message.data
+    return text
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/", {}, 200),
+        ("/", {"Host": "evil.example"}, 403),
+        ("/", {"Origin": "http://evil.example"}, 403),
+        ("/ws", {"Origin": "http://evil.example"}, 403),
+        ("/ws", {"Origin": "http://localhost:1"}, 403),
+        ("/ws", {}, 403),
+    ],
+)
+def test_pages_of_other_addresses_are_refused(port: int, path: str, headers: dict[str, str], status: int) -> None:
+    async def asked() -> tuple[int, str]:
+        url = f"http://localhost:{port}{path}"
+        async with aiohttp.ClientSession() as client, client.get(url, headers=headers) as answer:
+            return answer.status, answer.headers.get("Content-Security-Policy", "")
+
+    found, policy = asyncio.run(asked())
+    assert found == status
+    assert ("default-src 'self'" in policy) == (status == 200)
+
+
+def test_an_address_without_the_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explore", "--port", "9000"]) == 2
+    assert "--host and --port go with --serve" in capsys.readouterr().err
+    assert run(["repl", "-c", "explore --serve"]) != 0
+    assert "a session has its own screen" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""A page of explained numbers: every cell has its arithmetic, all of it is in one file, and nothing can break out."""
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+import tinytf
+from tinytf.errors import AddressError, UsageError
+from tinytf_cli.main import run
+
+TEXT = "The cat sat"
+
+
+@pytest.fixture(scope="module")
+def model() -> tinytf.Model:
+    return tinytf.load("tiny")
+
+
+def test_every_number_is_that_of_the_trace_and_its_arithmetic_comes_to_it(model: tinytf.Model) -> None:
+    page, trace = model.page(TEXT, ["L1H2.scores", "L1H2.weights", "L2.attn"]), model.trace(TEXT)
+    assert [table.address for table in page.maps] == ["L1H2.scores", "L1H2.weights", "L2.attn"]
+    for table in page.maps:
+        for row, line in enumerate(table.numbers):
+            for column, number in enumerate(line):
+                recorded = float(trace[table.address][row, column])
+                if number.value is None:
+                    assert column > row
+                    continue
+                assert number.value == pytest.approx(recorded)
+                total = re.search(r"^= (\S+), recorded (\S+)$", number.arithmetic, re.MULTILINE)
+                assert total is not None
+                assert float(total[1]) == pytest.approx(recorded, abs=1e-4)
+    assert page.holds
+    assert page.maps[0].rows == ("The", "·cat", "·sat")
+
+
+def test_by_default_it_is_the_head_that_adds_most(model: tinytf.Model) -> None:
+    layer, head, _ = model.traced(TEXT).overview.ranked[0]
+    names = [table.address for table in model.page(TEXT).maps]
+    assert names[0] == f"L{layer}H{head}.scores"
+    assert names[-1] == f"L{layer}H{head}.head_out"
+    masked = next(table for table in model.page(TEXT).maps if table.address.endswith("masked"))
+    assert masked.numbers[0][2].value is None
+
+
+def test_the_file_stands_alone_and_shows_texts_as_texts(model: tinytf.Model, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    assert run(["trace", "<script>alert(1)</script>", "--at", "L0H0.weights", "--html", str(file)]) == 0
+    html = file.read_text("utf-8")
+    assert "<script" not in html
+    assert "http" not in html
+    assert unescape(html).count("<script>") >= 1
+    cells = re.findall(r'<td tabindex="0"[^>]*>[^<]*<span role="tooltip">[^<]*</span></td>', html)
+    table = model.page("<script>alert(1)</script>", ["L0H0.weights"]).maps[0]
+    assert len(cells) == len(table.rows) * len(table.columns)
+    assert "@media print" in html
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--at", "L0.weights"], "L0.weights is not one table"),
+        (["--at", "L0H0.weights", "--pipeline"], "--pipeline is a part of the whole trace"),
+        (["--pipeline"], "--html writes one page"),
+        (["--at", "L0.W_Q"], "--html writes one page"),
+    ],
+)
+def test_what_is_no_table_is_refused(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["trace", TEXT, *words, "--html", str(tmp_path / "page.html")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_too_many_numbers_are_refused_before_any_is_explained(model: tinytf.Model) -> None:
+    with pytest.raises(UsageError, match="a page holds 5,000 numbers at most, and these are 9,472"):
+        model.page("The cat sat on the mat. " * 5 + "The dog", [f"L{layer}.out" for layer in range(2)])
+    with pytest.raises(AddressError):
+        model.page(TEXT, ["L9H0.weights"])

@@ -1,0 +1,85 @@
+"""The schemas of ``docs/schemas``: what the JSON of each kind of report looks like, learned from real reports.
+
+``TINYTF_WRITE_SCHEMAS=1`` makes ``tests/test_docs.py``, ``tests/cli/test_every_output.py`` and
+``tests/python/test_reports.py`` (with ``-n 0``) widen them by what they see; otherwise they hold reports against them.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from genson import SchemaBuilder
+
+FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
+_MEMBER = re.compile(r"[a-z][a-z0-9_]*")
+"""A member that a report declares; any other name is a key of a mapping: an address, a token, a path, a class."""
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def hold(data: Mapping[str, Any]) -> None:
+    """Hold a report's data against the schema of its kind, or with the variable widen that. Raises AssertionError."""
+    plain = json.loads(json.dumps(data, default=str))
+    file = FOLDER / f"{plain['kind']}.json"
+    if os.environ.get("TINYTF_WRITE_SCHEMAS"):
+        widened = _strict(_builder(file, plain).to_schema())
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({**widened, "title": plain["kind"]}, indent=1, sort_keys=True) + "\n", "utf-8")
+        return
+    assert file.is_file(), f"{file.name} is missing; see tests/schemas.py"
+    jsonschema.validate(plain, _read(file), cls=jsonschema.Draft202012Validator)
+
+
+@cache
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text("utf-8"))
+
+
+def _builder(file: Path, data: Any) -> SchemaBuilder:
+    builder = SchemaBuilder(schema_uri=_DRAFT)
+    if file.is_file():
+        builder.add_schema(_loose(_read(file)))
+        _read.cache_clear()
+    builder.add_object(data)
+    return builder
+
+
+def _loose(schema: Any) -> Any:
+    """A schema without what genson does not know, so that it can be widened."""
+    if isinstance(schema, list):
+        return [_loose(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _loose(part) for name, part in schema.items() if name not in ("additionalProperties", "title")} | (
+        {"patternProperties": {".*": _loose(schema["additionalProperties"])}}
+        if isinstance(schema.get("additionalProperties"), dict)
+        else {}
+    )
+
+
+def _strict(schema: Any) -> Any:
+    """A schema whose objects have declared members only, or are mappings of one type of value."""
+    if isinstance(schema, list):
+        return [_strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _strict(part) for name, part in schema.items() if name not in ("properties", "patternProperties")}
+    members = schema.get("properties", {})
+    patterns = schema.get("patternProperties", {})
+    if schema.get("type") != "object" and not members and not patterns:
+        return made
+    if patterns or any(not _MEMBER.fullmatch(name) for name in members):
+        builder = SchemaBuilder(schema_uri=None)
+        for part in (*members.values(), *map(_loose, patterns.values())):
+            builder.add_schema(part)
+        made.pop("required", None)
+        return {**made, "additionalProperties": _strict(builder.to_schema())}
+    return {
+        **made,
+        "properties": {name: _strict(part) for name, part in members.items()},
+        "additionalProperties": False,
+    }
