@@ -46,7 +46,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "state": "Show what a recurrent layer holds, and which tokens wrote it.",
         "ablate": "Show the prediction without a head, a feed-forward or a layer.",
         "patch": "Show which activations of CLEAN restore its answer in CORRUPT.",
-        "circuit": "Find the few edges between heads that a task needs, and run them.",
+        "circuit": "Find the few edges that a task needs, and run them alone.",
         "diff": "Show where two runs begin to differ, and by how much.",
         "same": "Show whether padding, batch or cache changes the numbers.",
         "recorder": "Print a file that records the steps of another program.",
