@@ -220,6 +220,15 @@ def test_a_cell_that_is_not_there_is_refused(tiny: tinytf.Model, address: str, s
         tiny.ablate("The cat sat on the", address)
 
 
+def test_a_step_at_one_token_has_the_mean_of_each_head(tiny: tinytf.Model) -> None:
+    found = tiny.ablate("The cat sat on the", "L1.q[cat]", how="mean")
+    assert [str(site) for site in found.sites] == [f"L1H{head}.q[1]" for head in range(4)]
+    heads = tiny.ablate("The cat sat on the", [f"L1H{head}.q[1]" for head in range(4)], how="mean")
+    assert found.effect == heads.effect
+    alone = tiny.patch(CLEAN, CORRUPT, "L1.attn[4]")
+    assert alone.difference == tiny.patch(CLEAN, CORRUPT, "L1.attn", positions=[4]).difference
+
+
 def test_a_cell_is_of_one_text_and_a_map_has_no_mean(tiny: tinytf.Model) -> None:
     with pytest.raises(AddressError, match="is a cell of one text"), tiny.ablated("L1.weights[-1,0]"):
         pass

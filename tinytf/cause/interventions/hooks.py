@@ -118,7 +118,8 @@ def _parsed(text: str, table: StepTable, tokens: Sequence[str] | None) -> list[H
         layers = address.layers or ()
         rows, columns = _cell(address, step, table.config.at(layers[0]).sizes, tokens)
         shared = table.config.at(layers[0]).heads_per_kv if "kv head" in step.axes else 1
-        heads = (None,) if address.heads is None else _first_heads(address, step, table, layers[0])
+        as_one = not step.is_split or (step.is_map and address.heads is None)  # a map's heads share rows and columns
+        heads = (None,) if as_one else _first_heads(address, step, table, layers[0])
         return [
             HookPoint(step.name, layer, head, step.letter, columns, rows, 1 if head is None else shared, short=False)
             for layer in layers
