@@ -46,7 +46,7 @@ class Options:
     left_out: int = option(
         type=click.IntRange(0), shown=24, help="Run the circuit without each of its N nodes with the largest scores."
     )
-    top: int | None = option(type=click.IntRange(1), help="Edges and nodes shown.  [default: 5 and 8]")
+    top: int | None = option(type=click.IntRange(1), help="Edges and nodes shown.  [default: 5, and up to 8]")
 
 
 @command("circuit")

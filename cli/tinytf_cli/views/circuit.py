@@ -37,6 +37,8 @@ _METHODS = {
     "exact": "scored by a run each",
     "": "read from a file",
 }
+_BOTH = 13
+"""Lines of the picture and nodes below it on one screen."""
 _FORM, _OUTSIDE = "%+.2f", "not in the circuit"
 
 
@@ -88,8 +90,12 @@ def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Ite
     )
     yield from _kept(report)
     if report.n_edges:
-        yield from _picture(report)
-        yield from _nodes(report, None if display.all else display.top or _NODES)
+        picture = _picture(report)
+        lines = min(len(picture.row_labels), LONG_STACK)
+        yield Heading("nodes in their layers", "the score of each: above 0 it speaks for the answer", "attention")
+        yield picture
+        nodes = min(_NODES, max(_NODES // 2, _BOTH - lines))  # what fits one screen below a picture of so many lines
+        yield from _nodes(report, None if display.all else display.top or nodes)
         yield from _edges(report, None if display.all else display.top or _EDGES)
     yield from _compared(report)
     yield Line("")
@@ -122,7 +128,7 @@ def _kept(report: Circuit) -> Iterator[Block]:
     )
 
 
-def _picture(report: Circuit) -> Iterator[Block]:
+def _picture(report: Circuit) -> Heat:
     """The score of every node of the circuit, where it stands in the model: layers down, the last one on top."""
     graph, inside = report.graph, {node.name: node.score for node in report.nodes}
     layers = 1 + max(layer for layer, _ in graph.places[:-1])
@@ -132,12 +138,11 @@ def _picture(report: Circuit) -> Iterator[Block]:
         if 0 <= layer < layers and name in inside:
             scores[layer, columns - 1 if name.endswith(".ffn") else column] = inside[name]
     labels, limit = [*numbered("H", columns - 1), "ffn"], full_scale(scores[~np.isnan(scores)].tolist())
-    yield Heading("nodes in their layers", "the score of each: above 0 it speaks for the answer", "attention")
     if layers > LONG_STACK:
         shown, rows, across, axes = scores.T, labels, numbered("L", layers), f"layers 0 to {layers - 1} across"
     else:
         shown, rows, across, axes = scores[::-1], numbered("L", layers)[::-1], labels, ""
-    yield Heat(shown, rows, across, "signed", ~np.isnan(shown), limit, most=LONG_STACK, hidden=_OUTSIDE, axes=axes)
+    return Heat(shown, rows, across, "signed", ~np.isnan(shown), limit, most=LONG_STACK, hidden=_OUTSIDE, axes=axes)
 
 
 def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
