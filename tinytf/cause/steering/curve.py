@@ -107,7 +107,7 @@ class SteeringCurve(Report):
         return f"{words}; at {signed(last.strength)}, the predictions on other texts move by {moved}."
 
     def fields(self) -> dict[str, Any]:
-        data = self.members("steering", "position", "doses", "reference", "check", "interrupted")
+        data = self.members("steering", "position", "doses", "reference", "check", "planned", "interrupted")
         for dose in data["doses"]:
             numbers = zip(self.asked, dose.pop("probabilities"), dose.pop("logits"), strict=True)
             dose["asked"] = [{**self.named(i), "probability": share, "logit": logit} for i, share, logit in numbers]
