@@ -18,6 +18,7 @@ import tinytf
 from tinytf.cause.steering.applying import Change, Steering, steered_model
 from tinytf.cause.steering.contrasts import Activations
 from tinytf.cause.steering.directions import direction, held_out, vector_of
+from tinytf.cause.steering.files import read_vectors, write_vectors
 from tinytf.cause.steering.generation import begin_steered_generation
 from tinytf.cause.steering.vector import LayerVector, SteeringVector
 from tinytf.errors import CheckpointError, TinytfError, UsageError
@@ -325,6 +326,13 @@ def test_a_vector_is_the_same_after_a_file(model: tinytf.Model, tmp_path: Path) 
             other.at, other.accuracy, other.separation, other.relative,
         )  # fmt: skip
     assert read.best.at == made.best.at
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".gguf"])
+def test_the_vectors_of_a_file_come_in_the_order_of_the_layers(suffix: str, tmp_path: Path) -> None:
+    names, path = [f"L{layer}.out" for layer in range(1, 13)], tmp_path / f"vectors{suffix}"
+    write_vectors(path, {name: torch.ones(4) for name in names}, {"kind": "steering_vector"})
+    assert list(read_vectors(path)[0]) == names
 
 
 def test_a_control_vector_is_what_the_library_of_gguf_reads(model: tinytf.Model, tmp_path: Path) -> None:

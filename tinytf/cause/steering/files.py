@@ -25,6 +25,7 @@ from tinytf.tables import Array
 from tinytf.tensor_file import safetensors
 from tinytf.version import __version__
 
+_NUMBER = re.compile(r"(\d+)")
 _ARCHITECTURE, _DIRECTION, _KIND = "controlvector", "direction.", "steering_vector"
 _OUTPUT = re.compile(r"L(\d+)\.out")
 _VERSION, _ALIGNMENT, _UINT32, _STRING = 3, 32, 4, 8
@@ -67,7 +68,8 @@ def read_vectors(path: Path) -> Stored:
             raise UsageError(f"{name} of {path.name} is {shapes[0]}{first}")
         if not vector.is_floating_point() or not bool(vector.isfinite().all()):
             raise UsageError(f"{name} of {path.name} holds what is no finite number", "make the vector again")
-    return {name: vector.float() for name, vector in vectors.items()}, metadata
+    in_order = sorted(vectors, key=lambda name: [int(part) if part.isdigit() else part for part in _NUMBER.split(name)])
+    return {name: vectors[name].float() for name in in_order}, metadata
 
 
 def _require_known(name: str, suffix: str) -> None:
