@@ -19,7 +19,6 @@ from tinytf.cause.interventions.hooks import (
     HookPoint,
     Intervention,
     changed,
-    evaluated,
     hook_points,
     logits_with,
 )
@@ -28,6 +27,7 @@ from tinytf.cause.interventions.prediction import Choice, choices, log_probabili
 from tinytf.cause.interventions.sweep import sweep
 from tinytf.errors import UsageError
 from tinytf.model.batches import most_tokens, typed
+from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Verified, ignore_progress
 from tinytf.sentences import listed, percent
 from tinytf.steps.table import StepTable
@@ -402,7 +402,7 @@ def _along(
             (HookPoint(step, layer), _send(batch, layer, step))
             for step, layer in {(sent.point.step, sent.point.layer) for row in batch for sent in row}
         ]
-        with evaluated(model), changed(model, changes):
+        with evaluating(model), changed(model, changes):
             hidden = model.hidden(ids, token_types=types)  # (B, T, C)
         yield received, model.unembed(hidden[:, read])
 
