@@ -85,5 +85,4 @@ def circuit(options: Options, fold: FoldOptions, model_options: ModelOptions, ou
             stored=options.stored, versus=options.versus, left_out=options.left_out, seed=model_options.seed,
             on_progress=on_progress,
         )  # fmt: skip
-    output.draw(report, CircuitDisplay(options.top, fold.all))
-    return 0 if report.holds else 1
+    return output.draw_checked(report, CircuitDisplay(options.top, fold.all))
