@@ -124,10 +124,6 @@ class PairSet(Report):
     scores: PairScores | None = None
     stopped: bool = False
 
-    @property
-    def interrupted(self) -> bool:
-        return self.stopped
-
     @classmethod
     def read(cls, path: str | Path) -> Self:
         """The pairs of a .jsonl, .csv, .tsv or .parquet file.

@@ -73,10 +73,6 @@ class Circuit(Report):
     stopped: bool = False
 
     @property
-    def interrupted(self) -> bool:
-        return self.stopped
-
-    @property
     def n_edges(self) -> int:
         """The edges of the circuit."""
         return int(self.kept.sum())
