@@ -439,7 +439,8 @@ class PairsOptions:
 
     pairs: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
-        help="Ask every pair of a .jsonl, .csv or .tsv file instead of a text: clean, corrupt, answer, versus.",
+        help="Ask about pairs of prompts: rows with clean, corrupt, answer and versus, in .jsonl, .csv, .tsv or "
+        ".parquet.",
     )  # fmt: skip
     where: tuple[str, ...] = option(
         multiple=True, metavar="COLUMN=VALUE", help="With --pairs: only rows with this value. Repeatable."
@@ -454,10 +455,10 @@ class PairsOptions:
     @cached_property
     def items(self) -> "PairSet":
         """The chosen pairs."""
-        from tinytf.pairs.pair import PairSet
+        from tinytf.pairs.pair import pair_set
 
         assert self.pairs is not None
-        return PairSet.read(self.pairs).where(self.where) if self.where else PairSet.read(self.pairs)
+        return pair_set(self.pairs, self.where)
 
     def draw(
         self, question: "Callable[..., OverPairs]", model_options: ModelOptions, output: Output, fold: FoldOptions,
