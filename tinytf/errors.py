@@ -3,6 +3,9 @@
 Every message says what is wrong, by how much, and the limit; ``hint`` gives the remedy in one line.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TinytfError(Exception):
     """Something failed; ``exit_status`` is the exit status for a command line."""
@@ -19,6 +22,15 @@ class UsageError(TinytfError):
     """The request itself is wrong: an unknown name, a text that is too long, a missing argument."""
 
     exit_status = 2
+
+
+@contextmanager
+def at_line(number: int, name: str) -> Iterator[None]:
+    """Put the line of a file before the message of a UsageError."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"line {number:,} of {name}: {error.message}", error.hint) from None
 
 
 class ConfigError(UsageError):

@@ -160,8 +160,8 @@ class Report(ShortRepr):
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it, so that it holds only the results until then."""
-        return False
+        """Whether Ctrl-C ended it, so that it holds only the results until then: its ``stopped``, if it has that."""
+        return bool(getattr(self, "stopped", False))
 
     @property
     def drawn_as(self) -> "type[Report]":

@@ -439,7 +439,8 @@ class PairsOptions:
 
     pairs: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
-        help="Ask every pair of a .jsonl, .csv or .tsv file instead of a text: clean, corrupt, answer, versus.",
+        help="Ask about pairs of prompts: rows with clean, corrupt, answer and versus, in .jsonl, .csv, .tsv or "
+        ".parquet.",
     )  # fmt: skip
     where: tuple[str, ...] = option(
         multiple=True, metavar="COLUMN=VALUE", help="With --pairs: only rows with this value. Repeatable."
@@ -454,10 +455,10 @@ class PairsOptions:
     @cached_property
     def items(self) -> "PairSet":
         """The chosen pairs."""
-        from tinytf.pairs.pair import PairSet
+        from tinytf.pairs.pair import pair_set
 
         assert self.pairs is not None
-        return PairSet.read(self.pairs).where(self.where) if self.where else PairSet.read(self.pairs)
+        return pair_set(self.pairs, self.where)
 
     def draw(
         self, question: "Callable[..., OverPairs]", model_options: ModelOptions, output: Output, fold: FoldOptions,
@@ -475,8 +476,8 @@ class PairsOptions:
         model = model_options.open()
         with progress_line(output.stderr, "pairs:") as on_progress:
             report = question(model, self.items, where=self.where, on_progress=on_progress, **settings)
-        output.draw(report, OverPairsDisplay(all=fold.all) if top is None else OverPairsDisplay(top, fold.all))
-        return 0 if report.holds else 1
+        display = OverPairsDisplay(all=fold.all) if top is None else OverPairsDisplay(top, fold.all)
+        return output.draw_checked(report, display)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -488,8 +489,6 @@ class TextOrPairsOptions(TextOptions):
     def __post_init__(self) -> None:
         if self.over.pairs is None:
             super().__post_init__()
-        elif self.words:
-            raise UsageError("--pairs and TEXT are two things to ask about", "leave one of them out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -580,10 +579,11 @@ def require_only(names: tuple[str, ...], groups: tuple[type, ...], beside: str =
     """
     for setting in (setting for group in groups for setting in parameters_of(group)):
         if setting.name and setting.name not in names and is_typed(setting.name):
+            name = setting.opts[0] if isinstance(setting, click.Option) else setting.human_readable_name
             if beside:
-                raise UsageError(f"{setting.opts[0]} does not go with {beside}", "leave one of them out")
+                raise UsageError(f"{name} does not go with {beside}", "leave one of them out")
             raise UsageError(
-                f"{setting.opts[0]} needs a model that tinytf computes itself, and this one runs through transformers",
+                f"{name} needs a model that tinytf computes itself, and this one runs through transformers",
                 "leave it out",
             )
 

@@ -67,6 +67,11 @@ class Output:
         """Write one report, drawn by the view for its type with the options in ``display``."""
         self.show(Shown(report, display))
 
+    def draw_checked(self, report: Report, display: Display | None = None) -> int:
+        """Write one report. Returns the exit status: 1 if a check of it fails, otherwise 0."""
+        self.draw(report, display)
+        return 0 if report.holds else 1
+
     def draw_all(self, reports: Iterable[Report], kind: str, lines: bool, display: Display | None = None) -> int:
         """Write one report, or with ``lines`` several in turn; ``kind`` is their plural.
 

@@ -79,6 +79,9 @@ def test_a_table_of_commas_or_tabs_gives_the_same_answer(tinytf: Tinytf, tmp_pat
             json.loads(tinytf("score", "--pairs", path, "--json").out) for path in (tmp_path / name, PLACES)
         )
         assert data["rows"] == expected["rows"]
+        for example, its_line in zip(data["examples"], expected["examples"], strict=True):
+            assert example.pop("line") == its_line.pop("line") + 1  # below the header
+            assert example["pair"].pop("number") == its_line["pair"].pop("number") + 1
         assert data["examples"] == expected["examples"]
 
 
@@ -98,17 +101,17 @@ def test_an_example_shows_the_end_of_its_text_and_no_control_characters(tinytf: 
 
 
 WRONG = {
-    "--pairs and TEXT": ("lens", "The cat", "--pairs", PLACES),
-    "--pairs and CLEAN": ("patch", "The cat", "--pairs", PLACES),
-    "--pairs and CORPUS": ("heads", "book.txt", "--pairs", PLACES),
+    "TEXT does not go with --pairs": ("lens", "The cat", "--pairs", PLACES),
+    "CLEAN does not go with --pairs": ("patch", "The cat", "--pairs", PLACES),
+    "CORPUS does not go with --pairs": ("heads", "book.txt", "--pairs", PLACES),
     "there is no --pairs": ("score", "The cat", "--where", "verb=hid"),
     "'verbs=hid' is not a column": ("score", "--pairs", PLACES, "--where", "verbs=hid"),
     "--versus does not go with --pairs": ("attribute", "--pairs", PLACES, "--versus", "cat"),
     "--chat does not go with --pairs": ("lens", "--pairs", PLACES, "--chat"),
     "--without does not go with --pairs": ("ablate", "--pairs", PLACES, "--without", "mask"),
-    "--position does not go with --pairs": ("patch", "--pairs", PLACES, "--position", "2"),
+    "--position goes with --at": ("patch", "--pairs", PLACES, "--position", "2"),
     "is not a table of pairs": ("lens", "--pairs", "README.md"),
-    "CLEAN and CORRUPT": ("patch",),
+    "CORRUPT, the text to patch, is missing": ("patch",),
     "line 1 of": ("score", "--pairs", PLACES, "-m", "tiny-encoder"),
 }
 

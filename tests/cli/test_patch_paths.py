@@ -93,12 +93,14 @@ def test_estimates_over_a_table_of_pairs_have_intervals(tinytf: Tinytf, pairs: P
         ((CLEAN, CORRUPT, "--estimate", "gradient", "--at", "L0H0"), "ask for two things at once"),
         ((CLEAN, CORRUPT, "--estimate", "gradient", "--steps", "3"), "--steps goes with --estimate integrated"),
         ((CLEAN, CORRUPT, "--beside", "exact"), "go with --estimate"),
-        ((CLEAN, CORRUPT, "--where", "a=b"), "--where goes with --pairs"),
+        ((CLEAN, CORRUPT, "--where", "a=b"), "there is no --pairs"),
         ((CLEAN, CORRUPT, "--estimate", "gradient", "--resume", "a"), "--resume goes with --beside exact"),
-        (("--pairs", "PAIRS"), "--pairs goes with --estimate"),
-        ((CLEAN, "--pairs", "PAIRS", "--estimate", "gradient"), "--pairs has the texts already"),
+        ((CLEAN, "--pairs", "PAIRS", "--estimate", "gradient"), "CLEAN does not go with --estimate and --pairs"),
         (("--pairs", "PAIRS", "--estimate", "gradient", "--sweep", "residual"), "the whole stream"),
-        (("--pairs", "PAIRS", "--estimate", "gradient", "--answer", "a"), "--answer does not go with --pairs"),
+        (
+            ("--pairs", "PAIRS", "--estimate", "gradient", "--answer", "a"),
+            "--answer does not go with --estimate and --pairs",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, pairs: Path, arguments: tuple[str, ...], said: str) -> None:

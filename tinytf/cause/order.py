@@ -7,8 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.cause.interventions.hooks import evaluated
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.model.without import left_out, removable
 from tinytf.report import Data
 from tinytf.steps.operations.softmax import probabilities
@@ -93,7 +92,7 @@ def _run_both(
     model: Transformer, parts: tuple[str, ...], ids: Tensor, permutation: tuple[int, ...], predicts_at: int | None
 ) -> Ordered:
     device, positions = next(model.parameters()).device, list(permutation)
-    with evaluated(model):
+    with evaluating(model):
         first, second = (model.hidden(run_ids.to(device))[0] for run_ids in (ids, ids[:, positions]))  # (T, C)
     difference = float((first[positions].double() - second.double()).abs().max())
     best: list[tuple[int, float] | None] = [None, None]

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from tinytf.bulk.windows import BATCH, Window, padded, run_windows
 from tinytf.cause.interventions.edits import require_edit
-from tinytf.cause.interventions.hooks import evaluated
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.features.coder import SparseCoder
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text.tokenizer import Encoding
@@ -146,7 +145,7 @@ def values_in(
 ) -> Iterator[tuple[Sequence[Window], Tensor, Tensor]]:
     """Run windows, and yield some with their ids (B, T), padded with −1, and the values (B, T, C) of the place."""
     remaining = iter(windows)
-    with evaluated(model), place.caught(model) as caught:
+    with evaluating(model), place.caught(model) as caught:
         while batch := list(islice(remaining, BATCH)):
             ids = padded(batch)
             run_windows(model, ids, place.layer)

@@ -69,10 +69,6 @@ class SaeTraining(Report):
     stopped: bool = False
     folder: str = ""
 
-    @property
-    def interrupted(self) -> bool:
-        return self.stopped
-
     def in_a_sentence(self) -> str:
         """What the features keep of the step on held-out text, and of the loss."""
         share, recovered = self.held_out.explained_variance, self.held_out.loss_recovered

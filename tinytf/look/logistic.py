@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_ITERATIONS, _GRADIENT = 500, 1e-7
-"""The most steps of LBFGS, and the gradient at which it stops, of a loss that is a mean."""
+_ITERATIONS = 500
+"""The most steps of LBFGS."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +25,12 @@ class Classifier:
         return (x.double() @ self.weights.T + self.biases).argmax(dim=-1)
 
 
-def fitted(x: Tensor, classes: Tensor, count: int, *, standardised: bool = True) -> Classifier:
+def fitted(x: Tensor, classes: Tensor, count: int, *, standardised: bool = True, gradient: float = 1e-7) -> Classifier:
     """The classifier of rows (N, C) into ``count`` classes that minimises ½‖W‖² + Σ cross-entropy, as scikit-learn's.
 
     ``standardised`` features have mean 0 and variance 1 in these rows; the intercept has no penalty. With two classes
     there is one vector of weights, for the second. Where there are more features than rows, the weights lie in the span
-    of the rows, so that the problem is solved there.
+    of the rows, so that the problem is solved there. LBFGS stops at this ``gradient`` of a loss that is a mean.
     """
     x = x.double()
     mean, scale = x.mean(dim=0), torch.ones_like(x[0])
@@ -45,7 +45,7 @@ def fitted(x: Tensor, classes: Tensor, count: int, *, standardised: bool = True)
     weights = torch.zeros(outputs, features.shape[1], dtype=torch.float64, requires_grad=True)
     biases = torch.zeros(outputs, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS(
-        [weights, biases], max_iter=_ITERATIONS, tolerance_grad=_GRADIENT, tolerance_change=0.0, history_size=20,
+        [weights, biases], max_iter=_ITERATIONS, tolerance_grad=gradient, tolerance_change=0.0, history_size=20,
         line_search_fn="strong_wolfe",
     )  # fmt: skip
 

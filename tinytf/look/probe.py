@@ -12,17 +12,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from tinytf.errors import AddressError, TinytfError, UsageError
+from tinytf.errors import AddressError, TinytfError, UsageError, at_line
 from tinytf.estimate import Estimate, mean_of
-from tinytf.files import reading
 from tinytf.look.logistic import fitted, folds_of, right_when_left_out
 from tinytf.look.values import single_addresses
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.sentences import percent
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
-from tinytf.text.rows import TABLES
-from tinytf.text.stream import ByteSource
+from tinytf.text.rows import read_table
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.trace import Trace
@@ -44,11 +42,8 @@ class LabelledTexts:
     @classmethod
     def read(cls, path: str | Path) -> Self:
         """The columns ``text`` and ``label`` of a .jsonl, .csv, .tsv or .parquet file. Raises UsageError as ``of``."""
-        source = ByteSource.of(reading(Path(path)))
-        read_rows = TABLES.get(Path(source.name).suffix.lower())
-        if read_rows is None:
-            raise UsageError(f"{source.name} is not a table of texts", f"it ends in one of {', '.join(TABLES)}")
-        return cls.of(read_rows(source), source.name)
+        name, rows = read_table(path, "texts", f"a row is {_EXAMPLE}")
+        return cls.of((row for _, row in rows), name)
 
     @classmethod
     def of(cls, rows: Any, name: str = "texts") -> Self:
@@ -273,10 +268,8 @@ def _rows(trace: Trace, position: str, number: int, name: str) -> slice:
     """The positions of a text that its vector is the mean of."""
     if position == "mean":
         return slice(0, len(trace.tokens))
-    try:
+    with at_line(number, name):
         found = trace.positions(position)
-    except AddressError as error:
-        raise UsageError(f"line {number:,} of {name}: {error.message}", error.hint) from None
     if len(found) > 1:
         raise UsageError(f"--position {position!r} is {len(found)} positions", "name one, or mean")
     return slice(found[0], found[0] + 1)

@@ -18,13 +18,14 @@ def most_tokens(device: torch.device) -> int:
     return _TOKENS.get(device.type, _TOKENS_ELSEWHERE)
 
 
-def batches(lengths: Sequence[int], model: Transformer) -> Iterator[list[int]]:
-    """Yield batches as indices of texts, with texts of similar lengths together.
+def batches(lengths: Sequence[int], model: Transformer, most: int | None = None) -> Iterator[list[int]]:
+    """Yield batches as indices of texts, with texts of similar lengths together, and at most ``most`` tokens in each.
 
     With interventions or edits, which are made for one text, every text goes alone. Texts that LongRoPE turns by
     different angles, below and above its switch, do not go together.
     """
-    most, switch = most_tokens(model.embed.tokens.weight.device), model.config.rope_switch
+    usual, switch = most_tokens(model.embed.tokens.weight.device), model.config.rope_switch
+    most = usual if most is None else min(most, usual)
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lengths.__getitem__):
         length = lengths[number]

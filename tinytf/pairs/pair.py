@@ -7,16 +7,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
-from tinytf.errors import UsageError
+from tinytf.errors import UsageError, at_line
 from tinytf.estimate import Estimate, mean_of
-from tinytf.files import reading
 from tinytf.report import Data, Report
 from tinytf.sentences import first_of, percent
 from tinytf.tables import Sheet, of_records
-from tinytf.text.rows import NUMBERED_TABLES
-from tinytf.text.stream import ByteSource
+from tinytf.text.rows import read_table
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 
@@ -126,26 +124,14 @@ class PairSet(Report):
     scores: PairScores | None = None
     stopped: bool = False
 
-    @property
-    def interrupted(self) -> bool:
-        return self.stopped
-
     @classmethod
     def read(cls, path: str | Path) -> Self:
         """The pairs of a .jsonl, .csv, .tsv or .parquet file.
 
         Raises UsageError, with the line, for a row that lacks a column or holds no text there.
         """
-        try:
-            source = ByteSource.of(reading(Path(path)))
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}", "tinytf pairs TASK -o FILE makes one") from None
-        read_rows = NUMBERED_TABLES.get(Path(source.name).suffix.lower())
-        if read_rows is None:
-            raise UsageError(
-                f"{source.name} is not a table of pairs", f"it ends in one of {', '.join(NUMBERED_TABLES)}"
-            )
-        return cls._of_numbered(read_rows(source), source.name)
+        name, rows = read_table(path, "pairs", "tinytf pairs TASK -o FILE makes one")
+        return cls._of_numbered(rows, name)
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], name: str = "pairs") -> Self:
@@ -193,21 +179,18 @@ class PairSet(Report):
         return tuple(self._encoded(model, pair, even) for pair in self.pairs)
 
     def _encoded(self, model: TextModel, pair: Pair, even: bool) -> EncodedPair:
-        where = f"line {pair.number:,} of {self.name}"
-        try:
+        with at_line(pair.number, self.name):
             clean, corrupt = model.encode(pair.clean), model.encode(pair.corrupt)
             answer, versus = (find_answer(model, pair.clean, getattr(pair, name), name) for name in REQUIRED[2:])
-        except UsageError as error:
-            raise UsageError(f"{where}: {error.message}", error.hint) from None
-        if answer == versus:
-            raise UsageError(f"{where}: answer and versus are one token")
-        if even and len(clean.tokens) != len(corrupt.tokens):
-            raise UsageError(
-                f"{where}: the texts have {len(clean.tokens):,} and {len(corrupt.tokens):,} tokens, clean and corrupt",
-                "change words so that both have the same number of tokens",
-            )
-        if even and clean.ids == corrupt.ids:
-            raise UsageError(f"{where}: both texts have the same tokens")
+            if answer == versus:
+                raise UsageError("answer and versus are one token")
+            if even and len(clean.tokens) != len(corrupt.tokens):
+                raise UsageError(
+                    f"the texts have {len(clean.tokens):,} and {len(corrupt.tokens):,} tokens, clean and corrupt",
+                    "change words so that both have the same number of tokens",
+                )
+            if even and clean.ids == corrupt.ids:
+                raise UsageError("both texts have the same tokens")
         return EncodedPair(pair, clean, corrupt, answer, versus)
 
     def in_a_sentence(self) -> str:
@@ -251,6 +234,17 @@ class PairSet(Report):
         writer.writeheader()
         writer.writerows(rows)
         return table.getvalue()
+
+
+Pairs: TypeAlias = PairSet | str | Path | Sequence[Mapping[str, Any]]
+"""Pairs as a set, as a file, or as rows with the columns clean, corrupt, answer and versus."""
+
+
+def pair_set(pairs: Pairs, where: Sequence[str] = ()) -> PairSet:
+    """The pairs, only those with all labels of ``where`` (each ``column=value``). Raises UsageError like PairSet."""
+    if not isinstance(pairs, PairSet):
+        pairs = PairSet.read(pairs) if isinstance(pairs, str | Path) else PairSet.of(pairs)
+    return pairs.where(where) if where else pairs
 
 
 def find_answer(model: TextModel, text: str, answer: str, option: str = "answer") -> int:

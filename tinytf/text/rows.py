@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.errors import UsageError
+from tinytf.files import reading
 from tinytf.text.stream import ByteSource, decoded
 
 MESSAGES = "messages"
@@ -70,7 +71,7 @@ def _parquet(source: ByteSource) -> Iterator[Numbered]:
         raise UsageError(f"{source.name} is not a Parquet file: {error}") from None
 
 
-NUMBERED_TABLES: Mapping[str, Callable[[ByteSource], Iterator[Numbered]]] = {
+TABLES: Mapping[str, Callable[[ByteSource], Iterator[Numbered]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".csv": _delimited(","),
@@ -80,12 +81,22 @@ NUMBERED_TABLES: Mapping[str, Callable[[ByteSource], Iterator[Numbered]]] = {
 """The reader of the rows of a file with their line numbers, by its suffix."""
 
 
-def _unnumbered(read: Callable[[ByteSource], Iterator[Numbered]]) -> Callable[[ByteSource], Iterator[Row]]:
-    return lambda source: (row for _, row in read(source))
+def read_table(path: str | Path, of: str, hint: str) -> tuple[str, Iterator[Numbered]]:
+    """The name of a table, and its rows. Raises UsageError for a file that is none, or, with ``hint``, cannot be read.
+
+    ``of`` is what its rows are, in the plural.
+    """
+    try:
+        source = ByteSource.of(reading(Path(path)))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
+    if not is_table(source):
+        raise UsageError(f"{source.name} is not a table of {of}", f"it ends in one of {', '.join(TABLES)}")
+    return source.name, _rows(source)
 
 
-TABLES = {suffix: _unnumbered(read) for suffix, read in NUMBERED_TABLES.items()}
-"""The reader of the rows of a file, by its suffix."""
+def _rows(source: ByteSource) -> Iterator[Numbered]:
+    return TABLES[Path(source.name).suffix.lower()](source)
 
 
 def is_table(source: ByteSource) -> bool:
@@ -98,7 +109,7 @@ def text_field(source: ByteSource, name: str, chat: bool) -> str:
 
     Raises UsageError if the first row lacks it, or has several texts and no ``name`` is given.
     """
-    row = next(TABLES[Path(source.name).suffix.lower()](source), None)
+    _, row = next(_rows(source), (0, None))
     if row is None:
         raise UsageError(f"{source.name} has no rows")
     kind, description = (list, "list of messages") if chat else (str, "text")
@@ -126,7 +137,7 @@ def row_texts(source: ByteSource, field: str, chat: bool) -> Iterator[str]:
 
     Raises UsageError, with its number, for a row whose field has another type.
     """
-    for number, row in enumerate(TABLES[Path(source.name).suffix.lower()](source), 1):
+    for number, (_, row) in enumerate(_rows(source), 1):
         value = row.get(field)
         if value is None:
             continue

@@ -4,7 +4,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,12 +19,13 @@ from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, mean_of
 from tinytf.look.attribution import logit_parts
 from tinytf.look.census import Census
+from tinytf.look.circuits.copying import eigenvalue_score
+from tinytf.look.circuits.factors import Product, one_head
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import EncodedPair, PairScores, PairSet, find_answer
 from tinytf.pairs.scored import each_lead, score_pairs
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.address import parse_address
 from tinytf.trace.parameters import parse_parameter
 from tinytf.trace.record import record_all
 
@@ -66,7 +67,8 @@ class Bench:
     def heads(self, settings: Settings) -> list[tuple[int, int]]:
         """The heads of the setting ``heads``, addresses, or ``kind``, a label of the census. Raises UsageError."""
         if addresses := settings.get("heads") or settings.get("head"):
-            return [self._head(address) for address in ([addresses] if isinstance(addresses, str) else addresses)]
+            addresses, table = [addresses] if isinstance(addresses, str) else addresses, table_of(self.model.config)
+            return [astuple(one_head(address, table)) for address in addresses]
         kind, labels = settings["kind"], self.census.labels
         return [
             (layer, head) for layer, row in enumerate(labels) for head, named in enumerate(row) if named.name == kind
@@ -77,12 +79,6 @@ class Bench:
         if not (heads := self.heads(settings)):
             raise UsageError(f"{self.model.name} has no head of the kind {settings['kind']}")
         return heads
-
-    def _head(self, address: str) -> tuple[int, int]:
-        parsed = parse_address(address, table_of(self.model.config))
-        if parsed.layers is None or parsed.heads is None or len(parsed.layers) * len(parsed.heads) != 1:
-            raise UsageError(f"{address!r} is not one head", "such as L9H9")
-        return parsed.layers[0], parsed.heads[0]
 
     def leads_without(self, heads: Sequence[tuple[int, int]], how: str) -> list[float]:
         """The lead of each answer after the clean text, with ``heads`` set to ``zero`` or to the ``mean``.
@@ -207,8 +203,7 @@ def _copying(bench: Bench, settings: Settings) -> Estimate:
         value, output = (_matrix(bench.model, f"L{layer}H{head}.{name}") for name in ("W_V", "W_O"))  # (C, D), (D, C)
         normed = table_of(bench.model.config).at("v", layer).inputs[0]  # in a post-norm model the stream itself
         gain, written = (_gain(bench.model, f"L{layer}.{norm}") for norm in (normed, "attn_norm"))
-        eigenvalues = torch.linalg.eigvals((output * written) @ (middle * gain) @ value)
-        scores.append(float(eigenvalues.real.sum() / eigenvalues.abs().sum()))
+        scores.append(eigenvalue_score(Product(value, output * written), middle * gain))
     return mean_of(scores)
 
 

@@ -135,10 +135,6 @@ class PaperCheck(Report):
         """Whether no claim that was measured failed."""
         return not self.count(FAILED)
 
-    @property
-    def interrupted(self) -> bool:
-        return self.stopped
-
     def in_a_sentence(self) -> str:
         """How many of the claims hold, fail, and are not measured here."""
         where = f" on {self.about.model.name}" if self.about else ""

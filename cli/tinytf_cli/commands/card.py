@@ -52,5 +52,4 @@ def card(options: Options, fold: FoldOptions, output: Output) -> int:
             options.model, versus=options.versus, text=text, context=options.context, pieces=options.pieces,
             top=options.top, device=options.device, dtype=options.dtype, progress=progress,
         )  # fmt: skip
-    output.draw(report, CardDisplay(fold.rows(options.rows)))
-    return 0 if report.holds else 1
+    return output.draw_checked(report, CardDisplay(fold.rows(options.rows)))

@@ -56,5 +56,4 @@ def certify(options: Options, fold: FoldOptions, output: Output) -> int:
             options.model, versus=options.versus, texts=texts, dtype=options.dtype, device=options.device,
             tolerance=options.tolerance, longest=options.longest, adapter=options.adapter, progress=progress,
         )  # fmt: skip
-    output.draw(report, CertificateDisplay(fold.rows()))
-    return 0 if report.holds else 1
+    return output.draw_checked(report, CertificateDisplay(fold.rows()))

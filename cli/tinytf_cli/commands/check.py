@@ -67,5 +67,4 @@ def check(options: Options, output: Output) -> int:
         tolerance=options.tolerance,
         seconds=options.timeout,
     )
-    output.draw(report, CheckDisplay(options.full))
-    return 0 if report.holds else 1
+    return output.draw_checked(report, CheckDisplay(options.full))

@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import FloatRange, command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ModelOptions
+from tinytf_cli.options import FoldOptions, ModelOptions, PairsOptions
 from tinytf_cli.output import Output
 
 
@@ -16,13 +16,6 @@ from tinytf_cli.output import Output
 class Options:
     """The options of this command alone."""
 
-    pairs: Path | None = option(
-        type=click.Path(path_type=Path), metavar="FILE",
-        help="Pairs of prompts: rows with clean, corrupt, answer and versus, in .jsonl, .csv, .tsv or .parquet.",
-    )  # fmt: skip
-    where: tuple[str, ...] = option(
-        multiple=True, metavar="COLUMN=VALUE", help="Use only the rows with this value in a further column. Repeatable."
-    )
     keep: float = option(
         type=FloatRange(0, 1, min_open=True), shown=0.9, help="The share of the effect that the circuit has to keep."
     )
@@ -50,7 +43,9 @@ class Options:
 
 
 @command("circuit")
-def circuit(options: Options, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
+def circuit(
+    options: Options, over: PairsOptions, fold: FoldOptions, model_options: ModelOptions, output: Output
+) -> int:
     """\b
     Find a circuit          tinytf circuit --pairs FILE -m MODEL -o circuit.json
     Run it on other pairs   tinytf circuit --pairs FILE --from circuit.json
@@ -59,11 +54,10 @@ def circuit(options: Options, fold: FoldOptions, model_options: ModelOptions, ou
     lead of answer over versus with the clean texts, less that with the corrupt ones. Outside the circuit every edge
     carries its value in the corrupt run. Ctrl-C after the scores shows the circuit so far. -o FILE.svg draws a graph.
     """
-    from tinytf.pairs.pair import PairSet
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.circuit import CircuitDisplay
 
-    if options.pairs is None:
+    if over.pairs is None:
         raise UsageError("there are no pairs to find a circuit for", "name a file of pairs: --pairs FILE.jsonl")
     if options.stored is not None and is_typed("keep", "method", "steps", "level"):
         raise UsageError(
@@ -76,14 +70,11 @@ def circuit(options: Options, fold: FoldOptions, model_options: ModelOptions, ou
             "a circuit needs a model that tinytf computes itself",
             "through transformers, heads have no inputs of their own",
         )
-    pairs = PairSet.read(options.pairs)
-    pairs = pairs.where(options.where) if options.where else pairs
     model = model_options.open()
     with progress_line(output.stderr, "runs:") as on_progress:
         report = model.circuit(
-            pairs, keep=options.keep, method=options.method, level=options.level, steps=options.steps,
+            over.items, keep=options.keep, method=options.method, level=options.level, steps=options.steps,
             stored=options.stored, versus=options.versus, left_out=options.left_out, seed=model_options.seed,
             on_progress=on_progress,
         )  # fmt: skip
-    output.draw(report, CircuitDisplay(options.top, fold.all))
-    return 0 if report.holds else 1
+    return output.draw_checked(report, CircuitDisplay(options.top, fold.all))

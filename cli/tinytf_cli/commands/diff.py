@@ -117,8 +117,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
         from tinytf_cli.views.module_differences import ModuleDifferencesDisplay
 
         modules = _through(through, options, model_options)
-        output.draw(modules, ModuleDifferencesDisplay(fold.all or options.full))
-        return 0 if modules.holds else 1
+        return output.draw_checked(modules, ModuleDifferencesDisplay(fold.all or options.full))
     if options.versus is not None and options.versus.lower().endswith(LOGS):
         return _printed(options, options.versus, fold, model_options, output)
     expect_reports(options.reports)
@@ -141,8 +140,7 @@ def _logprobs(options: Options, model_options: ModelOptions, output: Output) -> 
                          "tinytf diff --logprobs trainer.jsonl rollout.jsonl")  # fmt: skip
     model = model_options.open() if is_typed("model") else None
     report = diff_logprobs(Path(options.texts[0]), Path(options.texts[1]), model, options.floor)
-    output.draw(report)
-    return 0 if report.holds else 1
+    return output.draw_checked(report)
 
 
 def _printed(options: Options, log: str, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
@@ -158,8 +156,7 @@ def _printed(options: Options, log: str, fold: FoldOptions, model_options: Model
     text = _texts(options, True)[0] if options.texts else None
     settings: dict[str, Any] = {name: getattr(options, name) for name in kept}
     report = diff_printed(model_options.open(), text, printed, names=names, **settings)
-    output.draw(report, PrintedDisplay(0 if options.full else fold.rows(options.rows)))
-    return 0 if report.holds else 1
+    return output.draw_checked(report, PrintedDisplay(0 if options.full else fold.rows(options.rows)))
 
 
 def _sampling(

@@ -30,5 +30,4 @@ def doctor(options: Options, output: Output) -> int:
         "unicode": not screen.ascii, "theme": screen.theme, "pager": list(output.pager or ()),
     }  # fmt: skip
     report = replace(checkup(options.folder), terminal=terminal)
-    output.draw(report)
-    return 0 if report.holds else 1
+    return output.draw_checked(report)

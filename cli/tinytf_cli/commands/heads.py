@@ -54,8 +54,6 @@ def heads(options: Options, fold: FoldOptions, over: PairsOptions, model_options
     if over.pairs is not None:
         from tinytf.cause.over_pairs import heads_over
 
-        if options.corpus is not None:
-            raise UsageError("--pairs and CORPUS are two things to read", "leave one of them out")
         require_only(("by", "top"), (Options,), "--pairs")
         return over.draw(heads_over, model_options, output, fold, options.top, by=options.by or "previous")
     if options.random and options.corpus is not None:

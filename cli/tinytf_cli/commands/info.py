@@ -37,10 +37,8 @@ def info(options: Options, output: Output) -> int:
         raise UsageError("--positions is not about a batch", "leave out --positions, or --batch and --length")
     if options.positions:
         positions = (opened or load(options.model)).positions()
-        output.draw(positions)
-        return 0 if positions.holds else 1
+        return output.draw_checked(positions)
     report = info(options.model, opened)
     if is_batch:
         report = replace(report, batch=(options.batch or 1, options.length or report.config.context))
-    output.draw(report)
-    return 0 if report.holds else 1
+    return output.draw_checked(report)

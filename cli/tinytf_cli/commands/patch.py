@@ -153,19 +153,16 @@ def patch(
     positions = [position for words in options.places for position in corrupt.positions(words)] or None
     if options.addresses:
         report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)
-        output.draw(report)
-        return 0 if report.holds else 1
+        return output.draw_checked(report)
     settings: dict[str, Any] = {"positions": positions, **tokens}
     if path.named:
         settings |= {"senders": path.senders, "receivers": path.receivers, "recompute_ffn": path.recompute_ffn}
         if options.sweep is None:
             patched = model.patch_path(clean, corrupt, top=options.top or 5, **settings)
-            output.draw(patched)
-            return 0 if patched.holds else 1
+            return output.draw_checked(patched)
         with progress_line(output.stderr, "paths:") as on_progress:
             paths = model.patch_paths(clean, corrupt, resume=resume, on_progress=on_progress, **settings)
-        output.draw(paths, PatchSweepDisplay(options.top or 8, fold.all))
-        return 0 if paths.holds else 1
+        return output.draw_checked(paths, PatchSweepDisplay(options.top or 8, fold.all))
     settings["resume"] = resume
     sweep: PatchSweep
     with progress_line(output.stderr, "patches:") as on_progress:
@@ -176,8 +173,7 @@ def patch(
             settings |= {"how": estimate.how, "exact": estimate.beside is not None}
             settings |= {} if estimate.steps is None else {"steps": estimate.steps}
             sweep = model.patch_estimate(clean, corrupt, sites, on_progress=on_progress, **settings)
-    output.draw(sweep, PatchSweepDisplay(options.top or 8, fold.all))
-    return 0 if sweep.holds else 1
+    return output.draw_checked(sweep, PatchSweepDisplay(options.top or 8, fold.all))
 
 
 def _require_fitting(options: Options, path: PathOptions, estimate: EstimateOptions) -> None:
@@ -215,8 +211,6 @@ def _over_pairs(
     resume: Path | None,
 ) -> int:
     """Patch every pair of a table, or estimate the effects of patching them."""
-    if options.clean is not None:
-        raise UsageError("--pairs and CLEAN are two things to ask about", "leave one of them out")
     if estimate.how is None:
         from tinytf.cause.over_pairs import patch_over
 

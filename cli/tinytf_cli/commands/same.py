@@ -52,8 +52,7 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
     through = model_options.through_model(output)
     model = through if through is not None else model_options.open()
     report = same_text(model, *texts, truncate=options.truncate)
-    output.draw(report)
-    return 0 if report.holds else 1
+    return output.draw_checked(report)
 
 
 def _of_module(options: Options, model: "Model", texts: list[str], output: Output) -> int:
@@ -67,5 +66,4 @@ def _of_module(options: Options, model: "Model", texts: list[str], output: Outpu
     report = same_of_module(
         model, options.module, *texts, args=args, truncate=options.truncate, seconds=options.timeout
     )
-    output.draw(report)
-    return 0 if report.holds else 1
+    return output.draw_checked(report)

@@ -63,5 +63,4 @@ def similar(options: Options, fold: FoldOptions, model_options: ModelOptions, ou
         output.draw(ranked)
         return 0
     report = model.similar(*texts, pooling=options.pooling, prompts=names or (None, None), truncate=options.truncate)
-    output.draw(report, SimilarDisplay(fold.rows(options.top)))
-    return 0 if report.holds else 1
+    return output.draw_checked(report, SimilarDisplay(fold.rows(options.top)))

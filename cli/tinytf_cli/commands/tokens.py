@@ -89,8 +89,7 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
             report = splits(
                 (name, options.versus), pair, source_texts, lambda done: on_progress(min(done, total), total)
             )
-        output.draw(report)
-        return 0 if report.holds else 1
+        return output.draw_checked(report)
 
     def question(text: "Written") -> Tokenized:
         if text == "":

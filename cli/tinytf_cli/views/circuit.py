@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from tinytf.cause.circuits import Circuit, CircuitEdge, CircuitNode
-from tinytf.estimate import Estimate
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -27,7 +26,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import LONG_STACK, full_scale, note, numbered, side, signed_bars, verdict
+from tinytf_cli.views.parts import LONG_STACK, full_scale, interval, note, numbered, side, signed_bars, verdict
 
 _EDGES, _NODES, _READ, _DRAWN = 5, 8, 4, 150
 """Edges and nodes on one screen, the edges that are named beside a node, and the most in a picture."""
@@ -103,12 +102,6 @@ def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Ite
     yield verdict(report.holds, f"{'; '.join(check.what for check in report.checks)}: off by {most:.1e} at most")
 
 
-def _interval(estimate: Estimate, form: str) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f"[{number(estimate.low, form)}, {number(estimate.high, form)}]"
-
-
 def _kept(report: Circuit) -> Iterator[Block]:
     """The mean leads of the plain runs, faithfulness and completeness."""
     rows = [
@@ -121,7 +114,7 @@ def _kept(report: Circuit) -> Iterator[Block]:
         [
             Column("", [name for name, *_ in rows], said=""),
             Column("", [Figure(estimate.value, form, "strong") for _, estimate, form, _ in rows], "right", said=""),
-            Column("", [_interval(estimate, form) for _, estimate, form, _ in rows], said="95 % interval", drop=1),
+            Column("", [interval(estimate, form) for _, estimate, form, _ in rows], said="95 % interval", drop=1),
             Column("", [Span(about, "dim") for *_, about in rows], shrink=24, drop=2, said=""),
         ],
         header=False,

@@ -13,18 +13,17 @@ from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line, choice_table, where_predicted
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Piece, Scale, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Scale, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.neurons import examples_of
+from tinytf_cli.views.neurons import examples_of, logit_columns
 from tinytf_cli.views.parts import (
     coloured_text,
-    figures,
+    end_bars,
     fold_note,
     full_scale,
     middle_out,
     most_rows,
     note,
-    one_form,
     size_column,
     titled,
 )
@@ -117,11 +116,7 @@ def _table(
 def _figures(model: Model, rows: Sequence[Row], full: float) -> Iterator[Column]:
     """The activation of each feature, and what it adds to the logit of the predicted token."""
     yield size_column("activation", [active.activation for _, active in rows], "ffn", full=full)
-    if any(active.contribution is not None for _, active in rows):
-        added = figures([active.contribution for _, active in rows], sign=True)
-        yield Column("Δ logit", added, "right", said="adds")
-        predicted = ["" if token.predicted is None else model.shown(token.predicted) for token, _ in rows]
-        yield Column("of", predicted, shrink=6, drop=2)
+    yield from logit_columns(model, rows)
 
 
 def _chosen(report: Features, model: Model, direction: FeatureDirection, display: FeaturesDisplay) -> Iterator[Block]:
@@ -153,10 +148,7 @@ def _chosen(report: Features, model: Model, direction: FeatureDirection, display
         words = f"logits for an activation of 1, before the norm's scale; ‖direction‖ {norm}"
         yield Heading(f"feature {direction.feature} in the vocabulary", words, "output")
         ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
-        values = [value for _, end in ends for _, value in end]
-        form = one_form(values, sign=True)
-        bars = [Bar(f"{word} {model.shown(i)}", value, Figure(value, form)) for word, end in ends for i, value in end]
-        yield Bars(bars, full_scale(values), signed=True)
+        yield end_bars(ends, model.shown)
     if direction.nearest:
         alike: list[Piece] = ["nearest by direction: "]
         for index, (other, cosine) in enumerate(direction.nearest):

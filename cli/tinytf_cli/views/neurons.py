@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tinytf.loading import Model
 from tinytf.look.neurons import ActiveExample, ActiveUnit, Direction, Neurons, TokenUnits, TopExamples, Unit
@@ -9,9 +10,10 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import (
+    end_bars,
     figures,
     fold_note,
     full_scale,
@@ -100,6 +102,11 @@ def _figures(model: Model, rows: Sequence[Row], full: float) -> Iterator[Column]
     """The activation of each unit, and what it adds to the logit of the predicted token."""
     activations = [active.activation for _, active in rows]
     yield signed_bars("activation", activations, one_form(activations, sign=True), full)
+    yield from logit_columns(model, rows)
+
+
+def logit_columns(model: Model, rows: Sequence[tuple[Any, Any]]) -> Iterator[Column]:
+    """What each active unit or feature of a token adds to the logit of the predicted token, if that is known."""
     if any(active.contribution is not None for _, active in rows):
         added = figures([active.contribution for _, active in rows], sign=True)
         yield Column("Δ logit", added, "right", said="adds")
@@ -137,10 +144,7 @@ def _direction(model: Model, direction: Direction) -> Iterator[Block]:
     words = f"logits for an activation of 1, before the norm's scale; ‖row‖ {norm}"
     yield Heading(f"{direction.unit} in the vocabulary", words, "output")
     ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
-    values = [value for _, end in ends for _, value in end]
-    full, form = full_scale(values), one_form(values, sign=True)
-    bars = [Bar(f"{word} {model.shown(i)}", value, Figure(value, form)) for word, end in ends for i, value in end]
-    yield Bars(bars, full, signed=True)
+    yield end_bars(ends, model.shown)
 
 
 def examples_of(model: Model, top: TopExamples) -> Iterator[Block]:

@@ -17,6 +17,7 @@ from tinytf_cli.views.parts import (
     LONG_STACK,
     folded,
     head_map,
+    interval,
     map_digits,
     note,
     numbered,
@@ -94,14 +95,10 @@ def _table(report: OverPairs, rows: Sequence[int]) -> Table:
     ends = [end for mean in means for end in (mean.low, mean.high) if end is not None]
     values = [mean.value for mean in means]
     form = _form([*values, *ends], first.signed)
-    intervals: list[Cell] = [
-        "" if mean.low is None or mean.high is None else [Figure(mean.low, form), " … ", Figure(mean.high, form)]
-        for mean in means
-    ]
     columns = [
         Column("", [Span(report.rows[row].name, "strong") for row in rows], said=""),
         signed_bars(first.name, values, form) if first.signed else size_column(first.name, values, "attention", form),
-        Column("95 % interval", intervals, "right"),
+        Column("95 % interval", [interval(mean, form) for mean in means], "right"),
     ]
     for drop, quantity in enumerate(others, 1):
         column = [quantity.means[row].value for row in rows]

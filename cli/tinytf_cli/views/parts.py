@@ -1,18 +1,20 @@
 """Blocks that many views share: a note, a verdict, bars on both sides of 0, a map of every head."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
+from tinytf.estimate import Estimate
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
     ABOVE,
     BELOW,
     Array,
+    Bar,
     Bars,
     Block,
     Cell,
@@ -196,6 +198,21 @@ def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
     """Cells with figures of any size in one notation; None is an empty cell."""
     form = one_form(values, sign)
     return ["" if value is None else Figure(value, form) for value in values]
+
+
+def interval(mean: Estimate | None, form: str) -> Cell:
+    """The bootstrap interval of a mean; empty where there is none."""
+    if mean is None or mean.low is None or mean.high is None:
+        return ""
+    return [Figure(mean.low, form), " … ", Figure(mean.high, form)]
+
+
+def end_bars(ends: Iterable[tuple[str, Iterable[tuple[int, float]]]], shown: Callable[[int], object]) -> Bars:
+    """A bar for each token at either end of a direction, after the word of that end."""
+    tokens = [(f"{word} {shown(token)}", value) for word, end in ends for token, value in end]
+    values = [value for _, value in tokens]
+    form = one_form(values, sign=True)
+    return Bars([Bar(label, value, Figure(value, form)) for label, value in tokens], full_scale(values), signed=True)
 
 
 def numbered(sign: str, count: int) -> list[str]:

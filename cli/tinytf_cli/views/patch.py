@@ -17,9 +17,9 @@ from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import SITES, check_line, choice_table, where_predicted
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
+from tinytf_cli.views.blocks import Array, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import LONG_STACK, head_map, map_digits, note, numbered, signed_bars, stopped
+from tinytf_cli.views.parts import LONG_STACK, head_map, interval, map_digits, note, numbered, signed_bars, stopped
 from tinytf_cli.views.steps import as_array, largest
 
 _ACTIVATIONS = {
@@ -44,11 +44,7 @@ def patched(report: Patched, terminal: Terminal, display: Display) -> Iterator[B
     """Both texts, the most probable tokens before and after the patch, and how much of the clean run it recovers."""
     yield from _comparison(report)
     yield Heading("patched", f"{first_of(point_names(report.sites), SITES)} {_where(report)}", "attention")
-    shown, answer = model_of(report).shown, report.contrast.answer
-    yield choice_table(report.choices, shown, answer, ("p corrupt", "p patched"))
-    recovered, logits = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, "%+.4f")
-    yield Line([recovered, " of the clean run recovered: the logit difference is ", logits], indent=2)
-    yield from check_line(*report.checks)
+    yield from _recovered(report)
 
 
 @dataclass(frozen=True)
@@ -96,14 +92,12 @@ def patch_estimate_pairs(report: EstimatedPairs, terminal: Terminal, display: Pa
     at = "at the corrupt run" if report.how == "gradient" else f"averaged over {report.steps} points between the texts"
     yield Heading("strongest", f"estimated share of the mean lead: (clean − corrupt) · gradient {at}")
     yield from stopped(report.interrupted, report.pairs, report.of, "pairs")
-    ranges = [(site.recovered.low, site.recovered.high) for site in sites]
-    intervals: list[Cell] = ["" if low is None or high is None else f"{low:+.4f} … {high:+.4f}" for low, high in ranges]
     exact = [] if report.beside is None else [report.beside.recovered]
     yield Table(
         [
             Column("", [Span(site.name, "strong") for site in sites], said=""),
             signed_bars("estimated", [site.recovered.value for site in sites], "%+.4f"),
-            Column("95 % interval", intervals, "right"),
+            Column("95 % interval", [interval(site.recovered, "%+.4f") for site in sites], "right"),
             *(_exact_column(shares, [(site.layer, site.column) for site in sites]) for shares in exact),
         ]
     )
@@ -123,11 +117,7 @@ def patch_path(report: PathPatched, terminal: Terminal, display: Display) -> Ite
         "path", f"{site_names(report.senders)} {_where(report)} → {site_names(report.receivers)}", "attention"
     )
     yield note(_HELD[report.recomputes_ffn])
-    shown, answer = model_of(report).shown, report.contrast.answer
-    yield choice_table(report.choices, shown, answer, ("p corrupt", "p patched"))
-    recovered, logits = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, "%+.4f")
-    yield Line([recovered, " of the clean run recovered: the logit difference is ", logits], indent=2)
-    yield from check_line(*report.checks)
+    yield from _recovered(report)
 
 
 @draws(PathSweep, PatchSweepDisplay)
@@ -157,6 +147,15 @@ def patch_paths(report: PathSweep, terminal: Terminal, display: PatchSweepDispla
         yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
         if len(every) > 1 and not display.all:
             yield note(f"folded: the maps of {', '.join(name for name in every if name != step)}", "--all shows them")
+    yield from check_line(*report.checks)
+
+
+def _recovered(report: Patched | PathPatched) -> Iterator[Block]:
+    """The most probable tokens before and after, and how much of the clean run the patch recovers."""
+    shown, answer = model_of(report).shown, report.contrast.answer
+    yield choice_table(report.choices, shown, answer, ("p corrupt", "p patched"))
+    recovered, logits = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, "%+.4f")
+    yield Line([recovered, " of the clean run recovered: the logit difference is ", logits], indent=2)
     yield from check_line(*report.checks)
 
 

@@ -13,7 +13,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Table
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import figures, fold_note, note, share_column, signed, spread
-from tinytf_cli.views.steering_vector import interval
+from tinytf_cli.views.steering_vector import short_interval
 
 _ROWS = 15
 """The most strengths of the table on a screen."""
@@ -53,7 +53,7 @@ def steering_curve(report: SteeringCurve, terminal: Terminal, display: SteeringC
     if report.reference:
         means = [dose.elsewhere for dose in doses]
         columns.append(Column("elsewhere", figures([None if mean is None else mean.value for mean in means]), "right"))
-        columns.append(Column("from … to", [interval(mean) for mean in means], "right", drop=3))
+        columns.append(Column("from … to", [short_interval(mean) for mean in means], "right", drop=3))
     columns.append(Column("then first", [model.shown(dose.best) for dose in doses], drop=2))
     keep = spread(len(doses), len(doses) if display.all else _ROWS)
     yield Table(columns).only(keep)

@@ -11,9 +11,9 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import figures, fold_note, full_scale, most_rows, next_lines, note, one_form, share_column
+from tinytf_cli.views.parts import end_bars, figures, fold_note, interval, most_rows, next_lines, note, share_column
 
 _ROWS = 12
 """The most steps of the table, those that tell most texts apart, unless all are asked for."""
@@ -52,10 +52,7 @@ def steering_vector(report: SteeringVector, terminal: Terminal, display: Steerin
         yield Heading(f"{best.at} in the vocabulary", "logits for strength 1, before the norm's scale", "output")
         most = None if display.all or len(names) == 1 else _SHORT
         ends = (("promotes", best.promoted[:most]), ("demotes", best.demoted[:most]))
-        values = [value for _, end in ends for _, value in end]
-        form = one_form(values, sign=True)
-        bars = [Bar(f"{word} {model.shown(i)}", value, Figure(value, form)) for word, end in ends for i, value in end]
-        yield Bars(bars, full_scale(values), signed=True)
+        yield end_bars(ends, model.shown)
     file = display.file or "FILE.safetensors"
     yield Line("")
     lines = [(f"tinytf generate TEXT --add '{best.at}:{file}*2'", "generate with it"),
@@ -80,7 +77,7 @@ def _columns(report: SteeringVector, model: Model) -> Iterator[Column]:
     if any(vector.accuracy is not None for vector in vectors):
         shares = [0.0 if vector.accuracy is None else vector.accuracy.value for vector in vectors]
         yield share_column("told apart", shares, "attention")
-        yield Column("from … to", [interval(vector.accuracy) for vector in vectors], "right", drop=2)
+        yield Column("from … to", [short_interval(vector.accuracy) for vector in vectors], "right", drop=2)
         yield Column("d′", figures([vector.separation for vector in vectors]), "right")
     if any(vector.relative is not None for vector in vectors):
         yield Column("size", figures([vector.relative for vector in vectors]), "right")
@@ -91,12 +88,9 @@ def _columns(report: SteeringVector, model: Model) -> Iterator[Column]:
         yield Column("demotes", [_tokens(model, vector.demoted) for vector in vectors], shrink=10, drop=1)
 
 
-def interval(mean: Estimate | None) -> Cell:
-    """The interval of a mean; empty where there is none."""
-    if mean is None or mean.low is None or mean.high is None:
-        return ""
-    form = "%.2f" if mean.low >= 0.1 or not mean.high else "%.3f"
-    return [Figure(mean.low, form), " … ", Figure(mean.high, form)]
+def short_interval(mean: Estimate | None) -> Cell:
+    """Like ``interval``, with two digits after the point, or three near 0."""
+    return interval(mean, "%.2f" if mean and ((mean.low or 0.0) >= 0.1 or not mean.high) else "%.3f")
 
 
 def _tokens(model: Model, end: Ends) -> str:

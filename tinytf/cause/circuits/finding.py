@@ -19,7 +19,7 @@ from tinytf.cause.circuits.running import Runs
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate, estimates, mean_of
 from tinytf.nearest import did_you_mean
-from tinytf.pairs.pair import PairSet
+from tinytf.pairs.pair import Pairs, PairSet, pair_set
 from tinytf.report import About, Progress, Report, Verified, ignore_progress
 from tinytf.sentences import percent
 from tinytf.tables import Array
@@ -71,10 +71,6 @@ class Circuit(Report):
     example: Encoding = field(repr=False, compare=False)
     versus: Overlap | None = None
     stopped: bool = False
-
-    @property
-    def interrupted(self) -> bool:
-        return self.stopped
 
     @property
     def n_edges(self) -> int:
@@ -129,7 +125,7 @@ class Circuit(Report):
 
     def run(
         self,
-        pairs: PairSet | str | Path,
+        pairs: Pairs,
         *,
         left_out: int | None = LEFT_OUT,
         seed: int = 0,
@@ -138,7 +134,7 @@ class Circuit(Report):
         """Measure this circuit on other pairs, without choosing its edges again. Raises like ``circuit``."""
         assert self.about is not None
         model: Any = self.about.model
-        return _Measured(model, _read(pairs), seed).report(self, left_out, on_progress)
+        return _Measured(model, pair_set(pairs), seed).report(self, left_out, on_progress)
 
     def stored(self) -> list[Array]:
         """Scores and kept edges, (receivers, senders)."""
@@ -167,7 +163,7 @@ class Circuit(Report):
 
 def circuit(
     model: TextModel,
-    pairs: PairSet | str | Path,
+    pairs: Pairs,
     *,
     keep: float = KEEP,
     method: str = "integrated",
@@ -199,7 +195,7 @@ def circuit(
         raise UsageError(f"a circuit cannot keep {keep:g} of the effect", "give a share above 0, at most 1")
     if steps < 1:
         raise UsageError(f"{steps} steps average over nothing", "give 1 or more")
-    measured = _Measured(model, _read(pairs), seed)
+    measured = _Measured(model, pair_set(pairs), seed)
     other = None if versus is None else read_circuit(versus, measured.graph)
     if stored is None:
         found = measured.find(keep, method, level, steps, on_progress)
@@ -364,7 +360,3 @@ class _Measured:
             ("dead edges change nothing", lambda: runs.leads(chosen), leads),
         ]
         return tuple(Verified(what, float((way() - expected).abs().max()), limit) for what, way, expected in ways)
-
-
-def _read(pairs: PairSet | str | Path) -> PairSet:
-    return pairs if isinstance(pairs, PairSet) else PairSet.read(pairs)

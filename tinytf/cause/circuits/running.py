@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.cause.circuits.graph import Adding, Graph, Reading
-from tinytf.model.batches import most_tokens
+from tinytf.model.batches import batches, padded
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.pairs.pair import EncodedPair
 from tinytf.steps.operations import Norm
@@ -113,31 +113,12 @@ class Runs:
 def _batches(model: Transformer, graph: Graph, pairs: Sequence[EncodedPair]) -> Iterator[Batch]:
     weight = model.embed.tokens.weight
     of_token = (2 * graph.n_senders + _COPIES * len(graph.receivers)) * model.config.d_model * weight.itemsize
-    most, device = min(most_tokens(weight.device), _ROOM // of_token), weight.device
-    lengths = [len(pair.clean.ids) for pair in pairs]
-    waiting: list[int] = []
-    for number in sorted(range(len(pairs)), key=lengths.__getitem__):
-        turned = waiting and lengths[waiting[-1]] <= model.config.rope_switch < lengths[number]
-        if waiting and (turned or (len(waiting) + 1) * lengths[number] > most):
-            yield _batch([pairs[i] for i in waiting], waiting, device)
-            waiting = []
-        waiting.append(number)
-    yield _batch([pairs[i] for i in waiting], waiting, device)
-
-
-def _batch(pairs: Sequence[EncodedPair], numbers: list[int], device: torch.device) -> Batch:
-    def padded(texts: Sequence[Sequence[int]]) -> Tensor:
-        longest = max(map(len, texts))  # no token of a decoder sees the padding after it
-        return torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=device)
-
-    positions = [len(pair.clean.ids) - 1 for pair in pairs]
-    ends = (positions, [pair.answer for pair in pairs], [pair.versus for pair in pairs])
-    return Batch(
-        numbers,
-        padded([pair.clean.ids for pair in pairs]),
-        padded([pair.corrupt.ids for pair in pairs]),
-        *(torch.tensor(values, device=device) for values in ends),
-    )
+    for numbers in batches([len(pair.clean.ids) for pair in pairs], model, _ROOM // of_token):
+        of = [pairs[number] for number in numbers]
+        ids = ([pair.clean.ids for pair in of], [pair.corrupt.ids for pair in of])
+        clean, corrupt = (padded(texts, model.config, weight.device)[0] for texts in ids)  # a decoder needs no mask
+        ends = ([len(pair.clean.ids) - 1 for pair in of], [pair.answer for pair in of], [pair.versus for pair in of])
+        yield Batch(numbers, clean, corrupt, *(torch.tensor(values, device=weight.device) for values in ends))
 
 
 class Added:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -21,9 +20,9 @@ from tinytf.cause.interventions.attribution_patching import (
 from tinytf.cause.interventions.grid import Grid
 from tinytf.cause.interventions.patching import exact_sweep
 from tinytf.cause.interventions.prediction import contrast
-from tinytf.errors import UsageError
+from tinytf.errors import UsageError, at_line
 from tinytf.estimate import Estimate, estimates
-from tinytf.pairs.pair import EncodedPair, PairSet
+from tinytf.pairs.pair import EncodedPair, Pairs, pair_set
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.sentences import percent
 from tinytf.steps.table import table_of
@@ -98,7 +97,7 @@ class EstimatedPairs(Report):
 
 def patch_estimate_pairs(
     model: TextModel,
-    pairs: PairSet | str | Path,
+    pairs: Pairs,
     over: str = "heads",
     *,
     how: str = "gradient",
@@ -113,20 +112,20 @@ def patch_estimate_pairs(
     ends with those so far. ``seed`` draws the bootstrap. Raises the errors of ``patch_estimate`` and ``PairSet``.
     """
     require_estimate(how, steps, model)
-    pair_set = pairs if isinstance(pairs, PairSet) else PairSet.read(pairs)
+    chosen = pair_set(pairs)
     if over == "residual":
         raise UsageError(
             "the whole stream of a layer patched is the clean run, and positions differ between pairs",
             "sweep heads, attn, ffn or neurons",
         )
     grid = Grid.of(over, table_of(model.config), None)
-    encoded = pair_set.encoded(model)
+    encoded = chosen.encoded(model)
     effects: dict[int, Tensor] = {}
     exact_effects: dict[int, Tensor] = {}
     leads: dict[int, tuple[float, float]] = {}
     seconds = exact_seconds = 0.0
     try:
-        for numbers, runs in _batches(model, pair_set, encoded):
+        for numbers, runs in _batches(model, chosen.name, encoded):
             start = time.perf_counter()
             found = [estimate.effects for estimate in estimates_of(runs, grid, how, steps)]
             seconds += time.perf_counter() - start
@@ -152,7 +151,7 @@ def patch_estimate_pairs(
         exact_mean = torch.stack([exact_effects[number] for number in order]).mean(0) / (clean - corrupt)
         beside = beside_exact(grid, mean, exact_mean, seconds, exact_seconds)
     return EstimatedPairs(
-        name=pair_set.name,
+        name=chosen.name,
         what=over,
         how=how,
         steps=steps if how == "integrated" else 1,
@@ -167,9 +166,7 @@ def patch_estimate_pairs(
     )
 
 
-def _batches(
-    model: TextModel, pair_set: PairSet, encoded: Sequence[EncodedPair]
-) -> Iterator[tuple[list[int], list[Runs]]]:
+def _batches(model: TextModel, name: str, encoded: Sequence[EncodedPair]) -> Iterator[tuple[list[int], list[Runs]]]:
     """Yield numbers of pairs whose texts have one length, with their runs, as many as fit a batch."""
     order = sorted(range(len(encoded)), key=lambda number: len(encoded[number].clean.ids))
     while order:
@@ -180,11 +177,8 @@ def _batches(
         traces = record_all(model.transformer, texts, model.tokenizer.mask_id)
         runs = []
         for n, clean, corrupt in zip(batch, traces[::2], traces[1::2], strict=True):
-            try:
+            with at_line(encoded[n].pair.number, name):
                 followed = contrast(clean, corrupt, encoded[n].answer, encoded[n].versus)
-            except UsageError as error:
-                where = f"line {encoded[n].pair.number:,} of {pair_set.name}"
-                raise UsageError(f"{where}: {error.message}", error.hint) from None
             runs.append(Runs(clean, corrupt, followed))
         yield batch, runs
 

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from tinytf.errors import AddressError, UsageError
 from tinytf.look.neurons import parse_unit, require_units
 from tinytf.model.batches import typed
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import into_heads, side_by_side
 from tinytf.steps.table import StepTable, table_of
@@ -303,17 +303,6 @@ def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> Ite
         yield _hooked(model, intervention.point, intervention.replaced)
 
 
-@contextmanager
-def evaluated(model: Transformer) -> Iterator[None]:
-    """Put the model in evaluation mode, without dropout, inside the ``with`` block."""
-    training = model.training
-    try:
-        model.eval()
-        yield
-    finally:
-        model.train(training)
-
-
 def logits_with(trace: Trace, interventions: Sequence[Intervention], position: int) -> Tensor:
     """Logits (V,) at a position of the trace's text, from a forward pass with the interventions.
 
@@ -325,7 +314,7 @@ def logits_with(trace: Trace, interventions: Sequence[Intervention], position: i
 def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
     """The last hidden states (T, C) of a forward pass with the interventions."""
     ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
-    with torch.no_grad(), evaluated(trace.model), intervening(trace.model, interventions):
+    with torch.no_grad(), evaluating(trace.model), intervening(trace.model, interventions):
         return trace.model.hidden(ids, token_types=typed([trace.encoding.types], ids.device))[0]
 
 

@@ -55,43 +55,53 @@ class PatchedRun(Report):
 
 
 @dataclass(frozen=True)
-class Patched(PatchedRun):
-    """The corrupt run with the clean activations of all ``sites``, at ``positions`` (None: all).
+class OnePatch(PatchedRun):
+    """One patched run, at ``positions`` (None: all).
 
     ``difference`` is the logit difference of the contrast; ``recovered`` scales it so that the clean run has 1 and the
     corrupt run 0. ``choices`` are probabilities in the corrupt run (``before``) and in the patched one (``after``).
     """
 
-    KIND = "patch"
     EVENTS: ClassVar = {"choices": "choice", "checks": "check"}
 
-    sites: tuple[HookPoint, ...]
     positions: tuple[int, ...] | None
     difference: float
     recovered: float
     choices: tuple[Choice, ...]
 
-    def in_a_sentence(self) -> str:
-        """How much of the lead the clean activations bring back."""
-        names = point_names(self.sites)
-        sites, several = listed(names) if len(names) <= 3 else f"these {len(names)}", len(names) > 1
+    def moved(self, several: bool) -> str:
+        """What one part or ``several`` of the clean run do to the lead, in words."""
         if self.recovered < 0:
-            return f"{sites} of the clean run {'take' if several else 'takes'} even more of {self.lead} away."
-        brings = "bring" if several else "brings"
-        return f"{sites} of the clean run {brings} back {percent(self.recovered)} of {self.lead}."
+            return f"of the clean run {'take' if several else 'takes'} even more of {self.lead} away"
+        return f"of the clean run {'bring' if several else 'brings'} back {percent(self.recovered)} of {self.lead}"
 
     def stored(self) -> list[Array]:
         """``recovered`` and ``difference``, each a tensor of one number."""
         return [Array.of(name, (), torch.tensor(getattr(self, name))) for name in ("recovered", "difference")]
 
+    def measured(self, patched: dict[str, Any]) -> dict[str, Any]:
+        """The data of the report, with what was ``patched``."""
+        choices = [{**vars(choice), self.outcome: self.shown(choice.id)} for choice in self.choices]
+        numbers = self.members("positions", "difference", "recovered")
+        return {**self.compared(), **patched, **numbers, "choices": choices, **self.members("checks")}
+
+
+@dataclass(frozen=True)
+class Patched(OnePatch):
+    """The corrupt run with the clean activations of all ``sites``."""
+
+    KIND = "patch"
+
+    sites: tuple[HookPoint, ...]
+
+    def in_a_sentence(self) -> str:
+        """How much of the lead the clean activations bring back."""
+        names = point_names(self.sites)
+        sites = listed(names) if len(names) <= 3 else f"these {len(names)}"
+        return f"{sites} {self.moved(len(names) > 1)}."
+
     def fields(self) -> dict[str, Any]:
-        return {
-            **self.compared(),
-            "at": [str(site) for site in self.sites],
-            **self.members("positions", "difference", "recovered"),
-            "choices": [{**vars(choice), self.outcome: self.shown(choice.id)} for choice in self.choices],
-            **self.members("checks"),
-        }
+        return self.measured({"at": [str(site) for site in self.sites]})
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,15 @@ from tinytf.cause.interventions.hooks import (
     HookPoint,
     Intervention,
     changed,
-    evaluated,
     hook_points,
     logits_with,
 )
-from tinytf.cause.interventions.patching import PatchedRun, positions_in, runs_of
-from tinytf.cause.interventions.prediction import Choice, choices, log_probabilities
+from tinytf.cause.interventions.patching import OnePatch, PatchedRun, positions_in, runs_of
+from tinytf.cause.interventions.prediction import choices, log_probabilities
 from tinytf.cause.interventions.sweep import sweep
 from tinytf.errors import UsageError
 from tinytf.model.batches import most_tokens, typed
+from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Verified, ignore_progress
 from tinytf.sentences import listed, percent
 from tinytf.steps.table import StepTable
@@ -43,47 +43,26 @@ Sites = tuple[HookPoint, ...]
 
 
 @dataclass(frozen=True)
-class PathPatched(PatchedRun):
+class PathPatched(OnePatch):
     """The corrupt run with what ``senders`` of the clean run write for ``receivers`` (none: the logits).
 
-    With ``recomputes_ffn``, feed-forwards between them compute from what reaches them. Other members: see Patched.
+    With ``recomputes_ffn``, feed-forwards between them compute from what reaches them.
     """
 
     KIND = "patch_path"
-    EVENTS: ClassVar = {"choices": "choice", "checks": "check"}
 
     senders: Sites
     receivers: Sites
-    positions: tuple[int, ...] | None
     recomputes_ffn: bool
-    difference: float
-    recovered: float
-    choices: tuple[Choice, ...]
 
     def in_a_sentence(self) -> str:
         """How much of the lead comes back along the path."""
-        several = len(self.senders) > 1
-        if self.recovered < 0:
-            moved = f"{'take' if several else 'takes'} even more of {self.lead} away"
-        else:
-            moved = f"{'bring' if several else 'brings'} back {percent(self.recovered)} of {self.lead}"
-        return (
-            f"By the direct path to {site_names(self.receivers)}, {site_names(self.senders)} of the clean run {moved}."
-        )
-
-    def stored(self) -> list[Array]:
-        """``recovered`` and ``difference``, each a tensor of one number."""
-        return [Array.of(name, (), torch.tensor(getattr(self, name))) for name in ("recovered", "difference")]
+        path = f"By the direct path to {site_names(self.receivers)}, {site_names(self.senders)}"
+        return f"{path} {self.moved(len(self.senders) > 1)}."
 
     def fields(self) -> dict[str, Any]:
-        return {
-            **self.compared(),
-            "from": [str(site) for site in self.senders],
-            "to": [str(site) for site in self.receivers] or [LOGITS],
-            **self.members("positions", "recomputes_ffn", "difference", "recovered"),
-            "choices": [{**vars(choice), self.outcome: self.shown(choice.id)} for choice in self.choices],
-            **self.members("checks"),
-        }
+        ends = {"from": [str(site) for site in self.senders], "to": [str(site) for site in self.receivers] or [LOGITS]}
+        return self.measured({**ends, **self.members("recomputes_ffn")})
 
 
 @dataclass(frozen=True)
@@ -402,7 +381,7 @@ def _along(
             (HookPoint(step, layer), _send(batch, layer, step))
             for step, layer in {(sent.point.step, sent.point.layer) for row in batch for sent in row}
         ]
-        with evaluated(model), changed(model, changes):
+        with evaluating(model), changed(model, changes):
             hidden = model.hidden(ids, token_types=types)  # (B, T, C)
         yield received, model.unembed(hidden[:, read])
 

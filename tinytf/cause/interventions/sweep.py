@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tinytf.cause.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
+from tinytf.cause.interventions.hooks import Change, HookPoint, Intervention, changed, logits_with
 from tinytf.model.batches import most_tokens, typed
+from tinytf.model.transformer import evaluating
 from tinytf.report import Progress, Verified, ignore_progress
 from tinytf.resume_log import ResumeLog
 from tinytf.steps.operations.operation import Carried
@@ -94,7 +95,7 @@ def logits_of_rows(
     while done < len(order):
         start = min(starts[order[done]], read)
         batch = order[done : done + max(1, max_tokens // (length - start))]
-        with evaluated(model):
+        with evaluating(model):
             numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
             logits = model.unembed(model.final_norm(hidden[:, read - start]))
         yield numbers, logits

@@ -11,11 +11,11 @@ from tinytf.cause.interventions.prediction import first_different
 from tinytf.cause.interventions.sweep import Interventions, logits_of_rows
 from tinytf.cause.interventions.values import ABLATIONS, HookValues, Reference, values_for
 from tinytf.cause.over_pairs.report import OverPairs, Quantity, Row
-from tinytf.cause.over_pairs.running import Measured, PairRun, Pairs, Question, ask, pair_set
+from tinytf.cause.over_pairs.running import Measured, PairRun, Question, ask
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.pairs.pair import EncodedPair
+from tinytf.pairs.pair import EncodedPair, Pairs, pair_set
 from tinytf.report import Progress, ignore_progress
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.over_pairs.report import OverPairs, Quantity, Row
-from tinytf.cause.over_pairs.running import Measured, PairRun, Pairs, Question, ask, pair_set
+from tinytf.cause.over_pairs.running import Measured, PairRun, Question, ask
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.look.attribution import Attribution, require_logits
@@ -15,6 +15,7 @@ from tinytf.look.heads import MEASURES, measures_of, require_attention
 from tinytf.look.lens import lens as lens_one
 from tinytf.look.lens import require_readable
 from tinytf.nearest import did_you_mean
+from tinytf.pairs.pair import Pairs, pair_set
 from tinytf.report import Progress, Verified, ignore_progress
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel

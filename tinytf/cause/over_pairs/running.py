@@ -5,10 +5,10 @@ What a text needs beyond its plain run, such as every head patched alone, is run
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from tinytf.cause.interventions.prediction import predicted_at
 from tinytf.cause.over_pairs.report import IN_ORDER, Example, OverPairs, Quantity, Row
 from tinytf.config import ModelConfig
-from tinytf.errors import UsageError
+from tinytf.errors import UsageError, at_line
 from tinytf.pairs.pair import EncodedPair, PairSet
 from tinytf.report import About, Progress, Verified
 from tinytf.resume_log import ResumeLog, checksum
@@ -28,18 +28,6 @@ from tinytf.trace.trace import Trace
 
 _ROOM = 2**28
 """Bytes of recorded steps that are in memory at once."""
-
-Pairs = PairSet | str | Path | Sequence[Mapping[str, Any]]
-"""Pairs as a set, as a file, or as rows with the columns clean, corrupt, answer and versus."""
-
-
-def pair_set(pairs: Pairs, where: Sequence[str] = ()) -> PairSet:
-    """The pairs, only those with all labels of ``where`` (each ``column=value``). Raises UsageError like PairSet."""
-    if isinstance(pairs, str | Path):
-        pairs = PairSet.read(pairs)
-    elif not isinstance(pairs, PairSet):
-        pairs = PairSet.of(pairs)
-    return pairs.where(where) if where else pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,15 +200,13 @@ def _runs(model: TextModel, question: Question, pairs: Sequence[EncodedPair], na
     corrupt = record_all(model.transformer, [pair.corrupt for pair in pairs], mask, layers=corrupt_layers)
     runs = []
     for pair, *traces in zip(pairs, clean, corrupt, strict=True):
-        try:
+        with at_line(pair.pair.number, name):
             positions = [predicted_at(trace) for trace in traces]
             if question.even and positions[0] != positions[1]:
                 raise UsageError(
                     f"[MASK] is at {positions[0]} in the clean text and at {positions[1]} in the corrupt one",
                     "put it at the same place in both",
                 )
-        except UsageError as error:
-            raise UsageError(f"line {pair.pair.number:,} of {name}: {error.message}", error.hint) from None
         for trace, position, text in zip(traces, positions, (pair.clean, pair.corrupt), strict=True):
             trace.about = About(model, text)
             require_finite(trace, trace.logits_at(position))

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from tinytf.cause.interventions.edits import hook_edits
 from tinytf.cause.steering.vector import SteeringVector, require_width, steering_vector, stream_steps
 from tinytf.errors import UsageError
-from tinytf.model.transformer import Transformer
+from tinytf.model.batches import typed
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.short_repr import brief
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
@@ -166,6 +168,14 @@ def steered_model(model: AnyModel, changes: Sequence[Change]) -> AnyModel:
     clone = copy.deepcopy(model.transformer, shared).eval()
     list(_hook(clone, changes))  # the hooks stay
     return replace(model, transformer=clone)
+
+
+def hidden_states(model: Transformer, ids: Sequence[int], types: Sequence[int] = ()) -> Tensor:
+    """The last hidden states (T, C) of a text."""
+    device = next(model.parameters()).device
+    with evaluating(model):
+        states: Tensor = model.hidden(torch.tensor([ids], device=device), token_types=typed([types], device))[0]
+    return states
 
 
 def _hook(model: Transformer, changes: Sequence[Change]) -> Iterator[RemovableHandle]:

@@ -8,14 +8,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tinytf.errors import UsageError
-from tinytf.files import reading
+from tinytf.errors import UsageError, at_line
 from tinytf.pairs.pair import PairSet
 from tinytf.report import Progress, ignore_progress
 from tinytf.short_repr import brief
 from tinytf.text.chat import Written
-from tinytf.text.rows import TABLES
-from tinytf.text.stream import ByteSource
+from tinytf.text.rows import read_table
 from tinytf.text_model import TextModel
 
 POSITIONS = ("last", "mean")
@@ -52,14 +50,8 @@ class Contrasts:
             if not isinstance(pairs, Iterable):
                 raise UsageError(f"{brief(pairs)} is no list of pairs", 'such as [("I love it", "I hate it")]')
             return cls._of_rows("pairs", pairs)
-        try:
-            source = ByteSource.of(reading(Path(pairs)))
-        except OSError as error:
-            raise UsageError(f"cannot read {pairs}: {error.strerror}", f"a row is {_EXAMPLE}") from None
-        read_rows = TABLES.get(Path(source.name).suffix.lower())
-        if read_rows is None:
-            raise UsageError(f"{source.name} is not a table of pairs", f"it ends in one of {', '.join(TABLES)}")
-        return cls._of_rows(source.name, read_rows(source))
+        name, rows = read_table(pairs, "pairs", f"a row is {_EXAMPLE}")
+        return cls._of_rows(name, (row for _, row in rows))
 
     @classmethod
     def _of_rows(cls, name: str, rows: Iterable[Any]) -> "Contrasts":
@@ -116,11 +108,8 @@ def activations_on(
     norms = torch.empty(values.shape[:-1], dtype=torch.float64)
     for number, pair in enumerate(contrasts.texts):
         for side, text in enumerate(pair):
-            try:
+            with at_line(number + 1, contrasts.name):
                 encoding = model.encode(text)
-            except UsageError as error:
-                message = f"line {number + 1:,} of {contrasts.name}: {error.message}"
-                raise UsageError(message, error.hint) from None
             own = [index for index, token in enumerate(encoding.tokens) if not token.special]
             own = (own or list(range(len(encoding.tokens))))[-1 if position == "last" else 0 :]
             trace = model.trace_of(encoding, layers=layers)

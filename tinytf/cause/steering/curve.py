@@ -13,13 +13,12 @@ from torch import Tensor
 from tinytf.cause.interventions.edits import Edit, edited
 from tinytf.cause.interventions.prediction import log_probabilities, predicted_at
 from tinytf.cause.interventions.values import Reference
-from tinytf.cause.steering.applying import Change, Steering, Vectors, signed, steered_model, steering_of
+from tinytf.cause.steering.applying import Change, Steering, Vectors, hidden_states, signed, steered_model, steering_of
 from tinytf.compare.measures import divergence
 from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, estimates
-from tinytf.model.batches import typed
 from tinytf.model.cache import require_decoder
-from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress
 from tinytf.sentences import changed
 from tinytf.text.tokenizer import Encoding
@@ -147,7 +146,8 @@ def steering_curve(
     trace, plain = model.trace(text), model.transformer
     position, encoding = predicted_at(trace), trace.encoding
     asked = [model.find_outcome(word, "ask") for word in ask]
-    before, hidden = _prediction(plain, encoding, position), [_hidden(plain, other) for other in others]
+    before = _prediction(plain, encoding, position)
+    hidden = [hidden_states(plain, other.ids, other.types) for other in others]
     after: list[Tensor] = []
     costs: list[Estimate | None] = []
     try:
@@ -196,17 +196,9 @@ def _times(steering: Steering, strength: float) -> list[Change]:
     return [replace(change, vector=change.vector * strength) for change in steering.changes]
 
 
-def _hidden(model: Transformer, encoding: Encoding) -> Tensor:
-    """The last hidden states (T, C)."""
-    ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
-    with evaluating(model):
-        hidden: Tensor = model.hidden(ids, token_types=typed([encoding.types], ids.device))[0]
-    return hidden
-
-
 def _prediction(model: Transformer, encoding: Encoding, position: int) -> Tensor:
     """The logits (V,) at a position."""
-    return model.unembed(_hidden(model, encoding)[position]).cpu()
+    return model.unembed(hidden_states(model, encoding.ids, encoding.types)[position]).cpu()
 
 
 def _cost(
@@ -215,7 +207,7 @@ def _cost(
     """The mean of KL(plain ‖ steered) over the tokens of other texts, whose plain ``hidden`` states are known."""
     sums = []
     for encoding, states in zip(others, hidden, strict=True):
-        new, total = _hidden(steered, encoding), 0.0
+        new, total = hidden_states(steered, encoding.ids, encoding.types), 0.0
         for rows in (slice(start, start + _ROWS) for start in range(0, len(new), _ROWS)):
             before, after = (
                 log_probabilities(model.unembed(x[rows])) for model, x in ((plain, states), (steered, new))

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tinytf.cause.steering.contrasts import Activations
 from tinytf.estimate import Estimate, mean_of
+from tinytf.look.logistic import fitted
 
-_FOLDS, _STEPS = 5, 100
+_FOLDS = 5
 
 
 def _mean(positive: Tensor, negative: Tensor) -> Tensor:
@@ -33,20 +34,8 @@ def _probe(positive: Tensor, negative: Tensor) -> Tensor:
     x = torch.cat((positive, negative))
     x = x - x.mean(0)
     x = x / x.square().sum(-1).mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
-    sides = torch.cat((torch.ones(len(positive)), torch.zeros(len(negative)))).to(x)
-    left, sizes, right = torch.linalg.svd(x, full_matrices=False)
-    z = torch.cat((left * sizes, torch.ones_like(left[:, :1])), 1)  # w = rightᵀ·β lies in the span of the rows
-    ridge = torch.ones_like(z[0])
-    ridge[-1] = 0.0  # none on the bias
-    weights = torch.zeros_like(ridge)
-    for _ in range(_STEPS):  # Newton's method
-        p = torch.sigmoid(z @ weights)
-        hessian = (z.T * (p * (1 - p))) @ z + torch.diag(ridge)
-        step = torch.linalg.solve(hessian, z.T @ (p - sides) + ridge * weights)
-        weights = weights - step
-        if float(step.norm()) <= 1e-12 * (1 + float(weights.norm())):
-            break
-    return right.T @ weights[:-1]
+    sides = torch.arange(2, device=x.device).repeat_interleave(len(positive)).flip(0)
+    return fitted(x, sides, 2, standardised=False, gradient=1e-10).weights[1]
 
 
 METHODS: Mapping[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {

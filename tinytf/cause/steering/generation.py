@@ -1,14 +1,13 @@
 """A text that is generated with steering, beside the text without it, and how far each prediction moves."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from tinytf.cause.steering.applying import Steering, Vectors, steered_model, steering_of
+from tinytf.cause.steering.applying import Steering, Vectors, hidden_states, steered_model, steering_of
 from tinytf.compare.measures import divergence
 from tinytf.errors import UsageError
 from tinytf.generate.continuing import Streaming, encoded, steps_after
@@ -16,7 +15,7 @@ from tinytf.generate.loop import GeneratedToken, cache_for
 from tinytf.generate.options import by_keyword
 from tinytf.generate.report import Generation
 from tinytf.generate.underway import Underway, begin_generation
-from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.transformer import Transformer
 from tinytf.report import About, Verified
 from tinytf.sentences import listed
 from tinytf.text.chat import Written
@@ -156,7 +155,8 @@ def _measured(plain: Transformer, steered: Transformer, report: SteeredGeneratio
     for sample in range(1, report.samples + 1):
         new = report.of(sample)
         ids = [*report.prompt.ids, *(step.id for step in new)]
-        hidden = [_hidden(model, ids[:-1])[len(report.prompt.ids) - 1 :] for model in (plain, steered)]  # (new, C)
+        first = len(report.prompt.ids) - 1
+        hidden = [hidden_states(model, ids[:-1])[first:] for model in (plain, steered)]  # (new, C)
         numbers: list[float] = []
         for start in range(0, len(new), _ROWS):
             rows = slice(start, start + _ROWS)
@@ -171,10 +171,3 @@ def _measured(plain: Transformer, steered: Transformer, report: SteeredGeneratio
     dtype = next(steered.parameters()).dtype  # the log-probability of a step is computed in float32
     limit = allowed(DECODED, torch.float32 if dtype == torch.float64 else dtype) * largest
     return tuple(moved), Verified(_CACHED, difference, limit)
-
-
-def _hidden(model: Transformer, ids: Sequence[int]) -> Tensor:
-    device = next(model.parameters()).device
-    with evaluating(model):
-        hidden: Tensor = model.hidden(torch.tensor([ids], device=device))[0]
-    return hidden

@@ -110,12 +110,18 @@ class Spectrum(Data):
 
 
 def find_head(text: str, table: StepTable) -> HeadKey:
-    """The head that ``L1H2`` names. Raises AddressError for anything else, UsageError for one without circuits."""
+    """Like ``one_head``. Raises UsageError for a head without circuits."""
+    key = one_head(text, table)
+    require_circuits(table, key.layer)
+    return key
+
+
+def one_head(text: str, table: StepTable) -> HeadKey:
+    """The head that ``L1H2`` names. Raises AddressError for anything else."""
     address = parse_tensor(text, table)
     layers, heads = address.layers or (), address.heads or ()
     if address.step is not None or address.letter != "H" or (len(layers), len(heads)) != (1, 1):
         raise AddressError(f"{text!r} is not one head", "such as L1H2")
-    require_circuits(table, layers[0])
     return HeadKey(layers[0], heads[0])
 
 
