@@ -40,8 +40,8 @@ THINGS = ("ball", "hat", "cup", "box", "apple", "boat")
 def number_pairs(model: Model) -> tuple[EncodedPair, ...]:
     """Pairs of two lengths, of which the shorter one is padded in a batch."""
     rows = [
-        {"clean": "3 14 15 9 2", "corrupt": "3 14 7 9 2", "answer": "5", "versus": "8"},
-        {"clean": "3 1 4 1 5 9 2", "corrupt": "8 2 4 1 5 9 2", "answer": "6", "versus": "1"},
+        {"clean": "3 14 15 9 2", "corrupt": "3 14 7 9 2", "answer": "#5", "versus": "#8"},
+        {"clean": "3 1 4 1 5 9 2", "corrupt": "8 2 4 1 5 9 2", "answer": "#6", "versus": "#1"},
     ]
     return PairSet.of(rows).encoded(model)
 
@@ -364,7 +364,7 @@ def test_pairs_without_an_effect_and_settings_out_of_range_are_refused() -> None
             tiny().circuit(story_pairs("cat"), **settings)  # type: ignore[arg-type]
     broken = lively(config_of("gpt2"))
     broken.final_norm.weight.data.fill_(math.nan)
-    rows = [{"clean": "3 14 15", "corrupt": "3 14 7", "answer": "5", "versus": "8"}]
+    rows = [{"clean": "3 14 15", "corrupt": "3 14 7", "answer": "#5", "versus": "#8"}]
     with pytest.raises(TinytfError, match="not finite"):
         asked(broken).circuit(PairSet.of(rows))
 
