@@ -194,8 +194,8 @@ def test_every_checked_method_has_its_row_and_its_tests(monkeypatch: pytest.Monk
     rows = [line.strip("| ").split(" | ") for line in between("methods", "methods.md").splitlines()[2:]]
     assert [row[0] for row in rows] == [method.name for method in methods]
     for row, method in zip(rows, methods, strict=True):
-        assert re.fullmatch(rf"{re.escape(method.source)} [\d.]+: {re.escape(method.how)}", row[1]), row[0]
-        assert all(float(number.replace(",", "")) >= 0 for number in row[2:5]), row[0]
+        assert re.fullmatch(rf"{re.escape(method.source)}( [\d.]+)?: {re.escape(method.how)}", row[1]), row[0]
+        assert row[2] == "not run" or all(float(number.replace(",", "")) >= 0 for number in row[2:5]), row[0]
         code = (ROOT / "tests" / method.file).read_text("utf-8")
         assert all(f"\ndef {test}(" in code for test in method.tests), row[0]
 
