@@ -11,6 +11,7 @@ from types import ModuleType
 import gguf
 import numpy as np
 import pytest
+import torch
 from schemas import hold
 
 import tinytf
@@ -185,6 +186,28 @@ def test_the_reach_that_the_docs_claim_is_that_of_the_code() -> None:
     assert f"{len(ARCHITECTURES)} architectures of GGUF files" in README
     assert f"{len(ARCHITECTURES)} of the {len(gguf.MODEL_ARCH_NAMES)} architectures" in PAGES["families.md"]
     assert set(ARCHITECTURES) <= set(gguf.MODEL_ARCH_NAMES.values())
+
+
+def test_every_checked_method_has_its_row_and_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "parity")
+    methods = importlib.import_module("methods").METHODS
+    rows = [line.strip("| ").split(" | ") for line in between("methods", "methods.md").splitlines()[2:]]
+    assert [row[0] for row in rows] == [method.name for method in methods]
+    for row, method in zip(rows, methods, strict=True):
+        assert re.fullmatch(rf"{re.escape(method.source)}( [\d.]+)?: {re.escape(method.how)}", row[1]), row[0]
+        assert row[2] == "not run" or all(float(number.replace(",", "")) >= 0 for number in row[2:5]), row[0]
+        code = (ROOT / "tests" / method.file).read_text("utf-8")
+        assert all(f"\ndef {test}(" in code for test in method.tests), row[0]
+
+
+def test_a_comparison_is_recorded_with_its_worst_difference_and_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "parity")
+    compared = importlib.import_module("methods").Compared()
+    compared.add([1.0, -7.5, np.nan, np.inf], [1.25, -8.0, np.nan, np.inf])
+    compared.add(torch.tensor(2, dtype=torch.int64), 2)
+    assert (compared.difference, compared.count) == (0.5, 5)
+    compared.add([np.nan], [3.0])
+    assert compared.difference == np.inf
 
 
 def test_the_model_figures_of_the_docs_are_those_of_the_cards() -> None:

@@ -89,7 +89,7 @@ def head_replaced(original: Any, layer: int, head: int, value: Tensor | float) -
 
 @torch.no_grad()
 def test_every_number_is_that_of_transformers_text_by_text(tiny: tinytf.Model, original: Any, mixed: Path) -> None:
-    reports = {name: ask(tiny, name, mixed) for name in ("ablate", "patch", "lens", "attention", "score")}
+    reports = {name: ask(tiny, name, mixed) for name in ("attribute", "ablate", "patch", "lens", "attention", "score")}
     resampled = ask(tiny, "ablate", mixed, how="resample")
     values = {name: report.quantities[0].values for name, report in reports.items()}
     table = original.lm_head.weight
@@ -99,6 +99,12 @@ def test_every_number_is_that_of_transformers_text_by_text(tiny: tinytf.Model, o
             layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args, kept=inputs: kept.append(args[0]))
             for layer in original.model.layers
         ]
+        ffn, stream = list[Tensor](), list[Tensor]()
+        handles += [
+            layer.mlp.register_forward_hook(lambda *call, kept=ffn: kept.append(call[2]))
+            for layer in original.model.layers
+        ]
+        handles.append(original.model.norm.register_forward_pre_hook(lambda _, args, kept=stream: kept.append(args[0])))
         runs = [
             original(torch.tensor([text.ids]), output_hidden_states=True, output_attentions=True)
             for text in (pair.clean, pair.corrupt)
@@ -113,6 +119,16 @@ def test_every_number_is_that_of_transformers_text_by_text(tiny: tinytf.Model, o
         clean, corrupt = (leads(run.logits) for run in runs)
         assert reports["score"].examples[index].clean_lead == pytest.approx(clean, abs=1e-4)
         assert reports["score"].examples[index].corrupt_lead == pytest.approx(corrupt, abs=1e-4)
+        scale = original.model.norm.weight / (stream[0][0, -1].square().mean() + original.config.rms_norm_eps).sqrt()
+        question = scale * (table[pair.answer] - table[pair.versus])
+        for row, name in enumerate(reports["attribute"].rows):
+            if name.column is not None:
+                columns = slice(name.column * 32, (name.column + 1) * 32)
+                out = original.model.layers[name.layer].self_attn.o_proj.weight[:, columns]
+                added = out @ inputs[name.layer][0, -1, columns]
+            else:
+                added = (runs[0].hidden_states if name.layer is None else ffn)[name.layer or 0][0, -1]
+            assert float(values["attribute"][index, row]) == pytest.approx(float(added @ question), abs=1e-4)
         stages = [*runs[0].hidden_states[:-1]]
         for row, hidden in enumerate(stages):
             logits = original.model.norm(hidden[0, -1]) @ table.T

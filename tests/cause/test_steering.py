@@ -5,6 +5,7 @@ import math
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -66,6 +67,28 @@ def test_the_mean_is_the_difference_of_the_means_of_traces(model: tinytf.Model) 
             expected = positive.mean(0) - negative.mean(0)
             np.testing.assert_allclose(each.vector.numpy(), expected, rtol=1e-6, atol=1e-6)
             assert each.norm == pytest.approx(np.linalg.norm(expected), rel=1e-9)
+
+
+@pytest.fixture(scope="module")
+def theirs(model: tinytf.Model, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same weights in transformers, in float64."""
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("exported") / "tiny"
+    model.export(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+
+
+def test_the_mean_is_that_of_the_hidden_states_of_transformers(model: tinytf.Model, theirs: Any) -> None:
+    with torch.no_grad():
+        first, second = (
+            [theirs(torch.tensor([model.encode(pair[side]).ids]), output_hidden_states=True) for pair in PAIRS]
+            for side in (0, 1)
+        )
+    report = model.steering(PAIRS, at="L*.out")
+    for layer, each in enumerate(report.vectors[:-1], 1):  # the last hidden state comes after the final norm
+        means = [torch.stack([run.hidden_states[layer][0, -1] for run in side]).mean(0) for side in (first, second)]
+        np.testing.assert_allclose(each.vector, means[0] - means[1], rtol=0, atol=1e-5)
 
 
 def test_the_size_is_the_norm_by_that_of_the_values(model: tinytf.Model, vector: SteeringVector) -> None:
@@ -207,10 +230,28 @@ def test_with_a_cache_and_without_the_logits_are_the_same(kind: str) -> None:
     plain = Runner(model, [3, 14, 15, 9])
     logits = [runner.first() for runner in (*runners, plain)]
     for token in (2, 6, 5, 3):
-        assert float((logits[0] - logits[1]).abs().max()) < 1e-4 * max(1.0, float(logits[1].abs().max()))
+        within = 1e-4 * max(1.0, float(logits[1].abs().max()))
+        torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=within)
         assert float((logits[0] - logits[2]).abs().max()) > 1e-3
         logits = [runner.go_on([0], [token]) for runner in (*runners, plain)]
     assert not any(runner.note for runner in runners)
+
+
+def test_a_steered_text_is_that_of_transformers_with_a_hook(
+    model: tinytf.Model, vector: SteeringVector, theirs: Any
+) -> None:
+    added = 0.8 * vector.best.vector.double()
+    report = model.steered_generation(PROMPT, add={"L1.out": 0.8 * vector}, max_tokens=12)
+    handle = theirs.model.layers[1].register_forward_hook(lambda module, args, result: result + added)
+    ids = torch.tensor([report.prompt.ids])
+    told = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    generated = theirs.generate(ids, output_logits=True, return_dict_in_generate=True, **told)
+    handle.remove()
+    assert report.text_ids == generated.sequences[0].tolist()
+    with torch.no_grad():
+        plain = theirs(generated.sequences).logits[0, ids.shape[1] - 1 : -1].log_softmax(-1)
+    steered = torch.cat(generated.logits).double().log_softmax(-1)  # (new tokens, V)
+    assert report.moved[0] == pytest.approx((plain.exp() * (plain - steered)).sum(-1).tolist(), abs=1e-5)
 
 
 def test_a_steered_text_is_what_argmax_gives_token_by_token(model: tinytf.Model, vector: SteeringVector) -> None:

@@ -34,8 +34,8 @@ def of_senders(cache: dict[str, Tensor], layers: int, heads: int, weights: Any) 
 def test_scores_into_heads_feed_forwards_and_logits_are_those_of_its_gradients(family: str) -> None:
     both = peers(family)
     model, theirs = asked(both.ours), both.theirs
-    rows = [{"clean": " ".join(map(str, CLEAN)), "corrupt": " ".join(map(str, CORRUPT)), "answer": str(ANSWER),
-             "versus": str(VERSUS)}]  # fmt: skip
+    rows = [{"clean": " ".join(map(str, CLEAN)), "corrupt": " ".join(map(str, CORRUPT)), "answer": f"#{ANSWER}",
+             "versus": f"#{VERSUS}"}]  # fmt: skip
     graph = graph_of(both.ours)
     runs = Runs(both.ours, graph, PairSet.of(rows).encoded(model))
     scores = edge_scores(runs, "gradient", 1, ignore_progress)

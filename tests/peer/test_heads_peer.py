@@ -57,4 +57,4 @@ def test_scores_are_those_of_the_head_detector(family: str, name: str, monkeypat
     theirs = torch.stack([detected(both.theirs, ids, name, monkeypatch) for ids in sequences]).mean(dim=0)
     score, factor = QUERIES[name]
     assert theirs.max() > 0.05
-    assert (found.score(score) - theirs * factor).abs().max() < 1e-4
+    torch.testing.assert_close(found.score(score), theirs * factor, rtol=0, atol=1e-4, check_dtype=False)

@@ -276,7 +276,7 @@ def _pair(row: Mapping[str, Any], number: int, name: str) -> Pair:
         raise UsageError(f"{where} has more cells than the table has columns", "put a text with a comma into quotes")
     for column in REQUIRED:
         value = row.get(column)
-        if value is None:
+        if value is None or (isinstance(value, float) and math.isnan(value)):  # as pandas has it
             raise UsageError(f"{where} has no {column}", hint)
         if not isinstance(value, str):
             raise UsageError(f"{where}: {column} is {_KINDS.get(type(value), 'no text')}, and must be a text", hint)
