@@ -31,6 +31,8 @@ INDEX_BYTES = 2**28
 IDS, DOCUMENT, POSITION = "ids", "document", "position"
 """The tensors (N,) that stand in every shard beside the activations."""
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+EVERY_TOKEN, LAST_TOKEN = "every token", "last token"
+"""What has a row, as an index says it."""
 BATCH = 4096
 """Tokens in one batch, by default."""
 
@@ -215,8 +217,13 @@ class RecordedCorpus(ShortRepr):
         """Yield the activations at an address as float32 (n, C), ``size`` tokens at a time; heads side by side."""
         yield from (batch.flatten(1).float() for batch in self.at(address).batches(size))
 
-    def require_model(self, model: nn.Module, name: str) -> None:
-        """Raise UsageError unless the corpus was recorded with the weights of ``model``, which has this ``name``."""
+    def require_model(self, model: nn.Module, name: str, window: int | None = None) -> None:
+        """Raise UsageError unless the corpus was recorded with the weights of ``model``, which has this ``name``.
+
+        Raises it also for a ``window`` that is asked for: the recording has its own.
+        """
+        if window is not None:
+            raise UsageError(f"{self.folder} is recorded in windows of its own", "leave out --window")
         of = self.index["model"]
         if of["checksum"] != checksum(model):
             raise UsageError(
