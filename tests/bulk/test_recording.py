@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +17,11 @@ import tinytf
 from tinytf.bulk.folder import activations, recorded
 from tinytf.bulk.passes import Passes
 from tinytf.bulk.record import Plan
-from tinytf.bulk.windows import Window
+from tinytf.bulk.windows import Window, recorded_windows
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.loading import Model
+from tinytf.look.examples import corpus_windows
 from tinytf.text.corpus import Corpus, Reading, find_files
 
 WORDS = ("the", "cat", "dog", "hen", "fox", "sat", "ran", "saw", "and", "with", "a", "big", "red", "house", "day",
@@ -349,6 +351,16 @@ def test_features_are_strongest_where_the_corpus_says(model: Model, lines: Corpu
         model.feature_examples(recorded(tmp_path / "acts"), SAE, features, window=64)
     with pytest.raises(UsageError, match=r"has no L1\.out"):
         model.feature_examples(recorded(tmp_path / "acts"), SAE, features, at="L1.out")
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-encoder"])
+def test_the_windows_of_a_recording_are_those_that_were_run(name: str, lines: Corpus, tmp_path: Path) -> None:
+    model = tinytf.load(name)
+    model.record_corpus(lines, ["L0.norm1"], tmp_path / "acts", window=9, shard_size=0.05)
+    ran = corpus_windows(model, lines.documents(), 9)
+    read = recorded_windows(recorded(tmp_path / "acts"), model.tokenizer, 0)
+    for ours, theirs in zip(read, ran, strict=True):
+        assert replace(ours, ends=theirs.ends) == theirs
 
 
 def test_what_a_recording_lacks_is_refused_before_any_training(model: Model, lines: Corpus, tmp_path: Path) -> None:

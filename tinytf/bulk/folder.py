@@ -66,7 +66,8 @@ def recorded(folder: str | Path) -> "RecordedCorpus":
             str(name): RecordedStep(shards, str(name), tuple(map(str, row["axes"])), tuple(map(int, row["shape"])))
             for name, row in index["at"].items()
         }
-        if index["dtype"] not in DTYPES or any(a.stop != b.first for a, b in pairwise(shards)):
+        fits = index["dtype"] in DTYPES and index["rows"] in (EVERY_TOKEN, LAST_TOKEN) and int(index["window"]) > 0
+        if not fits or any(a.stop != b.first for a, b in pairwise(shards)):
             raise ValueError
     except (LookupError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{path / INDEX} is damaged", "record the corpus again") from None
