@@ -31,8 +31,8 @@ INDEX_BYTES = 2**28
 IDS, DOCUMENT, POSITION = "ids", "document", "position"
 """The tensors (N,) that stand in every shard beside the activations."""
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-EVERY_TOKEN, LAST_TOKEN = "every token", "last token"
-"""What has a row, as an index says it."""
+ROWS = {True: "every token", False: "last token"}
+"""What has a row, as an index says it: every token, or the last of each document."""
 BATCH = 4096
 """Tokens in one batch, by default."""
 
@@ -66,7 +66,7 @@ def recorded(folder: str | Path) -> "RecordedCorpus":
             str(name): RecordedStep(shards, str(name), tuple(map(str, row["axes"])), tuple(map(int, row["shape"])))
             for name, row in index["at"].items()
         }
-        fits = index["dtype"] in DTYPES and index["rows"] in (EVERY_TOKEN, LAST_TOKEN) and int(index["window"]) > 0
+        fits = index["dtype"] in DTYPES and index["rows"] in ROWS.values() and int(index["window"]) > 0
         if not fits or any(a.stop != b.first for a, b in pairwise(shards)):
             raise ValueError
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -191,6 +191,10 @@ class RecordedCorpus(ShortRepr):
     @property
     def complete(self) -> bool:
         return bool(self.index.get("complete"))
+
+    @property
+    def every_token(self) -> bool:
+        return bool(self.index["rows"] == ROWS[True])
 
     def at(self, address: str) -> RecordedStep:
         """The activations at an address, as it was recorded. Raises UsageError, with what there is, for any other."""

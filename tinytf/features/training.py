@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tinytf.bulk.folder import BATCH as ROWS
-from tinytf.bulk.folder import EVERY_TOKEN, RecordedCorpus
+from tinytf.bulk.folder import BATCH as _READ
+from tinytf.bulk.folder import RecordedCorpus
 from tinytf.bulk.windows import Window, recorded_windows
 from tinytf.errors import TrainingError, UsageError
 from tinytf.features.coder import SparseCoder
@@ -242,13 +242,15 @@ def train_sae(
     """Train a sparse autoencoder of ``features``, of which ``k`` are active, on the step ``at`` of a model.
 
     The activations are those of the corpus, of ``tinytf.text.corpus.find_files``, read as a stream as often as
-    ``tokens`` need; the last 5 % of its documents are held out and measured. Those of a recorded corpus are read.
-    ``lr`` is by default 1e-3 · √(2¹⁴ ÷ features), five times that of Gao et al., whose batches are 200 times as large;
-    it falls to 0 over the last fifth. A feature is dead after ``dead_after`` tokens without activity, by default a
-    tenth of all. An interrupt ends the training and keeps what was learned.
+    ``tokens`` need; the last 5 % of its documents are held out and measured. Those of a recorded corpus are read, and
+    the documents with its last 5 % of tokens held out. ``lr`` is by default 1e-3 · √(2¹⁴ ÷ features), five times that
+    of Gao et al., whose batches are 200 times as large; it falls to 0 over the last fifth. A feature is dead after
+    ``dead_after`` tokens without activity, by default a tenth of all. An interrupt ends the training and keeps what was
+    learned.
 
-    Raises UsageError for sizes that do not fit, and for a corpus too short for one batch; AddressError for a step that
-    has no vector a token; TrainingError if the loss is not finite.
+    Raises UsageError for sizes that do not fit, for a corpus too short for one batch, and for one recorded with other
+    weights, without the step, or of last tokens; AddressError for a step that has no vector a token; TrainingError if
+    the loss is not finite.
     """
     place = place_at(at, table_of(model.config), written=True)
     if not 0 < k <= features:
@@ -313,14 +315,14 @@ def _recorded(
 ) -> tuple[Callable[[], Iterator[Tensor]], Iterator[Window]]:
     """Like ``_run``, from a recording; a document that is nearly all of it is cut between tokens."""
     corpus.require_model(model.transformer, model.name, window)
-    if corpus.index["rows"] != EVERY_TOKEN:
+    if not corpus.every_token:
         raise UsageError(f"{corpus.folder} holds only the last token of each document", "record it without --last")
     step, device = corpus.at(str(place)), next(model.transformer.parameters()).device
     share = int(len(corpus) * (1 - _HELD_OUT))
     border = bisect_left(corpus.documents, corpus.documents[share]) or share
-    starts = range(0, border, ROWS)
+    starts = range(0, border, _READ)
     return (
-        lambda: (step[start : min(start + ROWS, border)].to(device) for start in starts),
+        lambda: (step[start : min(start + _READ, border)].to(device) for start in starts),
         recorded_windows(corpus, model.tokenizer, border),
     )
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from tinytf.bulk.folder import EVERY_TOKEN, RecordedCorpus
+from tinytf.bulk.folder import RecordedCorpus
 from tinytf.bulk.passes import targets_of
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.estimate import Estimate, mean_of
@@ -289,7 +289,7 @@ def recorded_activations(
         encoding, line = model.encode(text), f"line {number:,} of {texts.name}"
         rows = _rows(encoding, position, number, texts.name)
         held = [i for i, token in enumerate(encoding.tokens) if not (token.special and token.start == token.end)]
-        held = held if corpus.index["rows"] == EVERY_TOKEN else held[-1:]
+        held = held if corpus.every_token else held[-1:]
         if len(encoding.ids) > corpus.index["window"]:
             cut = f"{corpus.folder} is recorded in windows of {corpus.index['window']:,}"
             raise UsageError(f"{line} has {len(encoding.ids):,} tokens, and {cut}", "record it with a longer --window")

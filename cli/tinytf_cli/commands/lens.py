@@ -103,12 +103,9 @@ def _train(corpus: Path, steps: int, tracing: AddressOptions) -> int:
     if text is None and tracing.texts.words:
         raise UsageError("--train reads a corpus, and TEXT is another question", "leave TEXT out")
     with progress_line(tracing.output.stderr, "training: step") as on_progress:
+        source = recorded(corpus) if is_recorded(corpus) else corpus
         report = tracing.model.train_lens(
-            recorded(corpus) if is_recorded(corpus) else corpus,
-            text=text,
-            steps=steps,
-            seed=tracing.model_options.seed,
-            on_progress=on_progress,
+            source, text=text, steps=steps, seed=tracing.model_options.seed, on_progress=on_progress
         )
     if tracing.output.file is not None:
         tracing.output.note(report.sentence)
