@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,15 +17,17 @@ import tinytf
 from tinytf.bulk.folder import activations, recorded
 from tinytf.bulk.passes import Passes
 from tinytf.bulk.record import Plan
-from tinytf.bulk.windows import Window
+from tinytf.bulk.windows import Window, recorded_windows
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.loading import Model
+from tinytf.look.examples import corpus_windows
 from tinytf.text.corpus import Corpus, Reading, find_files
 
 WORDS = ("the", "cat", "dog", "hen", "fox", "sat", "ran", "saw", "and", "with", "a", "big", "red", "house", "day",
          "little", "went", "home", "happy", "tree")  # fmt: skip
 LINES = [f"The {' '.join(WORDS[(n * k) % len(WORDS)] for k in range(2, 4 + n % 17))}." for n in range(1, 91)]
+SAE = Path(__file__).parents[2] / "samples" / "sae"
 AT = ("L*.out", "L1.head_out", "L0H1.k", "L0.norm1", "embed.tokens")
 
 
@@ -285,3 +288,87 @@ def test_the_top_examples_of_a_recording_are_those_of_the_corpus(model: Model, l
         recorded(tmp_path / "acts").require_model(other_model.transformer, other_model.name)
     with pytest.raises(UsageError, match=r"has no L2\.ffn\.act"):
         model.top_examples(recorded(tmp_path / "acts"), ["L2.1"])
+
+
+def test_a_lens_learns_the_same_from_a_recording(model: Model, tmp_path: Path) -> None:
+    assert model.corpus is not None
+    model.record_corpus(find_files([model.corpus], Reading("file")), ["L*.out"], tmp_path / "acts", window=128)
+    from_corpus = model.train_lens(steps=3)
+    from_folder = model.train_lens(recorded(tmp_path / "acts"), steps=3)
+    assert (from_folder.training, from_folder.window) == (from_corpus.training, from_corpus.window)
+    assert from_folder.corpus == str(tmp_path / "acts")
+    for ours, theirs in zip(from_folder.stages, from_corpus.stages, strict=True):
+        for name in ("logit", "tuned", "less"):
+            assert getattr(ours, name).value == pytest.approx(getattr(theirs, name).value, abs=1e-4), ours.stage
+    for name in ("weights", "biases"):
+        for ours, theirs in zip(*(getattr(r.translators, name) for r in (from_folder, from_corpus)), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+
+
+def test_a_lens_needs_recorded_embeddings_where_they_depend_on_positions(lines: Corpus, tmp_path: Path) -> None:
+    shape, tiny = tinytf.load("preset:gpt2-tiny"), tinytf.load("tiny")
+    model = Model("gpt2-tiny", shape.transformer, tiny.tokenizer, "")
+    model.record_corpus(lines, ["L*.out"], tmp_path / "outputs")
+    with pytest.raises(UsageError, match=r"has no embed\.out"):
+        model.train_lens(recorded(tmp_path / "outputs"))
+    model.record_corpus(lines, ["embed.out", "L*.out"], tmp_path / "all")
+    assert model.train_lens(recorded(tmp_path / "all"), steps=0, window=16).training > 20
+
+
+def test_an_autoencoder_learns_the_same_from_a_recording(model: Model, lines: Corpus, tmp_path: Path) -> None:
+    model.record_corpus(lines, ["L1.out"], tmp_path / "acts", window=128, shard_size=0.1)
+    sizes: dict[str, int] = {"features": 48, "k": 4, "tokens": 1200, "batch": 100}
+    from_corpus = model.train_sae(lines, "L1.out", **sizes)
+    from_folder = model.train_sae(recorded(tmp_path / "acts"), "L1.out", **sizes)
+    assert (from_folder.tokens, from_folder.passes) == (from_corpus.tokens, from_corpus.passes)
+    torch.testing.assert_close(from_folder.coder.encoder, from_corpus.coder.encoder, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(from_folder.coder.decoder, from_corpus.coder.decoder, atol=1e-3, rtol=1e-3)
+    ours, theirs = from_folder.held_out, from_corpus.held_out
+    assert ours.tokens == theirs.tokens
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+    assert ours.explained_variance == pytest.approx(theirs.explained_variance, rel=1e-3)
+
+
+def test_features_are_strongest_where_the_corpus_says(model: Model, lines: Corpus, tmp_path: Path) -> None:
+    model.record_corpus(lines, ["L2.out"], tmp_path / "acts", shard_size=0.5)
+    features = [1, 17, 200]
+    from_corpus = model.feature_examples(lines, SAE, features, top=4)
+    from_folder = model.feature_examples(recorded(tmp_path / "acts"), SAE, features, top=4)
+    assert (from_folder.tokens, from_folder.documents) == (from_corpus.tokens, from_corpus.documents)
+    assert any(example.activation > 0 for examples in from_corpus.units.values() for example in examples)
+    for name, examples in from_corpus.units.items():
+        for ours, theirs in zip(from_folder.units[name], examples, strict=True):
+            assert ours.activation == pytest.approx(theirs.activation, abs=1e-4)
+            assert (ours.document, ours.position, ours.ids, ours.at) == (
+                theirs.document, theirs.position, theirs.ids, theirs.at,
+            )  # fmt: skip
+    other = tinytf.load("tiny")
+    with torch.no_grad():
+        other.transformer.embed.tokens.weight[0, 0] += 1
+    with pytest.raises(UsageError, match="was recorded with other weights"):
+        other.feature_examples(recorded(tmp_path / "acts"), SAE, features)
+    with pytest.raises(UsageError, match="in windows of its own"):
+        model.feature_examples(recorded(tmp_path / "acts"), SAE, features, window=64)
+    with pytest.raises(UsageError, match=r"has no L1\.out"):
+        model.feature_examples(recorded(tmp_path / "acts"), SAE, features, at="L1.out")
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-encoder"])
+def test_the_windows_of_a_recording_are_those_that_were_run(name: str, lines: Corpus, tmp_path: Path) -> None:
+    model = tinytf.load(name)
+    model.record_corpus(lines, ["L0.norm1"], tmp_path / "acts", window=9, shard_size=0.05)
+    ran = corpus_windows(model, lines.documents(), 9)
+    read = recorded_windows(recorded(tmp_path / "acts"), model.tokenizer, 0)
+    for ours, theirs in zip(read, ran, strict=True):
+        assert replace(ours, ends=theirs.ends) == theirs
+
+
+def test_what_a_recording_lacks_is_refused_before_any_training(model: Model, lines: Corpus, tmp_path: Path) -> None:
+    model.record_corpus(lines, ["L1.out", "L3.out"], tmp_path / "some")
+    model.record_corpus(lines, ["L1.out"], tmp_path / "last", every_token=False)
+    with pytest.raises(UsageError, match=r"has no L0\.out"):
+        model.train_lens(recorded(tmp_path / "some"))
+    with pytest.raises(UsageError, match=r"has no L2\.out"):
+        model.train_sae(recorded(tmp_path / "some"), "L2.out")
+    with pytest.raises(UsageError, match="holds only the last token of each document"):
+        model.train_sae(recorded(tmp_path / "last"), "L1.out", features=8, k=2, tokens=40, batch=20)

@@ -90,6 +90,45 @@ def test_neurons_reads_a_recording_instead_of_the_corpus(
     assert "was recorded with other weights" in other.err
 
 
+def test_lens_features_sae_and_probe_read_a_recording(
+    tinytf: Tinytf, decoder: Path, llama: Path, lines: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "labels.jsonl").write_text(
+        "".join(json.dumps({"text": line, "label": "cat" in line}) + "\n" for line in LINES), "utf-8"
+    )
+    acts, texts, out = (tmp_path / name for name in ("acts", "texts", "out"))
+    tinytf("record", lines, "--document", "line", "--at", "L*.out", "--at", "embed.out", "-m", decoder, "--out", acts)
+    tinytf("record", tmp_path / "labels.jsonl", "--field", "text", "--at", "L*.out", "-m", decoder, "--out", texts)
+    sizes = ("--at", "L0.out", "--features", "24", "--k", "3", "--tokens", "400", "--batch", "40")
+    made = tinytf("train-sae", acts, *sizes, "--out", out, "-m", decoder, "--json")
+    assert made.status == 0, made.err
+    assert json.loads((out / "cfg.json").read_text("utf-8"))["metadata"]["context_size"] == 64
+    for given in (
+        ("lens", "--train", acts, "--steps", "1"),
+        ("train-sae", acts, *sizes, "--out", tmp_path / "other"),
+        ("features", SENTENCE, "--sae", out, "--feature", "1", "--top-examples", acts),
+        ("probe", "--labels", tmp_path / "labels.jsonl", "--from", texts),
+    ):
+        other, ran = (tinytf(*given, "--json", "-m", model) for model in (llama, decoder))
+        assert ran.status == 0, ran.err
+        assert is_a_clean_error(other)
+        reason = "belongs to another model" if given[0] == "features" else "was recorded with other weights"
+        assert reason in other.err
+    ran, read = (
+        json.loads(tinytf("probe", "--labels", tmp_path / "labels.jsonl", "--json", "-m", decoder, *more).out)["steps"]
+        for more in ((), ("--from", texts))
+    )
+    assert [step["accuracy"] for step in read] == [step["accuracy"] for step in ran]
+    for refused, why in (
+        (("train-sae", acts, *sizes[2:], "--at", "L0.ffn", "--out", tmp_path / "ffn"), "has no L0.ffn"),
+        (("train-sae", acts, *sizes, "--window", "32", "--out", tmp_path / "cut"), "in windows of its own"),
+        (("probe", "--labels", tmp_path / "labels.jsonl", "--from", lines.parent), "is not a recorded corpus"),
+    ):
+        failed = tinytf(*refused, "-m", decoder)
+        assert is_a_clean_error(failed)
+        assert why in failed.err
+
+
 def test_two_processes_write_what_one_writes_byte_for_byte(
     tinytf: Tinytf, decoder: Path, lines: Path, tmp_path: Path
 ) -> None:

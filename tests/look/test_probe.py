@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from tinytf.bulk.folder import recorded
 from tinytf.errors import AddressError, UsageError
 from tinytf.estimate import Estimate, mean_of
 from tinytf.loading import Model, load
 from tinytf.look.logistic import fitted, folds_of, right_when_left_out
 from tinytf.look.probe import LabelledTexts, Probe
+from tinytf.text.corpus import Reading, find_files
 
 FIRST, SECOND = ("dog", "fox", "bear"), ("cat", "hen", "duck")
 
@@ -191,3 +193,49 @@ def test_bad_places_are_refused(tiny: Model) -> None:
         tiny.probe(texts, position="0-1")
     with pytest.raises(UsageError, match="no text has the label 'third'"):
         tiny.probe(texts, toward="third")
+
+
+def test_a_recording_of_the_texts_gives_the_same_probe(tiny: Model, tmp_path: Path) -> None:
+    texts = in_order()
+    table = tmp_path / "order.jsonl"
+    rows = [{"text": t, "label": label} for t, label in zip(texts.texts, texts.labels, strict=True)]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    corpus = find_files([table], Reading(field="text"))
+    steps = ("L*.out", "L1H*.head_out")
+    tiny.record_corpus(corpus, steps, tmp_path / "acts", shard_size=0.05)
+    tiny.record_corpus(corpus, steps, tmp_path / "last", every_token=False)
+    for folder, position in (("acts", "-1"), ("acts", "mean"), ("acts", "2"), ("last", "-1")):
+        recording = recorded(tmp_path / folder)
+        ran, read = (tiny.probe(table, at=steps, position=position, recording=r) for r in (None, recording))
+        assert (read.words, [step.at for step in read.steps]) == (ran.words, [step.at for step in ran.steps])
+        assert [step.accuracy for step in read.steps] == [step.accuracy for step in ran.steps]
+        for ours, theirs in zip(read.steps, ran.steps, strict=True):
+            torch.testing.assert_close(ours.direction, theirs.direction, atol=1e-3, rtol=1e-3)
+    acts = recorded(tmp_path / "acts")
+    with pytest.raises(UsageError, match=r"has no L0\.mid"):
+        tiny.probe(texts, at="L0.mid", recording=acts)
+    with pytest.raises(UsageError, match="has no row for The of line 1"):
+        tiny.probe(texts, position="0", recording=recorded(tmp_path / "last"))
+    swapped = LabelledTexts(texts.name, texts.texts[::-1], texts.labels[::-1])
+    with pytest.raises(UsageError, match=r"line 1 of order\.jsonl is not document 1 of"):
+        tiny.probe(swapped, recording=acts)
+    fewer = LabelledTexts(texts.name, texts.texts[:-1], texts.labels[:-1])
+    with pytest.raises(UsageError, match="has more documents than"):
+        tiny.probe(fewer, recording=acts)
+    tiny.record_corpus(corpus, ["L1.out"], tmp_path / "cut", window=4)
+    with pytest.raises(UsageError, match="is recorded in windows of 4"):
+        tiny.probe(texts, at="L1.out", recording=recorded(tmp_path / "cut"))
+    with pytest.raises(UsageError, match="was recorded with other weights"):
+        load("preset:llama-tiny").probe(texts, recording=acts)
+
+
+def test_an_added_token_has_no_recorded_row(tmp_path: Path) -> None:
+    encoder, texts = load("tiny-encoder"), in_order()
+    (tmp_path / "texts.txt").write_text("\n".join(texts.texts), "utf-8")
+    encoder.record_corpus(find_files([tmp_path / "texts.txt"], Reading("line")), ["L1.mid"], tmp_path / "acts")
+    acts = recorded(tmp_path / "acts")
+    with pytest.raises(UsageError, match=r"has no row for \[CLS\] of line 1"):  # in the mean
+        encoder.probe(texts, at="L1.mid", recording=acts)
+    ran, read = (encoder.probe(texts, at="L1.mid", position="-2", recording=r).steps[0] for r in (None, acts))
+    assert read.accuracy == ran.accuracy
+    torch.testing.assert_close(read.direction, ran.direction, atol=1e-3, rtol=1e-3)

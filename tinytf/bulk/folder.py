@@ -31,6 +31,8 @@ INDEX_BYTES = 2**28
 IDS, DOCUMENT, POSITION = "ids", "document", "position"
 """The tensors (N,) that stand in every shard beside the activations."""
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+ROWS = {True: "every token", False: "last token"}
+"""What has a row, as an index says it: every token, or the last of each document."""
 BATCH = 4096
 """Tokens in one batch, by default."""
 
@@ -64,7 +66,8 @@ def recorded(folder: str | Path) -> "RecordedCorpus":
             str(name): RecordedStep(shards, str(name), tuple(map(str, row["axes"])), tuple(map(int, row["shape"])))
             for name, row in index["at"].items()
         }
-        if index["dtype"] not in DTYPES or any(a.stop != b.first for a, b in pairwise(shards)):
+        fits = index["dtype"] in DTYPES and index["rows"] in ROWS.values() and int(index["window"]) > 0
+        if not fits or any(a.stop != b.first for a, b in pairwise(shards)):
             raise ValueError
     except (LookupError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{path / INDEX} is damaged", "record the corpus again") from None
@@ -189,6 +192,10 @@ class RecordedCorpus(ShortRepr):
     def complete(self) -> bool:
         return bool(self.index.get("complete"))
 
+    @property
+    def every_token(self) -> bool:
+        return bool(self.index["rows"] == ROWS[True])
+
     def at(self, address: str) -> RecordedStep:
         """The activations at an address, as it was recorded. Raises UsageError, with what there is, for any other."""
         if address not in self.steps:
@@ -215,8 +222,13 @@ class RecordedCorpus(ShortRepr):
         """Yield the activations at an address as float32 (n, C), ``size`` tokens at a time; heads side by side."""
         yield from (batch.flatten(1).float() for batch in self.at(address).batches(size))
 
-    def require_model(self, model: nn.Module, name: str) -> None:
-        """Raise UsageError unless the corpus was recorded with the weights of ``model``, which has this ``name``."""
+    def require_model(self, model: nn.Module, name: str, window: int | None = None) -> None:
+        """Raise UsageError unless the corpus was recorded with the weights of ``model``, which has this ``name``.
+
+        Raises it also for a ``window`` that is asked for: the recording has its own.
+        """
+        if window is not None:
+            raise UsageError(f"{self.folder} is recorded in windows of its own", "leave out --window")
         of = self.index["model"]
         if of["checksum"] != checksum(model):
             raise UsageError(

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file
 
 from tinytf import outputs
-from tinytf.bulk.folder import DOCUMENT, DTYPES, FORMAT, IDS, INDEX, INDEX_BYTES, KIND, POSITION
+from tinytf.bulk.folder import DOCUMENT, DTYPES, FORMAT, IDS, INDEX, INDEX_BYTES, KIND, POSITION, ROWS
 from tinytf.bulk.passes import Passes, Target, targets_of
 from tinytf.bulk.windows import Window, windows_of
 from tinytf.checkpoints.weights import Safetensors
@@ -180,7 +180,7 @@ class Plan:
             "document": self.corpus.reading.document,
             "at": {target.at: {"axes": list(target.axes), "shape": list(target.shape)} for target in self.targets},
             "dtype": self.dtype,
-            "rows": "every token" if self.every_token else "last token",
+            "rows": ROWS[self.every_token],
             "window": self.window,
             "shard_size": self.shard_size,
             "limit": self.limit,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tinytf.bulk.folder import RecordedCorpus
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
@@ -58,6 +59,19 @@ def windows_of(
             yield Window([*prefix, *chunk, *suffix], own, document, offset + start, ends)
         offset = 0 if is_end else offset + len(own_ids)
         document += is_end
+
+
+def recorded_windows(corpus: RecordedCorpus, tokenizer: Tokenizer, first: int) -> Iterator[Window]:
+    """The windows of a recorded corpus of every token again, from row ``first`` on."""
+    before, after = tokenizer.surrounding_ids()
+    room = corpus.index["window"] - len(before) - len(after)
+    while first < len(corpus):
+        documents = corpus.documents[first : first + room]
+        count = int((documents == documents[0]).sum())
+        ids = [*before, *corpus.tokens[first : first + count].tolist(), *after]
+        own = range(len(before), len(before) + count)
+        yield Window(ids, own, int(documents[0]), int(corpus.positions[first]))
+        first += count
 
 
 def padded(batch: Sequence[Window]) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.bulk.folder import RecordedCorpus
 from tinytf.cause.interventions.hooks import unembedded
 from tinytf.cause.interventions.prediction import (
     Choice,
@@ -28,7 +29,7 @@ from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity, Reconstructed, fidelity, hidden_edited, reconstructed
 from tinytf.features.layouts import open_sae
 from tinytf.features.place import Place, places_of, values_in
-from tinytf.look.examples import Strongest, corpus_windows
+from tinytf.look.examples import Strongest, corpus_windows, recorded_places
 from tinytf.look.neurons import Ends, Readout, TopExamples, predicted_tokens
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress, plain
 from tinytf.sentences import changed, listed, percent
@@ -406,7 +407,7 @@ def _change(
 @torch.no_grad()
 def feature_examples(
     model: TextModel,
-    corpus: Corpus,
+    corpus: Corpus | RecordedCorpus,
     sae: SparseCoder | str | Path,
     features: Sequence[int],
     *,
@@ -417,16 +418,24 @@ def feature_examples(
 ) -> TopExamples:
     """Find the places of a corpus, of ``tinytf.text.corpus.find_files``, where each of ``features`` is most active.
 
-    The corpus is read as a stream, as ``top_examples`` reads it. Raises the errors of ``features``.
+    The corpus is read as a stream, as ``top_examples`` reads it, or a recorded one. Raises the errors of both.
     """
     coder = sae if isinstance(sae, SparseCoder) else open_sae(sae)
     read, _ = places_of(coder, table_of(model.config), at, None)
     numbers, strongest, tokens, documents = list(dict.fromkeys(features)), Strongest(len({*features}), top), 0, 0
+    names = [f"feature {number}" for number in numbers]
+    if isinstance(corpus, RecordedCorpus):
+        corpus.require_model(model.transformer, model.name, window)
+
+        def strengths(rows: Tensor) -> Tensor:
+            return torch.cat([coder.encode(some)[:, numbers] for some in rows.split(128)])  # F columns of few rows
+
+        return recorded_places(corpus, {str(read): (names, strengths)}, top, on_progress)
     windows = corpus_windows(model, corpus.documents(), window, on_progress)
     for batch, ids, values in values_in(model.transformer, windows, read):
         activations = torch.stack([coder.to(row.device).encode(row)[:, numbers] for row in values])
         strongest.add(activations.float().cpu(), batch, ids)
         tokens += sum(len(part.own) for part in batch)
         documents = max(documents, batch[-1].document + 1)
-    places = {f"feature {number}": strongest.examples(index) for index, number in enumerate(numbers)}
+    places = {name: strongest.examples(index) for index, name in enumerate(names)}
     return TopExamples(places, tokens, documents)

@@ -4,6 +4,7 @@ Shapes: B tokens of a batch, C width of the step, F features, K active ones of a
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tinytf.bulk.windows import Window
+from tinytf.bulk.folder import BATCH as _READ
+from tinytf.bulk.folder import RecordedCorpus
+from tinytf.bulk.windows import Window, recorded_windows
 from tinytf.errors import TrainingError, UsageError
 from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity, fidelity, reconstructed
@@ -219,7 +222,7 @@ def _step(weights: Weights, adam: torch.optim.Adam, x: Tensor, k: int, dead_afte
 
 def train_sae(
     model: TextModel,
-    corpus: Corpus,
+    corpus: Corpus | RecordedCorpus,
     at: str,
     *,
     features: int = 1024,
@@ -235,24 +238,25 @@ def train_sae(
     """Train a sparse autoencoder of ``features``, of which ``k`` are active, on the step ``at`` of a model.
 
     The activations are those of the corpus, of ``tinytf.text.corpus.find_files``, read as a stream as often as
-    ``tokens`` need; the last 5 % of its documents are held out and measured. ``lr`` is by default 1e-3 · √(2¹⁴ ÷
-    features), five times that of Gao et al., whose batches are 200 times as large; it falls to 0 over the last fifth.
-    A feature is dead after ``dead_after`` tokens without activity, by default a tenth of all. An interrupt ends the
-    training and keeps what was learned.
+    ``tokens`` need; the last 5 % of its documents are held out and measured. Those of a recorded corpus are read, and
+    the documents with its last 5 % of tokens held out. ``lr`` is by default 1e-3 · √(2¹⁴ ÷ features), five times that
+    of Gao et al., whose batches are 200 times as large; it falls to 0 over the last fifth. A feature is dead after
+    ``dead_after`` tokens without activity, by default a tenth of all. An interrupt ends the training and keeps what was
+    learned.
 
-    Raises UsageError for sizes that do not fit, and for a corpus too short for one batch; AddressError for a step that
-    has no vector a token; TrainingError if the loss is not finite.
+    Raises UsageError for sizes that do not fit, for a corpus too short for one batch, and for one recorded with other
+    weights, without the step, or of last tokens; AddressError for a step that has no vector a token; TrainingError if
+    the loss is not finite.
     """
     place = place_at(at, table_of(model.config), written=True)
     if not 0 < k <= features:
         raise UsageError(f"{k:,} active features of {features:,} do not fit", "k is at least 1, and at most all")
     if min(tokens, batch) < 1 or tokens < batch:
         raise UsageError(f"{tokens:,} tokens are not one batch of {batch:,}", "raise --tokens or lower --batch")
-    train, held_out = corpus.split(_HELD_OUT)
-    if not len(held_out):
-        raise UsageError(
-            "the corpus is one document, and nothing of it can be held out", "separate two by a blank line"
-        )
+    if isinstance(corpus, RecordedCorpus):
+        own, held_out = _recorded(model, corpus, place, window)
+    else:
+        own, held_out = _run(model, corpus, place, window)
     lr = 1e-3 * math.sqrt(2**14 / features) if lr is None else lr
     dead_after = tokens // 10 if dead_after is None else dead_after
     generator, n_steps, passes = torch.Generator().manual_seed(seed), tokens // batch, 0
@@ -260,9 +264,8 @@ def train_sae(
     def batches() -> Iterator[Tensor]:
         nonlocal passes
         while True:
-            own = own_values(model.transformer, corpus_windows(model, train, window), place)
             seen = 0
-            for seen, values in enumerate(shuffled(own, batch, generator), 1):  # noqa: B007 - counts
+            for seen, values in enumerate(shuffled(own(), batch, generator), 1):  # noqa: B007 - counts
                 yield values
             passes += 1
             if not seen:
@@ -281,10 +284,42 @@ def train_sae(
         seed=seed,
         dead=int((fitted.idle > dead_after).sum()),
         dead_after=dead_after,
-        held_out=measured(model, corpus_windows(model, held_out, window), coder, place),
+        held_out=measured(model, held_out, coder, place),
         steps=tuple(fitted.steps),
         stopped=fitted.done < n_steps,
         about=About(model),
+    )
+
+
+def _run(
+    model: TextModel, corpus: Corpus, place: Place, window: int | None
+) -> tuple[Callable[[], Iterator[Tensor]], Iterator[Window]]:
+    """What a pass over the documents to train on yields, and the windows of those held out."""
+    train, held_out = corpus.split(_HELD_OUT)
+    if not len(held_out):
+        raise UsageError(
+            "the corpus is one document, and nothing of it can be held out", "separate two by a blank line"
+        )
+    return (
+        lambda: own_values(model.transformer, corpus_windows(model, train, window), place),
+        corpus_windows(model, held_out, window),
+    )
+
+
+def _recorded(
+    model: TextModel, corpus: RecordedCorpus, place: Place, window: int | None
+) -> tuple[Callable[[], Iterator[Tensor]], Iterator[Window]]:
+    """Like ``_run``, from a recording; a document that is nearly all of it is cut between tokens."""
+    corpus.require_model(model.transformer, model.name, window)
+    if not corpus.every_token:
+        raise UsageError(f"{corpus.folder} holds only the last token of each document", "record it without --last")
+    step, device = corpus.at(str(place)), next(model.transformer.parameters()).device
+    share = int(len(corpus) * (1 - _HELD_OUT))
+    border = bisect_left(corpus.documents, corpus.documents[share]) or share
+    starts = range(0, border, _READ)
+    return (
+        lambda: (step[start : min(start + _READ, border)].to(device) for start in starts),
+        recorded_windows(corpus, model.tokenizer, border),
     )
 
 

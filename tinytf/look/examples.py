@@ -4,8 +4,9 @@ Shapes: B windows, T tokens of a window, U units, K examples kept for each.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -18,7 +19,7 @@ from tinytf.errors import UsageError
 from tinytf.look.neurons import ActiveExample, TopExamples, Unit, parse_unit, require_units
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, ignore_progress
-from tinytf.steps.table import StepTable, table_of
+from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import cut_between_words
 from tinytf.text_model import TextModel
@@ -101,10 +102,13 @@ def top_examples(
     require_units(model.config)
     chosen = [parse_unit(unit, model.config) for unit in units]
     if isinstance(corpus, RecordedCorpus):
-        if window is not None:
-            raise UsageError(f"{corpus.folder} is recorded in windows of its own", "leave out --window")
-        corpus.require_model(model.transformer, model.name)
-        return _recorded_places(corpus, chosen, table_of(model.config), top, on_progress)
+        corpus.require_model(model.transformer, model.name, window)
+        at, by_layer = table_of(model.config).ffn_activation, dict[int, list[Unit]]()
+        for unit in dict.fromkeys(chosen):
+            by_layer.setdefault(unit.layer, []).append(unit)
+        columns = {f"L{layer}.{at}": (own, _columns([unit.index for unit in own])) for layer, own in by_layer.items()}
+        places = recorded_places(corpus, columns, top, on_progress)
+        return replace(places, units={unit: places.units[unit] for unit in chosen})
     return strongest_places(
         model.transformer, corpus_windows(model, corpus.documents(), window, on_progress), chosen, top
     )
@@ -174,22 +178,28 @@ def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
     return hook
 
 
-def _recorded_places(
-    corpus: RecordedCorpus, units: Sequence[Unit], table: StepTable, top: int, on_progress: Progress
+def _columns(indices: list[int]) -> Callable[[Tensor], Tensor]:
+    return lambda rows: rows[:, indices]
+
+
+def recorded_places(
+    corpus: RecordedCorpus,
+    columns: Mapping[str, tuple[Sequence[Unit | str], Callable[[Tensor], Tensor]]],
+    top: int,
+    on_progress: Progress,
 ) -> TopExamples:
-    """The ``top`` places of each unit in what was recorded at its layer, of equals the earliest."""
-    examples: dict[Unit, tuple[ActiveExample, ...]] = {}
-    by_layer: dict[int, list[Unit]] = {}
-    for unit in dict.fromkeys(units):
-        by_layer.setdefault(unit.layer, []).append(unit)
-    done, total = 0, len(by_layer) * len(corpus)
-    for layer, chosen in by_layer.items():
-        columns = [unit.index for unit in chosen]
+    """The ``top`` places of each unit in what was recorded, of equals the earliest.
+
+    ``columns`` has, for an address, its units and how strong they are at some rows, (n, C) -> (n, U).
+    """
+    examples: dict[Unit | str, tuple[ActiveExample, ...]] = {}
+    done, total = 0, len(columns) * len(corpus)
+    for address, (chosen, strengths) in columns.items():
         best = torch.empty(len(chosen), 0)  # (U, K)
         places = torch.empty(len(chosen), 0, dtype=torch.int64)
         first = 0
-        for batch in corpus.batches(f"L{layer}.{table.ffn_activation}"):
-            best = torch.cat((best, batch[:, columns].T), dim=1)
+        for batch in corpus.batches(address):
+            best = torch.cat((best, strengths(batch).T), dim=1)
             places = torch.cat((places, torch.arange(first, first + len(batch)).expand(len(chosen), -1)), dim=1)
             strength = best.abs().nan_to_num(nan=math.inf)
             order = strength.sort(dim=1, descending=True, stable=True).indices[:, :top]
@@ -199,7 +209,7 @@ def _recorded_places(
         for unit, activations, rows in zip(chosen, best.tolist(), places.tolist(), strict=True):
             found = (_recorded_example(corpus, row, value) for value, row in zip(activations, rows, strict=True))
             examples[unit] = tuple(found)
-    return TopExamples({unit: examples[unit] for unit in units}, len(corpus), corpus.index["documents"])
+    return TopExamples(examples, len(corpus), corpus.index["documents"])
 
 
 def _recorded_example(corpus: RecordedCorpus, row: int, activation: float) -> ActiveExample:

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from tinytf.bulk.folder import RecordedCorpus
+from tinytf.bulk.passes import targets_of
 from tinytf.errors import AddressError, TinytfError, UsageError, at_line
 from tinytf.estimate import Estimate, mean_of
 from tinytf.look.logistic import fitted, folds_of, right_when_left_out
@@ -21,6 +23,8 @@ from tinytf.sentences import percent
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.rows import read_table
+from tinytf.text.tokenizer import Encoding
+from tinytf.text.words import positions_in
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.trace import Trace
@@ -180,6 +184,7 @@ def probe(
     position: str | None = None,
     toward: str | None = None,
     seed: int = 0,
+    recording: RecordedCorpus | None = None,
     on_progress: Progress = ignore_progress,
 ) -> Probe:
     """Train a linear probe of a label at each of the steps ``at``, and measure it on texts left out of its training.
@@ -187,21 +192,27 @@ def probe(
     ``labelled`` is a table of rows with ``text`` and ``label``, or the texts themselves. ``position`` is such as
     ``-1``, a token that every text has, or ``mean``, over all tokens; by default the last token of a decoder, the mean
     in an encoder. ``toward`` is the label that directions lead to, by default the second of two. ``seed`` deals the
-    texts to folds and shuffles labels. Ctrl-C ends it with the steps that are measured.
+    texts to folds and shuffles labels. A ``recording`` of the texts, each a document, is read instead of run. Ctrl-C
+    ends it with the steps that are measured.
 
     Raises AddressError for steps without a vector for each token, UsageError for a position that a text lacks and
-    another label, TinytfError for activations that are not finite.
+    another label, and a recording of other texts, other weights or without the step, TinytfError for activations that
+    are not finite.
     """
     texts = labelled if isinstance(labelled, LabelledTexts) else LabelledTexts.read(labelled)
     table = table_of(model.config)
-    addresses = [parse_address(text, table) for text in ([at] if isinstance(at, str) else at)]
+    at = [at] if isinstance(at, str) else at
     where = position or ("-1" if model.config.causal else "mean")
     labels = tuple(sorted(set(texts.labels)))
     if toward is not None and toward not in labels:
         raise UsageError(f"no text has the label {toward!r}", f"the labels are {', '.join(labels)}")
     chosen = toward or (labels[1] if len(labels) == 2 else "")
     classes = torch.tensor([labels.index(label) for label in texts.labels])
-    values, bag = activations(model, texts, addresses, where, on_progress)
+    if recording is None:
+        addresses = [parse_address(text, table) for text in at]
+        values, bag = activations(model, texts, addresses, where, on_progress)
+    else:
+        values, bag = recorded_activations(model, texts, at, where, recording)
     counts, count = classes.bincount(), len(labels)
     folds = folds_of(classes.tolist(), min(FOLDS, int(counts.min())), seed)
     shuffled = classes[torch.randperm(len(classes), generator=torch.Generator().manual_seed(seed))]
@@ -249,43 +260,85 @@ def activations(
     for start in range(0, len(texts.texts), _AT_ONCE):
         traces = model.traces(texts.texts[start : start + _AT_ONCE], layers=layers or None)
         for number, trace in enumerate(traces, start + 1):
-            rows = _rows(trace, position, number, texts.name)
+            rows = _rows(trace.encoding, position, number, texts.name)
             for address in addresses:
                 for single in single_addresses(trace, address):
                     values.setdefault(str(single), []).append(_vector(trace, single, rows, number, texts.name))
             last = rows.stop if trace.config.causal else len(trace.tokens)
             seen.append(Counter(trace.encoding.ids[:last]))
         on_progress(start + len(traces), len(texts.texts) + len(values))
+    return {name: torch.stack(vectors) for name, vectors in values.items()}, _bag(seen)
+
+
+def recorded_activations(
+    model: TextModel, texts: LabelledTexts, at: Sequence[str], position: str, corpus: RecordedCorpus
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The ``activations`` of texts, read from a recording in which each is a document, in the same order."""
+    corpus.require_model(model.transformer, model.name)
+    steps = {target.at: corpus.at(target.at) for target in targets_of(at, model.config)}
+    for name, step in steps.items():
+        _require_vectors(name, ("token", *step.axes))
+    ids, counts = corpus.tokens[:].tolist(), Counter(corpus.documents[:].tolist())
+    seen, spans, start = list[Counter[int]](), list[slice](), 0
+    for number, text in enumerate(texts.texts, 1):
+        encoding, line = model.encode(text), f"line {number:,} of {texts.name}"
+        rows = _rows(encoding, position, number, texts.name)
+        held = [i for i, token in enumerate(encoding.tokens) if not (token.special and token.start == token.end)]
+        held = held if corpus.every_token else held[-1:]
+        if len(encoding.ids) > corpus.index["window"]:
+            cut = f"{corpus.folder} is recorded in windows of {corpus.index['window']:,}"
+            raise UsageError(f"{line} has {len(encoding.ids):,} tokens, and {cut}", "record it with a longer --window")
+        if ids[start : start + counts[number - 1]] != [encoding.ids[i] for i in held]:
+            hint = f"tinytf record {texts.name} --field text --out DIR records its texts"
+            raise UsageError(f"{line} is not document {number:,} of {corpus.folder}", hint)
+        if missing := {*range(rows.start, rows.stop)} - {*held}:
+            token = encoding.tokens[min(missing)].shown
+            hint = "choose another --position: added tokens have no row, and with record --last only the last has one"
+            raise UsageError(f"{corpus.folder} has no row for {token} of {line}", hint)
+        first = start + held.index(rows.start)
+        spans.append(slice(first, first + rows.stop - rows.start))
+        seen.append(Counter(encoding.ids[: rows.stop] if model.config.causal else encoding.ids))
+        start += counts[number - 1]
+    if start != len(corpus):
+        raise UsageError(f"{corpus.folder} has more documents than {texts.name} has lines", "record that file alone")
+    return {name: torch.stack([step[s].double().mean(0) for s in spans]) for name, step in steps.items()}, _bag(seen)
+
+
+def _bag(seen: Sequence[Counter[int]]) -> Tensor:
+    """How often each token was seen, (N, tokens that were)."""
     columns = {token: column for column, token in enumerate(sorted(set().union(*seen)))}
     bag = torch.zeros(len(seen), len(columns), dtype=torch.float64)
     for row, counts in enumerate(seen):
         for token, times in counts.items():
             bag[row, columns[token]] = times
-    return {name: torch.stack(vectors) for name, vectors in values.items()}, bag
+    return bag
 
 
-def _rows(trace: Trace, position: str, number: int, name: str) -> slice:
+def _rows(encoding: Encoding, position: str, number: int, name: str) -> slice:
     """The positions of a text that its vector is the mean of."""
     if position == "mean":
-        return slice(0, len(trace.tokens))
+        return slice(0, len(encoding.tokens))
     with at_line(number, name):
-        found = trace.positions(position)
+        found = positions_in(position, [token.shown for token in encoding.tokens], "--position")
     if len(found) > 1:
         raise UsageError(f"--position {position!r} is {len(found)} positions", "name one, or mean")
     return slice(found[0], found[0] + 1)
 
 
 def _vector(trace: Trace, single: Address, rows: slice, number: int, name: str) -> Tensor:
-    if single.cell or len(single.axes) != 2 or single.axes[0] != "token":
-        axes = " × ".join(single.axes)
-        hint = "such as L2.out or L2H1.head_out"
-        raise AddressError(f"{single} is {axes}, and a probe reads a vector for each token", hint)
+    _require_vectors(str(single), single.axes, bool(single.cell))
     vector = trace[single][rows].double().mean(dim=0).cpu()
     if not vector.isfinite().all():
         raise TinytfError(
             f"line {number:,} of {name}: {single} is not finite", "tinytf trace names the first such step"
         )
     return vector
+
+
+def _require_vectors(name: str, axes: Sequence[str], is_cell: bool = False) -> None:
+    if is_cell or len(axes) != 2 or axes[0] != "token":
+        hint = "such as L2.out or L2H1.head_out"
+        raise AddressError(f"{name} is {' × '.join(axes)}, and a probe reads a vector for each token", hint)
 
 
 def _majority(classes: Tensor, folds: Tensor, count: int) -> Tensor:

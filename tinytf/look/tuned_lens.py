@@ -5,8 +5,9 @@ and then learns to minimise KL(final ‖ here) with Adam (Belrose et al. 2023). 
 V vocabulary, N positions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,12 +15,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.bulk.folder import RecordedCorpus
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate, mean_of
 from tinytf.look.lens import require_readable
 from tinytf.look.translators import Translators, stage_names
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Progress, Report, ignore_progress
+from tinytf.steps.operations import Positions
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.windows import text_windows
@@ -36,6 +39,8 @@ _REGRESSED = 20_000
 """Tokens that the regression reads."""
 _RATE = 1e-3
 """Adam's learning rate, which falls to 0 in a straight line."""
+_Streams = Callable[[Tensor], tuple[list[Tensor], Tensor, Tensor]]
+"""Of windows (B, T): the stream at each stage with a translator (B·T, C), the last one, and the last after the norm."""
 _RIDGE = 1e-3
 """Of the mean square of the stream, added to the diagonal of the regression, where few tokens leave it open."""
 
@@ -117,7 +122,7 @@ class TunedLens(Report):
 
 def train_lens(
     model: TextModel,
-    corpus: str | Path | None = None,
+    corpus: str | Path | RecordedCorpus | None = None,
     *,
     text: str | None = None,
     steps: int = STEPS,
@@ -128,21 +133,31 @@ def train_lens(
 ) -> TunedLens:
     """Train a tuned lens on a file or folder of text, or on ``text``; by default on the model's own corpus, if known.
 
-    Each of ``steps`` reads ``batch`` windows of ``window`` tokens; with 0 steps the translators are the regression.
-    ``seed`` orders windows and draws positions. Ctrl-C ends the training, and what was trained is measured. Raises
-    UsageError for a model without a head or with several streams, and for too short a corpus; TinytfError where the
-    predictions are not finite.
+    A recorded corpus is read instead of run, ``window`` rows at a time: the outputs of all layers, and the embeddings
+    if they depend on positions. Each of ``steps`` reads ``batch`` windows of ``window`` tokens; with 0 steps the
+    translators are the regression. ``seed`` orders windows and draws positions. Ctrl-C ends the training, and what was
+    trained is measured. Raises UsageError for a model without a head or with several streams, for too short a corpus,
+    and for one recorded with other weights or without a stage; TinytfError where the predictions are not finite.
     """
     require_readable(model.transformer)
+    recording = None
+    if isinstance(corpus, RecordedCorpus):
+        recording, corpus = corpus, corpus.folder
     config, source_file = model.config, model.corpus if corpus is None else Path(corpus)
     if config.extra_streams:
         raise UsageError("this model has several residual streams, and a translator maps one")
     if source_file is None and text is None:
         raise UsageError("the text that this model was trained on is not known", "name a CORPUS")
-    before, _ = model.tokenizer.surrounding_ids()
+    before = [] if recording else model.tokenizer.surrounding_ids()[0]
     length = max(1, min(window, config.context) - len(before))
     source = text if text is not None else [source_file] if source_file is not None else ""
-    found = text_windows(source, model.tokenizer, config.vocab_size, length, before)
+    read: _Streams = partial(_streams, model.transformer)
+    if recording is None:
+        found = text_windows(source, model.tokenizer, config.vocab_size, length, before)
+    else:
+        recording.require_model(model.transformer, model.name)
+        read = partial(_recorded_streams, model.transformer, recording, _recorded_stages(recording, model.transformer))
+        found = (torch.arange(at, at + length) for at in range(0, len(recording) - length + 1, length))
     windows = list(islice(found, max(steps * batch, _REGRESSED // length) + HELD_OUT))
     if len(windows) < _FEWEST:
         raise UsageError(
@@ -152,13 +167,14 @@ def train_lens(
     held_out = min(HELD_OUT, max(2, len(windows) // 10))
     device, generator = next(model.transformer.parameters()).device, torch.Generator().manual_seed(seed)
     learned = [window.to(device) for window in windows[:-held_out]]
-    translators, done = _regression(model.transformer, learned), 0
+    translators, done = _regression(model.transformer, read, learned), 0
     try:
-        for done in _trained(model.transformer, translators, learned, steps, batch, generator):
+        for done in _trained(model.transformer, read, translators, learned, steps, batch, generator):
             on_progress(done, steps)
     except KeyboardInterrupt:
         pass
-    divergences = _divergences(model.transformer, translators, [w.to(device) for w in windows[-held_out:]], generator)
+    measured = [window.to(device) for window in windows[-held_out:]]
+    divergences = _divergences(model.transformer, read, translators, measured, generator)
     stages = tuple(
         TunedStage(name, *(mean_of(column, seed) for column in (logit, tuned, logit - tuned)))
         for name, (logit, tuned) in zip(stage_names(config), divergences, strict=True)
@@ -171,7 +187,7 @@ def train_lens(
 
 @torch.no_grad()
 def _streams(model: Transformer, ids: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
-    """The stream at each stage with a translator (B·T, C), the last one, and the last after the final norm."""
+    """The ``_Streams`` of ids."""
     table, streams = table_of(model.config), list[Tensor]()
 
     def keep(name: str, tensor: Tensor) -> Tensor:
@@ -182,6 +198,33 @@ def _streams(model: Transformer, ids: Tensor) -> tuple[list[Tensor], Tensor, Ten
         hidden = model.hidden(ids)
     *before, last = streams
     return before, last, hidden.flatten(0, 1)
+
+
+def _recorded_stages(corpus: RecordedCorpus, model: Transformer) -> list[str]:
+    """The addresses of ``_Streams``. Raises UsageError for one that is neither recorded nor a function of the ids."""
+    table = table_of(model.config)
+    last = model.config.n_layers - 1
+    embedded, *outputs = [*stage_names(model.config), table.at(table.output, last).full_name(last)]
+    by_position = any(isinstance(step.operation, Positions) for step in table.before)
+    for name in (embedded, *outputs) if by_position else outputs:
+        corpus.at(name)
+    return [embedded, *outputs]
+
+
+@torch.no_grad()
+def _recorded_streams(
+    model: Transformer, corpus: RecordedCorpus, names: Sequence[str], rows: Tensor
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """The ``_Streams`` of recorded rows, which are consecutive in each window."""
+    weight, spans = model.embed.tokens.weight, [slice(int(own[0]), int(own[-1]) + 1) for own in rows]
+    streams = [
+        torch.cat([corpus.at(name)[span] for span in spans]).to(weight)
+        if name in corpus.steps
+        else model.embed(torch.stack([corpus.tokens[span] for span in spans]).to(rows)).flatten(0, 1)
+        for name in names
+    ]
+    *before, last = streams
+    return before, last, model.final_norm(last)
 
 
 def _log_probabilities(model: Transformer, hidden: Tensor) -> Tensor:
@@ -196,7 +239,7 @@ def _divergence(model: Transformer, expected: Tensor, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _regression(model: Transformer, windows: Sequence[Tensor]) -> Translators:
+def _regression(model: Transformer, read: _Streams, windows: Sequence[Tensor]) -> Translators:
     """Translators that take each stream to the last one with the least squared error, in float64 normal equations."""
     width, batches = model.config.d_model, max(1, _REGRESSED // (BATCH * len(windows[0])))
     translators = Translators.identity(model.config, windows[0].device)
@@ -204,7 +247,7 @@ def _regression(model: Transformer, windows: Sequence[Tensor]) -> Translators:
     squares = [empty.clone() for _ in translators.weights]
     products = [empty[:, :width].clone() for _ in translators.weights]
     for group in islice((windows[i : i + BATCH] for i in range(0, len(windows), BATCH)), batches):
-        streams, last, _ = _streams(model, torch.stack(list(group)))
+        streams, last, _ = read(torch.stack(list(group)))
         for stage, stream in enumerate(streams):
             x = torch.nn.functional.pad(stream.double(), (0, 1), value=1.0)  # (B·T, C + 1)
             squares[stage] += x.T @ x
@@ -219,6 +262,7 @@ def _regression(model: Transformer, windows: Sequence[Tensor]) -> Translators:
 
 def _trained(
     model: Transformer,
+    read: _Streams,
     translators: Translators,
     windows: Sequence[Tensor],
     steps: int,
@@ -234,7 +278,7 @@ def _trained(
     for step in range(steps):
         optimiser.param_groups[0]["lr"] = _RATE * (1 - step / steps)
         ids = torch.stack([windows[order[(step * batch + i) % len(order)]] for i in range(batch)])
-        streams, _, hidden = _streams(model, ids)
+        streams, _, hidden = read(ids)
         rows = torch.randperm(ids.numel(), generator=generator)[:_POSITIONS].to(ids.device)
         with torch.no_grad():
             expected = _log_probabilities(model, hidden[rows])
@@ -248,18 +292,22 @@ def _trained(
 
 @torch.no_grad()
 def _divergences(
-    model: Transformer, translators: Translators, windows: Sequence[Tensor], generator: torch.Generator
+    model: Transformer,
+    read: _Streams,
+    translators: Translators,
+    windows: Sequence[Tensor],
+    generator: torch.Generator,
 ) -> list[tuple[Tensor, Tensor]]:
     """For each stage the mean KL of every window, (windows,) in float64, by the logit lens and by the tuned lens."""
     measured = torch.zeros(len(translators.weights), 2, len(windows), dtype=torch.float64)
     for number, window in enumerate(windows):
         rows = torch.randperm(len(window), generator=generator)[:_MEASURED].to(window.device)
-        streams, _, hidden = _streams(model, window[None])
+        streams, _, hidden = read(window[None])
         expected = _log_probabilities(model, hidden[rows])
         for stage, stream in enumerate(streams):
             x = stream[rows]
-            for lens, read in enumerate((x, translators(stage, x))):
-                measured[stage, lens, number] = _divergence(model, expected, read).double().mean()
+            for lens, seen in enumerate((x, translators(stage, x))):
+                measured[stage, lens, number] = _divergence(model, expected, seen).double().mean()
     if not measured.isfinite().all():
         raise TinytfError("the lens reads predictions that are not finite", "tinytf trace shows where they begin")
     return [(logit, tuned) for logit, tuned in measured]

@@ -8,7 +8,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.inputs import corpus_files
+from tinytf_cli.inputs import corpus_or_recorded
 from tinytf_cli.options import FoldOptions, TraceOptions, complete_address
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class Options:
     )
     corpus: tuple[Path, ...] = option(
         "--top-examples", multiple=True, type=click.Path(path_type=Path), metavar="CORPUS",
-        help="Find where the features are most active in these text files or folders, or in - (a pipe). Repeatable.",
+        help="Find where the features are most active in these text files or folders, in - (a pipe), or in a folder of "
+        "tinytf record. Repeatable.",
     )  # fmt: skip
     examples: int = option(type=click.IntRange(1, 1000), shown=5, help="Examples kept per feature.")
     window: int | None = option(type=click.IntRange(1), help="Corpus tokens in one pass.  [default: at most 128]")
@@ -94,7 +95,7 @@ def features(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
     if len(added) < len(options.add):
         raise UsageError("--add names a feature twice", "add up the activations")
     coder, model = open_sae(options.sae), tracing.model
-    files = corpus_files(options.corpus, tracing.texts.words) if options.corpus else None
+    files = corpus_or_recorded(options.corpus, tracing.texts.words) if options.corpus else None
 
     def question(trace: "Trace") -> "Features":
         report = model.features(
@@ -103,7 +104,7 @@ def features(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
         )  # fmt: skip
         if files is None:
             return report
-        with progress_line(tracing.output.stderr, "reading the corpus: character") as on_progress:
+        with progress_line(tracing.output.stderr, "reading the corpus:") as on_progress:
             examples = model.feature_examples(
                 files, coder, report.shown_features, at=options.at, top=options.examples, window=options.window,
                 on_progress=on_progress,

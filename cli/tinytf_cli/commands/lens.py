@@ -38,8 +38,8 @@ class Options:
     )  # fmt: skip
     train: Path | None = option(
         type=click.Path(path_type=Path), metavar="CORPUS",
-        help="Train a tuned lens on this file or folder of text, or on - (a pipe), instead of reading TEXT; -o "
-        "lens.safetensors keeps it.",
+        help="Train a tuned lens on this file or folder of text, on - (a pipe), or on a folder of tinytf record, "
+        "instead of reading TEXT; -o lens.safetensors keeps it.",
     )  # fmt: skip
     steps: int = option(type=click.IntRange(0, 1_000_000), shown=100, help="With --train: steps of training.")
 
@@ -95,6 +95,7 @@ def lens(options: Options, over: PairsOptions, fold: FoldOptions, tracing: Addre
 
 def _train(corpus: Path, steps: int, tracing: AddressOptions) -> int:
     """Train a tuned lens, and measure it."""
+    from tinytf.bulk.folder import is_recorded, recorded
     from tinytf_cli.progress_line import progress_line
 
     require_only(("train", "steps"), (Options,), beside="--train")
@@ -102,8 +103,9 @@ def _train(corpus: Path, steps: int, tracing: AddressOptions) -> int:
     if text is None and tracing.texts.words:
         raise UsageError("--train reads a corpus, and TEXT is another question", "leave TEXT out")
     with progress_line(tracing.output.stderr, "training: step") as on_progress:
+        source = recorded(corpus) if is_recorded(corpus) else corpus
         report = tracing.model.train_lens(
-            corpus, text=text, steps=steps, seed=tracing.model_options.seed, on_progress=on_progress
+            source, text=text, steps=steps, seed=tracing.model_options.seed, on_progress=on_progress
         )
     if tracing.output.file is not None:
         tracing.output.note(report.sentence)

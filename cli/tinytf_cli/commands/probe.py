@@ -26,6 +26,10 @@ class Options:
         metavar="WORD", help="Where to read a text: -1, a token that each text has, or mean, over all tokens.  "
         "[default: -1; in an encoder mean]",
     )  # fmt: skip
+    recording: Path | None = option(
+        "--from", type=click.Path(path_type=Path), metavar="DIR",
+        help="Read the activations from a folder of tinytf record, made of FILE with --field text.",
+    )  # fmt: skip
     toward: str | None = option(
         metavar="LABEL", help="Label that the written directions lead to.  [default: the second of two]"
     )
@@ -37,14 +41,16 @@ def probe(options: Options, fold: FoldOptions, model_options: ModelOptions, outp
     it gets right. Compares it with a bag of words, with the most frequent label, and with a classifier of shuffled
     labels, on the same texts. With -o FILE.safetensors, writes a direction for each step, which generate can add.
     """
+    from tinytf.bulk.folder import recorded
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.probe import ProbeDisplay
 
+    recording = None if options.recording is None else recorded(options.recording)
     model = model_options.open()
     with progress_line(output.stderr, "texts and steps:") as on_progress:
         report = model.probe(
             options.labels, at=options.at or ("L*.out",), position=options.position, toward=options.toward,
-            seed=model_options.seed, on_progress=on_progress,
+            seed=model_options.seed, recording=recording, on_progress=on_progress,
         )  # fmt: skip
     if output.file is not None:
         output.note(report.sentence)

@@ -46,9 +46,9 @@ class Options:
 @command("record")
 def record(options: Options, model_options: ModelOptions, output: Output) -> int:
     """Writes a row of numbers for each token to DIR: safetensors files, and an index.json that describes them.
-    tinytf.recorded(DIR) reads it, as does tinytf neurons --top-examples DIR. CORPUS is text files, folders, tables or -
-    for a pipe. Ctrl-C keeps what is recorded, and the same command continues. For the steps of another program, see
-    tinytf recorder.
+    tinytf.recorded(DIR) reads it, as do neurons and features --top-examples, lens --train, train-sae and probe --from.
+    CORPUS is text files, folders, tables or - for a pipe. Ctrl-C keeps what is recorded, and the same command
+    continues. For the steps of another program, see tinytf recorder.
     """
     from tinytf.outputs import require_outside
     from tinytf.tables import in_bytes

@@ -7,7 +7,7 @@ import click
 
 from tinytf.outputs import filling
 from tinytf_cli.command import FloatRange, argument, command, option
-from tinytf_cli.inputs import corpus_files
+from tinytf_cli.inputs import corpus_or_recorded
 from tinytf_cli.options import ModelOptions, complete_address
 from tinytf_cli.output import Output
 
@@ -38,18 +38,21 @@ class Options:
 
 @command("train-sae")
 def train_sae(options: Options, model_options: ModelOptions, output: Output) -> None:
-    """CORPUS is files or folders, or - (a pipe). The autoencoder keeps the K largest features of each token (Gao et al.
-    2024). The last 5 % of the documents are held out, and show how much it keeps of the step and of the loss. Ctrl-C
-    ends the training and writes what was learned. tinytf features and SAELens open the folder.
+    """CORPUS is files or folders, - (a pipe), or a folder of tinytf record. The autoencoder keeps the K largest
+    features of each token (Gao et al. 2024). The last 5 % of the documents are held out, and show how much it keeps of
+    the step and of the loss. Ctrl-C ends the training and writes what was learned. tinytf features and SAELens open the
+    folder.
     """
+    from tinytf.bulk.folder import RecordedCorpus
     from tinytf_cli.progress_line import progress_line
 
-    files, model = corpus_files(options.corpus, ("TEXT",)), model_options.open()
+    files, model = corpus_or_recorded(options.corpus, ("TEXT",)), model_options.open()
+    window = files.index["window"] if isinstance(files, RecordedCorpus) else options.window or 128
     with filling(options.out), progress_line(output.stderr, "training: token") as on_progress:
         report = model.train_sae(
             files, options.at, features=options.features, k=options.k, tokens=options.tokens, batch=options.batch,
             lr=options.lr, dead_after=options.dead_after, window=options.window, seed=model_options.seed,
             on_progress=on_progress,
         )  # fmt: skip
-        report.coder.write_into(options.out, {"model_name": model.name, "context_size": options.window or 128})
+        report.coder.write_into(options.out, {"model_name": model.name, "context_size": window})
     output.draw(replace(report, folder=str(options.out)))
