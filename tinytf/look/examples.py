@@ -17,7 +17,7 @@ from tinytf.bulk.folder import RecordedCorpus
 from tinytf.bulk.windows import BATCH, Window, padded, run_windows, windows_of
 from tinytf.errors import UsageError
 from tinytf.look.neurons import ActiveExample, TopExamples, Unit, parse_unit, require_units
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Progress, ignore_progress
 from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus, Documents
@@ -153,10 +153,8 @@ def strongest_places(model: Transformer, windows: Iterable[Window], units: Seque
     activated = table_of(model.config).by_name[table_of(model.config).ffn_activation]
     caught: dict[int, Tensor] = {}
     tokens = documents = 0
-    training = model.training
     with ExitStack() as stack:
-        stack.callback(model.train, training)
-        model.eval()
+        stack.enter_context(evaluating(model))
         for layer, indices in by_layer.items():
             module = module_of(model, activated, layer)
             stack.callback(module.register_forward_hook(_catching(caught, layer, indices)).remove)

@@ -65,11 +65,6 @@ def circuit(
         )
     if is_typed("steps") and options.method != "integrated":
         raise UsageError("--steps goes with --method integrated", f"{options.method} averages over nothing")
-    if model_options.through_model(output) is not None:
-        raise UsageError(
-            "a circuit needs a model that tinytf computes itself",
-            "through transformers, heads have no inputs of their own",
-        )
     model = model_options.open()
     with progress_line(output.stderr, "runs:") as on_progress:
         report = model.circuit(

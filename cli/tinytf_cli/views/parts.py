@@ -229,10 +229,12 @@ def map_digits(most: float) -> int:
     return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
 
 
-def stopped(interrupted: bool, done: int, of: int, noun: str) -> Iterator[Block]:
-    """A note if Ctrl-C ended a measurement."""
+def stopped(
+    interrupted: bool, done: int, of: int, noun: str, rest: str = "; --resume FILE keeps what is measured"
+) -> Iterator[Block]:
+    """A note if Ctrl-C ended a measurement, with the ``rest`` of its sentence."""
     if interrupted:
-        yield note(f"stopped after {done:,} of {of:,} {noun}; --resume FILE keeps what is measured")
+        yield note(f"stopped after {done:,} of {of:,} {noun}{rest}")
 
 
 def head_map(

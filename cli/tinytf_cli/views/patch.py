@@ -91,7 +91,7 @@ def patch_estimate_pairs(report: EstimatedPairs, terminal: Terminal, display: Pa
     yield Line([Span("mean logit answer − versus: ", "dim"), *ends])
     at = "at the corrupt run" if report.how == "gradient" else f"averaged over {report.steps} points between the texts"
     yield Heading("strongest", f"estimated share of the mean lead: (clean − corrupt) · gradient {at}")
-    yield from stopped(report.interrupted, report.pairs, report.of, "pairs")
+    yield from stopped(report.interrupted, report.pairs, report.of, "pairs", "")
     exact = [] if report.beside is None else [report.beside.recovered]
     yield Table(
         [

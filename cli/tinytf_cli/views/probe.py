@@ -11,7 +11,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import bar_column, folded, note
+from tinytf_cli.views.parts import bar_column, folded, note, stopped
 
 _ROWS = 30
 """The most steps of the table, unless all are asked for."""
@@ -53,8 +53,7 @@ def probe(report: Probe, terminal: Terminal, display: ProbeDisplay) -> Iterator[
     )
     yield from folded(table, [step.at for step in steps], None if display.all else _ROWS, "steps")
     yield Line("")
-    if report.interrupted:
-        yield note(f"stopped after {len(steps):,} of {report.of_steps:,} steps")
+    yield from stopped(report.interrupted, len(steps), report.of_steps, "steps", "")
     yield note(
         f"{report.folds}-fold cross-validation, seed {report.seed}; 95 % intervals over texts; readable: more is right "
         "than of each baseline and of shuffled labels, by intervals that are above 0"

@@ -12,7 +12,7 @@ from tinytf_cli.views.ablate import check_line, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import figures, fold_note, note, share_column, signed, spread
+from tinytf_cli.views.parts import figures, fold_note, note, share_column, signed, spread, stopped
 from tinytf_cli.views.steering_vector import short_interval
 
 _ROWS = 15
@@ -35,8 +35,7 @@ def steering_curve(report: SteeringCurve, terminal: Terminal, display: SteeringC
     yield from banner(model, report.encoding)
     where = where_predicted(model, report.encoding, report.position)
     yield Heading("strength", f"of {printable(report.steering, spaces=False)}; {where}", "residual")
-    if report.interrupted:
-        yield note(f"stopped after {len(doses)} of {report.planned} strengths")
+    yield from stopped(report.interrupted, len(doses), report.planned, "strengths", "")
     names = [model.shown(token) for token in report.asked]
     shares = [np.array([dose.probabilities[i] for dose in doses]) for i in range(len(names))]
     if len(doses) > 1:

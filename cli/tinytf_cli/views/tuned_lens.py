@@ -10,7 +10,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import note, size_column
+from tinytf_cli.views.parts import note, size_column, stopped
 
 _FORM = "%.3f"
 
@@ -32,8 +32,7 @@ def tuned_lens(report: TunedLens, terminal: Terminal, display: Display) -> Itera
         ]
     )
     yield Line("")
-    if report.interrupted:
-        yield note(f"stopped after {report.steps:,} of {report.of_steps:,} steps; what was trained is measured")
+    yield from stopped(report.interrupted, report.steps, report.of_steps, "steps", "; what was trained is measured")
     yield note(
         f"{plural(report.steps, 'step')} on {plural(report.training, 'window')} of {report.window} tokens of "
         f"{printable(report.corpus, spaces=False)}, seed {report.seed}; measured on the last {report.held_out}",
