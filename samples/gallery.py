@@ -68,6 +68,11 @@ info tiny
 info preset:paper --batch 32 --length 50
 info tiny-encoder --positions
 card tiny --pieces 2
+weights L1H2
+circuit --pairs samples/lost.jsonl
+config
+steer samples/moods.jsonl
+features "The cat sat on the mat." --sae samples/sae
 doctor
 """.strip().splitlines()
 """The command lines, in this order: the run of ``train`` is what ``runs``, ``watch`` and ``replay`` show."""
@@ -77,6 +82,11 @@ NOT_DRAWN = {
     "sweep": "it trains for minutes; its table is that of runs",
     "certify": "it needs transformers",
     "export": "it writes a folder, and says so in a line",
+    "record": "it writes a folder, and says so in a line",
+    "train-sae": "it trains for a minute; its page shows what it prints",
+    "probe": "it needs a file of labels; its page shows what it prints",
+    "completion": "it prints a script for a shell",
+    "mcp": "it speaks with a program",
 }
 """The commands without a picture, each with the reason."""
 

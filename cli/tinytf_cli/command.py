@@ -77,7 +77,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "certify": "Compare MODEL with transformers: ids, every layer, logits.",
         "card": "Describe a .gguf file on one page, beside its original.",
         "completion": "Print or install the completion of a shell.",
-        "mcp": "Answer questions of an assistant, over the Model Context Protocol.",
+        "mcp": "Answer the questions of an assistant, over MCP.",
         "config": "Show your defaults for options, and where each comes from.",
         "doctor": "Show what works here, and which features need an extra package.",
         "export": "Write MODEL to DIRECTORY in the format of Hugging Face.",

@@ -408,7 +408,7 @@ REFUSED: dict[str, Asked] = {
         [{**_ROW, "clean": "The old cat sat"}], "L0"
     ),
     "line 1 of pairs: answer and versus are one token": lambda m: m.score_over([{**_ROW, "versus": " on"}]),
-    "line 2 of pairs: versus is a number": lambda m: m.lens_over([_ROW, {**_ROW, "versus": math.nan}]),
+    "line 2 of pairs has no versus": lambda m: m.lens_over([_ROW, {**_ROW, "versus": math.nan}]),
     "choose steps, or a sweep": lambda m: m.ablate_over([_ROW], "L0H1", sweep="heads"),
     "there is no sweep over 'experts' with pairs": lambda m: m.ablate_over([_ROW], sweep="experts"),
     "there is no way to ablate 'best'": lambda m: m.ablate_over([_ROW], "L0H1", how="best"),

@@ -16,6 +16,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "check": (("check", "student.py:Student", "--like", "gpt2-tiny", "--names", "names.toml"),),
     "circuit": (("circuit", "--pairs", "pairs.jsonl", *OPEN),),
     "code": (("code", TEXT, *OPEN),),
+    "config": (("config",),),
     "diff": (
         ("diff", TEXT, *OPEN, "--versus", "dump.safetensors", "--names", "names.toml"),
         ("diff", TEXT, "-m", "decoder", "--versus", "m", "--device", "cpu"),

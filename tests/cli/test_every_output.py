@@ -19,7 +19,7 @@ from schemas import hold
 from tinytf.checkpoints.run import load_run
 from tinytf_cli.main import COMMANDS, cli
 
-WITHOUT_OUTPUT = ("explore", "repl")
+WITHOUT_OUTPUT = ("completion", "explore", "mcp", "repl")
 FOLDERS = {"export": "directory", "record": "out", "sweep": "out", "train": "out", "train-sae": "out"}
 """The option or argument that names a folder to write, of each command that has one."""
 OTHERS = ("adapter", "corpus", "data")
@@ -44,7 +44,13 @@ READ = {
     "folder",
     "folders",
     "resume",
+    "labels",
+    "recording",
     "sae",
+    "roots",
+    "stored",
+    "train",
+    "tuned",
     "source",
 }
 """Options and arguments of paths that are read, or that are none of a command's outputs."""
@@ -211,7 +217,7 @@ def test_every_option_of_a_path_is_known_to_this_file() -> None:
         if isinstance(parameter.type, click.Path)
     }
     outputs = {(name, "file") for name in GIVEN} | set(FOLDERS.items()) | {(name, "resume") for name in CONTINUED}
-    outputs |= {("diff", "reports"), ("blame", "tensor_types")}
+    outputs |= {("diff", "reports"), ("blame", "tensor_types"), ("trace", "page")}
     assert outputs <= paths
     assert {name for _, name in paths - outputs} <= READ
     assert set(COMMANDS) - set(GIVEN) == set(WITHOUT_OUTPUT)

@@ -72,7 +72,7 @@ def test_the_data_of_a_sweep_of_paths_are_those_of_the_library(tinytf: Tinytf) -
 def test_estimates_over_a_table_of_pairs_have_intervals(tinytf: Tinytf, pairs: Path) -> None:
     ran = tinytf("patch", "--pairs", pairs, "--estimate", "gradient", "--beside", "exact")
     assert ran.status == 0, ran.err
-    assert ran.out.startswith("Over 2 pairs of ")
+    assert ran.out.split()[:4] == ["Over", "2", "pairs", "of"]
     assert "95 % interval" in ran.out
     assert "rank correlation" in ran.out
     data = json.loads(tinytf("patch", "--pairs", pairs, "--where", "kind=cat", "--estimate", "gradient", "--json").out)

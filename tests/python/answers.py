@@ -19,7 +19,7 @@ TEXT, OTHER = "The cat sat on the mat.", "The dog sat on the mat."
 PAIRS = [{"clean": "The cat sat on the", "corrupt": "The dog sat on the", "answer": " mat", "versus": " step"}]
 
 STORIES = find_files("\n\n".join([TEXT] * 20))
-PAIRS = [("The dog was glad", "The dog was sad"), ("The cat was glad", "The cat was sad")]
+MOODS = [("The dog was glad", "The dog was sad"), ("The cat was glad", "The cat was sad")]
 
 ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Ablation": lambda model: model.ablate(TEXT, "L0H1"),
@@ -60,9 +60,9 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "SaeTraining": lambda model: model.train_sae(STORIES, "L1.out", features=16, k=2, tokens=64, batch=16),
     "Score": lambda model: model.score(TEXT),
     "Similar": lambda model: model.similar(TEXT, OTHER, pooling="mean"),
-    "SteeredGeneration": lambda model: model.steered_generation(TEXT, add=model.steering(PAIRS), max_tokens=2),
-    "SteeringCurve": lambda model: model.steering_curve(TEXT, model.steering(PAIRS, at="L1.out")),
-    "SteeringVector": lambda model: model.steering(PAIRS),
+    "SteeredGeneration": lambda model: model.steered_generation(TEXT, add=model.steering(MOODS), max_tokens=2),
+    "SteeringCurve": lambda model: model.steering_curve(TEXT, model.steering(MOODS, at="L1.out")),
+    "SteeringVector": lambda model: model.steering(MOODS),
     "Tokenized": lambda model: model.tokens(TEXT),
     "Traced": lambda model: model.traced(TEXT),
     "TunedLens": lambda model: model.train_lens(steps=1),

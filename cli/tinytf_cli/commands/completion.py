@@ -8,6 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from tinytf.errors import UsageError
+from tinytf.outputs import make_folder
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import write_file
 
@@ -30,7 +31,7 @@ def completion(options: Options) -> None:
         click.echo(script)
         return
     path, remark = _place(options.shell)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_file(path, script.encode())
     click.echo(f"wrote {path}; {remark}")
 
