@@ -102,6 +102,7 @@ def test_a_word_is_not_readable_beyond_the_words(tiny: Model) -> None:
     assert not any(step.readable for step in report.steps)
 
 
+@pytest.mark.exhaustive
 def test_labels_without_a_pattern_are_not_readable(tiny: Model) -> None:
     texts = in_order()
     labels = tuple(random.Random(3).choices(("a", "b"), k=len(texts.texts)))
@@ -195,6 +196,7 @@ def test_bad_places_are_refused(tiny: Model) -> None:
         tiny.probe(texts, toward="third")
 
 
+@pytest.mark.exhaustive
 def test_a_recording_of_the_texts_gives_the_same_probe(tiny: Model, tmp_path: Path) -> None:
     texts = in_order()
     table = tmp_path / "order.jsonl"

@@ -120,6 +120,7 @@ def test_what_a_query_prefers_is_its_row_of_the_whole_circuit(kind: str) -> None
         np.testing.assert_allclose([value for _, value in row.most], -np.sort(-scores[row.token])[:4], atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_a_query_scores_its_own_token_as_the_first_layer_of_a_text_does() -> None:
     """At a distance of 0, with biases, norms of queries and keys, and grouped heads."""
     seen = 0

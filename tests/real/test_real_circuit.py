@@ -8,6 +8,7 @@ from tinytf.pairs.pair import PairSet
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.exhaustive
 def test_a_few_edges_of_smollm2_name_the_one_who_was_given_the_book(model: Model) -> None:
     text = "When {0} and {1} went to the store, {2} gave a book to"
     names = [("Mary", "John"), ("Anna", "Paul")]

@@ -39,6 +39,7 @@ def last_hidden(model: Model, theirs: Any, text: str) -> torch.Tensor:
         return theirs(torch.tensor([model.encode(text).ids]), output_hidden_states=True).hidden_states[LAYER + 1][0, -1]
 
 
+@pytest.mark.exhaustive
 def test_the_vector_and_the_steered_logits_are_those_of_transformers(model: Model, theirs: Any) -> None:
     made = model.steering(PAIRS, at=f"L{LAYER}.out").best
     sides = [torch.stack([last_hidden(model, theirs, pair[side]) for pair in PAIRS]).double() for side in (0, 1)]
