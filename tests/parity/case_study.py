@@ -1,7 +1,8 @@
-"""The figures of docs/case-study.md, recomputed: ``python tests/parity/case_study.py [--write] [smollm2|gemma3]``.
+"""The figures of docs/case-study.md, recomputed: ``python tests/parity/case_study.py [smollm2|gemma3]``.
 
 Runs the commands of the page on the models in the folder that TINYTF_REAL_WEIGHTS names, and compares what they print
-with the page, within 2 % of a figure or 0.01; with ``--write`` puts new figures and pictures there. Takes ten minutes.
+with the page, within 2 % of a figure or 0.01. With ``--write`` it puts new figures there, with ``--draw`` new pictures
+of SmolLM2. Takes five minutes a model.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from tinytf_cli.main import run
 
 ROOT = Path(__file__).parents[2]
 PAGE, PICTURES = ROOT / "docs" / "case-study.md", ROOT / "samples" / "pictures"
+PAIRS = "ioi.jsonl"
 UNSEEN = "When Anna and Peter met at the station, Peter gave a map to"
 Data = dict[str, Any]
 
@@ -41,7 +43,7 @@ class Subject:
 
 SUBJECTS = {
     "smollm2": Subject("SmolLM2-135M", "SmolLM2*.gguf", "L23H3", "L20.out", (-2, 0)),
-    "gemma3": Subject("Gemma 3 270M", "gemma-3-270m.gguf", "L12H3", "L11.out", (-2, 0)),
+    "gemma3": Subject("Gemma 3 270M", "gemma-3-270m.gguf", "L15H3", "L10.out", (-2, 0)),
 }
 
 
@@ -63,23 +65,43 @@ def drawn(name: str, *words: str) -> None:
         raise SystemExit(f"{name}: status {status}")
 
 
-def figures(key: str, folder: Path, *, draw: bool) -> Iterator[tuple[str, str]]:
-    """Yield each figure of a model: what it is, and the number in words."""
-    subject, pairs = SUBJECTS[key], str(folder / f"{key}.jsonl")
-    model = ("-m", str(subject.path))
+def prepared(key: str) -> tuple[str, ...]:
+    """Make the pairs in this folder, beside a link to the model; return the options that name it."""
+    subject = SUBJECTS[key]
+    Path(f"{key}.gguf").symlink_to(subject.path)
+    model = ("-m", f"{key}.gguf")
     with contextlib.redirect_stderr(io.StringIO()):
-        assert run(["pairs", "ioi", "-n", "20", "--seed", "0", *model, "-o", pairs]) == 0
-        assert run(["pairs", "ioi", "-n", "60", "--seed", "1", *model, "-o", str(folder / "more.jsonl")]) == 0
-    first = json.loads(Path(pairs).read_text("utf-8").splitlines()[0])
-    rows = [row for row in (folder / "more.jsonl").read_text("utf-8").splitlines() if '"ABBA"' in row]
-    (folder / "abba.jsonl").write_text("\n".join(rows), "utf-8")
+        assert run(["pairs", "ioi", "-n", "20", "--seed", "0", *model, "-o", PAIRS]) == 0
+        assert run(["pairs", "ioi", "-n", "60", "--seed", "1", *model, "-o", "more.jsonl"]) == 0
+    rows = [row for row in Path("more.jsonl").read_text("utf-8").splitlines() if '"ABBA"' in row]
+    Path("abba.jsonl").write_text("\n".join(rows), "utf-8")
+    return model
 
-    scored = asked("score", "--pairs", pairs, *model)
+
+def pictures(key: str, model: tuple[str, ...]) -> None:
+    """Draw the three pictures of the page."""
+    estimate = ("patch", "--pairs", PAIRS, "--sweep", "heads", *model, "--estimate", "gradient")
+    drawn(f"case-{key}-heads", *estimate)
+    drawn(f"case-{key}-circuit", "circuit", "--pairs", PAIRS, *model, "--left-out", "1")
+    drawn(f"case-{key}-steering", *curve_of(key, model))
+
+
+def curve_of(key: str, model: tuple[str, ...]) -> tuple[str, ...]:
+    """The command that steers a sentence that was not among the pairs."""
+    steer = ("steer", "abba.jsonl", UNSEEN, *model, "--at", SUBJECTS[key].step)
+    return (*steer, "--curve=-4:4:1", "--ask", "Anna", "--ask", "Peter")
+
+
+def figures(key: str, model: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield each figure of a model: what it is, and the number in words."""
+    subject = SUBJECTS[key]
+    first = json.loads(Path(PAIRS).read_text("utf-8").splitlines()[0])
+    scored = asked("score", "--pairs", PAIRS, *model)
     yield "answered right", f"{scored['right']:.0%}"
     for text in ("clean", "corrupt"):
         yield f"lead, {text}", interval(scored["lead"][text], "+.2f")
 
-    sweep = ("patch", "--pairs", pairs, "--sweep", "heads", *model)
+    sweep = ("patch", "--pairs", PAIRS, "--sweep", "heads", *model)
     estimated = asked(*sweep, "--estimate", "gradient", "--beside", "exact")
     strongest, beside = estimated["strongest"][0], estimated["beside"]
     yield "head of the largest estimate", strongest["name"]
@@ -88,9 +110,9 @@ def figures(key: str, folder: Path, *, draw: bool) -> Iterator[tuple[str, str]]:
     yield f"{subject.head}, patched exactly", f"{beside['recovered'][layer][head]:+.3f}"
     yield "rank correlation of all heads", f"{beside['rank_correlation']:.3f}"
 
-    kept = str(folder / "circuit.json")
+    kept = "circuit.json"
     with contextlib.redirect_stderr(io.StringIO()):
-        assert run(["circuit", "--pairs", pairs, *model, "-o", kept]) == 0
+        assert run(["circuit", "--pairs", PAIRS, *model, "-o", kept]) == 0
     circuit = json.loads(Path(kept).read_text("utf-8"))
     yield "edges of the circuit", f"{circuit['edges']:,} of {circuit['of']:,}"
     yield "its faithfulness", interval(circuit["faithfulness"], ".3f")
@@ -103,16 +125,10 @@ def figures(key: str, folder: Path, *, draw: bool) -> Iterator[tuple[str, str]]:
     most = max(paths["ends"], key=lambda end: abs(end["recovered"] or 0))
     yield f"strongest path into {subject.head}.q", f"{most['name']}, {most['recovered']:+.3f}"
 
-    steer = ("steer", str(folder / "abba.jsonl"), UNSEEN, *model, "--at", subject.step)
-    curve = (*steer, "--curve=-4:4:1", "--ask", "Anna", "--ask", "Peter")
-    steered = asked(*curve)
+    steered = asked(*curve_of(key, model))
     for strength in subject.strengths:
         dose = next(dose for dose in steered["doses"] if dose["strength"] == strength)
         yield f"p(Anna), p(Peter) at strength {strength}", shares(dose)
-    if draw:
-        drawn(f"case-{key}-heads", *sweep, "--estimate", "gradient")
-        drawn(f"case-{key}-circuit", "circuit", "--pairs", pairs, *model, "--from", kept)
-        drawn(f"case-{key}-steering", *curve)
 
 
 def interval(estimate: Mapping[str, float], form: str) -> str:
@@ -124,11 +140,15 @@ def shares(dose: Mapping[str, Any]) -> str:
 
 
 def table(keys: list[str], *, draw: bool) -> dict[str, dict[str, str]]:
-    """The figures of each model by what they are."""
-    found = {}
+    """The figures of each model by what they are, or with ``draw`` its pictures alone."""
+    found: dict[str, dict[str, str]] = {}
     for key in keys:
-        with tempfile.TemporaryDirectory() as folder:
-            found[key] = dict(figures(key, Path(folder), draw=draw))
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            model = prepared(key)
+            if draw:
+                pictures(key, model)
+            else:
+                found[key] = dict(figures(key, model))
     return found
 
 
@@ -153,7 +173,9 @@ if __name__ == "__main__":
     chosen = [word for word in sys.argv[1:] if word in SUBJECTS] or list(SUBJECTS)
     write, page = "--write" in sys.argv, PAGE.read_text("utf-8")
     wrong = 0
-    for key, found in table(chosen, draw=write).items():
+    if "--draw" in sys.argv:
+        chosen = ["smollm2"]
+    for key, found in table(chosen, draw="--draw" in sys.argv).items():
         if write:
             lines = [f"| {what} | {cell} |" for what, cell in found.items()]
             rows = "\n".join(["| what | figure |", "|---|---|", *lines])
