@@ -34,6 +34,7 @@ class Subject:
     pattern: str
     head: str
     step: str
+    curve: str
     strengths: tuple[int, int]
 
     @property
@@ -42,8 +43,8 @@ class Subject:
 
 
 SUBJECTS = {
-    "smollm2": Subject("SmolLM2-135M", "SmolLM2*.gguf", "L23H3", "L20.out", (-2, 0)),
-    "gemma3": Subject("Gemma 3 270M", "gemma-3-270m.gguf", "L15H3", "L10.out", (-2, 0)),
+    "smollm2": Subject("SmolLM2-135M", "SmolLM2*.gguf", "L23H3", "L20.out", "-4:4:1", (-2, 0)),
+    "gemma3": Subject("Gemma 3 270M", "gemma-3-270m.gguf", "L15H3", "L10.out", "-12:12:3", (-6, 0)),
 }
 
 
@@ -89,7 +90,7 @@ def pictures(key: str, model: tuple[str, ...]) -> None:
 def curve_of(key: str, model: tuple[str, ...]) -> tuple[str, ...]:
     """The command that steers a sentence that was not among the pairs."""
     steer = ("steer", "abba.jsonl", UNSEEN, *model, "--at", SUBJECTS[key].step)
-    return (*steer, "--curve=-4:4:1", "--ask", "Anna", "--ask", "Peter")
+    return (*steer, f"--curve={SUBJECTS[key].curve}", "--ask", "Anna", "--ask", "Peter")
 
 
 def figures(key: str, model: tuple[str, ...]) -> Iterator[tuple[str, str]]:
