@@ -145,6 +145,7 @@ def test_a_file_of_directions_is_one_of_steering_vectors(probed: Probe) -> None:
     assert [vector["at"] for vector in said["vectors"]] == [step.at for step in probed.steps]
 
 
+@pytest.mark.exhaustive
 def test_several_labels_and_other_places_are_probed(tiny: Model) -> None:
     texts = in_order()
     animals = tuple(text.split()[1] for text in texts.texts)

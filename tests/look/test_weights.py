@@ -144,6 +144,7 @@ def test_a_query_scores_its_own_token_as_the_first_layer_of_a_text_does() -> Non
     assert seen > 8
 
 
+@pytest.mark.exhaustive
 def test_a_head_moves_in_a_text_what_its_circuit_says() -> None:
     """In any layer, what it adds at two positions differs by the weights times the circuit: biases cancel."""
     seen = 0

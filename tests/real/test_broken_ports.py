@@ -17,7 +17,7 @@ if not os.environ.get("TINYTF_REAL_WEIGHTS"):
     pytest.skip("TINYTF_REAL_WEIGHTS names no folder with real models", allow_module_level=True)
 
 
-@sample("name", [name for name, port in ports.BROKEN.items() if port.model in _REAL and port.text == ports.TEXT], 8)
+@sample("name", [name for name, port in ports.BROKEN.items() if port.model in _REAL and port.text == ports.TEXT], 12)
 def test_a_fault_is_named(name: str) -> None:
     port = ports.BROKEN[name]
     first, cause = ports.verdict(port, ports.compared(port))

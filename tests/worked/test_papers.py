@@ -89,6 +89,7 @@ def test_what_is_said_of_induction_heads_holds_on_the_built_in_model(name: str, 
     )
 
 
+@pytest.mark.exhaustive
 def test_what_is_said_of_gpt2_fails_on_a_random_model_of_its_shape(like_gpt2: tinytf.Model) -> None:
     paper = find_paper("paper:ioi")
     check = recompute(replace(paper, pairs={**paper.pairs, "n": 40}), like_gpt2)

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from tinytf.estimate import Estimate
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -31,6 +31,9 @@ from tinytf_cli.views.blocks import (
     Values,
     Words,
 )
+
+if TYPE_CHECKING:
+    from tinytf.estimate import Estimate
 
 LONG_STACK = 12
 """A stack of more layers is folded, or drawn small, unless all are asked for."""
@@ -200,7 +203,7 @@ def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
     return ["" if value is None else Figure(value, form) for value in values]
 
 
-def interval(mean: Estimate | None, form: str) -> Cell:
+def interval(mean: "Estimate" | None, form: str) -> Cell:
     """The bootstrap interval of a mean; empty where there is none."""
     if mean is None or mean.low is None or mean.high is None:
         return ""
