@@ -203,7 +203,7 @@ def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
     return ["" if value is None else Figure(value, form) for value in values]
 
 
-def interval(mean: "Estimate" | None, form: str) -> Cell:
+def interval(mean: "Estimate | None", form: str) -> Cell:
     """The bootstrap interval of a mean; empty where there is none."""
     if mean is None or mean.low is None or mean.high is None:
         return ""
