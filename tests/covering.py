@@ -40,15 +40,15 @@ def sample(names: Any, cases: Iterable[Any], every: int = 3, ids: Any = None) ->
     return pytest.mark.parametrize(names, values, ids=ids)
 
 
-PART = 8
+PART = 12
 """Of what holds of every kind of model, the gate tries one kind in so many."""
 
 
 def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
     """Leaves out what only repeats before it is made: values marked ``exhaustive``, and most models of a property.
 
-    Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has an eighth
-    of the tests, and every test an eighth of the kinds; of the families that transformers has (reference.FAMILIES),
+    Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has a twelfth
+    of the tests, and every test a twelfth of the kinds; of the families that transformers has (reference.FAMILIES),
     which are opened once a file, each file takes others. ``turns`` has the turn of each test and file so far. Marked
     ``every`` a test is tried with all, and so is what is named, by file, on the command line.
     """
