@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from safetensors.torch import load_file
 
 from tinytf.loading import load
+from tinytf.pairs.pair import PairSet
 
 CLEAN, CORRUPT = "The cat lost the ball. The cat lost the", "The cat lost the hat. The cat lost the"
 PAIRS = [
@@ -67,6 +68,13 @@ def test_the_data_of_a_sweep_of_paths_are_those_of_the_library(tinytf: Tinytf) -
     assert (data["sweep"], data["fixed"]) == ("from", ["L1H0.v"])
     events = [json.loads(line)["type"] for line in tinytf(*arguments, "--format", "ndjson").lines]
     assert events == ["patch_paths", *["end"] * 6, *["check"] * 2]
+
+
+def test_pairs_whose_answers_lead_no_more_get_no_share_in_words() -> None:
+    turned = {**PAIRS[0], "clean": CORRUPT, "corrupt": CLEAN}
+    found = load("tiny").patch_estimate_pairs(PairSet.of([turned]))
+    assert found.clean < found.corrupt
+    assert found.sentence == "Over 1 pair, the answers lead no more after the clean texts than after the corrupt ones."
 
 
 def test_estimates_over_a_table_of_pairs_have_intervals(tinytf: Tinytf, pairs: Path) -> None:

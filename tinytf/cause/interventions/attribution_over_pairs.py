@@ -75,13 +75,15 @@ class EstimatedPairs(Report):
         return self.pairs < self.of
 
     def in_a_sentence(self) -> str:
-        """The site of the largest mean effect, with its interval."""
+        """The site of the largest mean effect, with its interval, if the clean texts lead by more than the corrupt."""
+        pairs = f"{self.pairs:,} pair{'s' if self.pairs > 1 else ''}"
+        if not self.clean > self.corrupt:
+            return f"Over {pairs}, the answers lead no more after the clean texts than after the corrupt ones."
         site = self.strongest[0]
         share, interval = site.recovered, ""
         if share.low is not None and share.high is not None:
             interval = f" (95 % interval {100 * share.low:.0f} to {100 * share.high:.0f} %)"
         verb = "bring back about" if share.value >= 0 else "take away another"
-        pairs = f"{self.pairs:,} pair{'s' if self.pairs > 1 else ''}"
         words = f"Over {pairs} of {self.name}, {site.name} matters most by gradients: its clean output would"
         return f"{words} {verb} {percent(abs(share.value))} of the mean lead{interval}."
 
