@@ -10,6 +10,7 @@ from pathlib import Path
 from tinytf_cli.main import run
 
 ROOT = Path(__file__).parent.parent
+DRAWN = ROOT / "samples" / "pictures"
 BALL, HAT = "The cat lost the ball. The cat lost the", "The cat lost the hat. The cat lost the"
 PICTURES: dict[str, list[str]] = {
     "trace": ["trace", "The cat sat"],
@@ -31,13 +32,14 @@ PICTURES: dict[str, list[str]] = {
 EXAMPLE = re.compile(r"(?<=^```console\n)\$ (tinytf [^\n]*)\n(.*?)(?=^```)", re.MULTILINE | re.DOTALL)
 
 
-def draw() -> None:
-    """Draw every picture."""
-    for name, words in PICTURES.items():
-        width = [] if "--width" in words else ["--width", "100"]
-        file = ROOT / "samples" / "pictures" / f"{name}.svg"
+def draw(name: str, folder: Path) -> Path:
+    """Draw a picture into a folder, and return its file."""
+    words, file = PICTURES[name], folder / f"{name}.svg"
+    width = [] if "--width" in words else ["--width", "100"]
+    with contextlib.chdir(ROOT):
         if status := run([*words, *width, "--theme", "dark", "-o", str(file)]):
             raise SystemExit(f"{name}: status {status}")
+    return file
 
 
 def printed(line: str) -> str:
@@ -58,7 +60,8 @@ def again(text: str) -> str:
 
 if __name__ == "__main__":
     if "--examples" not in sys.argv:
-        draw()
+        for name in PICTURES:
+            draw(name, DRAWN)
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = page.read_text("utf-8")
         page.write_text(again(text), "utf-8")

@@ -20,6 +20,7 @@ from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
 from tinytf.training.film.film import Film, Probe, read_film
 from tinytf.training.loop import train
+from tinytf_cli.views.frame import learned_words
 
 CAUSAL = changed(FILMED, save_every=1, keep=9, frames=True)
 MASKED = changed(
@@ -164,7 +165,8 @@ def test_kinds_of_tokens_are_what_would_help_to_predict_them() -> None:
     )  # fmt: skip
 
 
-TWICE = Probe("twice", "", ("·a", "·b", "·c", "·a", "·b"), ("·b", "·c", "·a", "·b", "·c"), (9.0,) * 5)
+COPY = ("·a", "·b", "·c", "·d", "·e")
+TWICE = Probe("twice", "", (*COPY, *COPY[:-1]), (*COPY[1:], *COPY), (9.0,) * 9)
 
 
 def filmed(film: Film, probe: Probe, *losses: list[float]) -> Film:
@@ -174,7 +176,7 @@ def filmed(film: Film, probe: Probe, *losses: list[float]) -> Film:
 
 
 def test_only_the_second_copy_is_copied() -> None:
-    assert TWICE.kinds == ("words", "words", "words", "copying", "copying")
+    assert TWICE.kinds == (*["words"] * 5, *["copying"] * 4)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +187,9 @@ def test_only_the_second_copy_is_copied() -> None:
 def test_copying_is_learned_where_the_second_copy_costs_a_nat_less(
     film: Film, second: list[float], by: int | None
 ) -> None:
-    falling = [[6.0] * 5, [5.0, 5.0, 5.0, 5.0, 5.0], [4.22, 4.23, 4.2, *second]]
+    falling = [[6.0] * 9, [5.0] * 9, [4.22, 4.23, 4.22, 4.23, 4.2, *second, *second]]
     (one,) = filmed(film, TWICE, *falling).learned
-    assert (one.kind, one.tokens, one.by) == ("copying", 2, by)
+    assert (one.kind, one.tokens, one.by) == ("copying", 4, by)
     assert one.gain == pytest.approx(4.225 - sum(second) / 2)
     assert one.last == pytest.approx(sum(second) / 2)
 
@@ -200,10 +202,16 @@ def test_copying_is_learned_where_the_second_copy_costs_a_nat_less(
 def test_names_are_learned_where_they_cost_a_nat_less_than_without_context(
     film: Film, losses: list[float], by: int | None
 ) -> None:
-    probe = Probe("unseen", "", ("·a",), ("·Tom",), (5.5,))
-    (one,) = filmed(film, probe, *([loss] for loss in losses)).learned
+    probe = Probe("unseen", "", ("·a",) * 4, ("·Tom",) * 4, (5.5,) * 4)
+    (one,) = filmed(film, probe, *([loss] * 4 for loss in losses)).learned
     assert (one.kind, one.by) == ("names", by)
     assert one.gain == pytest.approx(5.5 - losses[-1])
+
+
+def test_of_three_tokens_it_is_not_said_that_they_are_learned(film: Film) -> None:
+    few = filmed(film, Probe("unseen", "", ("·a",) * 3, ("·Tom",) * 3, (5.5,) * 3), [0.1] * 3)
+    assert (few.learned[0].gain, few.learned[0].by) == (pytest.approx(5.4), None)
+    assert "".join(span.text for span in learned_words(few)) == "nothing yet"
 
 
 def test_text_to_train_on_tells_nothing_of_what_was_learned(film: Film) -> None:

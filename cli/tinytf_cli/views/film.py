@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.film.film import LEARNED, Film, Films, Frame
+from tinytf.training.film.film import FEWEST_TOKENS, LEARNED, Film, Films, Frame
 from tinytf.training.folder.history import NAMES
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
@@ -72,7 +72,7 @@ def _answer(film: Film) -> Iterator[Block]:
         heads = "; ".join(f"{head.words} (now {head.last:.2f})" for head in first)
         yield Line([Span("appeared ", "attention"), Span(heads + more)])
     else:
-        yield Line([Span("appeared ", "attention"), Span(f"no head reached a score of 0.5{_most_risen(film)}")])
+        yield Line([Span("appeared ", "attention"), Span(f"no head ends at a score of 0.5{_most_risen(film)}")])
 
 
 def _most_risen(film: Film) -> str:
@@ -105,6 +105,9 @@ def _kinds(film: Film) -> Iterator[Block]:
             Column("learned by", ["" if row.by is None else f"step {row.by:,}" for row in learned], "right"),
         ]
     )
+    few = [row.kind for row in learned if row.tokens < FEWEST_TOKENS]
+    if few:
+        yield note(f"not judged, for want of {FEWEST_TOKENS} tokens: {', '.join(few)}")
     yield note(
         "gain: of copying, how much less the second copy costs than the same tokens in the first; of others, how "
         "much less a token of unseen text costs than without context, by its frequency in the training text"

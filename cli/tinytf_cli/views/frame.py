@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytf.text.printable import printable
+from tinytf.training.film.film import FEWEST_TOKENS, Film, Frame, Probe
 from tinytf.training.film.film import LEARNED as LEARNED_FROM
-from tinytf.training.film.film import Film, Frame, Probe
 from tinytf_cli.numbers import loss_in_words, number, plural, probability
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -44,7 +44,8 @@ def learned_words(film: Film) -> list[Span]:
     for index, learned in enumerate(learned_kinds):
         words += [Span(", " if index else ""), Span(learned.kind, "strong"), Span(f" by step {learned.by:,}")]
     words = words or [Span("nothing yet")]
-    nearest = sorted((learned for learned in film.learned if learned.by is None), key=lambda learned: -learned.gain)
+    judged = [learned for learned in film.learned if learned.tokens >= FEWEST_TOKENS]
+    nearest = sorted((learned for learned in judged if learned.by is None), key=lambda learned: -learned.gain)
     short_of = ", ".join(f"{learned.kind} {learned.gain:.2f}" for learned in nearest)
     return [*words, Span(f"; short of {LEARNED_FROM:.1f} nats: {short_of}", "dim")] if short_of else words
 

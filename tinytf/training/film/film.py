@@ -30,6 +30,8 @@ UNSEEN, SEEN, TWICE = "unseen", "seen", "twice"
 HEAD_THRESHOLD = 0.5
 LEARNED = 1.0
 """A kind of token counts as learned from this gain on, in nats per token: see ``Film.gain_of``."""
+FEWEST_TOKENS = 4
+"""Of fewer tokens, no kind is called learned: their mean says too little about the kind."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class Frame:
 class Learned:
     """A kind of token: how many there are, their loss in the first and the last frame, and the ``gain`` in the last.
 
-    ``by`` is the step from which the gain stays at least LEARNED until the last frame; None if there is none.
+    ``by`` is the step from which the gain stays at least LEARNED until the last frame; None if there is none, and for
+    fewer than FEWEST_TOKENS tokens.
     """
 
     kind: str
@@ -198,7 +201,8 @@ class Film(Report):
             gains = [self.gain_of(kind, frame) for frame in self.frames]
             unlearned = [index for index, gain in enumerate(gains) if not gain >= LEARNED]
             start = unlearned[-1] + 1 if unlearned else 0
-            by = self.frames[start].step if start < len(self.frames) else None
+            is_learned = start < len(self.frames) and len(positions) >= FEWEST_TOKENS
+            by = self.frames[start].step if is_learned else None
             losses = self.loss_of(kind, first), self.loss_of(kind, last)
             kinds.append(Learned(kind, len(positions), *losses, gains[-1], by))
         return tuple(kinds)
