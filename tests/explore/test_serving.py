@@ -1,15 +1,20 @@
 """The explorer in a browser: a session a page, for pages of its own address only, and no code from there."""
 
 import asyncio
+import base64
 import os
 import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from browser import needs_chromium, opened
 
 from tinytf_cli.main import run
 
@@ -52,6 +57,35 @@ def test_a_page_has_a_session_of_its_own_that_runs_no_code(port: int) -> None:
     first, refused = asyncio.run(screens())
     assert "dog" in first
     assert "42000" not in refused
+
+
+@needs_chromium
+def test_chromium_shows_the_explorer_and_fetches_nothing_from_elsewhere(port: int, tmp_path: Path) -> None:
+    async def seen() -> None:
+        async with opened(f"http://localhost:{port}/", tmp_path) as page:
+            await page.evaluate("document.querySelector('.xterm-screen canvas, .xterm-rows')?.clientHeight > 100")
+            await page.evaluate("document.body.classList.contains('-loaded')")
+            for _ in range(600):
+                screen = "".join(decoded(frame) for frame in page.of("Network.webSocketFrameReceived"))
+                if "logits" in screen:
+                    break
+                await page.evaluate("true")
+                await asyncio.sleep(0.1)
+            assert "dog" in screen
+            asked = {sent["requestId"]: sent["request"]["url"] for sent in page.of("Network.requestWillBeSent")}
+            stopped = {failed["requestId"]: failed.get("blockedReason") for failed in page.of("Network.loadingFailed")}
+            foreign = [key for key, url in asked.items() if urlsplit(url).netloc not in ("", f"localhost:{port}")]
+            assert len(asked) > len(foreign)
+            assert {stopped.get(key) for key in foreign} <= {"csp"}  # textual-serve asks for a font
+            assert page.of("Runtime.exceptionThrown") == []
+
+    asyncio.run(seen())
+
+
+def decoded(frame: dict[str, Any]) -> str:
+    """What a frame of a websocket holds, as text."""
+    data: str = frame["response"]["payloadData"]
+    return base64.b64decode(data).decode("utf-8", "replace") if frame["response"]["opcode"] == 2 else data
 
 
 async def shown(page: aiohttp.ClientWebSocketResponse, pattern: str) -> str:

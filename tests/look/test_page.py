@@ -1,10 +1,12 @@
 """A page of explained numbers: every cell has its arithmetic, all of it is in one file, and nothing can break out."""
 
+import asyncio
 import re
 from html import unescape
 from pathlib import Path
 
 import pytest
+from browser import needs_chromium, opened
 
 import tinytf
 from tinytf.errors import AddressError, UsageError
@@ -32,6 +34,8 @@ def test_every_number_is_that_of_the_trace_and_its_arithmetic_comes_to_it(model:
                 total = re.search(r"^= (\S+), recorded (\S+)$", number.arithmetic, re.MULTILINE)
                 assert total is not None
                 assert float(total[1]) == pytest.approx(recorded, abs=1e-4)
+                for left, right, result in re.findall(r": (\S+) × (\S+) = (\S+)$", number.arithmetic, re.MULTILINE):
+                    assert float(left) * float(right) == pytest.approx(float(result), rel=2e-3)
     assert page.holds
     assert page.maps[0].rows == ("The", "·cat", "·sat")
 
@@ -80,3 +84,25 @@ def test_too_many_numbers_are_refused_before_any_is_explained(model: tinytf.Mode
         model.page("The cat sat on the mat. " * 5 + "The dog", [f"L{layer}.out" for layer in range(2)])
     with pytest.raises(AddressError):
         model.page(TEXT, ["L9H0.weights"])
+
+
+@needs_chromium
+def test_in_chromium_the_tab_key_shows_the_arithmetic(model: tinytf.Model, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(model.page(TEXT, ["L1H2.weights"]).to_html(), "utf-8")
+    tips = "[...document.querySelectorAll('[role=tooltip]')]"
+    shown = f"{tips}.filter(tip => tip.checkVisibility({{visibilityProperty: true}}))"
+
+    async def read() -> tuple[str, str]:
+        async with opened(file.as_uri(), tmp_path / "profile") as page:
+            await page.evaluate("document.readyState == 'complete'")
+            assert await page.evaluate(f"String({shown}.length)") == "0"
+            await page.press("Tab")
+            first = await page.evaluate(f"{shown}.map(tip => tip.textContent).join('|')")
+            await page.press("Tab")
+            return first, await page.evaluate(f"{shown}.map(tip => tip.textContent).join('|')")
+
+    first, second = asyncio.run(read())
+    numbers = model.page(TEXT, ["L1H2.weights"]).maps[0].numbers
+    assert first.endswith(numbers[0][0].arithmetic)
+    assert second.endswith(numbers[0][1].arithmetic)

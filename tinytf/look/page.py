@@ -13,6 +13,7 @@ from tinytf.look.arithmetic.follow import explain
 from tinytf.look.overview import overview
 from tinytf.look.prediction import Prediction, predictions
 from tinytf.report import DRAWN_BY, About, Data, Report, Verified
+from tinytf.steps.operations.working import PRODUCT
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Text, Trace, is_masked
@@ -138,8 +139,12 @@ def in_words(cell: Explanation) -> str:
     lines = [f"{cell.place}", cell.note] if cell.note else [cell.place]
     lines += [f"{value.name} = {value.value:.6g}" for value in cell.before]
     for term in cell.terms:
-        factors = " × ".join(f"{factor:.4g}" for factor in term.factors)
-        lines.append(f"{term.label}: {factors + ' = ' if factors else ''}{term.contribution:+.5g}")
+        if cell.term_name == PRODUCT:
+            computed = " × ".join(f"{factor:.4g}" for factor in term.factors)
+        else:
+            named = zip(cell.factor_names, term.factors, strict=True)
+            computed = ", ".join([*(f"{name} {factor:.4g}" for name, factor in named), cell.term_name])
+        lines.append(f"{term.label}: {computed + ' = ' if computed else ''}{term.contribution:+.5g}")
     if cell.rest.count:
         lines.append(f"{cell.rest.count:,} more: {cell.rest.sum:+.5g}")
     if cell.sum is not None:

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from tinytf.steps.operations.protocols import Cell
 
+PRODUCT = "contribution"
+"""The word for a summand that is the product of its factors."""
+
 
 @dataclass(frozen=True)
 class Term:
@@ -44,7 +47,7 @@ class Series:
     """Summands (n,) of one form, in float64.
 
     ``factors`` are the numbers (n,) that each summand multiplies, under their ``names``; ``label`` names a summand,
-    ``origin`` returns the recorded cells that it comes from. ``called`` is the word for a summand.
+    ``origin`` returns the recorded cells that it comes from. ``called`` is PRODUCT, or what a summand computes.
     """
 
     values: Tensor
@@ -52,7 +55,7 @@ class Series:
     origin: Callable[[int], tuple[Cell, ...]] = lambda _: ()
     names: tuple[str, ...] = ()
     factors: tuple[Tensor, ...] = ()
-    called: str = "contribution"
+    called: str = PRODUCT
 
     @property
     def lead(self) -> tuple[Cell, ...]:
