@@ -68,7 +68,10 @@ def fragment(lines: Iterable[str], screen: Terminal) -> str:
 
 def _written(lines: Iterable[str], screen: Terminal) -> tuple[Console, TerminalTheme, str]:
     """A console that has recorded the lines, the colours of the screen, and its background."""
-    console = Console(record=True, width=screen.width, file=StringIO(), color_system="truecolor", legacy_windows=False)
+    console = Console(
+        record=True, width=screen.width, file=StringIO(), color_system="truecolor", legacy_windows=False,
+        force_jupyter=False,  # in a notebook rich would show what it records, line by line
+    )  # fmt: skip
     for line in lines:
         console.print(Text.from_ansi(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
     ground, text = BACKGROUNDS[screen.theme], FOREGROUNDS[screen.theme]

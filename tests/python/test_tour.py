@@ -17,6 +17,7 @@ def test_the_notebook_runs_and_every_cell_shows_what_it_is_about() -> None:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = ["".join(str(output.get("data", output.get("text", ""))) for output in cell.outputs) for cell in cells]
     shown = [re.sub(r"<[^>]*>", "", text) for text in texts]
+    assert [len(cell.outputs) for cell in cells] == [0, *[1] * (len(cells) - 1)]
     assert "·on" in shown[1]
     assert "tensor" in shown[2]
     assert "L1H2.weights" in shown[3]
