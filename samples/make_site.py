@@ -27,6 +27,28 @@ STYLE = """
 .md-typeset img[src$=".svg"] { width: 100%; }
 @media print { .md-header, .md-sidebar, .md-footer { display: none; } }
 """
+WORKER = """
+// Browsers start no worker for a page that is opened from a folder, and the search runs in one: here it runs in a frame.
+if (location.protocol === "file:") window.Worker = class extends EventTarget {
+  constructor(url) {
+    super();
+    const frame = document.createElement("iframe");
+    this.inside = new Promise(ready => frame.addEventListener("load", () => {
+      const inside = frame.contentWindow, script = inside.document.createElement("script");
+      inside.postMessage = data => this.dispatchEvent(new MessageEvent("message", {data}));
+      script.addEventListener("load", () => ready(inside));
+      script.src = url;
+      inside.document.body.append(script);
+    }));
+    frame.hidden = true;
+    frame.srcdoc = "<body>";
+    document.body.append(frame);
+  }
+  postMessage(data) {
+    this.inside.then(inside => inside.dispatchEvent(new inside.MessageEvent("message", {data})));
+  }
+};
+"""
 Pictures = Mapping[str, Sequence[tuple[str, Mapping[str, Path]]]]
 """By command: its lines, each with a picture by theme."""
 
@@ -171,6 +193,7 @@ def write_pages() -> None:
     (PAGES / "gallery.md").write_text(gallery_page(pictures), "utf-8")
     (PAGES / "api.md").write_text(api_page(), "utf-8")
     (PAGES / "extra.css").write_text(STYLE, "utf-8")
+    (PAGES / "iframe-worker.js").write_text(WORKER, "utf-8")
 
 
 def write_configuration() -> None:
@@ -183,9 +206,18 @@ def write_configuration() -> None:
     CONFIGURATION.write_text(text.replace("- Commands: []", "\n".join(["- Commands:", *groups])), "utf-8")
 
 
+def refuse_foreign() -> None:
+    """Exit with 1 if a page of the site fetches something from elsewhere."""
+    for page in (ROOT / "site").rglob("*.html"):
+        fetched = re.search(r'<(?:script|link|img|iframe)\b[^>]* (?:src|href)="(https?:[^"]*)', page.read_text("utf-8"))
+        if fetched:
+            raise SystemExit(f"{page} fetches {fetched[1]}")
+
+
 if __name__ == "__main__":
     write_pages()
     write_configuration()
     if "--pages" not in sys.argv:
         build = ["mkdocs", "build", "--strict", "--quiet", "--config-file", str(CONFIGURATION)]
         subprocess.run([sys.executable, "-m", *build], cwd=ROOT, check=True)
+        refuse_foreign()
