@@ -28,7 +28,7 @@ STYLE = """
 @media print { .md-header, .md-sidebar, .md-footer { display: none; } }
 """
 WORKER = """
-// Browsers start no worker for a page that is opened from a folder, and the search runs in one: here it runs in a frame.
+// The search runs in a worker, which browsers do not start for a page from a folder: there it runs in a frame.
 if (location.protocol === "file:") window.Worker = class extends EventTarget {
   constructor(url) {
     super();
