@@ -1,5 +1,6 @@
 """A small model of our own, and the command line run inside this process."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from driving import CORPUS, SENTENCE, WIDE, Ran, Stream, Tinytf, lively, streams
 from followed import made
+from schemas import hold
 
 _RECIPE = """
 tokenizer = "char"
@@ -37,14 +39,20 @@ context = 16
 
 @pytest.fixture(scope="session")
 def tinytf() -> Tinytf:
-    """Run the command line in this process: ``tinytf("trace", "The cat", stdin=b"", screen=False)``."""
+    """Run the command line in this process: ``tinytf("trace", "The cat", stdin=b"", screen=False)``.
+
+    JSON that it prints is held against its schema.
+    """
 
     def call(*arguments: str | Path, stdin: bytes = b"", screen: bool = False, encoding: str = "utf-8") -> Ran:
         out = Stream(screen=screen, encoding=encoding)
         err = Stream(screen=screen)
         with streams(stdout=out, stderr=err, stdin=Stream(stdin)):
             status = run([str(argument) for argument in arguments])
-        return Ran(status, out.got(), err.got().decode("utf-8"))
+        ran = Ran(status, out.got(), err.got().decode("utf-8"))
+        if "--json" in arguments and ran.data.startswith(b"{"):
+            hold(json.loads(ran.data))
+        return ran
 
     return call
 

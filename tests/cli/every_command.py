@@ -1,4 +1,4 @@
-"""Command lines that work, at least one of every command; ``test_every_output`` makes the files that they read."""
+"""Command lines that open what they name, one or more of every command; ``test_every_output`` makes these files."""
 
 from collections.abc import Mapping
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from schemas import hold
 
 import tinytf
 from tinytf.compare.logprobs import diff_logprobs
@@ -42,6 +43,7 @@ def test_every_figure_is_that_of_numpy(tmp_path: Path) -> None:
     logs = [written(tmp_path / f"{name}.jsonl", [{"logprobs": [None, *one.tolist()]} for one in rows])
             for name, rows in (("a", a), ("b", b))]  # fmt: skip
     found, deltas = diff_logprobs(*logs), np.concatenate(a) - np.concatenate(b)
+    hold(found.to_dict())
     assert (found.texts, found.tokens, found.own, found.holds) == (3, 17, None, True)
     assert found.rms == pytest.approx(np.sqrt((deltas**2).mean()))
     assert found.mean == pytest.approx(deltas.mean())
@@ -61,6 +63,7 @@ def test_a_trainer_in_float32_and_a_rollout_in_bfloat16_only_round(model: tinytf
     assert found.own == pytest.approx(found.rms, rel=1e-3)
     assert (found.holds, found.beyond) == (True, None)
     assert found.sentence.startswith("Rounding: the log-probabilities are ")
+    hold(found.to_dict())
 
 
 def test_another_temperature_is_no_rounding(model: tinytf.Model, tmp_path: Path) -> None:
@@ -71,6 +74,7 @@ def test_another_temperature_is_no_rounding(model: tinytf.Model, tmp_path: Path)
     assert found.beyond is not None
     assert abs(found.beyond.first - found.beyond.second) <= abs(found.worst.first - found.worst.second)
     assert found.sentence.startswith("No rounding: ")
+    hold(found.to_dict())
 
 
 @pytest.mark.parametrize(("line", "message"), [

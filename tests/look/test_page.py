@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import needs_chromium, opened
+from schemas import hold
 
 import tinytf
 from tinytf.errors import AddressError, UsageError
@@ -37,6 +38,7 @@ def test_every_number_is_that_of_the_trace_and_its_arithmetic_comes_to_it(model:
                 for left, right, result in re.findall(r": (\S+) × (\S+) = (\S+)$", number.arithmetic, re.MULTILINE):
                     assert float(left) * float(right) == pytest.approx(float(result), rel=2e-3)
     assert page.holds
+    hold(page.to_dict())
     assert page.maps[0].rows == ("The", "·cat", "·sat")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from answers import ANSWERS, TEXT
-from schemas import hold
+from schemas import FOLDER, hold
 
 import tinytf
 from tinytf.checkpoints.huggingface.export import Exported
@@ -45,6 +45,10 @@ def test_a_report_has_its_name_in_tinytf_and_its_fields_as_data(name: str) -> No
     assert name in dir(tinytf)
     assert KINDS[name].fields is not Report.fields
     assert KINDS[name].__repr__ is Report.__repr__
+
+
+def test_every_kind_of_report_has_a_schema() -> None:
+    assert {kind.KIND for kind in KINDS.values()} - {file.stem for file in FOLDER.glob("*.json")} == set()
 
 
 @pytest.mark.parametrize("name", ANSWERS)

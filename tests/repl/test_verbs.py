@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rich.cells import cell_len
+from schemas import hold
 from talking import SENTENCE, Talk
 
 from tinytf.loading import load
@@ -18,7 +19,10 @@ from tinytf_cli.main import COMMANDS
 
 
 def data(text: str) -> dict:
-    return json.loads(text)
+    """JSON of a verb, held against its schema."""
+    found = json.loads(text)
+    hold(found)
+    return found
 
 
 @pytest.fixture(scope="module")
