@@ -36,7 +36,8 @@ body {{ margin: 0; }}
 .tinytf td.late span {{ left: auto; right: 0; }}
 .tinytf td:hover span, .tinytf td:focus span {{ display: block; }}
 @media print {{ .tinytf td span {{ display: none !important; }} .tinytf td {{ print-color-adjust: exact; }}
-  .tinytf table {{ break-inside: avoid; }} .tinytf .advice {{ display: none; }} }}
+  .tinytf .wide {{ overflow: visible; padding: 0; margin: 0; }} .tinytf .advice {{ display: none; }}
+  .tinytf table {{ break-inside: avoid; font-size: min(1em, 100vw / (5 * var(--columns))); }} }}
 </style>
 </head>
 <body>
@@ -57,12 +58,12 @@ def page(report: TracePage) -> str:
     text = report.encoding.text if report.about is not None and report.about.text is not None else ""
     best = [prediction.top[0] for prediction in report.predictions[:1] if prediction.top]
     said = [f"next: {report.shown(one.id)} {one.probability:.1%}" for one in best]
-    check = report.check
+    check, verdict = report.check, "checked" if report.check.holds else "check failed"
     return _PAGE.format(
         title=escape(f"tinytf · {text}"),
         summary=escape(" · ".join([report.sentence, *said])),
         maps="\n".join(map(_table, report.maps)),
-        check=escape(f"checked: {check.what}, off by {check.difference:.1e} where {check.allowed:.1e} is allowed"),
+        check=escape(f"{verdict}: {check.what}, off by {check.difference:.1e} where {check.allowed:.1e} is allowed"),
     )
 
 
@@ -85,7 +86,8 @@ def _table(table: ExplainedMap) -> str:
             cells.append(f'<td tabindex="0"{late}{style}>{shown}<span role="tooltip">{tip}</span></td>')
         rows.append(f'<tr><th scope="row">{escape(table.rows[number])}</th>{"".join(cells)}</tr>')
     title = f"<h2>{escape(table.address)} <small>{escape(f'{table.title}: {table.formula}')}</small></h2>"
-    return f'{title}\n<div class="wide"><table><tr><th></th>{head}</tr>\n{chr(10).join(rows)}</table></div>'
+    opened = f'<div class="wide"><table style="--columns: {len(table.columns) + 2}">'
+    return f"{title}\n{opened}<tr><th></th>{head}</tr>\n{chr(10).join(rows)}</table></div>"
 
 
 def _style(light: Color, dark: Color) -> str:

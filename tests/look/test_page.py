@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -86,6 +87,13 @@ def test_too_many_numbers_are_refused_before_any_is_explained(model: tinytf.Mode
         model.page("The cat sat on the mat. " * 5 + "The dog", [f"L{layer}.out" for layer in range(2)])
     with pytest.raises(AddressError):
         model.page(TEXT, ["L9H0.weights"])
+
+
+def test_a_page_whose_arithmetic_is_off_does_not_say_that_it_was_checked(model: tinytf.Model) -> None:
+    page = model.page(TEXT, ["L1H2.weights"])
+    assert "<small>checked: " in page.to_html()
+    off = replace(page, check=replace(page.check, difference=2 * page.check.allowed))
+    assert "<small>check failed: " in off.to_html()
 
 
 @needs_chromium
