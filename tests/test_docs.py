@@ -8,18 +8,25 @@ import json
 import re
 import shlex
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from safetensors.torch import load_file, save_file
 from schemas import hold
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import tinytf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf.pytest_plugin import Port
+from tinytf.recorders import recorder
 from tinytf.report import Report
+from tinytf.text.corpus import find_files
 from tinytf_cli.explore.keys import KEYS
 from tinytf_cli.main import run
 from tinytf_cli.output import Output
@@ -53,12 +60,23 @@ def sample_script(name: str) -> ModuleType:
 _TAKES_A_RUN = (
     " steer ", " --add ", " train ", " train-sae ", " record ", " sweep ", " watch ", " replay ", " check ", " -m run ",
 )  # fmt: skip
+_OWN = (".json", ".jsonl", ".safetensors", ".txt", ".npz")
+
+
+def is_at_hand(line: str) -> bool:
+    """Whether the files that a command names stand in the repository, and it needs no run of training."""
+    words = shlex.split(line, comments=True)
+    return not any(word in line for word in _TAKES_A_RUN) and not any(
+        Path(word).suffix in _OWN and not (ROOT / word).exists() for word in words
+    )
+
+
 TOUR = [
     line
     for page in PAGES
     for block in code_blocks("sh", page)
     for line in block.splitlines()
-    if line.startswith("tinytf ") and not any(word in line for word in _TAKES_A_RUN)
+    if line.startswith("tinytf ") and is_at_hand(line)
 ]
 EXAMPLES = [found for page in PAGES for found in sample_script("make_readme").EXAMPLE.findall(PAGES[page])]
 
@@ -167,18 +185,57 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
     assert shapes == 9
 
 
-def test_the_python_of_the_features_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = code_blocks("python", "features.md")
+@pytest.mark.parametrize("page", ["circuits.md", "features.md", "pairs.md", "recording.md"])
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "samples").symlink_to(ROOT / "samples")
+    for name in ("task.jsonl", "more.jsonl"):
+        (tmp_path / name).symlink_to(ROOT / "samples" / "lost.jsonl")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    exec(code, names)
-    assert tinytf.open_sae("my-sae").n_features == 64
-    assert names["examples"]
+    model = tinytf.load("tiny")
+    if page == "recording.md":
+        model.record_corpus(find_files([ROOT / "samples" / "notebook.txt"]), ["L3.out"], "acts")
+    generator = SimpleNamespace(from_generator=lambda rows: list(rows()))  # the package datasets is not a dependency
+    names = {
+        "tinytf": tinytf,
+        "model": model,
+        "safetensors": safetensors,
+        "datasets": SimpleNamespace(Dataset=generator),
+    }
+    for code in code_blocks("python", page):
+        exec(code, names)
+
+
+def test_the_python_of_the_ports_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, passes, hooks, test = code_blocks("python", "ports.md")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "passes").mkdir()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    names: dict[str, Any] = {"model": LlamaForCausalLM(config).eval(), "DynamicCache": DynamicCache, "kept": {}}
+    names |= {"prompt": [3, 1, 4], "generated": [1, 5], "ids": torch.tensor([[3, 1, 4]]), "save_file": save_file}
+    exec(recorder("torch").text, names)
+    exec(passes, names)
+    assert sorted(path.name for path in Path("passes").iterdir()) == ["step0.npz", "step1.npz", "step2.npz"]
+    with torch.no_grad():
+        exec(hooks, names)
+    assert "model.layers.0.self_attn.q_proj" in load_file("theirs.safetensors")
+    tiny = tinytf.load("tiny")
+    trace = tiny.trace("The cat sat")
+    names |= {"IDS": trace["ids"].tolist(), "my_port": lambda ids: {name: trace[name] for name in ("L0.q", "logits")}}
+    exec(test, names)
+    names["test_my_port"](lambda folder: Port(tiny))
+
+
+def test_no_python_of_the_docs_is_left_out() -> None:
+    pages = {page for page in PAGES if code_blocks("python", page)}
+    assert pages == {"circuits.md", "features.md", "notebook.md", "pairs.md", "ports.md", "python.md", "recording.md"}
+    assert ["mx.eval" in code for page in PAGES for code in code_blocks("py", page)] == [True]  # that needs a Mac
 
 
 def test_the_port_of_the_docs_writes_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = code_blocks("python", "ports.md")
+    code = code_blocks("python", "ports.md")[0]
     monkeypatch.chdir(tmp_path)
     exec(code.replace("tinytf/assets", f"{ROOT}/tinytf/assets"), {})
     made, sample = np.load("port.npz"), np.load(ROOT / "samples" / "port.npz")
