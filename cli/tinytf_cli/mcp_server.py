@@ -6,7 +6,7 @@ assistant can read. Nothing is written, and only models below the given roots ar
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
-from pydantic import Field
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import BeforeValidator, Field
 
 from tinytf.compare.dumps.read import is_dump, open_dump
 from tinytf.errors import TinytfError, UsageError
@@ -26,7 +26,8 @@ from tinytf.version import __version__
 
 ROOM = 24_000
 """The most characters of an answer, as JSON; about 8,000 tokens."""
-_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1)
+_NUMBERS_COST = 4
+"""How much sooner a list without records is cut than one of as many characters with records."""
 _INSTRUCTIONS = (
     "Looks at every number inside of a transformer. An address names a step: L3 is a layer, L3H5 a head, L3H5.weights "
     "its attention weights, L3H5.weights[2,1] one number, L3.ffn a feed-forward. Every answer begins with a sentence "
@@ -38,34 +39,65 @@ ModelName = Annotated[
     str,
     Field(description="tiny, tiny-encoder, preset:NAME, or the path of a folder or .gguf file below a root."),
 ]
+Several = Annotated[list[str], BeforeValidator(lambda words: [words] if isinstance(words, str) else words)]
 Token = Annotated[str | None, Field(description="One token of the vocabulary: a word, or #ID. Default: the predicted.")]
 
 
 def fitted(data: Mapping[str, Any], room: int = ROOM) -> dict[str, Any]:
-    """The data with its lists cut until it fits into ``room`` characters; ``left_out`` says of which, and how much.
+    """The data with its largest lists halved until it fits into ``room`` characters; ``left_out`` says what is left.
 
-    The lists of all members are cut to one length, the longest that fits.
+    A list of lists is halved along its longer side. Short lists, such as the tokens, stay whole; numbers of steps go
+    before records do.
     """
-    for length in (None, *_LENGTHS):
-        left_out: dict[str, str] = {}
-        cut = data if length is None else _cut(data, length, "", left_out)
-        result = {**cut, **({"left_out": left_out} if left_out else {})}
-        if len(json.dumps(result, default=str)) <= room:
-            return result
-    raise UsageError(f"the answer does not fit into {room:,} characters", "ask for fewer steps, or a shorter text")
+    result: dict[str, Any] = json.loads(_json(data))
+    lists = dict(_lists(result, ""))
+    sizes = {path: len(_json(items)) for path, items in lists.items()}
+    costs = {path: 1 if isinstance(next(iter(items), None), dict) else _NUMBERS_COST for path, items in lists.items()}
+    shapes = {path: _shape(items) for path, items in lists.items()}
+    left_out: dict[str, str] = {}
+    while (over := len(_json(result)) - room) > 0:
+        while over > 0:
+            path = max(sizes, key=lambda path: sizes[path] * costs[path], default="")
+            items = lists.get(path)
+            if not items:
+                raise UsageError(
+                    f"the answer does not fit into {room:,} characters", "ask for fewer steps, or a shorter text"
+                )
+            before = sizes[path]
+            _halve(items)
+            sizes[path] = len(_json(items))
+            over -= before - sizes[path]
+            left_out[path] = f"the first {_shape(items)} of {shapes[path]} are here"
+        result["left_out"] = left_out
+    return result
 
 
-def _cut(value: Any, length: int, path: str, left_out: dict[str, str]) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            name: _cut(member, length, f"{path}.{name}" if path else str(name), left_out)
-            for name, member in value.items()
-        }
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return value
-    if len(value) > length:
-        left_out.setdefault(path, f"{len(value) - length:,} of {len(value):,}")
-    return [_cut(item, length, f"{path}[]", left_out) for item in value[:length]]
+def _json(data: Any) -> str:
+    return json.dumps(data, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+def _lists(value: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the lists that are in no other list, each with the members that lead to it."""
+    if isinstance(value, dict):
+        for name, member in value.items():
+            yield from _lists(member, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        yield path, value
+
+
+def _shape(items: list[Any]) -> str:
+    """``458``, or ``9 × 640`` for a list of lists."""
+    inner = items[0] if items else None
+    return f"{len(items):,} × {_shape(inner)}" if isinstance(inner, list) else f"{len(items):,}"
+
+
+def _halve(items: list[Any]) -> None:
+    if isinstance(items[0], list) and len(items[0]) > len(items):
+        for inner in items:
+            if inner:
+                _halve(inner)
+    else:
+        del items[len(items) // 2 :]
 
 
 @dataclass
@@ -103,7 +135,7 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
     def trace(
         text: Text,
         model: ModelName = "tiny",
-        at: Annotated[list[str], Field(description="Addresses to give in full, such as L1H2.weights.")] = [],  # noqa: B006
+        at: Annotated[Several, Field(description="Addresses to give in full, such as L1H2.weights.")] = [],  # noqa: B006
     ) -> Report:
         """Run a text, check every step, and give the prediction; with at, the numbers at these addresses."""
         return bench.model(model).traced(text, at=at)
@@ -135,7 +167,7 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
     def lens(
         text: Text,
         model: ModelName = "tiny",
-        track: Annotated[list[str], Field(description="Words whose rank to follow, each one token.")] = [],  # noqa: B006
+        track: Annotated[Several, Field(description="Words whose rank to follow, each one token.")] = [],  # noqa: B006
         position: Annotated[str | None, Field(description="Positions to read: 2, 0-3, -1, or a token.")] = "-1",
     ) -> Report:
         """Show what the model would predict after each layer."""
@@ -147,7 +179,7 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
 
     def ablate(
         text: Text,
-        at: Annotated[list[str], Field(description="What to set to zero: L1H2, L3.ffn, L2. Empty: a sweep.")] = [],  # noqa: B006
+        at: Annotated[Several, Field(description="What to set to zero: L1H2, L3.ffn, L2. Empty: a sweep.")] = [],  # noqa: B006
         sweep: Annotated[str, Field(description="Without at, each of these alone: heads, ffn or layers.")] = "heads",
         model: ModelName = "tiny",
         target: Token = None,
@@ -159,7 +191,7 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
     def patch(
         clean: Annotated[str, Field(description="The text whose activations are put in.")],
         corrupt: Annotated[str, Field(description="The text that runs; as many tokens as the clean one.")],
-        at: Annotated[list[str], Field(description="What to patch: L1H2, L3.ffn, L2.in. Empty: a sweep.")] = [],  # noqa: B006
+        at: Annotated[Several, Field(description="What to patch: L1H2, L3.ffn, L2.in. Empty: a sweep.")] = [],  # noqa: B006
         sweep: Annotated[str, Field(description="Without at: residual, heads, attn or ffn.")] = "residual",
         model: ModelName = "tiny",
         answer: Token = None,
@@ -194,16 +226,17 @@ def server(roots: Sequence[Path]) -> MCPServer:
     return made
 
 
-def _answering(function: Callable[..., Report]) -> Callable[..., dict[str, Any]]:
-    """The function with its report as fitted data, and an error as one line with its hint."""
+def _answering(function: Callable[..., Report]) -> Callable[..., CallToolResult]:
+    """The function with its report as fitted data and as compact text, and an error as one line with its hint."""
 
     @wraps(function)
-    def answer(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    def answer(*args: Any, **kwargs: Any) -> CallToolResult:
         try:
             report = function(*args, **kwargs)
-            return fitted({"holds": report.holds, **report.to_dict()})
+            data = fitted({"holds": report.holds, **report.to_dict()})
         except TinytfError as error:
             raise ToolError(f"{error.message}. {error.hint}".strip()) from None
+        return CallToolResult(content=[TextContent(type="text", text=_json(data))], structured_content=data)
 
     signature = inspect.signature(function).replace(return_annotation=dict[str, Any])
     answer.__signature__ = signature  # type: ignore[attr-defined]

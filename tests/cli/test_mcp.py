@@ -104,15 +104,26 @@ def test_paths_stay_below_the_roots_and_errors_are_one_line(root: Path) -> None:
     assert "Traceback" not in wrong.content[0].text
 
 
-def test_a_long_answer_is_cut_to_fit_and_says_where() -> None:
-    report = tinytf.load("tiny").traced("The cat sat on the mat. " * 10, at=["L0.weights"])
-    data = fitted(report.to_dict(), 24_000)
-    assert len(json.dumps(data, default=str)) <= 24_000
-    assert data["left_out"]
-    for path, words in data["left_out"].items():
-        assert path.split(".")[0].removesuffix("[]") in data
-        assert " of " in words
+def test_a_long_answer_loses_its_largest_lists_alone_and_says_where() -> None:
+    report = tinytf.load("tiny").traced("The cat sat on the mat. " * 10)
+    whole = json.loads(json.dumps(report.to_dict(), default=str))
+    data = fitted(whole)
+    assert 12_000 < len(json.dumps(data, ensure_ascii=False, separators=(",", ":"))) <= 24_000
+    assert data["predictions"] == whole["predictions"]
+    assert data["layers"] == whole["layers"]
+    assert data["left_out"]["steps"] == f"the first {len(data['steps'])} of {len(whole['steps'])} are here"
+    assert data["steps"] == whole["steps"][: len(data["steps"])]
+    assert data["values"].keys() == whole["values"].keys()
     assert fitted({"numbers": [1, 2, 3]}) == {"numbers": [1, 2, 3]}
-    assert fitted({"rows": [[*range(40)]] * 40}, 700) == {
-        "rows": [[*range(12)]] * 12, "left_out": {"rows": "28 of 40", "rows[]": "28 of 40"},
+    assert fitted({"rows": [[*range(40)]] * 10, "few": [1, 2]}, 200) == {
+        "rows": [[*range(10)]] * 5, "few": [1, 2], "left_out": {"rows": "the first 5 × 10 of 10 × 40 are here"},
     }  # fmt: skip
+
+
+def test_one_address_needs_no_list(root: Path) -> None:
+    async def ask(client: ClientSession) -> Any:
+        return await client.call_tool("ablate", {"text": TEXT, "at": "L1H2"})
+
+    answer = asked(root, ask)
+    assert json.loads(answer.content[0].text) == answer.structured_content
+    assert answer.structured_content["at"] == ["L1H2"]
