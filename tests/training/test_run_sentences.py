@@ -1,6 +1,7 @@
 """The sentence of a run, of several, and of a finished training, from the losses in their files."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from tinytf.training.report import report_of
 RECIPE_DATA = {"steps": 30, "lr": 0.1, "model": {"norm": "rms"}}
 
 
-def run(held_out: list[tuple[int, float]], name: str = "a", **recipe: object) -> RunReport:
+def run(
+    held_out: list[tuple[int, float]], name: str = "a", seen: Sequence[tuple[int, float]] = (), **recipe: object
+) -> RunReport:
     numbers = np.linspace(3, 2, 30)
-    history = History(Path(name), {**RECIPE_DATA, **recipe}, np.arange(1, 31), numbers, numbers, numbers, held_out)
+    settings = {**RECIPE_DATA, **recipe}
+    history = History(Path(name), settings, np.arange(1, 31), numbers, numbers, numbers, held_out, seen)
     return RunReport(name, Path(name), history)
 
 
@@ -27,7 +31,10 @@ def test_a_run_says_how_unsure_it_is_at_its_best_and_was_at_first() -> None:
     unsure = "the model is as unsure about text that it did not train on as if it chose among"
     assert run(losses).sentence == f"After 20 steps {unsure} 12 tokens, before training among 65."
     risen = [*losses, (30, math.log(14))]
-    assert run(risen).sentence.endswith("among 65; since then it has been learning by heart.")
+    seen = [(step, loss - 0.1) for step, loss in losses]
+    assert run(risen, seen=[*seen[:3], (30, 2.0)]).sentence.endswith("; since then it has been learning by heart.")
+    assert run(risen, seen=[*seen[:3], (30, 2.5)]).sentence.endswith(" 12 tokens, before training among 65.")
+    assert run(risen).sentence.endswith(" 12 tokens, before training among 65.")
     assert run(losses[1:3]).sentence == f"After 20 steps {unsure} 12 tokens, at step 10 among 20."
     assert run([(0, math.log(3)), (30, math.log(4))]).sentence == (
         f"After 30 steps {unsure} 4.0 tokens; before training it was among 3.0."

@@ -216,9 +216,10 @@ def _held_out_numbers(history: History) -> dict[str, str]:
 
 
 def _risen(history: History) -> Iterator[Line]:
-    """A warning if the model has learned the text by heart."""
+    """A warning if the held-out loss has risen since its best."""
     if history.risen is not None and history.best is not None:
-        words = f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}: it learns by heart"
+        heart = ": it learns by heart" if history.by_heart else ""
+        words = f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}{heart}"
         yield Line([Span(words, "bad")], indent=2)
 
 

@@ -62,7 +62,7 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
 
 
 def _answer(history: History) -> Iterator[Line]:
-    """The best held-out loss and its step, the effort, the strongest heads, and from where on it learned by heart."""
+    """The best held-out loss and its step, the effort, the strongest heads, and since when the former has risen."""
     best = history.best
     if best is not None:
         bits = history.bits_per_byte(best[1])
@@ -77,9 +77,9 @@ def _answer(history: History) -> Iterator[Line]:
     if heads := _heads(history):
         yield Line([Span("heads ", "output"), heads])
     if history.risen is not None and best is not None:
-        rise = f"from step {best[0]:,} on: the held-out loss has risen by {history.risen:.3f}"
+        rise = f"since step {best[0]:,} the held-out loss has risen by {history.risen:.3f}"
         better = "the checkpoint of that step was kept" if best[0] else "the model that it began from is better"
-        yield Line([Span("learned by heart ", "bad"), f"{rise}; {better}"])
+        yield Line([Span("learned by heart " if history.by_heart else "worse again ", "bad"), f"{rise}; {better}"])
 
 
 def _spikes(report: Training) -> Iterator[Line]:

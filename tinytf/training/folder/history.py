@@ -206,6 +206,17 @@ class History:
         rise = self.held_out[-1][1] - self.best[1]
         return rise if rise > 0.01 * self.best[1] else None
 
+    @property
+    def by_heart(self) -> bool:
+        """Whether it learns by heart: the held-out loss has ``risen``, and that of the training text fallen meanwhile.
+
+        False where the loss of the training text was not measured at both steps.
+        """
+        if self.risen is None or self.best is None:
+            return False
+        seen = dict(self.seen)
+        return seen.get(self.held_out[-1][0], math.inf) < seen.get(self.best[0], -math.inf)
+
     @cached_property
     def spikes(self) -> Sequence[Spike]:
         """The steps where the loss jumped far above the 50 before, measured by their median and MAD, in order."""

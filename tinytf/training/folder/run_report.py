@@ -46,7 +46,7 @@ class RunReport(Report):
         if step == first:
             later = f"; {start} it was among {choices(before)}" if len(history.held_out) > 1 else ""
             return f"After {history.held_out[-1][0]:,} steps {unsure} {choices(now)} tokens{later}."
-        heart = "; since then it has been learning by heart" if history.risen is not None else ""
+        heart = "; since then it has been learning by heart" if history.by_heart else ""
         return f"After {step:,} steps {unsure} {choices(best)} tokens, {start} among {choices(before)}{heart}."
 
     def fields(self) -> dict[str, Any]:
