@@ -17,8 +17,10 @@ def percent(share: float) -> str:
 
 
 def choices(loss: float) -> str:
-    """A mean loss in nats as a number of equally likely tokens, the perplexity: ``12``, ``3.4``."""
-    perplexity = math.exp(min(loss, 700.0))
+    """A mean loss in nats as a number of equally likely tokens, the perplexity: ``12``, ``3.4``, ``10^151``."""
+    if loss > math.log(1e9):
+        return f"10^{loss / math.log(10):.0f}"
+    perplexity = math.exp(loss)
     return f"{perplexity:,.{0 if perplexity >= 9.95 else 1}f}"
 
 

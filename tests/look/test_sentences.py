@@ -428,6 +428,8 @@ def test_a_loss_is_as_many_choices_as_its_power_of_e() -> None:
     assert choices(math.log(12)) == "12"
     assert choices(math.log(3.44)) == "3.4"
     assert choices(math.log(9.96)) == "10"
+    assert choices(math.log(123_456_789)) == "123,456,789"
+    assert choices(348.5) == "10^151"
     assert choices(math.log(65432)) == "65,432"
     assert first_of("abc", 3) == "a, b, c"
     assert first_of("abcde", 3) == "a, b, c and 2 more"
