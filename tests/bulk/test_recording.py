@@ -17,11 +17,10 @@ import tinytf
 from tinytf.bulk.folder import activations, recorded
 from tinytf.bulk.passes import Passes
 from tinytf.bulk.record import Plan
-from tinytf.bulk.windows import Window, recorded_windows
+from tinytf.bulk.windows import Window, corpus_windows, recorded_windows
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.loading import Model
-from tinytf.look.examples import corpus_windows
 from tinytf.text.corpus import Corpus, Reading, find_files
 
 WORDS = ("the", "cat", "dog", "hen", "fox", "sat", "ran", "saw", "and", "with", "a", "big", "red", "house", "day",

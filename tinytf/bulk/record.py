@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tinytf import outputs
 from tinytf.bulk.folder import DOCUMENT, DTYPES, FORMAT, IDS, INDEX, INDEX_BYTES, KIND, POSITION, ROWS
 from tinytf.bulk.passes import Passes, Target, targets_of
-from tinytf.bulk.windows import Window, windows_of
+from tinytf.bulk.windows import Window, corpus_windows, window_length
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import UsageError
 from tinytf.files import read_json, reading, to_json
@@ -33,7 +33,6 @@ from tinytf.sentences import first_of
 from tinytf.tables import Array, ColumnStyle, in_bytes
 from tinytf.tensor_file import safetensors
 from tinytf.text.corpus import Corpus
-from tinytf.text.stream import cut_between_words
 from tinytf.text_model import TextModel
 from tinytf.version import __version__
 
@@ -198,14 +197,13 @@ class Plan:
             tokens += len(self.model.tokenizer.encode(text, special=False).ids)
             if characters >= _SAMPLE:
                 break
-        total = sum(file.paragraph_characters for file in self.corpus.files)
+        total = self.corpus.characters
         return min(most, tokens if characters >= total else math.ceil(tokens * total / max(1, characters)))
 
     def windows(self) -> Iterator[Window]:
         """The windows that give rows, up to the limit."""
-        pieces = self.corpus.documents().pieces(cut_between_words)
         rows, most = 0, self.limit or sys.maxsize
-        for window in windows_of(self.model.tokenizer, pieces, self.window, self.model.config.vocab_size):
+        for window in corpus_windows(self.model, self.corpus.documents(), self.window):
             if rows >= most:
                 return
             if self.every_token and rows + len(window.own) > most:
@@ -258,13 +256,10 @@ def record_corpus(
     and, without ``force``, where the disk has too little room; TinytfError for numbers that are not finite, or that the
     dtype cannot hold.
     """
-    config, path = model.config, Path(folder)
-    length = min(config.context, WINDOW) if window is None else window
-    if length > config.context:
-        raise UsageError(f"a window of {length:,} tokens is more than the model's context of {config.context:,}")
+    path, length = Path(folder), window_length(model, window, WINDOW)
     if dtype not in DTYPES:
         raise UsageError(f"activations are not stored as {dtype}", f"known: {', '.join(DTYPES)}")
-    plan = Plan(model, corpus, targets_of(at, config), dtype, every_token, length, shard_size, limit)
+    plan = Plan(model, corpus, targets_of(at, model.config), dtype, every_token, length, shard_size, limit)
     if group.rank == 0:
         _begin(path, plan.identity)
     group.wait()
