@@ -7,9 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.errors import TinytfError
 from tinytf.look.circuits.factors import (
-    Circuits,
     HeadKey,
     Product,
     Spectrum,
@@ -134,14 +132,6 @@ def sampled_tokens(size: int, count: int, seed: int, device: torch.device) -> Te
     return drawn.sort().values.to(device)
 
 
-def require_finite_circuits(found: Circuits, key: HeadKey) -> Circuits:
-    """The circuits. Raises TinytfError if a weight of the head is not finite."""
-    for product in (found.ov, found.qk):
-        if not (product.left.isfinite().all() and product.right.isfinite().all()):
-            raise TinytfError(f"{key} has weights that are not finite", "tinytf trace --at shows a parameter")
-    return found
-
-
 @torch.no_grad()
 def weights(
     model: TextModel, *, feed_forwards: bool = False, seed: int = 0, on_progress: Progress = ignore_progress
@@ -159,7 +149,7 @@ def weights(
     unembedding = vocabulary.unembedded(ids)
     rows = []
     for number, key in enumerate(keys):
-        found = require_finite_circuits(circuits(transformer, key), key)
+        found = circuits(transformer, key)
         written = vocabulary.to_head(found.ov.right)  # (D, C)
         raised = ((embedded @ found.ov.left) * (unembedding @ written.T)).sum(dim=-1) > 0
         ov, qk = found.ov.spectrum, found.qk.spectrum
