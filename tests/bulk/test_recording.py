@@ -163,6 +163,8 @@ def test_another_recording_is_refused_by_what_differs(model: Model, lines: Corpu
         with pytest.raises(UsageError, match=said):
             begin()
     assert files_of(tmp_path / "acts") == before
+    with pytest.raises(UsageError, match=r"at other addresses: L1\.out, not L0H0\.q, L0H1\.q.*…$"):
+        model.record_corpus(lines, ["L*H*.q"], tmp_path / "acts", limit=50)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine", "utf-8")
     with pytest.raises(UsageError, match="is not an empty folder"):

@@ -29,7 +29,7 @@ from tinytf.errors import UsageError
 from tinytf.files import read_json, reading, to_json
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.resume_log import checksum
-from tinytf.sentences import first_of
+from tinytf.sentences import first_of, plural
 from tinytf.tables import Array, ColumnStyle, in_bytes
 from tinytf.tensor_file import safetensors
 from tinytf.text.corpus import Corpus
@@ -42,6 +42,8 @@ SHARD_MB = 64
 """The default size of a shard, in megabytes."""
 _GROUP = 64
 """Windows that are sorted by length before they go through the model in batches."""
+_SHOWN = 100
+"""Characters that an error shows of each side of a difference."""
 _SAMPLE = 100_000
 """Characters of the corpus from which the number of its tokens is estimated."""
 
@@ -113,7 +115,7 @@ class CorpusRecording(Report):
 
     def in_a_sentence(self) -> str:
         names = first_of([step.at for step in self.steps], 3)
-        of = f"{self.tokens:,} tokens of {self.documents:,} documents"
+        of = f"{plural(self.tokens, 'token')} of {plural(self.documents, 'document')}"
         again = f", {self.resumed:,} of them by an earlier run" if self.resumed else ""
         done = f"{self.folder} holds {names} at {of}{again}: {in_bytes(self.bytes)} as {self.dtype}"
         return f"{done}." if self.complete else f"{done}; it is not complete, and the same command continues."
@@ -348,7 +350,8 @@ def _require_same(path: Path, index: Mapping[str, Any], identity: Mapping[str, A
             before, now = brief(index[name]), brief(identity[name])
             if before != now:
                 hint = "name a new folder with --out, or give the command that began this one"
-                raise UsageError(f"{path} was recorded {words}: {before}, not {now}", hint)
+                shown = (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in map(str, (before, now)))
+                raise UsageError(f"{path} was recorded {words}: {', not '.join(shown)}", hint)
     except (LookupError, TypeError, AttributeError):
         raise UsageError(f"the index of {path} is damaged", "name a new folder") from None
 
