@@ -139,6 +139,22 @@ def test_a_recording_that_ends_anywhere_continues_to_the_same_bytes(
         assert continued.resumed > 0 or kind is Stopped
 
 
+def test_a_recording_that_ends_at_once_says_that_it_holds_nothing(
+    model: Model, lines: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Passes, "__call__", stop)
+    report = model.record_corpus(lines, ["L1.out"], tmp_path / "acts")
+    assert report.interrupted
+    assert report.sentence == f"{tmp_path / 'acts'} holds nothing yet; the same command begins again."
+    report.show()
+    assert "open it with" not in capsys.readouterr().out
+    with pytest.raises(UsageError, match="has no finished shard yet"):
+        recorded(tmp_path / "acts")
+
+
 def test_another_recording_is_refused_by_what_differs(model: Model, lines: Corpus, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("The dog ran home.\n", "utf-8")
     other = find_files([tmp_path / "other.txt"], Reading("line"))

@@ -89,7 +89,7 @@ def test_an_order_is_readable_where_the_words_alone_are_not_enough(tiny: Model, 
     assert [step.at for step in probed.steps] == ["L0.out", "L1.out", "L2.out", "L3.out"]
     assert probed.words.value <= 0.5
     assert all(step.readable for step in probed.steps)
-    assert probed.sentence.startswith("The label is readable beyond the baselines first and best at L0.out: 100 %")
+    assert probed.sentence.startswith("The label is readable beyond the baselines first and best at L0.out (100 %, ")
     embedded = tiny.probe(in_order(), at="embed.out")  # the last token is a full stop in every text
     assert not embedded.steps[0].readable
     assert embedded.sentence.startswith("At no step is the label readable beyond the baselines")
@@ -144,7 +144,7 @@ def test_readable_takes_every_baseline(probed: Probe) -> None:
     told = replace(later, steps=(later.steps[0], unsure, *later.steps[2:])).sentence
     assert told.endswith("first at L1.out (80 %, the best baseline 70 %), and best at L2.out (100 %).")
     only = replace(later, steps=(later.steps[0], unsure)).sentence  # a step that is not readable is not the best
-    assert "first and best at L1.out: 80 %" in only
+    assert "first and best at L1.out (80 %, the best baseline 70 %)" in only
 
 
 def test_the_vectors_are_those_of_the_texts_and_the_shares_those_of_numpy(tiny: Model, probed: Probe) -> None:

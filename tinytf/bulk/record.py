@@ -114,6 +114,8 @@ class CorpusRecording(Report):
     complete: bool
 
     def in_a_sentence(self) -> str:
+        if not self.tokens:
+            return f"{self.folder} holds nothing yet; the same command begins again."
         names = first_of([step.at for step in self.steps], 3)
         of = f"{plural(self.tokens, 'token')} of {plural(self.documents, 'document')}"
         again = f", {self.resumed:,} of them by an earlier run" if self.resumed else ""

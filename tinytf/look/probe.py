@@ -151,17 +151,21 @@ class Probe(Report):
         """Where the label is first readable beyond the baselines, and where best; of equals, the first."""
         readable = [step for step in self.steps if step.readable]
         best = max(readable or self.steps, key=lambda step: step.accuracy.value)
+        words = f"the best baseline {percent(self._baseline((readable or [best])[0]))}"
+        share = percent(best.accuracy.value)
         if not readable:
-            return f"At no step is the label readable beyond the baselines: at best {self._share(best)} at {best.at}."
+            return f"At no step is the label readable beyond the baselines: at best {share} at {best.at}, {words}."
         first = readable[0]
         if first is best:
-            return f"The label is readable beyond the baselines first and best at {best.at}: {self._share(best)}."
-        told = f"The label is readable beyond the baselines first at {first.at} ({self._share(first)})"
-        return f"{told}, and best at {best.at} ({percent(best.accuracy.value)})."
+            return f"The label is readable beyond the baselines first and best at {best.at} ({share}, {words})."
+        told = (
+            f"The label is readable beyond the baselines first at {first.at} ({percent(first.accuracy.value)}, {words})"
+        )
+        return f"{told}, and best at {best.at} ({share})."
 
-    def _share(self, step: ProbedStep) -> str:
-        baseline = max(self.words.value, self.majority.value, step.shuffled.value)
-        return f"{percent(step.accuracy.value)}, the best baseline {percent(baseline)}"
+    def _baseline(self, step: ProbedStep) -> float:
+        """The share that the best baseline gets right beside a step."""
+        return max(self.words.value, self.majority.value, step.shuffled.value)
 
     def fields(self) -> dict[str, Any]:
         return self.members(

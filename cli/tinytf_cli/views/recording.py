@@ -25,4 +25,5 @@ def record(report: CorpusRecording, terminal: Terminal, display: Display) -> Ite
     folder, at = printable(report.folder, spaces=False), report.steps[0].at
     shards = f"{plural(report.shards, 'shard')}, {in_bytes(report.bytes)} with ids, documents and positions"
     yield note([Span(folder, "strong"), f": {shards}"])
-    yield Line([Span("open it with ", "dim"), Span(f"tinytf.recorded({report.folder!r}).at({at!r})")], 2)
+    if report.tokens:
+        yield Line([Span("open it with ", "dim"), Span(f"tinytf.recorded({report.folder!r}).at({at!r})")], 2)
