@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import tinytf
-from tinytf.bulk.folder import activations, recorded
+from tinytf.bulk.folder import recorded
 from tinytf.bulk.passes import Passes
 from tinytf.bulk.record import Plan
 from tinytf.bulk.windows import Window, corpus_windows, recorded_windows
@@ -266,7 +266,7 @@ def test_a_recording_is_read_by_slices_indices_and_batches(model: Model, lines: 
     for at in (slice(3, n - 2), slice(0, 0), slice(None, None, 7), [5, n - 1, 0, 5], torch.tensor([n // 2, -1]), 9, -2):
         assert torch.equal(step[at], whole[at]), at
     assert np.array_equal(np.asarray(step), whole.numpy())
-    batches = list(activations(tmp_path / "acts", "L0.q", 100))
+    batches = list(corpus.batches("L0.q", 100))
     assert torch.equal(torch.cat(batches), whole.flatten(1))
     assert {len(batch) for batch in batches[:-1]} == {100}
     with pytest.raises(IndexError):
