@@ -16,6 +16,7 @@ from year_tokens import two_digits
 import tinytf
 from tinytf.cause.interventions import Intervention, hook_points, intervening
 from tinytf.errors import UsageError
+from tinytf.look.circuits.factors import HeadKey
 from tinytf.pairs.scored import each_lead, score_pairs
 from tinytf.report import Verified
 from tinytf.steps.table import table_of
@@ -120,7 +121,7 @@ def test_a_measure_without_a_number_is_not_measured(model: tinytf.Model) -> None
 
 def test_heads_set_to_zero_are_those_of_a_model_without_them(like_gpt2: tinytf.Model) -> None:
     of = bench(like_gpt2, "ioi")
-    heads, names = [(0, 3), (5, 5), (11, 0)], ["L0H3", "L5H5", "L11H0"]
+    heads, names = [HeadKey(0, 3), HeadKey(5, 5), HeadKey(11, 0)], ["L0H3", "L5H5", "L11H0"]
     cut = score_pairs(like_gpt2.without(names), of.pairs).clean
     assert of.leads_without(heads, "zero") == pytest.approx(cut, abs=1e-5)
     lost = 1 - np.mean(cut) / np.mean(of.scores.clean)
@@ -148,7 +149,7 @@ def test_a_mean_is_by_position_over_texts_with_other_names(like_gpt2: tinytf.Mod
         assert not {b for _, b in changed} & {pair.answer, pair.versus}
     mean = torch.stack([like_gpt2.trace_of(text).step("head_out", 3, (7,))[0] for text in texts]).mean(dim=0)
     leads_by_name = {
-        pair.pair.number: lead for pair, lead in zip(of.pairs, of.leads_without([(3, 7)], "mean"), strict=True)
+        pair.pair.number: lead for pair, lead in zip(of.pairs, of.leads_without([HeadKey(3, 7)], "mean"), strict=True)
     }
     (point,) = hook_points(head, table_of(like_gpt2.config))
     with intervening(like_gpt2.transformer, [Intervention(point, mean)]):

@@ -158,10 +158,8 @@ class Probe(Report):
         first = readable[0]
         if first is best:
             return f"The label is readable beyond the baselines first and best at {best.at} ({share}, {words})."
-        told = (
-            f"The label is readable beyond the baselines first at {first.at} ({percent(first.accuracy.value)}, {words})"
-        )
-        return f"{told}, and best at {best.at} ({share})."
+        first_share = f"first at {first.at} ({percent(first.accuracy.value)}, {words})"
+        return f"The label is readable beyond the baselines {first_share}, and best at {best.at} ({share})."
 
     def _baseline(self, step: ProbedStep) -> float:
         """The share that the best baseline gets right beside a step."""

@@ -4,7 +4,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -30,7 +30,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record_all
 
 Settings = Mapping[str, Any]
-_TRACED = 25  # pairs whose steps are all recorded, for direct effects and attention
+_TRACED = 25  # pairs, as the measures say, whose steps are all recorded, for direct effects and attention
 _SMILES = re.compile(
     r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9])"
 )
@@ -64,31 +64,32 @@ class Bench:
     def census(self) -> Census:
         return self.model.heads(random_only=True)
 
-    def heads(self, settings: Settings) -> list[tuple[int, int]]:
+    def heads(self, settings: Settings) -> list[HeadKey]:
         """The heads of the setting ``heads``, addresses, or ``kind``, a label of the census. Raises UsageError."""
         if addresses := settings.get("heads") or settings.get("head"):
             addresses, table = [addresses] if isinstance(addresses, str) else addresses, table_of(self.model.config)
-            return [astuple(one_head(address, table)) for address in addresses]
+            return [one_head(address, table) for address in addresses]
         kind, labels = settings["kind"], self.census.labels
         return [
-            (layer, head) for layer, row in enumerate(labels) for head, named in enumerate(row) if named.name == kind
+            HeadKey(layer, head)
+            for layer, row in enumerate(labels)
+            for head, label in enumerate(row)
+            if label.name == kind
         ]
 
-    def some_heads(self, settings: Settings) -> list[tuple[int, int]]:
+    def some_heads(self, settings: Settings) -> list[HeadKey]:
         """Like ``heads``. Raises UsageError if there is none."""
         if not (heads := self.heads(settings)):
             raise UsageError(f"{self.model.name} has no head of the kind {settings['kind']}")
         return heads
 
-    def leads_without(self, heads: Sequence[tuple[int, int]], how: str) -> list[float]:
+    def leads_without(self, heads: Sequence[HeadKey], how: str) -> list[float]:
         """The lead of each answer after the clean text, with ``heads`` set to ``zero`` or to the ``mean``.
 
         The mean is by position over texts in which other names stand for the answer and ``versus``, each another one,
         as in Wang et al. 2023 (there p_ABC); over the pairs with the same label ``template`` and number of tokens.
         """
-        points = (
-            hook_points([f"L{layer}H{head}" for layer, head in heads], table_of(self.model.config)) if heads else ()
-        )
+        points = hook_points([str(head) for head in heads], table_of(self.model.config)) if heads else ()
         if how == "zero":
             values = values_for(self.model, points, how, None).of
             return self._leads(self.pairs, values)
@@ -191,7 +192,7 @@ def _copy_gain(bench: Bench, settings: Settings) -> Estimate:
 def _copying(bench: Bench, settings: Settings) -> Estimate:
     """The copying score of ``tinytf weights`` (Elhage et al. 2021), the mean over heads."""
     model = bench.model.transformer
-    keys, own = [HeadKey(*head) for head in bench.some_heads(settings)], own_map(Vocabulary(model))
+    keys, own = bench.some_heads(settings), own_map(Vocabulary(model))
     for key in keys:
         require_circuits(table_of(model.config), key.layer)
     return Estimate(fmean(eigenvalue_score(circuits(model, key).ov, own) for key in keys))
@@ -205,8 +206,8 @@ def _ablation(bench: Bench, settings: Settings) -> Estimate:
 def _faithfulness(bench: Bench, settings: Settings) -> Estimate:
     kept = {*bench.some_heads(settings)}
     config = bench.model.config
-    others = [(layer, head) for layer in range(config.n_layers) for head in range(config.at(layer).n_heads)]
-    others = [head for head in others if head not in kept]
+    heads = (HeadKey(layer, head) for layer in range(config.n_layers) for head in range(config.at(layer).n_heads))
+    others = [head for head in heads if head not in kept]
     return _relative(bench, bench.leads_without(others, settings.get("how", "mean")))
 
 
@@ -322,11 +323,12 @@ MEASURES: Mapping[str, Measure] = {
         _faithfulness, {}, {**_HEADS, "how": str},
     ),
     "direct effect rank": Measure(
-        "rank of a head by what it adds to the logit difference directly, 1 for the most",
+        "rank of a head by what it adds to the logit difference directly, 1 for the most, in the first 25 pairs",
         _direct_rank, {"head": str},
     ),
     "attention to the answer": Measure(
-        "mean attention of these heads from the end to the answer's token", _attention_to_answer, {}, _HEADS
+        "mean attention of these heads from the end to the answer's token, in the first 25 pairs",
+        _attention_to_answer, {}, _HEADS,
     ),
     "atom mapping": Measure("share of atoms that a head maps as published", _atom_mapping, {"head": str}),
     "atom mapping lead": Measure(

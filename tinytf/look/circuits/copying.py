@@ -149,11 +149,11 @@ def weights(
     unembedding = vocabulary.unembedded(ids)
     rows = []
     for number, key in enumerate(keys):
-        found = circuits(transformer, key)
-        written = vocabulary.to_head(found.ov.right)  # (D, C)
-        raised = ((embedded @ found.ov.left) * (unembedding @ written.T)).sum(dim=-1) > 0
-        ov, qk = found.ov.spectrum, found.qk.spectrum
-        measures = (eigenvalue_score(found.ov, own), float(raised.double().mean()), ov.norm, ov.rank, qk.norm, qk.rank)
+        head = circuits(transformer, key)
+        written = vocabulary.to_head(head.ov.right)  # (D, C)
+        raised = ((embedded @ head.ov.left) * (unembedding @ written.T)).sum(dim=-1) > 0
+        ov, qk = head.ov.spectrum, head.qk.spectrum
+        measures = (eigenvalue_score(head.ov, own), float(raised.double().mean()), ov.norm, ov.rank, qk.norm, qk.rank)
         rows.append(HeadRow(str(key), *measures))
         on_progress(number + 1, len(keys))
     matrices = tuple(_spectra(model)) if feed_forwards else ()
@@ -193,5 +193,5 @@ def left_out(table: StepTable, *, tokens: bool = True) -> tuple[str, ...]:
         "distances, as if all tokens stood at one position": config.positions in ("rotary", "alibi")
         or config.relative_buckets,
     }
-    said = {**(of_tokens if tokens else {}), **of_heads}
-    return tuple(words for words, is_left_out in said.items() if is_left_out)
+    parts = {**(of_tokens if tokens else {}), **of_heads}
+    return tuple(words for words, is_left_out in parts.items() if is_left_out)

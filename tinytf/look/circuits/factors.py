@@ -8,7 +8,7 @@ width, V vocabulary, N tokens; vectors are rows.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +31,7 @@ CHUNK = 8192
 """Tokens of the vocabulary that are in memory at a time."""
 
 
-@dataclass(frozen=True)
-class HeadKey:
+class HeadKey(NamedTuple):
     """A head by its layer and number, ``L1H2``."""
 
     layer: int

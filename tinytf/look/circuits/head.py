@@ -159,9 +159,9 @@ def head_weights(
     chosen = [model.find_token(token, "--token") for token in tokens]
     width, device = model.config.at(key.layer).d_head, vocabulary.matrix.device
     require_free(f"the circuits of {key} take", 4 * 4 * vocabulary.size * width, device, "take a smaller model")
-    found = circuits(transformer, key)
-    written = vocabulary.to_head(found.ov.right)
-    read_side, write_side = found.ov.left.float(), written.T
+    weights = circuits(transformer, key)
+    written = vocabulary.to_head(weights.ov.right)
+    read_side, write_side = weights.ov.left.float(), written.T
     sources = torch.cat([vocabulary.embedded(ids).float() @ read_side for ids in vocabulary.chunks()])  # (V, D)
     promoted = torch.cat([(vocabulary.unembedded(ids) @ write_side).float() for ids in vocabulary.chunks()])  # (V, D)
     own = (sources * promoted).sum(dim=-1)
@@ -173,10 +173,10 @@ def head_weights(
         for which in (0, 1)
     )
     divisor = model.config.at(key.layer).score_divisor
-    read, ov, wrote = found.ov.singular()
+    read, ov, wrote = weights.ov.singular()
     return HeadWeights(
         key,
-        eigenvalue_score(found.ov, own_map(vocabulary)),
+        eigenvalue_score(weights.ov, own_map(vocabulary)),
         float((own > 0).double().mean()),
         first,
         len(ranked),
@@ -185,7 +185,7 @@ def head_weights(
         _rows(queries / divisor, keys, chosen, top, rows),
         _directions(vocabulary, read, ov, wrote, top),
         Spectrum(ov.cpu()),
-        found.qk.spectrum,
+        weights.qk.spectrum,
         left_out(table_of(model.config)),
         about=About(model),
     )
