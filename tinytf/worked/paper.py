@@ -19,7 +19,7 @@ from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.sentences import listed, plural, several
 from tinytf.text.printable import printable
 from tinytf.worked.claims import read_claim
-from tinytf.worked.example import ExampleError, read_toml, require_fields
+from tinytf.worked.example import ExampleError, TomlReader, require_fields
 from tinytf.worked.measures import MEASURES, Bench, Reaction, Settings
 
 PREFIX = "paper:"
@@ -169,11 +169,11 @@ def find_paper(name: str) -> Paper | None:
         short = name.removeprefix(PREFIX)
         if short not in shipped_papers():
             raise ExampleError(f"there is no paper {short!r}", did_you_mean(short, shipped_papers()))
-        return _Reader(_SHIPPED / f"{short}.toml").paper()
+        return _Reader(_SHIPPED / f"{short}.toml", _HINT).paper()
     path = Path(name)
     if path.suffix.lower() != ".toml" or not path.exists():
         return None
-    reader = _Reader(path)
+    reader = _Reader(path, _HINT)
     return reader.paper() if "claim" in reader.data else None
 
 
@@ -212,18 +212,7 @@ def _checked(claim: PaperClaim, bench: Bench) -> CheckedClaim:
     return CheckedClaim(claim, HELD if claim.holds(measured.value) else FAILED, measured, claim.why)
 
 
-class _Reader:
-    """Read the claims of one file; errors have the line and the field."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.data, self.lines = read_toml(path, _HINT)
-
-    def fault(self, message: str, hint: str = "", *, table: str = "", index: int = 0, field: str = "") -> ExampleError:
-        where = f" of {table} {index + 1}" if table in ("claim", "reaction") else ""
-        named = f", field {field!r}{where}" if field else where.removeprefix(" of").replace(" ", ", ", 1)
-        return ExampleError(f"{self.path}, line {self.lines.of(table, index, field)}{named}: {message}", hint)
-
+class _Reader(TomlReader):
     def paper(self) -> Paper:
         data = self.data
         require_fields(data, _PAPER_FIELDS, self.fault)
