@@ -36,6 +36,11 @@ def first_of(names: Sequence[object], most: int) -> str:
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def plural(number: int, noun: str) -> str:
+    """``1 token``, ``2,048 tokens``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def several(count: int, does: str) -> str:
     """How many do what is said of several: ``3 look at it``, ``1 looks at it``."""
     verb, *rest = does.split(" ", 1)

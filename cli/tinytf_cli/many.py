@@ -156,7 +156,7 @@ class _Reports:
 
         An error names the text that it is about; the answers to those before it come first.
         """
-        answers, count = iter(self.answer(chunk)), 0
+        answers, count = self._together(chunk), 0
         while count < len(chunk) and not self.interrupted:
             try:
                 report = next(answers)
@@ -167,6 +167,10 @@ class _Reports:
             count += 1
             self.holds, self.interrupted = self.holds and report.holds, report.interrupted
             self.on_text(first + count)
+
+    def _together(self, chunk: "Sequence[Written]") -> Iterator[Report]:
+        """The reports of a chunk; an answer that raises at once does so when the first is asked for."""
+        yield from self.answer(chunk)
 
     def _one_by_one(self, first: int, texts: "Sequence[Written]") -> Iterator[Report]:
         for number, text in enumerate(texts, first + 1):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytf.sentences import plural as plural
 from tinytf.tables import count as count
 from tinytf.tables import in_bytes as in_bytes
 
@@ -56,11 +57,6 @@ def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
         else [number(float(value), form) for value in row]
         for row in values
     ]
-
-
-def plural(number: int, noun: str) -> str:
-    """``1 token``, ``2,048 tokens``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

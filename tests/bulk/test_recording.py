@@ -14,14 +14,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import tinytf
-from tinytf.bulk.folder import activations, recorded
+from tinytf.bulk.folder import recorded
 from tinytf.bulk.passes import Passes
 from tinytf.bulk.record import Plan
-from tinytf.bulk.windows import Window, recorded_windows
+from tinytf.bulk.windows import Window, corpus_windows, recorded_windows
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.loading import Model
-from tinytf.look.examples import corpus_windows
 from tinytf.text.corpus import Corpus, Reading, find_files
 
 WORDS = ("the", "cat", "dog", "hen", "fox", "sat", "ran", "saw", "and", "with", "a", "big", "red", "house", "day",
@@ -140,6 +139,22 @@ def test_a_recording_that_ends_anywhere_continues_to_the_same_bytes(
         assert continued.resumed > 0 or kind is Stopped
 
 
+def test_a_recording_that_ends_at_once_says_that_it_holds_nothing(
+    model: Model, lines: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Passes, "__call__", stop)
+    report = model.record_corpus(lines, ["L1.out"], tmp_path / "acts")
+    assert report.interrupted
+    assert report.sentence == f"{tmp_path / 'acts'} holds nothing yet; the same command begins again."
+    report.show()
+    assert "open it with" not in capsys.readouterr().out
+    with pytest.raises(UsageError, match="has no finished shard yet"):
+        recorded(tmp_path / "acts")
+
+
 def test_another_recording_is_refused_by_what_differs(model: Model, lines: Corpus, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("The dog ran home.\n", "utf-8")
     other = find_files([tmp_path / "other.txt"], Reading("line"))
@@ -164,6 +179,8 @@ def test_another_recording_is_refused_by_what_differs(model: Model, lines: Corpu
         with pytest.raises(UsageError, match=said):
             begin()
     assert files_of(tmp_path / "acts") == before
+    with pytest.raises(UsageError, match=r"at other addresses: L1\.out, not L0H0\.q, L0H1\.q.*…$"):
+        model.record_corpus(lines, ["L*H*.q"], tmp_path / "acts", limit=50)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine", "utf-8")
     with pytest.raises(UsageError, match="is not an empty folder"):
@@ -249,7 +266,7 @@ def test_a_recording_is_read_by_slices_indices_and_batches(model: Model, lines: 
     for at in (slice(3, n - 2), slice(0, 0), slice(None, None, 7), [5, n - 1, 0, 5], torch.tensor([n // 2, -1]), 9, -2):
         assert torch.equal(step[at], whole[at]), at
     assert np.array_equal(np.asarray(step), whole.numpy())
-    batches = list(activations(tmp_path / "acts", "L0.q", 100))
+    batches = list(corpus.batches("L0.q", 100))
     assert torch.equal(torch.cat(batches), whole.flatten(1))
     assert {len(batch) for batch in batches[:-1]} == {100}
     with pytest.raises(IndexError):

@@ -203,6 +203,10 @@ def test_a_text_that_cannot_be_answered_is_named_after_the_answers_before_it(
     assert ran.status == 2
     assert "tinytf: error: text 6: the text has 201 tokens, and decoder takes at most 64" in ran.err
     assert {json.loads(line)["result"] for line in ran.lines} == set(range(5))
+    lines.write_text("\n".join([*LINES[:5], "e", *LINES[5:]]), "utf-8")
+    ran = tinytf("score", "-m", decoder, "--lines", lines, "--format", "ndjson")  # which answers many at a time
+    assert "tinytf: error: text 6: 1 token is too few" in ran.err
+    assert {json.loads(line)["result"] for line in ran.lines} == set(range(5))
 
 
 def test_texts_are_read_a_chunk_at_a_time() -> None:

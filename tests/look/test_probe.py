@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_an_order_is_readable_where_the_words_alone_are_not_enough(tiny: Model, 
     assert [step.at for step in probed.steps] == ["L0.out", "L1.out", "L2.out", "L3.out"]
     assert probed.words.value <= 0.5
     assert all(step.readable for step in probed.steps)
-    assert probed.sentence.startswith("The label is readable beyond the baselines first at L0.out")
+    assert probed.sentence.startswith("The label is readable beyond the baselines first and best at L0.out (100 %, ")
     embedded = tiny.probe(in_order(), at="embed.out")  # the last token is a full stop in every text
     assert not embedded.steps[0].readable
     assert embedded.sentence.startswith("At no step is the label readable beyond the baselines")
@@ -110,13 +111,40 @@ def test_labels_without_a_pattern_are_not_readable(tiny: Model) -> None:
     assert not any(step.readable for step in report.steps)
 
 
+def test_a_repeated_text_is_left_out(tiny: Model) -> None:
+    """Else a probe would be asked for texts that it was trained on."""
+    texts = in_order()
+    labels = tuple(random.Random(3).choices(("one", "other"), k=len(texts.texts)))
+    rows = [{"text": text, "label": label} for text, label in zip(texts.texts, labels, strict=True)]
+    once, thrice = (tiny.probe(LabelledTexts.of(rows * times, "t"), at="L1.out") for times in (1, 3))
+    assert (once.texts, once.repeats, thrice.texts, thrice.repeats) == (36, 0, 36, 72)
+    assert thrice.steps[0].accuracy == once.steps[0].accuracy
+    assert thrice.words == once.words
+    with pytest.raises(UsageError, match="only one text of t has the label 'b'"):
+        LabelledTexts.of([{"text": text, "label": label} for text, label in zip("wxyy", "aabb", strict=True)], "t")
+
+
+def test_the_most_frequent_label_is_right_for_its_share(tiny: Model) -> None:
+    """Counted in the other folds, of two equally frequent labels the wrong one would often come first."""
+    texts = in_order()
+    assert (
+        tiny.probe(LabelledTexts("t", texts.texts[:33], texts.labels[:33]), at="L0.out").majority.value
+        == max(Counter(texts.labels[:33]).values()) / 33
+    )
+
+
 def test_readable_takes_every_baseline(probed: Probe) -> None:
     step = probed.steps[0]
     for name in ("over_words", "over_majority", "over_shuffled"):
         assert not replace(step, **{name: Estimate(0.2, 0.0, 0.4)}).readable
         assert replace(step, **{name: Estimate(0.2, 0.01, 0.4)}).readable
     later = replace(probed, steps=(replace(step, over_words=Estimate(0.2, -0.1, 0.4)), *probed.steps[1:]))
-    assert "first at L1.out" in later.sentence
+    assert "first and best at L1.out" in later.sentence
+    unsure = replace(later.steps[1], accuracy=Estimate(0.8, 0.7, 0.9), shuffled=Estimate(0.7, 0.6, 0.8))
+    told = replace(later, steps=(later.steps[0], unsure, *later.steps[2:])).sentence
+    assert told.endswith("first at L1.out (80 %, the best baseline 70 %), and best at L2.out (100 %).")
+    only = replace(later, steps=(later.steps[0], unsure)).sentence  # a step that is not readable is not the best
+    assert "first and best at L1.out (80 %, the best baseline 70 %)" in only
 
 
 def test_the_vectors_are_those_of_the_texts_and_the_shares_those_of_numpy(tiny: Model, probed: Probe) -> None:
@@ -195,6 +223,10 @@ def test_bad_places_are_refused(tiny: Model) -> None:
         tiny.probe(texts, position="0-1")
     with pytest.raises(UsageError, match="no text has the label 'third'"):
         tiny.probe(texts, toward="third")
+    long = LabelledTexts("t", ("The cat " * 200, *texts.texts), ("one", *texts.labels))
+    with pytest.raises(UsageError, match="line 1 of t: the text has 401 tokens") as refused:
+        tiny.probe(long)
+    assert refused.value.hint == "shorten it, or leave it out"
 
 
 @pytest.mark.exhaustive

@@ -285,6 +285,21 @@ def test_the_seed_draws_the_tokens(tiny: Model) -> None:
     assert [row.own for row in tiny.weights(seed=3).heads] != [row.own for row in tiny.weights(seed=4).heads]
 
 
+def test_a_head_of_zeros_moves_nothing_and_composes_with_none() -> None:
+    model = asked(without_biases("gpt2"))
+    with torch.no_grad():
+        model.transformer.blocks[0].attention.v.weight.zero_()
+    report = model.head_weights("L0H1", tokens=["#5"])
+    assert report.sentence == "L0H1 moves nothing: its W_V·W_O is 0."
+    assert (report.own, report.own_first.value, report.ov.rank) == (0, 0, 0)
+    assert (report.sources, report.directions) == ((), ())
+    assert report.queries
+    for ask in (lambda: model.composition("L0H1"), lambda: model.composition("L1H0", into=True)):
+        with pytest.raises(UsageError, match="composes with no head: the weights of one side are 0"):
+            ask()
+    assert model.weights().heads[0].ov_rank == 0
+
+
 def test_what_has_no_circuits_is_refused_with_the_reason(tiny: Model) -> None:
     with pytest.raises(AddressError, match="'L1' is not one head"):
         tiny.head_weights("L1")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-from architectures import asked, config_of, lively
 from transformers import GPT2Config, GPT2LMHeadModel
 from year_tokens import two_digits
 
 import tinytf
 from tinytf.cause.interventions import Intervention, hook_points, intervening
 from tinytf.errors import UsageError
+from tinytf.look.circuits.factors import HeadKey
 from tinytf.pairs.scored import each_lead, score_pairs
 from tinytf.report import Verified
 from tinytf.steps.table import table_of
@@ -107,9 +107,21 @@ def test_a_head_that_the_model_lacks_is_not_measured(model: tinytf.Model) -> Non
     assert all(re.match(r"there is no (layer|head) \d+", claim.why) for claim in lacking)
 
 
+def test_a_measure_without_a_number_is_not_measured(model: tinytf.Model) -> None:
+    """Heads of a kind that a model lacks, and a score of a layer without attention weights, fail no claim."""
+    with pytest.raises(UsageError, match="has no head of the kind copying"):
+        measured("attention to the answer", bench(model, "ioi", 2), kind="copying")
+    hybrid = replace(model, name="hybrid", transformer=tinytf.load("preset:lfm2-tiny").transformer)
+    claim = replace(find_paper("paper:ioi").claims[-1], settings={"score": "previous", "head": "L0H0"})
+    check = recompute(replace(find_paper("paper:ioi"), claims=(claim,), pairs=None), hybrid)
+    assert [(checked.state, checked.why) for checked in check.claims] == [
+        (NOT_MEASURED, "the measure is not a number on this model")
+    ]
+
+
 def test_heads_set_to_zero_are_those_of_a_model_without_them(like_gpt2: tinytf.Model) -> None:
     of = bench(like_gpt2, "ioi")
-    heads, names = [(0, 3), (5, 5), (11, 0)], ["L0H3", "L5H5", "L11H0"]
+    heads, names = [HeadKey(0, 3), HeadKey(5, 5), HeadKey(11, 0)], ["L0H3", "L5H5", "L11H0"]
     cut = score_pairs(like_gpt2.without(names), of.pairs).clean
     assert of.leads_without(heads, "zero") == pytest.approx(cut, abs=1e-5)
     lost = 1 - np.mean(cut) / np.mean(of.scores.clean)
@@ -137,7 +149,7 @@ def test_a_mean_is_by_position_over_texts_with_other_names(like_gpt2: tinytf.Mod
         assert not {b for _, b in changed} & {pair.answer, pair.versus}
     mean = torch.stack([like_gpt2.trace_of(text).step("head_out", 3, (7,))[0] for text in texts]).mean(dim=0)
     leads_by_name = {
-        pair.pair.number: lead for pair, lead in zip(of.pairs, of.leads_without([(3, 7)], "mean"), strict=True)
+        pair.pair.number: lead for pair, lead in zip(of.pairs, of.leads_without([HeadKey(3, 7)], "mean"), strict=True)
     }
     (point,) = hook_points(head, table_of(like_gpt2.config))
     with intervening(like_gpt2.transformer, [Intervention(point, mean)]):
@@ -145,18 +157,10 @@ def test_a_mean_is_by_position_over_texts_with_other_names(like_gpt2: tinytf.Mod
     assert leads_by_name[group[0].pair.number] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama, grouped"])
-def test_copying_is_read_off_the_eigenvalues_of_the_whole_matrix(kind: str) -> None:
-    small = asked(lively(config_of(kind)))
-    trace = small.trace("3 14 15")
-    for head in ("L0H0", "L1H3"):
-        value, output = (trace[f"{head}.{name}"].double() for name in ("W_V", "W_O"))
-        gains = [trace[f"{norm}.gain"].double() for norm in (f"{head[:2]}.norm1", "final.norm")]
-        embedded = small.transformer.embed.tokens.weight.double() * gains[0]
-        through = embedded @ value @ (output * gains[1]) @ small.transformer.unembedding.double().T
-        eigenvalues = np.linalg.eigvals(through.detach().numpy())  # (V, V), of which D are not 0
-        expected = eigenvalues.real.sum() / np.abs(eigenvalues).sum()
-        assert measured("copying", Bench(small, None, ()), heads=[head]) == pytest.approx(expected, abs=1e-6)
+def test_copying_is_the_score_of_weights(model: tinytf.Model) -> None:
+    scores = {row.head: row.copying for row in model.weights().heads}
+    found = measured("copying", Bench(model, None, ()), heads=["L0H0", "L1H3"])
+    assert found == pytest.approx((scores["L0H0"] + scores["L1H3"]) / 2)
 
 
 def test_the_direct_effect_and_the_attention_are_those_of_attribute_and_the_trace(model: tinytf.Model) -> None:
@@ -188,7 +192,7 @@ def test_a_paper_of_ones_own_with_pairs_of_ones_own(tmp_path: Path, capsys: pyte
     assert (data["kind"], data["held"], data["claims"][0]["measured"]["value"]) == ("paper", 1, 1.0)
     assert run(["verify", write(tmp_path / "own.toml", text.replace("least = 0.1", "most = 0.1"))]) == 1
     shown = capsys.readouterr().out
-    assert shown.startswith("Of 1 claims of Me 2026, 1 fails on tiny.")
+    assert shown.startswith("Of 1 claim of Me 2026, 1 fails on tiny.")
     assert "✗ It is right sometimes\n  1, expected at most 0.1" in shown
     assert run(["verify", path, "--full", "--width", "60"]) == 1
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
@@ -209,7 +213,12 @@ def test_the_paper_of_the_docs_holds_and_their_table_has_every_measure(model: ti
     [
         ("pair accuracy", "__import__('os').system('x')", "field 'measure' of claim 1: there is no measure"),
         ("pair accuracy", "head score", "head score needs 'score'"),
-        ("pair accuracy", "ablation effect", "ablation effect needs 'heads'"),
+        ("pair accuracy", "ablation effect", "ablation effect takes heads or a kind"),
+        ("pair accuracy", 'copying"\nheads = ["L0H0"]\nkind = "induction', "copying takes heads or a kind"),
+        ('"pair accuracy"', '"copying"\nheads = []', "field 'heads' of claim 1: must be a list of heads"),
+        ("least = 0.1", "least = 0.1\ntolerance = 0.1", "a tolerance is 0 or more, and goes with a value"),
+        ("least = 0.1", "value = 0.1\ntolerance = -1", "a tolerance is 0 or more, and goes with a value"),
+        ('task = "agreement"', 'file = "a.jsonl"', "field 'file': n and seed are of a task"),
         ("least = 0.1", "leest = 0.1", "field 'leest' of claim 1: there is no such field"),
         ("least = 0.1", "least = nan", "a number of the claim is NaN"),
         ("least = 0.1", "", "a claim that is measured needs a value, a least or a most"),

@@ -235,11 +235,3 @@ class RecordedCorpus(ShortRepr):
                 f"{self.folder} was recorded with other weights, of {of['name']}, than {name} has",
                 f"open that model, with -m, or record the corpus with {name}",
             )
-
-
-def activations(source: RecordedCorpus | str | Path, at: str, size: int = BATCH) -> Iterator[Tensor]:
-    """Yield the activations at an address of a recorded corpus, or of its folder, as float32 (n, C).
-
-    Raises UsageError as ``recorded`` and ``RecordedCorpus.at`` do.
-    """
-    return (source if isinstance(source, RecordedCorpus) else recorded(source)).batches(at, size)

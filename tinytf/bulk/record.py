@@ -23,17 +23,16 @@ from safetensors.torch import load_file
 from tinytf import outputs
 from tinytf.bulk.folder import DOCUMENT, DTYPES, FORMAT, IDS, INDEX, INDEX_BYTES, KIND, POSITION, ROWS
 from tinytf.bulk.passes import Passes, Target, targets_of
-from tinytf.bulk.windows import Window, windows_of
+from tinytf.bulk.windows import Window, corpus_windows, window_length
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import UsageError
 from tinytf.files import read_json, reading, to_json
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.resume_log import checksum
-from tinytf.sentences import first_of
+from tinytf.sentences import first_of, plural
 from tinytf.tables import Array, ColumnStyle, in_bytes
 from tinytf.tensor_file import safetensors
 from tinytf.text.corpus import Corpus
-from tinytf.text.stream import cut_between_words
 from tinytf.text_model import TextModel
 from tinytf.version import __version__
 
@@ -43,6 +42,8 @@ SHARD_MB = 64
 """The default size of a shard, in megabytes."""
 _GROUP = 64
 """Windows that are sorted by length before they go through the model in batches."""
+_SHOWN = 100
+"""Characters that an error shows of each side of a difference."""
 _SAMPLE = 100_000
 """Characters of the corpus from which the number of its tokens is estimated."""
 
@@ -113,8 +114,10 @@ class CorpusRecording(Report):
     complete: bool
 
     def in_a_sentence(self) -> str:
+        if not self.tokens:
+            return f"{self.folder} holds nothing yet; the same command begins again."
         names = first_of([step.at for step in self.steps], 3)
-        of = f"{self.tokens:,} tokens of {self.documents:,} documents"
+        of = f"{plural(self.tokens, 'token')} of {plural(self.documents, 'document')}"
         again = f", {self.resumed:,} of them by an earlier run" if self.resumed else ""
         done = f"{self.folder} holds {names} at {of}{again}: {in_bytes(self.bytes)} as {self.dtype}"
         return f"{done}." if self.complete else f"{done}; it is not complete, and the same command continues."
@@ -198,14 +201,13 @@ class Plan:
             tokens += len(self.model.tokenizer.encode(text, special=False).ids)
             if characters >= _SAMPLE:
                 break
-        total = sum(file.paragraph_characters for file in self.corpus.files)
+        total = self.corpus.characters
         return min(most, tokens if characters >= total else math.ceil(tokens * total / max(1, characters)))
 
     def windows(self) -> Iterator[Window]:
         """The windows that give rows, up to the limit."""
-        pieces = self.corpus.documents().pieces(cut_between_words)
         rows, most = 0, self.limit or sys.maxsize
-        for window in windows_of(self.model.tokenizer, pieces, self.window, self.model.config.vocab_size):
+        for window in corpus_windows(self.model, self.corpus.documents(), self.window):
             if rows >= most:
                 return
             if self.every_token and rows + len(window.own) > most:
@@ -258,13 +260,10 @@ def record_corpus(
     and, without ``force``, where the disk has too little room; TinytfError for numbers that are not finite, or that the
     dtype cannot hold.
     """
-    config, path = model.config, Path(folder)
-    length = min(config.context, WINDOW) if window is None else window
-    if length > config.context:
-        raise UsageError(f"a window of {length:,} tokens is more than the model's context of {config.context:,}")
+    path, length = Path(folder), window_length(model, window, WINDOW)
     if dtype not in DTYPES:
         raise UsageError(f"activations are not stored as {dtype}", f"known: {', '.join(DTYPES)}")
-    plan = Plan(model, corpus, targets_of(at, config), dtype, every_token, length, shard_size, limit)
+    plan = Plan(model, corpus, targets_of(at, model.config), dtype, every_token, length, shard_size, limit)
     if group.rank == 0:
         _begin(path, plan.identity)
     group.wait()
@@ -353,7 +352,8 @@ def _require_same(path: Path, index: Mapping[str, Any], identity: Mapping[str, A
             before, now = brief(index[name]), brief(identity[name])
             if before != now:
                 hint = "name a new folder with --out, or give the command that began this one"
-                raise UsageError(f"{path} was recorded {words}: {before}, not {now}", hint)
+                shown = (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in map(str, (before, now)))
+                raise UsageError(f"{path} was recorded {words}: {', not '.join(shown)}", hint)
     except (LookupError, TypeError, AttributeError):
         raise UsageError(f"the index of {path} is damaged", "name a new folder") from None
 

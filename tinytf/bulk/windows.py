@@ -2,14 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from tinytf.bulk.folder import RecordedCorpus
-from tinytf.errors import TokenizerError, UsageError
+from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.report import Progress, ignore_progress
+from tinytf.text.corpus import Documents
+from tinytf.text.stream import cut_between_words
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.windows import known_ids
+from tinytf.text_model import TextModel
 
 BATCH = 8
 """Windows in one pass, where nothing else decides."""
@@ -30,6 +36,38 @@ class Window:
     ends: bool = True
 
 
+def corpus_windows(
+    model: TextModel,
+    documents: Documents,
+    window: int | None = None,
+    on_progress: Progress = ignore_progress,
+    *,
+    longest: int = 128,
+) -> Iterator[Window]:
+    """Read documents as a stream, in windows of ``window`` tokens, by default the context and at most ``longest``.
+
+    ``on_progress`` receives the number of characters read. Raises UsageError as ``window_length`` and ``windows_of``.
+    """
+    length, total = window_length(model, window, longest), documents.corpus.characters
+
+    def pieces() -> Iterator[tuple[str, bool]]:
+        read = 0
+        for text, is_end in documents.pieces(cut_between_words):
+            yield text, is_end
+            read += len(text)
+            on_progress(min(read, total), total)
+
+    return windows_of(model.tokenizer, pieces(), length, model.config.vocab_size)
+
+
+def window_length(model: TextModel, window: int | None, longest: int) -> int:
+    """``window``, by default the context and at most ``longest``. Raises UsageError for more than the context."""
+    length = min(model.config.context, longest) if window is None else window
+    if length > model.config.context:
+        raise UsageError(f"a window of {length:,} tokens is more than the model's context of {model.config.context:,}")
+    return length
+
+
 def windows_of(
     tokenizer: Tokenizer, pieces: Iterable[tuple[str, bool]], length: int, vocab_size: int
 ) -> Iterator[Window]:
@@ -38,26 +76,18 @@ def windows_of(
     The tokens that the tokenizer adds to a text are added to each window. Raises UsageError if they leave no room,
     TokenizerError for a token outside a model's ``vocab_size``.
     """
+    before, after = tokenizer.surrounding_ids()
+    room = length - len(before) - len(after)
+    if room < 1:
+        raise UsageError(f"a window of {length} tokens has no room for a token of the text", "choose a longer window")
     document = offset = 0
     for text, is_end in pieces:
-        tokens = tokenizer.encode(text).tokens
-        ids = [token.id for token in tokens]
-        if max(ids, default=0) >= vocab_size:
-            raise TokenizerError(f"the text has a token of id {max(ids)}, and the model knows {vocab_size:,} tokens")
-        added_flags = [token.special and token.start == token.end for token in tokens]
-        own_start = next((i for i, is_added in enumerate(added_flags) if not is_added), len(ids))
-        own_stop = max((i + 1 for i, is_added in enumerate(added_flags) if not is_added), default=own_start)
-        prefix, own_ids, suffix = ids[:own_start], ids[own_start:own_stop], ids[own_stop:]
-        room = length - len(prefix) - len(suffix)
-        if room < 1:
-            raise UsageError(
-                f"a window of {length} tokens has no room for a token of the text", "choose a longer window"
-            )
-        for start in range(0, len(own_ids), room):
-            chunk = own_ids[start : start + room]
-            own, ends = range(own_start, own_start + len(chunk)), is_end and start + room >= len(own_ids)
-            yield Window([*prefix, *chunk, *suffix], own, document, offset + start, ends)
-        offset = 0 if is_end else offset + len(own_ids)
+        ids = known_ids(tokenizer, text, vocab_size)
+        for start in range(0, len(ids), room):
+            chunk = ids[start : start + room]
+            own, ends = range(len(before), len(before) + len(chunk)), is_end and start + room >= len(ids)
+            yield Window([*before, *chunk, *after], own, document, offset + start, ends)
+        offset = 0 if is_end else offset + len(ids)
         document += is_end
 
 
@@ -74,10 +104,27 @@ def recorded_windows(corpus: RecordedCorpus, tokenizer: Tokenizer, first: int) -
         first += count
 
 
+def own_mask(batch: Sequence[Window], ids: Tensor) -> Tensor:
+    """Which ids (B, T) of windows are the text's own, (B, T)."""
+    mask = torch.zeros(ids.shape, dtype=torch.bool)
+    for row, window in enumerate(batch):
+        mask[row, window.own.start : window.own.stop] = True
+    return mask
+
+
 def padded(batch: Sequence[Window]) -> Tensor:
     """The ids of windows (B, T), padded with −1."""
     length = max(len(window.ids) for window in batch)
     return torch.tensor([window.ids + [-1] * (length - len(window.ids)) for window in batch])
+
+
+def run_all(model: Transformer, windows: Iterable[Window], last: int | None) -> Iterator[tuple[list[Window], Tensor]]:
+    """Run windows up to layer ``last``, BATCH at a time, and yield each batch with its ids (B, T), padded with −1."""
+    remaining = iter(windows)
+    while batch := list(islice(remaining, BATCH)):
+        ids = padded(batch)
+        run_windows(model, ids, last)
+        yield batch, ids
 
 
 def run_windows(model: Transformer, ids: Tensor, last: int | None) -> None:

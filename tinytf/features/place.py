@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from torch import Tensor
 
-from tinytf.bulk.windows import BATCH, Window, padded, run_windows
+from tinytf.bulk.windows import Window, run_all
 from tinytf.cause.interventions.edits import require_edit
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
@@ -144,11 +143,8 @@ def values_in(
     model: Transformer, windows: Iterable[Window], place: Place
 ) -> Iterator[tuple[Sequence[Window], Tensor, Tensor]]:
     """Run windows, and yield some with their ids (B, T), padded with −1, and the values (B, T, C) of the place."""
-    remaining = iter(windows)
     with evaluating(model), place.caught(model) as caught:
-        while batch := list(islice(remaining, BATCH)):
-            ids = padded(batch)
-            run_windows(model, ids, place.layer)
+        for batch, ids in run_all(model, windows, place.layer):
             yield batch, ids, caught[0]
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tinytf.bulk.folder import RecordedCorpus
+from tinytf.bulk.windows import corpus_windows
 from tinytf.cause.interventions.hooks import unembedded
 from tinytf.cause.interventions.prediction import (
     Choice,
@@ -29,7 +30,7 @@ from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity, Reconstructed, fidelity, hidden_edited, reconstructed
 from tinytf.features.layouts import open_sae
 from tinytf.features.place import Place, places_of, values_in
-from tinytf.look.examples import Strongest, corpus_windows, recorded_places
+from tinytf.look.examples import Strongest, recorded_places
 from tinytf.look.neurons import Ends, Readout, TopExamples, predicted_tokens
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress, plain
 from tinytf.sentences import changed, listed, percent

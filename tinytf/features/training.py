@@ -17,12 +17,11 @@ from torch.nn import functional
 
 from tinytf.bulk.folder import BATCH as _READ
 from tinytf.bulk.folder import RecordedCorpus
-from tinytf.bulk.windows import Window, recorded_windows
+from tinytf.bulk.windows import Window, corpus_windows, recorded_windows
 from tinytf.errors import TrainingError, UsageError
 from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity, fidelity, reconstructed
 from tinytf.features.place import Place, lens_name, own_values, place_at
-from tinytf.look.examples import corpus_windows
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.sentences import percent
 from tinytf.steps.table import table_of

@@ -4,24 +4,21 @@ Shapes: B windows, T tokens of a window, U units, K examples kept for each.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.bulk.folder import RecordedCorpus
-from tinytf.bulk.windows import BATCH, Window, padded, run_windows, windows_of
-from tinytf.errors import UsageError
+from tinytf.bulk.windows import Window, corpus_windows, own_mask, run_all
 from tinytf.look.neurons import ActiveExample, TopExamples, Unit, parse_unit, require_units
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Progress, ignore_progress
 from tinytf.steps.table import table_of
-from tinytf.text.corpus import Corpus, Documents
-from tinytf.text.stream import cut_between_words
+from tinytf.text.corpus import Corpus
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import module_of
 
@@ -46,12 +43,10 @@ class Strongest:
     def add(self, values: Tensor, windows: Sequence[Window], ids: Tensor) -> None:
         """Add the activations (B, T, U) of some windows, with their ids (B, T), padded with −1."""
         n, length = ids.shape
-        is_own = torch.zeros(n, length, dtype=torch.bool)
         origin = torch.zeros(n, 2, dtype=torch.int64)
         for row_index, window in enumerate(windows):
-            is_own[row_index, window.own.start : window.own.stop] = True
             origin[row_index] = torch.tensor([window.document, window.start - window.own.start])
-        strength = values.abs().nan_to_num(nan=math.inf).masked_fill(~is_own[:, :, None], -1.0)
+        strength = values.abs().nan_to_num(nan=math.inf).masked_fill(~own_mask(windows, ids)[:, :, None], -1.0)
         flat = strength.flatten(0, 1).T  # (U, B·T)
         best = flat.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]  # (U, K), of equals the earliest
         row, token = best // length, best % length
@@ -114,29 +109,6 @@ def top_examples(
     )
 
 
-def corpus_windows(
-    model: TextModel, documents: Documents, window: int | None = None, on_progress: Progress = ignore_progress
-) -> Iterator[Window]:
-    """Read documents as a stream, in windows of ``window`` tokens, by default the context and at most 128.
-
-    ``on_progress`` receives the number of characters read. Raises UsageError for a window longer than the context.
-    """
-    config = model.config
-    length = min(config.context, 128) if window is None else window
-    if length > config.context:
-        raise UsageError(f"a window of {length:,} tokens is more than the model's context of {config.context:,}")
-    total = sum(file.paragraph_characters for file in documents.corpus.files)
-
-    def pieces() -> Iterator[tuple[str, bool]]:
-        read = 0
-        for text, is_end in documents.pieces(cut_between_words):
-            yield text, is_end
-            read += len(text)
-            on_progress(min(read, total), total)
-
-    return windows_of(model.tokenizer, pieces(), length, config.vocab_size)
-
-
 @torch.no_grad()
 def strongest_places(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
     """Run windows through a model, and keep the ``top`` places of each unit with the largest absolute activation.
@@ -158,10 +130,7 @@ def strongest_places(model: Transformer, windows: Iterable[Window], units: Seque
         for layer, indices in by_layer.items():
             module = module_of(model, activated, layer)
             stack.callback(module.register_forward_hook(_catching(caught, layer, indices)).remove)
-        remaining = iter(windows)
-        while batch := list(islice(remaining, BATCH)):
-            ids = padded(batch)
-            run_windows(model, ids, max(by_layer, default=-1))
+        for batch, ids in run_all(model, windows, max(by_layer, default=-1)):
             values = torch.cat([caught[layer] for layer in by_layer], dim=-1)[..., order].float().cpu()
             strongest.add(values, batch, ids)
             tokens += sum(len(window.own) for window in batch)

@@ -4,13 +4,12 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.bulk.windows import BATCH, padded, run_windows, windows_of
+from tinytf.bulk.windows import corpus_windows, own_mask, run_all
 from tinytf.errors import AddressError, UsageError
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
@@ -19,7 +18,6 @@ from tinytf.steps.operations.operation import ALONE
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
 from tinytf.text.corpus import Corpus
-from tinytf.text.stream import cut_between_words
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Text, Trace
@@ -185,18 +183,7 @@ def expert_load(
     """
     layers = [n for n in _expert_layers(model) if layer in (None, n)]
     config, transformer, table = model.config, model.transformer, table_of(model.config)
-    length = min(config.context, 128) if window is None else window
-    if length > config.context:
-        raise UsageError(f"a window of {length:,} tokens is more than the model's context of {config.context:,}")
-    total = sum(file.paragraph_characters for file in corpus.files)
-
-    def pieces() -> Iterator[tuple[str, bool]]:
-        read = 0
-        for text, ends in corpus.documents().pieces(cut_between_words):
-            yield text, ends
-            read += len(text)
-            on_progress(min(read, total), total)
-
+    windows = corpus_windows(model, corpus.documents(), window, on_progress)
     counts = {n: torch.zeros(config.experts, dtype=torch.int64) for n in layers}
     seen: dict[int, Tensor] = {}
     tokens = 0
@@ -210,13 +197,8 @@ def expert_load(
                 seen[number] = result
 
             stack.callback(router.register_forward_hook(hook).remove)
-        windows = windows_of(model.tokenizer, pieces(), length, config.vocab_size)
-        while batch := list(islice(windows, BATCH)):
-            ids = padded(batch)
-            run_windows(transformer, ids, max(layers))
-            is_own = torch.zeros(ids.shape, dtype=torch.bool)
-            for row, one_window in enumerate(batch):
-                is_own[row, one_window.own.start : one_window.own.stop] = True
+        for batch, ids in run_all(transformer, windows, max(layers)):
+            is_own = own_mask(batch, ids)
             for n in layers:
                 choice = seen[n]
                 for step in _choice_steps(table, n):

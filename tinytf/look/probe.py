@@ -22,11 +22,13 @@ from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.sentences import percent
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
+from tinytf.text.library import Limit
 from tinytf.text.rows import read_table
 from tinytf.text.tokenizer import Encoding
 from tinytf.text.words import positions_in
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address, parse_address
+from tinytf.trace.record import record_all
 from tinytf.trace.trace import Trace
 
 FOLDS = 5
@@ -66,13 +68,19 @@ class LabelledTexts:
             labels.append(str(label))
         if not texts:
             raise UsageError(f"{name} holds no texts", f"a row is {_EXAMPLE}")
-        counts = Counter(labels)
+        labelled = cls(name, tuple(texts), tuple(labels))
+        counts = Counter(labels[index] for index in labelled.distinct)
         if len(counts) < 2:
             raise UsageError(f"every text of {name} has the label {labels[0]!r}", "a probe tells labels apart")
         rarest = min(counts, key=counts.__getitem__)
         if counts[rarest] < 2:
             raise UsageError(f"only one text of {name} has the label {rarest!r}", "each label needs two texts or more")
-        return cls(name, tuple(texts), tuple(labels))
+        return labelled
+
+    @property
+    def distinct(self) -> list[int]:
+        """The indices of the texts that do not repeat an earlier one."""
+        return list({text: index for index, text in reversed([*enumerate(self.texts)])}.values())[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +120,7 @@ class ProbedStep(Data):
 class Probe(Report):
     """Probes of a label at one step after another, with baselines on the same ``folds``.
 
+    ``texts`` are read; ``repeats`` of earlier ones are not, since a copy would be both learned from and left out.
     ``words`` is the share that a bag of the tokens that the position can see gets right, ``majority`` that of the most
     frequent label. ``toward`` is the label that directions lead to, empty with several and none chosen. ``of_steps``
     steps were asked for; after Ctrl-C, fewer are there.
@@ -122,6 +131,7 @@ class Probe(Report):
 
     source: str
     texts: int
+    repeats: int
     labels: tuple[str, ...]
     counts: tuple[int, ...]
     position: str
@@ -137,28 +147,28 @@ class Probe(Report):
     def interrupted(self) -> bool:
         return len(self.steps) < self.of_steps
 
-    @property
-    def best(self) -> ProbedStep:
-        """The step with the highest accuracy; of several, the first."""
-        return max(self.steps, key=lambda step: step.accuracy.value)
-
     def in_a_sentence(self) -> str:
-        """Where the label is first readable beyond the baselines, and where best."""
-        readable, best = [step for step in self.steps if step.readable], self.best
-        words = f"the best baseline {percent(max(self.words.value, self.majority.value))}"
+        """Where the label is first readable beyond the baselines, and where best; of equals, the first."""
+        readable = [step for step in self.steps if step.readable]
+        best = max(readable or self.steps, key=lambda step: step.accuracy.value)
+        words = f"the best baseline {percent(self._baseline((readable or [best])[0]))}"
+        share = percent(best.accuracy.value)
         if not readable:
-            share = percent(best.accuracy.value)
             return f"At no step is the label readable beyond the baselines: at best {share} at {best.at}, {words}."
         first = readable[0]
-        told = (
-            f"The label is readable beyond the baselines first at {first.at} ({percent(first.accuracy.value)}, {words})"
-        )
-        return f"{told}, and best at {best.at} ({percent(best.accuracy.value)})."
+        if first is best:
+            return f"The label is readable beyond the baselines first and best at {best.at} ({share}, {words})."
+        first_share = f"first at {first.at} ({percent(first.accuracy.value)}, {words})"
+        return f"The label is readable beyond the baselines {first_share}, and best at {best.at} ({share})."
+
+    def _baseline(self, step: ProbedStep) -> float:
+        """The share that the best baseline gets right beside a step."""
+        return max(self.words.value, self.majority.value, step.shuffled.value)
 
     def fields(self) -> dict[str, Any]:
         return self.members(
-            "source", "texts", "labels", "counts", "position", "folds", "seed", "words", "majority", "steps", "toward",
-            "of_steps",
+            "source", "texts", "repeats", "labels", "counts", "position", "folds", "seed", "words", "majority", "steps",
+            "toward", "of_steps",
         )  # fmt: skip
 
     def stored(self) -> list[Array]:
@@ -203,24 +213,29 @@ def probe(
     table = table_of(model.config)
     at = [at] if isinstance(at, str) else at
     where = position or ("-1" if model.config.causal else "mean")
-    labels = tuple(sorted(set(texts.labels)))
+    kept = texts.distinct
+    labels = tuple(sorted({texts.labels[index] for index in kept}))
     if toward is not None and toward not in labels:
         raise UsageError(f"no text has the label {toward!r}", f"the labels are {', '.join(labels)}")
     chosen = toward or (labels[1] if len(labels) == 2 else "")
-    classes = torch.tensor([labels.index(label) for label in texts.labels])
+    classes = torch.tensor([labels.index(texts.labels[index]) for index in kept])
+    encoded = [_encoded(model, text, where, number, texts.name) for number, text in enumerate(texts.texts, 1)]
     if recording is None:
         addresses = [parse_address(text, table) for text in at]
-        values, bag = activations(model, texts, addresses, where, on_progress)
+        values = activations(model, texts.name, encoded, addresses, on_progress)
     else:
-        values, bag = recorded_activations(model, texts, at, where, recording)
+        values = recorded_activations(model, texts.name, encoded, at, recording)
+    seen = [encoding.ids[: rows.stop] if model.config.causal else encoding.ids for encoding, rows in encoded]
+    bag = _bag([seen[index] for index in kept])
     counts, count = classes.bincount(), len(labels)
     folds = folds_of(classes.tolist(), min(FOLDS, int(counts.min())), seed)
     shuffled = classes[torch.randperm(len(classes), generator=torch.Generator().manual_seed(seed))]
     words = right_when_left_out(bag, classes, folds, count, standardised=False)
-    majority = _majority(classes, folds, count)
+    majority = (classes == counts.argmax()).double()
     steps = list[ProbedStep]()
     try:
-        for number, (name, x) in enumerate(values.items()):
+        for number, (name, rows) in enumerate(values.items()):
+            x = rows[kept]
             right, control = (right_when_left_out(x, y, folds, count) for y in (classes, shuffled))
             over_words, over_majority, over_shuffled = (
                 mean_of(right - other, seed) for other in (words, majority, control)
@@ -228,68 +243,64 @@ def probe(
             direction = _direction(x, classes, count, labels.index(chosen) if chosen else None)
             steps.append(
                 ProbedStep(
-                    name,
-                    mean_of(right, seed),
-                    mean_of(control, seed),
-                    over_words,
-                    over_majority,
-                    over_shuffled,
+                    name, mean_of(right, seed), mean_of(control, seed), over_words, over_majority, over_shuffled,
                     direction,
                 )
-            )
+            )  # fmt: skip
             on_progress(len(texts.texts) + number + 1, len(texts.texts) + len(values))
     except KeyboardInterrupt:
         if not steps:
             raise
     return Probe(
-        Path(texts.name).name, len(classes), labels, tuple(counts.tolist()), where, int(folds.max()) + 1, seed,
-        mean_of(words, seed), mean_of(majority, seed), tuple(steps), chosen, len(values), about=About(model),
+        Path(texts.name).name, len(kept), len(texts.texts) - len(kept), labels, tuple(counts.tolist()), where,
+        int(folds.max()) + 1, seed, mean_of(words, seed), mean_of(majority, seed), tuple(steps), chosen, len(values),
+        about=About(model),
     )  # fmt: skip
+
+
+Encoded = tuple[Encoding, slice]
+"""A text, and the positions whose mean is its vector."""
 
 
 @torch.no_grad()
 def activations(
-    model: TextModel, texts: LabelledTexts, addresses: Sequence[Address], position: str, on_progress: Progress
-) -> tuple[dict[str, Tensor], Tensor]:
-    """The vectors (N, C) of each step at a position of every text, and how often each token stands there or before it.
-
-    Raises like ``probe``.
-    """
-    values, seen = dict[str, list[Tensor]](), list[Counter[int]]()
+    model: TextModel, source: str, encoded: Sequence[Encoded], addresses: Sequence[Address], on_progress: Progress
+) -> dict[str, Tensor]:
+    """The vectors (N, C) of texts at each step. Raises like ``probe``."""
+    values = dict[str, list[Tensor]]()
     layers = sorted({layer for address in addresses for layer in address.layers or ()})
-    for start in range(0, len(texts.texts), _AT_ONCE):
-        traces = model.traces(texts.texts[start : start + _AT_ONCE], layers=layers or None)
-        for number, trace in enumerate(traces, start + 1):
-            rows = _rows(trace.encoding, position, number, texts.name)
+    for start in range(0, len(encoded), _AT_ONCE):
+        some = encoded[start : start + _AT_ONCE]
+        traces = record_all(
+            model.transformer, [encoding for encoding, _ in some], model.tokenizer.mask_id, layers=layers or None
+        )
+        for number, (trace, (_, rows)) in enumerate(zip(traces, some, strict=True), start + 1):
             for address in addresses:
                 for single in single_addresses(trace, address):
-                    values.setdefault(str(single), []).append(_vector(trace, single, rows, number, texts.name))
-            last = rows.stop if trace.config.causal else len(trace.tokens)
-            seen.append(Counter(trace.encoding.ids[:last]))
-        on_progress(start + len(traces), len(texts.texts) + len(values))
-    return {name: torch.stack(vectors) for name, vectors in values.items()}, _bag(seen)
+                    values.setdefault(str(single), []).append(_vector(trace, single, rows, number, source))
+        on_progress(start + len(some), len(encoded) + len(values))
+    return {name: torch.stack(vectors) for name, vectors in values.items()}
 
 
 def recorded_activations(
-    model: TextModel, texts: LabelledTexts, at: Sequence[str], position: str, corpus: RecordedCorpus
-) -> tuple[dict[str, Tensor], Tensor]:
+    model: TextModel, source: str, encoded: Sequence[Encoded], at: Sequence[str], corpus: RecordedCorpus
+) -> dict[str, Tensor]:
     """The ``activations`` of texts, read from a recording in which each is a document, in the same order."""
     corpus.require_model(model.transformer, model.name)
     steps = {target.at: corpus.at(target.at) for target in targets_of(at, model.config)}
     for name, step in steps.items():
         _require_vectors(name, ("token", *step.axes))
     ids, counts = corpus.tokens[:].tolist(), Counter(corpus.documents[:].tolist())
-    seen, spans, start = list[Counter[int]](), list[slice](), 0
-    for number, text in enumerate(texts.texts, 1):
-        encoding, line = model.encode(text), f"line {number:,} of {texts.name}"
-        rows = _rows(encoding, position, number, texts.name)
+    spans, start = list[slice](), 0
+    for number, (encoding, rows) in enumerate(encoded, 1):
+        line, count = f"line {number:,} of {source}", counts[number - 1]
         held = [i for i, token in enumerate(encoding.tokens) if not (token.special and token.start == token.end)]
         held = held if corpus.every_token else held[-1:]
         if len(encoding.ids) > corpus.index["window"]:
             cut = f"{corpus.folder} is recorded in windows of {corpus.index['window']:,}"
             raise UsageError(f"{line} has {len(encoding.ids):,} tokens, and {cut}", "record it with a longer --window")
-        if ids[start : start + counts[number - 1]] != [encoding.ids[i] for i in held]:
-            hint = f"tinytf record {texts.name} --field text --out DIR records its texts"
+        if ids[start : start + count] != [encoding.ids[i] for i in held]:
+            hint = f"tinytf record {source} --field text --out DIR records its texts"
             raise UsageError(f"{line} is not document {number:,} of {corpus.folder}", hint)
         if missing := {*range(rows.start, rows.stop)} - {*held}:
             token = encoding.tokens[min(missing)].shown
@@ -297,32 +308,29 @@ def recorded_activations(
             raise UsageError(f"{corpus.folder} has no row for {token} of {line}", hint)
         first = start + held.index(rows.start)
         spans.append(slice(first, first + rows.stop - rows.start))
-        seen.append(Counter(encoding.ids[: rows.stop] if model.config.causal else encoding.ids))
-        start += counts[number - 1]
+        start += count
     if start != len(corpus):
-        raise UsageError(f"{corpus.folder} has more documents than {texts.name} has lines", "record that file alone")
-    return {name: torch.stack([step[s].double().mean(0) for s in spans]) for name, step in steps.items()}, _bag(seen)
+        raise UsageError(f"{corpus.folder} has more documents than {source} has lines", "record that file alone")
+    return {name: torch.stack([step[span].double().mean(0) for span in spans]) for name, step in steps.items()}
 
 
-def _bag(seen: Sequence[Counter[int]]) -> Tensor:
-    """How often each token was seen, (N, tokens that were)."""
+def _bag(seen: Sequence[Sequence[int]]) -> Tensor:
+    """How often each text has each token, (N, tokens that any has)."""
     columns = {token: column for column, token in enumerate(sorted(set().union(*seen)))}
-    bag = torch.zeros(len(seen), len(columns), dtype=torch.float64)
-    for row, counts in enumerate(seen):
-        for token, times in counts.items():
-            bag[row, columns[token]] = times
-    return bag
+    rows = [torch.tensor([columns[token] for token in ids]).bincount(minlength=len(columns)) for ids in seen]
+    return torch.stack(rows).double()
 
 
-def _rows(encoding: Encoding, position: str, number: int, name: str) -> slice:
-    """The positions of a text that its vector is the mean of."""
-    if position == "mean":
-        return slice(0, len(encoding.tokens))
-    with at_line(number, name):
-        found = positions_in(position, [token.shown for token in encoding.tokens], "--position")
-    if len(found) > 1:
-        raise UsageError(f"--position {position!r} is {len(found)} positions", "name one, or mean")
-    return slice(found[0], found[0] + 1)
+def _encoded(model: TextModel, text: str, position: str, number: int, source: str) -> Encoded:
+    """A text with the positions that ``position`` names in it. Raises UsageError, with the line."""
+    with at_line(number, source):
+        encoding = model.encode(text, limit=Limit(model.config.context, model.name, "shorten it, or leave it out"))
+        if position == "mean":
+            return encoding, slice(0, len(encoding.tokens))
+        matches = positions_in(position, [token.shown for token in encoding.tokens], "--position")
+        if len(matches) > 1:
+            raise UsageError(f"--position {position!r} is {len(matches)} positions", "name one, or mean")
+        return encoding, slice(matches[0], matches[0] + 1)
 
 
 def _vector(trace: Trace, single: Address, rows: slice, number: int, name: str) -> Tensor:
@@ -339,15 +347,6 @@ def _require_vectors(name: str, axes: Sequence[str], is_cell: bool = False) -> N
     if is_cell or len(axes) != 2 or axes[0] != "token":
         hint = "such as L2.out or L2H1.head_out"
         raise AddressError(f"{name} is {' × '.join(axes)}, and a probe reads a vector for each token", hint)
-
-
-def _majority(classes: Tensor, folds: Tensor, count: int) -> Tensor:
-    """Whether each text has the label that is most frequent in all folds but its own, (N,), 1 or 0."""
-    right = torch.zeros(len(classes), dtype=torch.float64)
-    for fold in folds.unique():
-        out = folds == fold
-        right[out] = (classes[out] == classes[~out].bincount(minlength=count).argmax()).double()
-    return right
 
 
 def _direction(x: Tensor, classes: Tensor, count: int, toward: int | None) -> Tensor:

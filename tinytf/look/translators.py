@@ -4,15 +4,13 @@ Belrose et al. 2023, "Eliciting Latent Predictions from Transformers with the Tu
 x of its stage to x + x·Aᵀ + b, which the model's final norm and head then read. Shapes: C d_model, S stages.
 """
 
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
+from tinytf.checkpoints.weights import Pickled, Safetensors
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.files import read_json, reading
@@ -58,7 +56,7 @@ def read_translators(path: str | Path, config: ModelConfig) -> Translators:
     """The translators in a file that ``lens --train`` wrote, or in a folder or params.pt of the tuned-lens package.
 
     Raises UsageError for anything else, for translators of another width or number of layers, and for numbers that are
-    not finite; CheckpointError for a folder without config.json.
+    not finite; CheckpointError for a damaged file, and a folder without config.json.
     """
     path, names = Path(path), stage_names(config)
     tensors = _tensors(path / "params.pt" if path.is_dir() else path)
@@ -79,19 +77,13 @@ def read_translators(path: str | Path, config: ModelConfig) -> Translators:
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name; a pickle is read as torch reads one without running its code."""
-    hint = "tinytf lens --train CORPUS -o lens.safetensors writes one"
+    """The tensors of a file by name; a pickle is read without running its code. Raises CheckpointError if damaged."""
     try:
-        file = reading(path)
-        is_ours = path.suffix.lower() == ".safetensors"
-        loaded = load_file(file) if is_ours else torch.load(file, map_location="cpu", weights_only=True)
+        file = (Safetensors if path.suffix.lower() == ".safetensors" else Pickled)(reading(path))
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", hint) from None
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
-        raise UsageError(f"{path} holds no tensors that can be read safely", hint) from None
-    if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
-        raise UsageError(f"{path} holds no translators", hint)
-    return loaded
+        hint = "tinytf lens --train CORPUS -o lens.safetensors writes one"
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
+    return {name: file.stored(name) for name in file.shapes}
 
 
 def _checked(path: Path, name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor:

@@ -143,22 +143,28 @@ def train_lens(
     recording = None
     if isinstance(corpus, RecordedCorpus):
         recording, corpus = corpus, corpus.folder
-    config, source_file = model.config, model.corpus if corpus is None else Path(corpus)
+    config, own = model.config, model.corpus
     if config.extra_streams:
         raise UsageError("this model has several residual streams, and a translator maps one")
-    if source_file is None and text is None:
+    source: Sequence[Path] | str
+    if text is not None:
+        name, source = "a text", text
+    elif corpus is not None:
+        name, source = str(corpus), [Path(corpus)]
+    elif own is not None:
+        name, source = f"{model.name}'s {own.name}", [own]
+    else:
         raise UsageError("the text that this model was trained on is not known", "name a CORPUS")
     before = [] if recording else model.tokenizer.surrounding_ids()[0]
     length = max(1, min(window, config.context) - len(before))
-    source = text if text is not None else [source_file] if source_file is not None else ""
     read: _Streams = partial(_streams, model.transformer)
     if recording is None:
-        found = text_windows(source, model.tokenizer, config.vocab_size, length, before)
+        cut = text_windows(source, model.tokenizer, config.vocab_size, length, before)
     else:
         recording.require_model(model.transformer, model.name)
         read = partial(_recorded_streams, model.transformer, recording, _recorded_stages(recording, model.transformer))
-        found = (torch.arange(at, at + length) for at in range(0, len(recording) - length + 1, length))
-    windows = list(islice(found, max(steps * batch, _REGRESSED // length) + HELD_OUT))
+        cut = (torch.arange(at, at + length) for at in range(0, len(recording) - length + 1, length))
+    windows = list(islice(cut, max(steps * batch, _REGRESSED // length) + HELD_OUT))
     if len(windows) < _FEWEST:
         raise UsageError(
             f"the corpus has {len(windows):,} windows of {length:,} tokens, and at least {_FEWEST} are needed",
@@ -176,12 +182,11 @@ def train_lens(
     measured = [window.to(device) for window in windows[-held_out:]]
     divergences = _divergences(model.transformer, read, translators, measured, generator)
     stages = tuple(
-        TunedStage(name, *(mean_of(column, seed) for column in (logit, tuned, logit - tuned)))
-        for name, (logit, tuned) in zip(stage_names(config), divergences, strict=True)
+        TunedStage(stage, *(mean_of(column, seed) for column in (logit, tuned, logit - tuned)))
+        for stage, (logit, tuned) in zip(stage_names(config), divergences, strict=True)
     )
-    named = str(corpus or (f"{model.name}'s {source_file.name}" if source_file and text is None else ""))
     return TunedLens(
-        named, done, steps, len(learned), held_out, length + len(before), seed, stages, translators, about=About(model)
+        name, done, steps, len(learned), held_out, length + len(before), seed, stages, translators, about=About(model)
     )
 
 

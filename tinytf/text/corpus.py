@@ -97,6 +97,11 @@ class Corpus:
         ] or [self]
 
     @property
+    def characters(self) -> int:
+        """The number of characters in all documents."""
+        return sum(map(self._characters_in, self.files))
+
+    @property
     def by_file(self) -> bool:
         """Whether each file is one document."""
         return self.reading.document == "file"
@@ -146,7 +151,7 @@ class Corpus:
 
     def _border(self, share: float) -> int:
         """The number of documents to train on; reads only the file that contains the border."""
-        most, limit = self._count() - 1, sum(map(self._characters_in, self.files)) * (1 - share)
+        most, limit = self._count() - 1, self.characters * (1 - share)
         n_characters = n_documents = 0
         for file in self.files:
             file_documents, file_characters = self.documents_in(file), self._characters_in(file)

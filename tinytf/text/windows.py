@@ -32,11 +32,7 @@ def text_windows(
         pending: list[int] = []
         is_only = True
         for piece in pieces:
-            for token_id in (ids := tokenizer.encode(piece, special=False).ids):
-                if token_id >= vocab_size:
-                    token = tokenizer.shown(token_id)
-                    raise TokenizerError(f"token {token} has id {token_id}, and the model knows {vocab_size} tokens")
-            pending += ids
+            pending += known_ids(tokenizer, piece, vocab_size)
             while len(pending) >= length:
                 yield torch.tensor([*before, *pending[:length], *after])
                 pending, is_only = pending[length:], False
@@ -46,3 +42,12 @@ def text_windows(
             yield torch.tensor([*before, *pending, *after])
 
     return windows()
+
+
+def known_ids(tokenizer: Tokenizer, text: str, vocab_size: int) -> list[int]:
+    """The ids of a text, without added tokens. Raises TokenizerError for one that a model of ``vocab_size`` lacks."""
+    ids = tokenizer.encode(text, special=False).ids
+    if (largest := max(ids, default=0)) >= vocab_size:
+        token = tokenizer.shown(largest)
+        raise TokenizerError(f"token {token} has id {largest}, and the model knows {vocab_size:,} tokens")
+    return ids

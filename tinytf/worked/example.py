@@ -158,7 +158,7 @@ def open_example(name: str) -> Example:
 def parse(path: Path) -> Example:
     """Read a worked example. Raises ExampleError with the line and the field."""
     hint = "tinytf verify lists those that come with tinytf; samples/worked/README.md says how to write one"
-    return _Reader(path, *read_toml(path, hint)).example()
+    return _Reader(path, hint).example()
 
 
 def read_toml(path: Path, hint: str) -> "tuple[Mapping[str, Any], _Lines]":
@@ -238,23 +238,28 @@ _Fault = Callable[..., ExampleError]
 """A function that makes an error from a message, a hint and, if not yet bound, the field."""
 
 
-class _Reader:
-    """Read the parts of one file; errors have the line and the field."""
+class TomlReader:
+    """Read the parts of one file; errors have the line and the field. ``hint`` is for a missing file."""
 
-    def __init__(self, path: Path, data: Mapping[str, Any], lines: _Lines) -> None:
-        self.path, self.data, self.lines = path, data, lines
+    def __init__(self, path: Path, hint: str) -> None:
+        self.path, (self.data, self.lines) = path, read_toml(path, hint)
 
     def fault(self, message: str, hint: str = "", *, table: str = "", index: int = 0, field: str = "") -> ExampleError:
         position = f"{self.path}, line {self.lines.of(table, index, field)}"
         field_note = f", field {field!r}" if field else ""
-        return ExampleError(
-            f"{position}{field_note}{self._step_name(index) if table == 'step' else ''}: {message}", hint
-        )
+        entry = f" of {self.entry(table, index)}" if isinstance(self.data.get(table), list) else ""
+        return ExampleError(f"{position}{field_note}{entry}: {message}", hint)
 
-    def _step_name(self, index: int) -> str:
-        step = self.data["step"][index]
+    def entry(self, table: str, index: int) -> str:
+        """An entry of a list of tables, in words."""
+        return f"{table} {index + 1}"
+
+
+class _Reader(TomlReader):
+    def entry(self, table: str, index: int) -> str:
+        step = self.data[table][index]
         name = step.get("name") if isinstance(step, dict) else None
-        return f" of step {name!r}" if isinstance(name, str) else f" of step {index + 1}"
+        return f"{table} {name!r}" if isinstance(name, str) else super().entry(table, index)
 
     def example(self) -> Example:
         require_fields(self.data, _EXAMPLE_FIELDS, self.fault)

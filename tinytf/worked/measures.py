@@ -4,8 +4,9 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,18 +20,17 @@ from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, mean_of
 from tinytf.look.attribution import logit_parts
 from tinytf.look.census import Census
-from tinytf.look.circuits.copying import eigenvalue_score
-from tinytf.look.circuits.factors import Product, one_head
+from tinytf.look.circuits.copying import eigenvalue_score, own_map
+from tinytf.look.circuits.factors import HeadKey, Vocabulary, circuits, one_head, require_circuits
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import EncodedPair, PairScores, PairSet, find_answer
 from tinytf.pairs.scored import each_lead, score_pairs
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.parameters import parse_parameter
 from tinytf.trace.record import record_all
 
 Settings = Mapping[str, Any]
-_TRACED = 25  # pairs whose steps are all recorded, for direct effects and attention
+_TRACED = 25  # pairs, as the measures say, whose steps are all recorded, for direct effects and attention
 _SMILES = re.compile(
     r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9])"
 )
@@ -64,31 +64,32 @@ class Bench:
     def census(self) -> Census:
         return self.model.heads(random_only=True)
 
-    def heads(self, settings: Settings) -> list[tuple[int, int]]:
+    def heads(self, settings: Settings) -> list[HeadKey]:
         """The heads of the setting ``heads``, addresses, or ``kind``, a label of the census. Raises UsageError."""
         if addresses := settings.get("heads") or settings.get("head"):
             addresses, table = [addresses] if isinstance(addresses, str) else addresses, table_of(self.model.config)
-            return [astuple(one_head(address, table)) for address in addresses]
+            return [one_head(address, table) for address in addresses]
         kind, labels = settings["kind"], self.census.labels
         return [
-            (layer, head) for layer, row in enumerate(labels) for head, named in enumerate(row) if named.name == kind
+            HeadKey(layer, head)
+            for layer, row in enumerate(labels)
+            for head, label in enumerate(row)
+            if label.name == kind
         ]
 
-    def some_heads(self, settings: Settings) -> list[tuple[int, int]]:
+    def some_heads(self, settings: Settings) -> list[HeadKey]:
         """Like ``heads``. Raises UsageError if there is none."""
         if not (heads := self.heads(settings)):
             raise UsageError(f"{self.model.name} has no head of the kind {settings['kind']}")
         return heads
 
-    def leads_without(self, heads: Sequence[tuple[int, int]], how: str) -> list[float]:
+    def leads_without(self, heads: Sequence[HeadKey], how: str) -> list[float]:
         """The lead of each answer after the clean text, with ``heads`` set to ``zero`` or to the ``mean``.
 
         The mean is by position over texts in which other names stand for the answer and ``versus``, each another one,
         as in Wang et al. 2023 (there p_ABC); over the pairs with the same label ``template`` and number of tokens.
         """
-        points = (
-            hook_points([f"L{layer}H{head}" for layer, head in heads], table_of(self.model.config)) if heads else ()
-        )
+        points = hook_points([str(head) for head in heads], table_of(self.model.config)) if heads else ()
         if how == "zero":
             values = values_for(self.model, points, how, None).of
             return self._leads(self.pairs, values)
@@ -189,37 +190,12 @@ def _copy_gain(bench: Bench, settings: Settings) -> Estimate:
 
 @torch.no_grad()
 def _copying(bench: Bench, settings: Settings) -> Estimate:
-    """Elhage et al. 2021: Σλ / Σ|λ| of the eigenvalues of W_U·W_O·W_V·W_E, with the gains of the norms between.
-
-    The nonzero ones are those of the small matrix W_O·W_U·W_E·W_V, (D, D). The norms' scales are left out.
-    """
+    """The copying score of ``tinytf weights`` (Elhage et al. 2021), the mean over heads."""
     model = bench.model.transformer
-    embedding, unembedding = model.embed.tokens.weight.double(), model.unembedding.double()  # (V, C) each
-    if embedding.shape != unembedding.shape:
-        raise UsageError("the embeddings of this model are narrower than its stream")
-    middle = _gain(bench.model, "final.norm")[:, None] * (unembedding.T @ embedding)  # (C, C)
-    scores = []
-    for layer, head in bench.some_heads(settings):
-        value, output = (_matrix(bench.model, f"L{layer}H{head}.{name}") for name in ("W_V", "W_O"))  # (C, D), (D, C)
-        normed = table_of(bench.model.config).at("v", layer).inputs[0]  # in a post-norm model the stream itself
-        gain, written = (_gain(bench.model, f"L{layer}.{norm}") for norm in (normed, "attn_norm"))
-        scores.append(eigenvalue_score(Product(value, output * written), middle * gain))
-    return mean_of(scores)
-
-
-def _gain(model: Model, norm: str) -> Tensor:
-    """The gain of a norm; ones where the model has none there."""
-    try:
-        return _matrix(model, f"{norm}.gain")
-    except UsageError:
-        return torch.ones(model.config.d_model, dtype=torch.float64)
-
-
-def _matrix(model: Model, address: str) -> Tensor:
-    parsed = parse_parameter(address, table_of(model.config))
-    if parsed is None:
-        raise UsageError(f"{model.name} has no {address}")
-    return parsed.tensor(model.transformer).detach().double().cpu()
+    keys, own = bench.some_heads(settings), own_map(Vocabulary(model))
+    for key in keys:
+        require_circuits(table_of(model.config), key.layer)
+    return Estimate(fmean(eigenvalue_score(circuits(model, key).ov, own) for key in keys))
 
 
 def _ablation(bench: Bench, settings: Settings) -> Estimate:
@@ -230,8 +206,8 @@ def _ablation(bench: Bench, settings: Settings) -> Estimate:
 def _faithfulness(bench: Bench, settings: Settings) -> Estimate:
     kept = {*bench.some_heads(settings)}
     config = bench.model.config
-    others = [(layer, head) for layer in range(config.n_layers) for head in range(config.at(layer).n_heads)]
-    others = [head for head in others if head not in kept]
+    heads = (HeadKey(layer, head) for layer in range(config.n_layers) for head in range(config.at(layer).n_heads))
+    others = [head for head in heads if head not in kept]
     return _relative(bench, bench.leads_without(others, settings.get("how", "mean")))
 
 
@@ -252,7 +228,7 @@ def _direct_rank(bench: Bench, settings: Settings) -> Estimate:
 
 
 def _attention_to_answer(bench: Bench, settings: Settings) -> Estimate:
-    heads, shares = bench.heads(settings), []
+    heads, shares = bench.some_heads(settings), list[float]()
     for pair in bench.pairs[:_TRACED]:
         trace = bench.model.trace_of(pair.clean)
         places = [index for index, token in enumerate(pair.clean.ids) if token == pair.answer]
@@ -338,7 +314,7 @@ MEASURES: Mapping[str, Measure] = {
         _layers_between, {"first": str, "second": str},
     ),
     "copy gain": Measure("loss in the first copy of random tokens, minus that in the second, in nats", _copy_gain),
-    "copying": Measure("mean over heads of Σλ / Σ|λ|, the eigenvalues of W_U·W_O·W_V·W_E", _copying, {}, _HEADS),
+    "copying": Measure("mean of Σλ / Σ|λ|, the copying score of tinytf weights", _copying, {}, _HEADS),
     "ablation effect": Measure(
         "share of the logit difference that is lost without these heads", _ablation, {}, {**_HEADS, "how": str}
     ),
@@ -347,11 +323,12 @@ MEASURES: Mapping[str, Measure] = {
         _faithfulness, {}, {**_HEADS, "how": str},
     ),
     "direct effect rank": Measure(
-        "rank of a head by what it adds to the logit difference directly, 1 for the most",
+        "rank of a head by what it adds to the logit difference directly, 1 for the most, in the first 25 pairs",
         _direct_rank, {"head": str},
     ),
     "attention to the answer": Measure(
-        "mean attention of these heads from the end to the answer's token", _attention_to_answer, {}, _HEADS
+        "mean attention of these heads from the end to the answer's token, in the first 25 pairs",
+        _attention_to_answer, {}, _HEADS,
     ),
     "atom mapping": Measure("share of atoms that a head maps as published", _atom_mapping, {"head": str}),
     "atom mapping lead": Measure(

@@ -1,5 +1,6 @@
 """The claims of a paper in TOML, measured again on a model: each holds, fails, or is not measured here."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,10 +16,10 @@ from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import PairSet
 from tinytf.pairs.tasks import PAIRS
 from tinytf.report import About, Data, Progress, Report, ignore_progress
-from tinytf.sentences import listed, several
+from tinytf.sentences import listed, plural, several
 from tinytf.text.printable import printable
 from tinytf.worked.claims import read_claim
-from tinytf.worked.example import ExampleError, read_toml, require_fields
+from tinytf.worked.example import ExampleError, TomlReader, require_fields
 from tinytf.worked.measures import MEASURES, Bench, Reaction, Settings
 
 PREFIX = "paper:"
@@ -141,7 +142,9 @@ class PaperCheck(Report):
         held, failed, others = (self.count(state) for state in (HELD, FAILED, NOT_MEASURED))
         words = [several(held, "hold")] * bool(held) + [several(failed, "fail")] * bool(failed)
         words += [f"{others} {'is' if others == 1 else 'are'} not measured here"] * bool(others)
-        said = f"Of {len(self.claims)} claims of {self.paper.source or self.paper.name}, {listed(words)}{where}."
+        said = (
+            f"Of {plural(len(self.claims), 'claim')} of {self.paper.source or self.paper.name}, {listed(words)}{where}."
+        )
         return printable(said, spaces=False)
 
     def fields(self) -> dict[str, Any]:
@@ -166,11 +169,11 @@ def find_paper(name: str) -> Paper | None:
         short = name.removeprefix(PREFIX)
         if short not in shipped_papers():
             raise ExampleError(f"there is no paper {short!r}", did_you_mean(short, shipped_papers()))
-        return _Reader(_SHIPPED / f"{short}.toml").paper()
+        return _Reader(_SHIPPED / f"{short}.toml", _HINT).paper()
     path = Path(name)
     if path.suffix.lower() != ".toml" or not path.exists():
         return None
-    reader = _Reader(path)
+    reader = _Reader(path, _HINT)
     return reader.paper() if "claim" in reader.data else None
 
 
@@ -204,21 +207,12 @@ def _checked(claim: PaperClaim, bench: Bench) -> CheckedClaim:
         measured = MEASURES[claim.measure].compute(bench, claim.settings)
     except TinytfError as error:
         return CheckedClaim(claim, NOT_MEASURED, why=error.message)
+    if math.isnan(measured.value):
+        return CheckedClaim(claim, NOT_MEASURED, why="the measure is not a number on this model")
     return CheckedClaim(claim, HELD if claim.holds(measured.value) else FAILED, measured, claim.why)
 
 
-class _Reader:
-    """Read the claims of one file; errors have the line and the field."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.data, self.lines = read_toml(path, _HINT)
-
-    def fault(self, message: str, hint: str = "", *, table: str = "", index: int = 0, field: str = "") -> ExampleError:
-        where = f" of {table} {index + 1}" if table in ("claim", "reaction") else ""
-        named = f", field {field!r}{where}" if field else where.removeprefix(" of").replace(" ", ", ", 1)
-        return ExampleError(f"{self.path}, line {self.lines.of(table, index, field)}{named}: {message}", hint)
-
+class _Reader(TomlReader):
     def paper(self) -> Paper:
         data = self.data
         require_fields(data, _PAPER_FIELDS, self.fault)
@@ -245,6 +239,8 @@ class _Reader:
         require_fields(pairs, _PAIRS_FIELDS, fault)
         if ("task" in pairs) == ("file" in pairs):
             raise fault("the pairs are a task or a file", 'task = "ioi", or file = "pairs.jsonl"')
+        if "file" in pairs and len(pairs) > 1:
+            raise fault("n and seed are of a task, and a file has its own pairs", field="file")
         if not 1 <= pairs.get("n", 1) <= _MOST_PAIRS:
             raise fault(f"there are 1 to {_MOST_PAIRS:,} pairs", field="n")
         return dict(pairs)
@@ -278,11 +274,12 @@ class _Reader:
         if not data.get("words"):
             raise fault("a claim needs words")
         lacking = [field for field in measure.needs if field not in data] if measure else []
-        if measure and "kind" in measure.takes and not {"heads", "kind"} & {*data}:
-            lacking = ["heads"]
+        if measure and "kind" in measure.takes and ("heads" in data) == ("kind" in data):
+            raise fault(f"{name} takes heads or a kind", 'heads = ["L9H9"], or kind = "induction"', field="measure")
         if lacking:
             raise fault(f"{name} needs {lacking[0]!r}", field="measure")
-        if not all(isinstance(head, str) for head in data.get("heads", ())):
+        heads = data.get("heads", ["L0H0"])
+        if not heads or not all(isinstance(head, str) for head in heads):
             raise fault("must be a list of heads, such as L9H9", field="heads")
         for field in {"kind", "first", "second"} & {*data}:
             if data[field] not in (kinds := [label.name for label in LABELS]):
@@ -292,6 +289,8 @@ class _Reader:
         numbers = {field: float(data[field]) for field in ("value", "tolerance", "least", "most") if field in data}
         if any(number != number for number in numbers.values()):
             raise fault("a number of the claim is NaN")
+        if "tolerance" in numbers and ("value" not in numbers or numbers["tolerance"] < 0):
+            raise fault("a tolerance is 0 or more, and goes with a value", field="tolerance")
         if measure and not numbers.keys() & {"value", "least", "most"}:
             raise fault("a claim that is measured needs a value, a least or a most")
         if not measure and not data.get("why"):

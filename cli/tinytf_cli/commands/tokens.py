@@ -84,7 +84,7 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
             corpus_files(options.corpus, ()) if options.corpus else None,
         )
         source_texts = files.documents().texts() if files else texts
-        total = sum(file.paragraph_characters for file in files.files) if files else 0
+        total = files.characters if files else 0
         with progress_line(output.stderr, "reading the corpus: character") as on_progress:
             report = splits(
                 (name, options.versus), pair, source_texts, lambda done: on_progress(min(done, total), total)

@@ -29,13 +29,13 @@ def probe(report: Probe, terminal: Terminal, display: ProbeDisplay) -> Iterator[
     """The baselines, then a row for each step."""
     yield from banner(model_of(report))
     steps, position = report.steps, "mean of all tokens" if report.position == "mean" else f"token {report.position}"
-    counted = ", ".join(
-        f"{count:,} {printable(label, spaces=False)}" for label, count in zip(report.labels, report.counts, strict=True)
-    )
+    labels = (printable(label, spaces=False) for label in report.labels)
+    counted = ", ".join(f"{label} ({count:,})" for label, count in zip(labels, report.counts, strict=True))
     yield Heading(
         f"probes at {printable(position, spaces=False)}", "share of the texts left out that is right", "residual"
     )
-    yield note(f"{plural(report.texts, 'text')} of {printable(report.source, spaces=False)}: {counted}")
+    repeats = f"; {plural(report.repeats, 'repeat')} left out" if report.repeats else ""
+    yield note(f"{plural(report.texts, 'text')} of {printable(report.source, spaces=False)}: {counted}{repeats}")
     baselines = [("bag of words", report.words), ("most frequent label", report.majority)]
     names = [Span(step.at, "residual") for step in steps]
     yield Table([Column("baseline", [name for name, _ in baselines]), _accuracy([share for _, share in baselines])])

@@ -21,8 +21,9 @@ def record(report: CorpusRecording, terminal: Terminal, display: Display) -> Ite
     """The addresses with the size of each, then the folder, and a line of Python to open it."""
     yield from banner(model_of(report))
     yield Line("")
-    yield from folded(record_table(report.steps), [step.at for step in report.steps], _ROWS, "addresses")
+    yield from folded(record_table(report.steps), [step.at for step in report.steps], _ROWS, "addresses", "--json")
     folder, at = printable(report.folder, spaces=False), report.steps[0].at
     shards = f"{plural(report.shards, 'shard')}, {in_bytes(report.bytes)} with ids, documents and positions"
     yield note([Span(folder, "strong"), f": {shards}"])
-    yield Line([Span("open it with ", "dim"), Span(f"tinytf.recorded({report.folder!r}).at({at!r})")], 2)
+    if report.tokens:
+        yield Line([Span("open it with ", "dim"), Span(f"tinytf.recorded({report.folder!r}).at({at!r})")], 2)

@@ -96,26 +96,26 @@ def head_weights(report: HeadWeights, terminal: Terminal, display: WeightsDispla
     yield Heading(f"{key} moves: W_V·W_O", f"{_spectrum(report.ov)}", "v")
     score: list[Piece] = ["copying score ", Figure(report.copying, "%+.3f"), " of ±1; "]
     yield note([*score, f"own logit among the first {TOP} for {copied}"])
-    yield _rows(report, report.sources, "attending to", "promotes", "suppresses", "v")
+    yield from _rows(report, report.sources, "attending to", "promotes", "suppresses", "v")
     yield Heading(f"{key} looks for: W_Q·W_Kᵀ", _spectrum(report.qk), "attention")
-    yield _rows(report, report.queries, "a query at", "prefers", "avoids", "attention")
-    yield Heading("singular directions of W_V·W_O", "where the stream reads this, the head writes that", "v")
-    rows = report.directions
-    yield Table(
+    yield from _rows(report, report.queries, "a query at", "prefers", "avoids", "attention")
+    if report.directions:
+        yield Heading("singular directions of W_V·W_O", "where the stream reads this, the head writes that", "v")
+        yield _directions(report)
+    yield Line("")
+    yield from _left_out(report.left_out)
+
+
+def _directions(report: HeadWeights) -> Table:
+    rows, names = report.directions, (("reads", 0), ("writes", 0), ("reads less", 2), ("writes less", 1))
+    tokens = (_tokens(report, [getattr(row, name.replace(" ", "_")) for row in rows]) for name, _ in names)
+    return Table(
         [
             Column("σ", figures([row.value for row in rows]), "right", said="singular value"),
             Column("energy", [Figure(100 * row.share, "%.1f %%") for row in rows], "right", drop=3),
-            *(
-                Column(title, _tokens(report, [getattr(row, name) for row in rows]), shrink=14, drop=drop)
-                for title, name, drop in (
-                    ("reads", "reads", 0), ("writes", "writes", 0), ("reads less", "reads_less", 2),
-                    ("writes less", "writes_less", 1),
-                )
-            ),
+            *(Column(name, cells, shrink=14, drop=drop) for (name, drop), cells in zip(names, tokens, strict=True)),
         ]
-    )  # fmt: skip
-    yield Line("")
-    yield from _left_out(report.left_out)
+    )
 
 
 def _spectrum(spectrum: Spectrum) -> str:
@@ -126,9 +126,14 @@ def _tokens(report: HeadWeights, ends: Sequence[Scored]) -> list[Cell]:
     return ["  ".join(str(report.word(token)) for token, _ in end[:_SIDE]) for end in ends]
 
 
-def _rows(report: HeadWeights, rows: Sequence[TokenRow], title: str, most: str, least: str, role: str) -> Table:
+def _rows(
+    report: HeadWeights, rows: Sequence[TokenRow], title: str, most: str, least: str, role: str
+) -> Iterator[Block]:
+    if not rows:
+        yield note("every row of it is 0")
+        return
     values = [row.most[0][1] for row in rows]
-    return Table(
+    yield Table(
         [
             Column(title, [Span(str(report.word(row.token)), role) for row in rows], shrink=8),
             Column("size", figures([row.size for row in rows]), "right", drop=2),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.look.circuits.copying import left_out, require_finite_circuits
+from tinytf.look.circuits.copying import left_out
 from tinytf.look.circuits.factors import Circuits, HeadKey, Product, circuit_heads, circuits, find_head
 from tinytf.report import About, Data, Report
 from tinytf.steps.table import table_of
@@ -40,8 +40,8 @@ class Composed(Data):
 class Composition(Report):
     """The composition of ``head`` with every head of a later layer, or with ``into`` of an earlier one.
 
-    ``scores`` are maps (layers, heads) by way, NaN where there is no such head; ``baseline`` is the mean score of
-    random heads of the same shapes, drawn with ``seed``, and ``deviation`` their standard deviation.
+    ``scores`` are maps (layers, heads) by way, NaN where there is no such head or a matrix is 0; ``baseline`` is the
+    mean score of random heads of the same shapes, drawn with ``seed``, and ``deviation`` their standard deviation.
     """
 
     KIND = "composition"
@@ -115,7 +115,7 @@ def composition(model: TextModel, head: str, *, into: bool = False, seed: int = 
     every head of an earlier layer with it.
 
     ``seed`` draws the random heads of the baseline. Raises AddressError for anything but one head, UsageError for one
-    without circuits, and where no layer above or below has heads.
+    without circuits, and where no layer above or below has heads, or none but of zeros.
     """
     table = table_of(model.config)
     keys, key = circuit_heads(table), find_head(head, table)
@@ -124,16 +124,15 @@ def composition(model: TextModel, head: str, *, into: bool = False, seed: int = 
         where, hint = ("before", "--compose") if into else ("after", "--into")
         raise UsageError(f"no layer {where} layer {key.layer} has heads that compose with {key}", f"try {hint} {key}")
 
-    def circuits_of(one: HeadKey) -> Circuits:
-        return require_finite_circuits(circuits(model.transformer, one), one)
-
-    own = circuits_of(key)
+    own = circuits(model.transformer, key)
     shape = model.config.n_layers, 1 + max(other.head for other in keys)
     maps = {way: torch.full(shape, torch.nan, dtype=torch.float64) for way in WAYS}
     for other in others:
-        theirs = circuits_of(other)
+        theirs = circuits(model.transformer, other)
         for way, score in scores_of(*((theirs, own) if into else (own, theirs))).items():
             maps[way][other.layer, other.head] = score
+    if all(scores.isnan().all() for scores in maps.values()):
+        raise UsageError(f"{key} composes with no head: the weights of one side are 0")
     baseline, deviation = random_composition(own.ov, seed)
     return Composition(key, into, maps, baseline, deviation, seed, left_out(table, tokens=False), about=About(model))
 

@@ -7,9 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.errors import TinytfError
 from tinytf.look.circuits.factors import (
-    Circuits,
     HeadKey,
     Product,
     Spectrum,
@@ -134,14 +132,6 @@ def sampled_tokens(size: int, count: int, seed: int, device: torch.device) -> Te
     return drawn.sort().values.to(device)
 
 
-def require_finite_circuits(found: Circuits, key: HeadKey) -> Circuits:
-    """The circuits. Raises TinytfError if a weight of the head is not finite."""
-    for product in (found.ov, found.qk):
-        if not (product.left.isfinite().all() and product.right.isfinite().all()):
-            raise TinytfError(f"{key} has weights that are not finite", "tinytf trace --at shows a parameter")
-    return found
-
-
 @torch.no_grad()
 def weights(
     model: TextModel, *, feed_forwards: bool = False, seed: int = 0, on_progress: Progress = ignore_progress
@@ -159,11 +149,11 @@ def weights(
     unembedding = vocabulary.unembedded(ids)
     rows = []
     for number, key in enumerate(keys):
-        found = require_finite_circuits(circuits(transformer, key), key)
-        written = vocabulary.to_head(found.ov.right)  # (D, C)
-        raised = ((embedded @ found.ov.left) * (unembedding @ written.T)).sum(dim=-1) > 0
-        ov, qk = found.ov.spectrum, found.qk.spectrum
-        measures = (eigenvalue_score(found.ov, own), float(raised.double().mean()), ov.norm, ov.rank, qk.norm, qk.rank)
+        head = circuits(transformer, key)
+        written = vocabulary.to_head(head.ov.right)  # (D, C)
+        raised = ((embedded @ head.ov.left) * (unembedding @ written.T)).sum(dim=-1) > 0
+        ov, qk = head.ov.spectrum, head.qk.spectrum
+        measures = (eigenvalue_score(head.ov, own), float(raised.double().mean()), ov.norm, ov.rank, qk.norm, qk.rank)
         rows.append(HeadRow(str(key), *measures))
         on_progress(number + 1, len(keys))
     matrices = tuple(_spectra(model)) if feed_forwards else ()
@@ -203,5 +193,5 @@ def left_out(table: StepTable, *, tokens: bool = True) -> tuple[str, ...]:
         "distances, as if all tokens stood at one position": config.positions in ("rotary", "alibi")
         or config.relative_buckets,
     }
-    said = {**(of_tokens if tokens else {}), **of_heads}
-    return tuple(words for words, is_left_out in said.items() if is_left_out)
+    parts = {**(of_tokens if tokens else {}), **of_heads}
+    return tuple(words for words, is_left_out in parts.items() if is_left_out)

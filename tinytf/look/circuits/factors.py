@@ -8,12 +8,12 @@ width, V vocabulary, N tokens; vectors are rows.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.norm import normed_input
 from tinytf.parts.row import Step
@@ -31,8 +31,7 @@ CHUNK = 8192
 """Tokens of the vocabulary that are in memory at a time."""
 
 
-@dataclass(frozen=True)
-class HeadKey:
+class HeadKey(NamedTuple):
     """A head by its layer and number, ``L1H2``."""
 
     layer: int
@@ -86,7 +85,8 @@ class Circuits:
 class Spectrum(Data):
     """The singular values of a matrix, largest first, its Frobenius ``norm``, and its effective ``rank``.
 
-    That is the exponential of the entropy of the singular values as shares (Roy and Vetterli 2007): n for n equal ones.
+    That is the exponential of the entropy of the singular values as shares (Roy and Vetterli 2007): n for n equal ones,
+    0 for a matrix of zeros.
     """
 
     ALSO: ClassVar = ("norm", "rank")
@@ -100,7 +100,7 @@ class Spectrum(Data):
     @property
     def rank(self) -> float:
         shares = self.singular_values / self.singular_values.sum().clamp_min(1e-300)
-        return float(torch.special.entr(shares).sum().exp())
+        return float(torch.special.entr(shares).sum().exp()) if shares.any() else 0.0
 
     @property
     def first(self) -> float:
@@ -166,7 +166,10 @@ def _why_not(table: StepTable, layer: int) -> str:
 
 @torch.no_grad()
 def circuits(model: Transformer, key: HeadKey) -> Circuits:
-    """A head's circuits, with the gains of the norms on their ways; without their scales, biases and rotation."""
+    """A head's circuits, with the gains of the norms on their ways; without their scales, biases and rotation.
+
+    Raises TinytfError if a weight of the head is not finite.
+    """
     table, layer = table_of(model.config), key.layer
     q, k, v, o = (_matrix(model, table, key, name) for name in ("W_Q", "W_K", "W_V", "W_O"))
     q, k, v = (_read(model, table, layer, matrix) for matrix in (q, k, v))  # (C, D)
@@ -175,6 +178,8 @@ def circuits(model: Transformer, key: HeadKey) -> Circuits:
     written = carried(model, [(step, layer) for step in table.to_stream(attn, layer)], o)
     if table.config.norm == "layernorm" and table.config.norm_order == "pre":  # whose readers do not see the mean
         written = written - written.mean(dim=-1, keepdim=True)
+    if not all(matrix.isfinite().all() for matrix in (q, k, v, written)):
+        raise TinytfError(f"{key} has weights that are not finite", "tinytf trace --at shows a parameter")
     return Circuits(Product(v, written), Product(q, k.T))
 
 

@@ -13,7 +13,6 @@ from tinytf.look.circuits.copying import (
     eigenvalue_score,
     left_out,
     own_map,
-    require_finite_circuits,
     sampled_tokens,
 )
 from tinytf.look.circuits.factors import (
@@ -36,6 +35,8 @@ TOP = 10
 _RANKED = 512
 """Tokens whose own logit is ranked among all logits of its row, V × that many numbers."""
 _AT_ONCE = 64
+_NOISE = 1e-12
+"""Singular values below this share of the largest are rounding errors of 0, and have no direction."""
 
 Scored = tuple[tuple[int, float], ...]
 """Token ids, each with a number."""
@@ -97,6 +98,8 @@ class HeadWeights(Report):
 
     def in_a_sentence(self) -> str:
         """Whether the head copies or suppresses, and what the token does that moves the logits most."""
+        if not self.ov.norm:
+            return f"{self.key} moves nothing: its W_V·W_O is 0."
         score = self.copying
         does = (
             "copies what it attends to" if score >= COPIES
@@ -156,24 +159,24 @@ def head_weights(
     chosen = [model.find_token(token, "--token") for token in tokens]
     width, device = model.config.at(key.layer).d_head, vocabulary.matrix.device
     require_free(f"the circuits of {key} take", 4 * 4 * vocabulary.size * width, device, "take a smaller model")
-    found = require_finite_circuits(circuits(transformer, key), key)
-    written = vocabulary.to_head(found.ov.right)
-    read_side, write_side = found.ov.left.float(), written.T
+    weights = circuits(transformer, key)
+    written = vocabulary.to_head(weights.ov.right)
+    read_side, write_side = weights.ov.left.float(), written.T
     sources = torch.cat([vocabulary.embedded(ids).float() @ read_side for ids in vocabulary.chunks()])  # (V, D)
     promoted = torch.cat([(vocabulary.unembedded(ids) @ write_side).float() for ids in vocabulary.chunks()])  # (V, D)
     own = (sources * promoted).sum(dim=-1)
     ranked = sampled_tokens(vocabulary.size, _RANKED, seed, device)
-    above = [_above_own(sources[ids] @ promoted.T, ids) for ids in ranked.split(_AT_ONCE)]
-    first = mean_of((torch.cat(above) < min(TOP, vocabulary.size)).double().cpu(), seed)
+    ranks = torch.cat([_own_rank(sources[ids] @ promoted.T, ids) for ids in ranked.split(_AT_ONCE)])
+    first = mean_of((ranks <= TOP).double().cpu(), seed)
     queries, keys = (
         torch.cat([queries_and_keys(transformer, key, ids, vocabulary, which) for ids in vocabulary.chunks()]).float()
         for which in (0, 1)
     )
     divisor = model.config.at(key.layer).score_divisor
-    read, ov, wrote = found.ov.singular()
+    read, ov, wrote = weights.ov.singular()
     return HeadWeights(
         key,
-        eigenvalue_score(found.ov, own_map(vocabulary)),
+        eigenvalue_score(weights.ov, own_map(vocabulary)),
         float((own > 0).double().mean()),
         first,
         len(ranked),
@@ -182,23 +185,24 @@ def head_weights(
         _rows(queries / divisor, keys, chosen, top, rows),
         _directions(vocabulary, read, ov, wrote, top),
         Spectrum(ov.cpu()),
-        found.qk.spectrum,
+        weights.qk.spectrum,
         left_out(table_of(model.config)),
         about=About(model),
     )
 
 
-def _above_own(logits: Tensor, ids: Tensor) -> Tensor:
-    """How many logits of each row (N, V) are above that of its own token, (N,)."""
-    return (logits > logits.gather(1, ids[:, None])).sum(dim=-1)
+def _own_rank(logits: Tensor, ids: Tensor) -> Tensor:
+    """The rank from 1 of each row's own token among its logits (N, V), the last of equals: (N,)."""
+    return (logits >= logits.gather(1, ids[:, None])).sum(dim=-1)
 
 
 def _rows(left: Tensor, right: Tensor, chosen: Sequence[int], top: int, rows: int) -> tuple[TokenRow, ...]:
-    """The ``chosen`` rows of left·rightᵀ, (V, V), or the largest; never more than these rows are made."""
+    """The ``chosen`` rows of left·rightᵀ, (V, V), or the largest, without those of zeros; only these rows are made."""
     centred = (right - right.mean(dim=0)).double()
     gram = centred.T @ centred  # (D, D)
     sizes = ((left.double() @ gram) * left.double()).sum(dim=-1).clamp_min(0).sqrt()
     ids = list(dict.fromkeys(chosen)) or sizes.topk(min(rows, len(sizes))).indices.tolist()
+    ids = [token for token in ids if sizes[token] > 0]
     return tuple(
         TokenRow(token, float(sizes[token]), *ends)
         for token, ends in zip(ids, _ends(left[ids] @ right.T, top), strict=True)
@@ -217,8 +221,8 @@ def _ends(values: Tensor, top: int) -> list[tuple[Scored, Scored]]:
 
 
 def _directions(vocabulary: Vocabulary, read: Tensor, sizes: Tensor, wrote: Tensor, top: int) -> tuple[Direction, ...]:
-    """The first singular directions, each with the sign that makes the largest logit that it writes positive."""
-    count, energy = min(top, len(sizes)), sizes.square()
+    """The first singular directions, without values of 0; the sign makes the largest logit of each positive."""
+    count, energy = min(top, int((sizes > _NOISE * sizes[0]).sum())), sizes.square()
     both = vocabulary.to_head(torch.cat((read.T[:count], wrote[:count])))  # (2·count, C)
     logits = torch.cat([vocabulary.unembedded(ids) @ both.T for ids in vocabulary.chunks()]).T  # (2·count, V)
     of_read, of_written = logits[:count], logits[count:]

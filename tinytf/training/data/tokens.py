@@ -114,7 +114,7 @@ def _fill(
     # A folder without an index is never trusted, so remove the index first in case this process is killed.
     for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
         remove(stale)
-    done, total = 0, sum(file.paragraph_characters for file in corpus.files)
+    done, total = 0, corpus.characters
 
     def count_characters(pieces: Iterable[Piece]) -> Iterator[Piece]:
         nonlocal done
