@@ -185,6 +185,8 @@ def _poisoned(tensors: dict[str, Tensor]) -> None:
         (lambda t: None, {"normalize_activations": "covariance_whitening"}, "'covariance_whitening' is not known"),
         (lambda t: None, {"activation_fn": "tanh-relu"}, "activation 'tanh-relu' is not known"),
         (lambda t: None, {"k": 0}, "k is 0"),
+        (lambda t: None, {"k": 0, "activation_fn_kwargs": [1]}, "k is 0"),
+        (lambda t: None, {"k": True}, "k is True"),
         (lambda t: None, {"metadata": {"hook_head_index": 2}}, "reads head 2 alone"),
     ],
 )

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
+from tinytf.features import training
+from tinytf.features.fidelity import Reconstructed, reconstructed
 from tinytf.features.layouts import open_sae
 from tinytf.features.training import SaeTraining, Weights, fit, shuffled
 from tinytf.loading import Model, load
@@ -113,6 +116,23 @@ def test_an_interrupt_keeps_what_was_learned(model: Model, corpus: Corpus) -> No
     assert report.tokens == 700
     assert bool(report.coder.encoder.isfinite().all())
     assert report.held_out.explained_variance is not None
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_an_interrupt_while_it_is_measured_keeps_the_weights(
+    model: Model, corpus: Corpus, trained: SaeTraining, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter(range(1, 99))
+
+    def interrupted(*arguments: Any) -> Reconstructed:
+        if next(calls) == window:
+            raise KeyboardInterrupt
+        return reconstructed(*arguments)
+
+    monkeypatch.setattr(training, "reconstructed", interrupted)
+    report = model.train_sae(corpus, "L1.out", **SIZES)
+    assert torch.equal(report.coder.decoder, trained.coder.decoder)
+    assert 0 < report.held_out.tokens < trained.held_out.tokens
 
 
 def test_a_stream_is_shuffled_and_nothing_comes_twice() -> None:

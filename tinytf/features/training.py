@@ -20,7 +20,7 @@ from tinytf.bulk.folder import RecordedCorpus
 from tinytf.bulk.windows import Window, recorded_windows
 from tinytf.errors import TrainingError, UsageError
 from tinytf.features.coder import SparseCoder
-from tinytf.features.fidelity import Fidelity, fidelity, reconstructed
+from tinytf.features.fidelity import Fidelity, Reconstructed, fidelity, reconstructed
 from tinytf.features.place import Place, lens_name, own_values, place_at
 from tinytf.look.examples import corpus_windows
 from tinytf.report import About, Data, Progress, Report, ignore_progress
@@ -324,12 +324,24 @@ def _recorded(
 
 
 def measured(model: TextModel, windows: Iterable[Window], coder: SparseCoder, place: Place) -> Fidelity:
-    """How faithful a coder is over windows of held-out text, up to 8,192 tokens."""
+    """How faithful a coder is over windows of held-out text, up to 8,192 tokens, or until an interrupt.
+
+    An interrupt in the first window waits for its end, so that what was learned is never lost.
+    """
     texts, tokens = [], 0
     for window in windows:
-        trace = model.trace_of(model.encode_ids(window.ids), layers=[place.layer])
-        texts.append(reconstructed(model, trace, coder, place, place, window.own))
+        try:
+            texts.append(_reconstructed(model, window, coder, place))
+        except KeyboardInterrupt:
+            if not texts:
+                texts.append(_reconstructed(model, window, coder, place))
+            break
         tokens += len(window.own)
         if tokens >= _MEASURED:
             break
     return fidelity(texts)
+
+
+def _reconstructed(model: TextModel, window: Window, coder: SparseCoder, place: Place) -> Reconstructed:
+    trace = model.trace_of(model.encode_ids(window.ids), layers=[place.layer])
+    return reconstructed(model, trace, coder, place, place, window.own)
