@@ -1,6 +1,7 @@
 """``tinytf steer`` and ``generate --add``: from pairs to a file, from the file to a text, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def test_a_screen_and_compare_show_the_plain_text_too(tinytf: Tinytf, pairs: Pat
         assert plain in ran
         assert "each prediction moves by" in ran
         assert "those without a cache" in ran
+    assert re.search(r"the 6 that move most of 8, whose median is [\d.]+", compared.out)
+    assert "median" not in tinytf("generate", PROMPT, "--add", "joy.safetensors", "--max-tokens", "1", "--compare").out
     assert piped.out.strip()[:12] in without_colour(screen.out)
     files = [Path("a.svg"), Path("a.ndjson"), Path("a.csv")]
     assert [tinytf(*words, "-o", file).status for file in files] == [0, 0, 0]
