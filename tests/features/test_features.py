@@ -187,18 +187,20 @@ def test_examples_are_the_strongest_places_of_the_corpus(model: Model, tmp_path:
     documents = ["The cat sat on the mat.", "The dog saw a bird and ran away.", "Once a shy robot slept in a box."]
     (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
     coder = random_coder()
-    found = model.feature_examples(find_files([tmp_path / "corpus.txt"]), coder, [4, 11], top=3)
     by_hand = [coder.encode(model.trace(text)["L2.out"]) for text in documents]
-    for number, examples in zip((4, 11), found.units.values(), strict=True):
-        places = sorted(
-            (-float(value), document, position)
-            for document, activations in enumerate(by_hand)
-            for position, value in enumerate(activations[:, number])
-        )[:3]
-        strongest = [(-example.activation, example.document, example.position) for example in examples]
-        assert [place[0] for place in strongest] == pytest.approx([place[0] for place in places], abs=1e-4)
-        assert strongest[0][1:] == places[0][1:]
-    assert found.documents == 3
+    most = torch.cat(by_hand).amax(0)
+    numbers = int(most.argmax()), int(most.argmin())
+    assert float(most[numbers[1]]) == 0
+    report = model.feature_examples(find_files([tmp_path / "corpus.txt"]), coder, numbers, top=3)
+    places = sorted(
+        (-float(value), document, position)
+        for document, activations in enumerate(by_hand)
+        for position, value in enumerate(activations[:, numbers[0]])
+    )[:3]
+    examples, silent = report.units.values()
+    assert [-example.activation for example in examples] == pytest.approx([place[0] for place in places], abs=1e-4)
+    assert (examples[0].document, examples[0].position) == places[0][1:]
+    assert (silent, report.documents) == ((), 3)  # a feature that is active nowhere has no place
 
 
 def test_the_sentence_says_what_the_numbers_are(model: Model) -> None:

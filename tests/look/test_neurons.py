@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,27 @@ def test_contribution_may_decide_the_order() -> None:
     for few, all_of in zip(found.tokens, every.tokens, strict=True):
         sizes = sorted((abs(a.contribution or 0) for a in all_of.units), reverse=True)
         assert [abs(a.contribution or 0) for a in few.units] == pytest.approx(sizes[:3])
+
+
+def test_the_sentence_claims_only_what_was_looked_at() -> None:
+    model = load("tiny")
+    trace = model.trace("The cat sat")
+    acts = trace.step("ffn.act", 1)
+    best, at = int(acts[-1].abs().argmax()), int(acts[:, 17].abs().argmax())
+    of_layer = model.neurons("The cat sat", layer=1).sentence
+    assert of_layer.startswith(f"At ·sat, L1.{best} is the most active unit of layer 1 ({acts[-1, best]:+.3g})")
+    chosen = model.neurons("The cat sat", units=["L1.17", "L1.18"]).sentence
+    assert chosen.startswith(f"L1.17 is most active at {trace.tokens[at].shown} ({acts[at, 17]:+.3g})")
+    report = model.neurons("The cat sat", by="contribution")
+    first, predicted = report.tokens[-1].units[0], model.shown(report.tokens[-1].predicted or 0)
+    words = f"At ·sat, {first.unit} is the unit that moves the logit of {predicted} most ({first.contribution:+.3g})"
+    assert report.sentence.startswith(words)
+    silent = replace(first, activation=0.0)
+    tokens = (replace(report.tokens[-1], units=(silent,)),)
+    assert replace(report, tokens=tokens).in_a_sentence() == "At ·sat, no unit is active."
+    assert replace(report, tokens=tokens, chosen=(first.unit,)).in_a_sentence() == (
+        f"{first.unit} is not active in this text."
+    )
 
 
 def test_where_norms_come_between_there_are_no_contributions() -> None:

@@ -30,7 +30,8 @@ from tinytf.features.fidelity import Fidelity, Reconstructed, fidelity, hidden_e
 from tinytf.features.layouts import open_sae
 from tinytf.features.place import Place, places_of, values_in
 from tinytf.look.examples import Strongest, corpus_windows, recorded_places
-from tinytf.look.neurons import Ends, Readout, TopExamples, predicted_tokens
+from tinytf.look.neurons import TopExamples, predicted_tokens
+from tinytf.look.readout import Ends, Readout, in_stream
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress, plain
 from tinytf.sentences import changed, listed, percent
 from tinytf.steps.table import table_of
@@ -38,7 +39,6 @@ from tinytf.tables import Array
 from tinytf.text.corpus import Corpus
 from tinytf.text_model import TextModel
 from tinytf.trace.faults import require_finite
-from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Text, Trace
 
 NEAREST = 5
@@ -272,9 +272,8 @@ def features(
     add = dict(add or {})
     for number in (*chosen, *ablate, *add):
         if not 0 <= number < coder.n_features:
-            raise UsageError(
-                f"there is no feature {number:,}: {coder.name} has {coder.n_features:,}, from 0", "--top 9 shows more"
-            )
+            message = f"there is no feature {number:,}: {coder.name} has {coder.n_features:,}, from 0"
+            raise UsageError(message, "without --feature, tinytf features shows the active ones")
     followed = model.optional_outcome(target)
     read, written = places_of(coder, table_of(model.config), at, into)
     trace = model.trace(text)
@@ -284,7 +283,7 @@ def features(
     best, _ = predicted_tokens(trace)
     shown = [list(dict.fromkeys(chosen))] * len(trace.tokens) if chosen else _strongest(step, top)
     numbers = list(dict.fromkeys(number for row in shown for number in row))
-    rows, is_added = in_stream(trace, written, coder.decoder[numbers])
+    rows, is_added = in_stream(trace.model, written.name, written.layer, coder.decoder[numbers])
     readout = Readout(trace.model, "rows of W_dec", "feature", is_added)
     parts = None
     if rows is not None and readout.direct and best is not None:
@@ -331,23 +330,6 @@ def _strongest(step: Reconstructed, top: int) -> list[list[int]]:
         [number for number, value in zip(numbers, values, strict=True) if value > 0] if position in own else []
         for position, (numbers, values) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     ]
-
-
-def in_stream(trace: Trace, place: Place, rows: Tensor) -> tuple[Tensor | None, bool]:
-    """Directions (U, O) of a step as those (U, C) of the residual stream, and whether they are added to it as they are.
-
-    The directions are None if the step does not lead there.
-    """
-    steps, layer = table_of(trace.config), place.layer
-    paths = [(step, *steps.to_stream(step, layer)) for step in steps.added_in(layer)]  # from an output to its sum
-    summands = {*steps.stream(layer), *(path[-2].name for path in paths)}
-    if place.name in {*summands, *(step.name for path in paths for step in path)}:
-        return rows, place.name in summands
-    reader = next((step for step, *_ in paths if place.name in step.inputs), None)  # of concat or ffn.act
-    if reader is None:
-        return None, False
-    matrix: Tensor | None = reader.operation.matrix(module_of(trace.model, reader, layer))  # (C, O)
-    return None if matrix is None else rows @ matrix.to(rows).T, reader.name in summands
 
 
 def _directions(

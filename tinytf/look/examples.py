@@ -69,10 +69,10 @@ class Strongest:
             setattr(self, name, tensor.take_along_dim(order if tensor.dim() == 2 else order[..., None], dim=1))
 
     def examples(self, unit: int) -> tuple[ActiveExample, ...]:
-        """The examples of one unit, the strongest first."""
+        """The examples of one unit, the strongest first; none where it is not active."""
         examples = []
         for k in range(self.top):
-            if float(self.strength[unit, k]) < 0:
+            if float(self.strength[unit, k]) <= 0:
                 break
             context = self.context[unit, k].tolist()
             before = [i for i in context[:BEFORE] if i >= 0]
@@ -205,8 +205,8 @@ def recorded_places(
             first, done = first + len(batch), done + len(batch)
             on_progress(done, total)
         for unit, activations, rows in zip(chosen, best.tolist(), places.tolist(), strict=True):
-            found = (_recorded_example(corpus, row, value) for value, row in zip(activations, rows, strict=True))
-            examples[unit] = tuple(found)
+            active = [(value, row) for value, row in zip(activations, rows, strict=True) if value]
+            examples[unit] = tuple(_recorded_example(corpus, row, value) for value, row in active)
     return TopExamples(examples, len(corpus), corpus.index["documents"])
 
 

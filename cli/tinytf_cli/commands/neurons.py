@@ -72,4 +72,4 @@ def neurons(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
         corpus = ", ".join("standard input" if path == Path("-") else str(path) for path in options.corpus)
         return replace(report, examples=replace(examples, corpus=corpus))
 
-    return tracing.show(question, "neurons", NeuronsDisplay(bool(options.units), fold.rows(options.rows)), layers)
+    return tracing.show(question, "neurons", NeuronsDisplay(fold.rows(options.rows)), layers)

@@ -34,9 +34,8 @@ Row = tuple[TokenUnits, ActiveUnit]
 
 @dataclass(frozen=True)
 class NeuronsDisplay(Display):
-    """``named`` says that units were named, each of which gets a table; ``rows`` limits the tokens of one (0: all)."""
+    """``rows`` limits the tokens of a table (0: all)."""
 
-    named: bool = False
     rows: int | None = None
 
 
@@ -46,10 +45,10 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
     model, tokens = model_of(report), report.tokens
     directions = {direction.unit: direction for direction in report.directions}
     yield from banner(model, report.encoding)
-    rows_per_token = 1 if display.named else 1 + max((len(token.units) for token in tokens), default=0)
+    rows_per_token = 1 if report.chosen else 1 + max((len(token.units) for token in tokens), default=0)
     keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // rows_per_token)))
-    if display.named:
-        for unit in report.units:
+    if report.chosen:
+        for unit in report.chosen:
             yield from _unit(report, model, unit, keep)
             if unit in directions:
                 yield from _direction(model, directions[unit])
@@ -59,7 +58,7 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
     yield Line(Span(f"directions: {report.reading}" if directions else report.reading, "dim"))
     if model.transformer.head is not None:
         yield Line(Span(f"Δ logit: {report.contributing}", "dim"))
-    if directions and not display.named:
+    if directions and not report.chosen:
         words = "promotes, suppresses: what the unit does here; a negative activation reverses its direction"
         yield Line(Span(words, "dim"))
     if report.examples is not None:
@@ -69,11 +68,10 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
 def _table(report: Neurons, model: Model, directions: Mapping[Unit, Direction], keep: list[int]) -> Iterator[Block]:
     """The strongest units of each token in ``keep``."""
     tokens, names = report.tokens, report.encoding.tokens
-    layers = (report.trace or model.trace_of(report.encoding)).recording.layers
     units = [(tokens[i], active, index) for i in keep for index, active in enumerate(tokens[i].units)]
     rows = [(token, active) for token, active, _ in units]
-    where = "all layers" if len(layers) == model.config.n_layers else f"layer {layers[0]}"
-    yield Heading("units", f"the strongest of {where} at each token, by the size of their {report.by}", "ffn")
+    where = report.where or " of all layers"
+    yield Heading("units", f"the strongest{where} at each token, by the size of their {report.by}", "ffn")
     first: list[Cell] = [
         "" if index else Span(f"{token.position} {names[token.position].shown}", "strong") for token, _, index in units
     ]
@@ -154,7 +152,7 @@ def examples_of(model: Model, top: TopExamples) -> Iterator[Block]:
     for unit, examples in top.units.items():
         yield Heading(f"{unit} elsewhere", f"<<where it is most active>>, of {counted}", "ffn")
         if not examples:
-            yield note("the corpus has no token")
+            yield note("it is not active there" if top.tokens else "the corpus has no token")
         form = one_form((example.activation for example in examples), sign=True)
         for example in examples:
             yield Line([Figure(example.activation, form, "dim"), "  ", *_context(model, example)], indent=2)
