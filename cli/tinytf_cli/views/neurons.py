@@ -1,11 +1,13 @@
 """Feed-forward units: the active ones of each token, what they promote, and where else they are active."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinytf.loading import Model
 from tinytf.look.neurons import ActiveExample, ActiveUnit, Direction, Neurons, TokenUnits, TopExamples, Unit
+from tinytf.look.readout import Ends
+from tinytf.report import Report
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
@@ -51,7 +53,7 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
         for unit in report.chosen:
             yield from _unit(report, model, unit, keep)
             if unit in directions:
-                yield from _direction(model, directions[unit])
+                yield from in_vocabulary(model, str(unit), "‖row‖", directions[unit])
     else:
         yield from _table(report, model, directions, keep)
     yield Line("")
@@ -67,40 +69,57 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
 
 def _table(report: Neurons, model: Model, directions: Mapping[Unit, Direction], keep: list[int]) -> Iterator[Block]:
     """The strongest units of each token in ``keep``."""
-    tokens, names = report.tokens, report.encoding.tokens
-    units = [(tokens[i], active, index) for i in keep for index, active in enumerate(tokens[i].units)]
-    rows = [(token, active) for token, active, _ in units]
-    where = report.where or " of all layers"
+    tokens, where = report.tokens, report.where or " of all layers"
+    entries = [(tokens[i], active) for i in keep for active in tokens[i].units]
     yield Heading("units", f"the strongest{where} at each token, by the size of their {report.by}", "ffn")
-    first: list[Cell] = [
-        "" if index else Span(f"{token.position} {names[token.position].shown}", "strong") for token, _, index in units
-    ]
-    columns = [
-        Column("token", first, shrink=8, said=""),
-        Column("unit", [Span(str(active.unit), "ffn") for _, active in rows]),
-        *_figures(model, rows, full_scale(active.activation for token in tokens for active in token.units)),
-    ]
-    if directions:
-        for title, promoted, drop in (("promotes", True, 0), ("suppresses", False, 1)):
-            cells, narrow = (
-                [_end_tokens(model, directions, active, promoted, most) for _, active in rows]
-                for most in (_FEW, _FEW - 1)
-            )
-            columns.append(Column(title, cells, narrow=narrow, shrink=12, drop=drop))
-    ends = frozenset(
-        row
-        for row, (token, _, index) in enumerate(units[:-1])
-        if index == len(token.units) - 1 and len(token.units) > 1
-    )
-    yield Table(columns, rule_after=ends)
+
+    def ends(active: ActiveUnit) -> tuple[Ends, Ends]:
+        if active.unit not in directions:
+            return (), ()
+        direction = directions[active.unit]
+        both = direction.promoted, direction.suppressed
+        return both if active.activation >= 0 else both[::-1]  # a negative activation reverses its direction
+
+    names = Column("unit", [Span(str(active.unit), "ffn") for _, active in entries])
+    bars = _bars(entries, full_scale(active.activation for token in tokens for active in token.units))
+    yield strongest_table(report, model, entries, [names, bars], ends)
     yield from fold_note(range(len(tokens)), keep, "tokens")
 
 
-def _figures(model: Model, rows: Sequence[Row], full: float) -> Iterator[Column]:
-    """The activation of each unit, and what it adds to the logit of the predicted token."""
+def strongest_table(
+    report: Report, model: Model, entries: Sequence[tuple[Any, Any]], columns: Sequence[Column],
+    ends: Callable[[Any], tuple[Ends, Ends]], counts: Sequence[int] = (),
+) -> Table:  # fmt: skip
+    """A row for each unit or feature in ``entries``, with its token: ``columns``, its logit and both ``ends``.
+
+    ``counts`` is how many of the token are active, for each entry.
+    """
+    names = report.encoding.tokens
+    is_first = [row == 0 or entries[row - 1][0] is not token for row, (token, _) in enumerate(entries)]
+    first: list[Cell] = [
+        Span(f"{token.position} {names[token.position].shown}", "strong") if begins else ""
+        for (token, _), begins in zip(entries, is_first, strict=True)
+    ]
+    shown = [Column("token", first, shrink=8, said="")]
+    if counts:
+        cells: list[Cell] = [f"{count:,}" if begins else "" for count, begins in zip(counts, is_first, strict=True)]
+        shown.append(Column("active", cells, "right", drop=3))
+    shown += [*columns, *logit_columns(model, entries)]
+    both = [ends(active) for _, active in entries]
+    for drop, title in enumerate(("promotes", "suppresses")):
+        if any(end[drop] for end in both):
+            words = [
+                ["  ".join(model.shown(i) for i, _ in end[drop][:most]) for end in both] for most in (_FEW, _FEW - 1)
+            ]
+            shown.append(Column(title, words[0], narrow=words[1], shrink=12, drop=drop))
+    last = frozenset(row for row in range(len(entries) - 1) if is_first[row + 1] and not is_first[row])
+    return Table(shown, rule_after=last)
+
+
+def _bars(rows: Sequence[Row], full: float) -> Column:
+    """The activation of each unit."""
     activations = [active.activation for _, active in rows]
-    yield signed_bars("activation", activations, one_form(activations, sign=True), full)
-    yield from logit_columns(model, rows)
+    return signed_bars("activation", activations, one_form(activations, sign=True), full)
 
 
 def logit_columns(model: Model, rows: Sequence[tuple[Any, Any]]) -> Iterator[Column]:
@@ -112,15 +131,6 @@ def logit_columns(model: Model, rows: Sequence[tuple[Any, Any]]) -> Iterator[Col
         yield Column("of", predicted, shrink=6, drop=2)
 
 
-def _end_tokens(
-    model: Model, directions: Mapping[Unit, Direction], active: ActiveUnit, promoted: bool, most: int
-) -> str:
-    """The tokens that a unit promotes or suppresses here; a negative activation reverses its direction."""
-    direction = directions[active.unit]
-    ends = direction.promoted if promoted == (active.activation >= 0) else direction.suppressed
-    return "  ".join(model.shown(token_id) for token_id, _ in ends[:most])
-
-
 def _unit(report: Neurons, model: Model, unit: Unit, keep: list[int]) -> Iterator[Block]:
     """The activation of one unit at each token in ``keep``."""
     names = report.encoding.tokens
@@ -130,17 +140,17 @@ def _unit(report: Neurons, model: Model, unit: Unit, keep: list[int]) -> Iterato
     columns = [
         Column("#", [str(token.position) for token, _ in visible], "right", said="token"),
         Column("token", [names[token.position].shown for token, _ in visible], shrink=8, said=""),
-        *_figures(model, visible, full_scale(active.activation for _, active in rows)),
+        _bars(visible, full_scale(active.activation for _, active in rows)),
+        *logit_columns(model, visible),
     ]
     yield Table(columns)
     yield from fold_note(range(len(rows)), keep, "tokens")
 
 
-def _direction(model: Model, direction: Direction) -> Iterator[Block]:
-    """A bar for each token that a unit promotes or suppresses most."""
-    norm = number(direction.norm, "%.3g")
-    words = f"logits for an activation of 1, before the norm's scale; ‖row‖ {norm}"
-    yield Heading(f"{direction.unit} in the vocabulary", words, "output")
+def in_vocabulary(model: Model, name: str, norm: str, direction: Any) -> Iterator[Block]:
+    """A bar for each token that a direction, whose length is called ``norm``, promotes or suppresses most."""
+    words = f"logits for an activation of 1, before the norm's scale; {norm} {number(direction.norm, '%.3g')}"
+    yield Heading(f"{name} in the vocabulary", words, "output")
     ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
     yield end_bars(ends, model.shown)
 
