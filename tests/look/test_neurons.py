@@ -14,7 +14,7 @@ from caught_gradients import model_of
 from tinytf.bulk.windows import Window, windows_of
 from tinytf.errors import AddressError, TokenizerError, UsageError
 from tinytf.loading import load
-from tinytf.look.examples import AFTER, BEFORE, Strongest, strongest_places
+from tinytf.look.examples import AFTER, BEFORE, Strongest, columns_of, strongest_places
 from tinytf.look.neurons import Unit, parse_unit
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import find_files
@@ -189,7 +189,7 @@ def test_the_strongest_places_are_those_of_a_look_at_the_whole_corpus(kind: str)
     model = model_of(kind, torch.float64)
     windows = some_windows(1, 37)
     units = [Unit(1, 3), Unit(0, 11), Unit(1, 20)]
-    found = strongest_places(model, iter(windows), units, top=6)
+    found = strongest_places(model, iter(windows), columns_of(units, model.config), top=6)
     assert (found.documents, found.tokens) == (37, sum(len(window.own) for window in windows))
     everywhere: dict[Unit, list[tuple[float, int, int]]] = {unit: [] for unit in units}
     for number, window in enumerate(windows):
@@ -220,7 +220,7 @@ def test_what_is_kept_does_not_grow_with_the_corpus(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Strongest, "add", watched)
     model = lively(config_of("gpt2"))
-    strongest_places(model, some_windows(2, 200), [Unit(0, 1), Unit(1, 2)], top=5)
+    strongest_places(model, some_windows(2, 200), columns_of([Unit(0, 1), Unit(1, 2)], model.config), top=5)
     assert len(sizes) == 25
     assert set(sizes) == {2 * 5 * (4 + 4 + 2 * 8 + (BEFORE + 1 + AFTER) * 8)}
 
@@ -236,13 +236,14 @@ def test_the_stream_is_read_a_few_windows_at_a_time() -> None:
             read += 1
             yield window
 
-    strongest_places(model, stream(), [Unit(0, 1)])
+    strongest_places(model, stream(), columns_of([Unit(0, 1)], model.config))
     passes.remove()
     assert ahead == [8, 16, 24, 32, 40, 48, 56, 60]
 
 
 def test_a_corpus_of_fewer_places_gives_them_all() -> None:
-    found = strongest_places(lively(config_of("gpt2")), [Window([1, 2], range(2), 0, 0)], [Unit(0, 1)], top=5)
+    columns = columns_of([Unit(0, 1)], config_of("gpt2"))
+    found = strongest_places(lively(config_of("gpt2")), [Window([1, 2], range(2), 0, 0)], columns, top=5)
     assert [one.position for one in sorted(found.units[Unit(0, 1)], key=lambda one: one.position)] == [0, 1]
 
 

@@ -28,8 +28,8 @@ from tinytf.errors import UsageError
 from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity, Reconstructed, fidelity, hidden_edited, reconstructed
 from tinytf.features.layouts import open_sae
-from tinytf.features.place import Place, places_of, values_in
-from tinytf.look.examples import Strongest, corpus_windows, recorded_places
+from tinytf.features.place import Place, places_of
+from tinytf.look.examples import places_in
 from tinytf.look.neurons import TopExamples, predicted_tokens
 from tinytf.look.readout import Ends, Readout, in_stream
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress, plain
@@ -404,20 +404,12 @@ def feature_examples(
     """
     coder = sae if isinstance(sae, SparseCoder) else open_sae(sae)
     read, _ = places_of(coder, table_of(model.config), at, None)
-    numbers, strongest, tokens, documents = list(dict.fromkeys(features)), Strongest(len({*features}), top), 0, 0
-    names = [f"feature {number}" for number in numbers]
-    if isinstance(corpus, RecordedCorpus):
-        corpus.require_model(model.transformer, model.name, window)
+    numbers = list(dict.fromkeys(features))
 
-        def strengths(rows: Tensor) -> Tensor:
-            return torch.cat([coder.encode(some)[:, numbers] for some in rows.split(128)])  # F columns of few rows
+    def strengths(rows: Tensor) -> Tensor:
+        own = coder.to(rows.device)
+        parts = read.of_source(rows, model.config).flatten(0, -2).split(128)  # F columns of few rows
+        return torch.cat([own.encode(part)[:, numbers] for part in parts]).unflatten(0, rows.shape[:-1])
 
-        return recorded_places(corpus, {str(read): (names, strengths)}, top, on_progress)
-    windows = corpus_windows(model, corpus.documents(), window, on_progress)
-    for batch, ids, values in values_in(model.transformer, windows, read):
-        activations = torch.stack([coder.to(row.device).encode(row)[:, numbers] for row in values])
-        strongest.add(activations.float().cpu(), batch, ids)
-        tokens += sum(len(part.own) for part in batch)
-        documents = max(documents, batch[-1].document + 1)
-    places = {name: strongest.examples(index) for index, name in enumerate(names)}
-    return TopExamples(places, tokens, documents)
+    columns = {read.source(model.config): ([f"feature {number}" for number in numbers], strengths)}
+    return places_in(model, corpus, columns, top, window, on_progress)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from tinytf.bulk.folder import RecordedCorpus
 from tinytf.bulk.windows import BATCH, Window, padded, run_windows, windows_of
+from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.look.neurons import ActiveExample, TopExamples, Unit, parse_unit, require_units
 from tinytf.model.transformer import Transformer, evaluating
@@ -23,10 +25,14 @@ from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import cut_between_words
 from tinytf.text_model import TextModel
+from tinytf.trace.address import parse_tensor
 from tinytf.trace.hooks import module_of
 
 BEFORE, AFTER = 12, 6
 """Tokens of context that an example keeps before and after."""
+Strengths = Callable[[Tensor], Tensor]
+Columns = Mapping[str, tuple[Sequence[Unit | str], Strengths]]
+"""For an address, its units and how strong they are at some values of it, (…, C) -> (…, U)."""
 
 
 class Strongest:
@@ -101,17 +107,33 @@ def top_examples(
     """
     require_units(model.config)
     chosen = [parse_unit(unit, model.config) for unit in units]
+    places = places_in(model, corpus, columns_of(chosen, model.config), top, window, on_progress)
+    return replace(places, units={unit: places.units[unit] for unit in chosen})
+
+
+def columns_of(units: Sequence[Unit], config: ModelConfig) -> Columns:
+    """The activations of some units, by the address of their layer."""
+    by_layer: dict[int, list[Unit]] = {}
+    for unit in dict.fromkeys(units):
+        by_layer.setdefault(unit.layer, []).append(unit)
+
+    def picked(indices: list[int], rows: Tensor) -> Tensor:
+        return rows[..., indices]
+
+    at = table_of(config).ffn_activation
+    return {f"L{layer}.{at}": (own, partial(picked, [unit.index for unit in own])) for layer, own in by_layer.items()}
+
+
+def places_in(
+    model: TextModel, corpus: Corpus | RecordedCorpus, columns: Columns, top: int, window: int | None,
+    on_progress: Progress,
+) -> TopExamples:  # fmt: skip
+    """The ``top`` places of each unit of ``columns`` in a corpus, which is run, or read if it was recorded."""
     if isinstance(corpus, RecordedCorpus):
         corpus.require_model(model.transformer, model.name, window)
-        at, by_layer = table_of(model.config).ffn_activation, dict[int, list[Unit]]()
-        for unit in dict.fromkeys(chosen):
-            by_layer.setdefault(unit.layer, []).append(unit)
-        columns = {f"L{layer}.{at}": (own, _columns([unit.index for unit in own])) for layer, own in by_layer.items()}
-        places = recorded_places(corpus, columns, top, on_progress)
-        return replace(places, units={unit: places.units[unit] for unit in chosen})
-    return strongest_places(
-        model.transformer, corpus_windows(model, corpus.documents(), window, on_progress), chosen, top
-    )
+        return recorded_places(corpus, columns, top, on_progress)
+    windows = corpus_windows(model, corpus.documents(), window, on_progress)
+    return strongest_places(model.transformer, windows, columns, top)
 
 
 def corpus_windows(
@@ -138,58 +160,40 @@ def corpus_windows(
 
 
 @torch.no_grad()
-def strongest_places(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
+def strongest_places(model: Transformer, windows: Iterable[Window], columns: Columns, top: int = 5) -> TopExamples:
     """Run windows through a model, and keep the ``top`` places of each unit with the largest absolute activation.
 
     A few windows are in memory at a time; only the examples of the others are kept.
     """
-    units = tuple(dict.fromkeys(units))
-    strongest = Strongest(len(units), top)
-    by_layer: dict[int, list[int]] = {}
-    for unit in units:
-        by_layer.setdefault(unit.layer, []).append(unit.index)
-    columns = [Unit(layer, index) for layer, indices in by_layer.items() for index in indices]
-    order = [columns.index(unit) for unit in units]
-    activated = table_of(model.config).by_name[table_of(model.config).ffn_activation]
-    caught: dict[int, Tensor] = {}
-    tokens = documents = 0
+    names = [name for own, _ in columns.values() for name in own]
+    strongest, table = Strongest(len(names), top), table_of(model.config)
+    caught: dict[str, Tensor] = {}
+
+    def catch(address: str, strengths: Strengths, module: Any, args: Any, result: Tensor) -> None:
+        caught[address] = strengths(result)  # (B, T, C) -> (B, T, units of the step)
+
+    tokens = documents = last = 0
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
-        for layer, indices in by_layer.items():
-            module = module_of(model, activated, layer)
-            stack.callback(module.register_forward_hook(_catching(caught, layer, indices)).remove)
+        for address, (_, strengths) in columns.items():
+            place = parse_tensor(address, table)
+            assert place.step is not None
+            (layer,) = place.layers or ()
+            last = max(last, layer)
+            hook = partial(catch, address, strengths)
+            stack.callback(module_of(model, place.step, layer).register_forward_hook(hook).remove)
         remaining = iter(windows)
         while batch := list(islice(remaining, BATCH)):
             ids = padded(batch)
-            run_windows(model, ids, max(by_layer, default=-1))
-            values = torch.cat([caught[layer] for layer in by_layer], dim=-1)[..., order].float().cpu()
-            strongest.add(values, batch, ids)
+            run_windows(model, ids, last)
+            strongest.add(torch.cat([caught[address] for address in columns], dim=-1).float().cpu(), batch, ids)
             tokens += sum(len(window.own) for window in batch)
             documents = max(documents, batch[-1].document + 1)
-    return TopExamples({unit: strongest.examples(index) for index, unit in enumerate(units)}, tokens, documents)
+    return TopExamples({name: strongest.examples(index) for index, name in enumerate(names)}, tokens, documents)
 
 
-def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
-    def hook(module: torch.nn.Module, args: Any, activations: Tensor) -> None:
-        caught[layer] = activations[..., indices]  # (B, T, F) -> (B, T, units of the layer)
-
-    return hook
-
-
-def _columns(indices: list[int]) -> Callable[[Tensor], Tensor]:
-    return lambda rows: rows[:, indices]
-
-
-def recorded_places(
-    corpus: RecordedCorpus,
-    columns: Mapping[str, tuple[Sequence[Unit | str], Callable[[Tensor], Tensor]]],
-    top: int,
-    on_progress: Progress,
-) -> TopExamples:
-    """The ``top`` places of each unit in what was recorded, of equals the earliest.
-
-    ``columns`` has, for an address, its units and how strong they are at some rows, (n, C) -> (n, U).
-    """
+def recorded_places(corpus: RecordedCorpus, columns: Columns, top: int, on_progress: Progress) -> TopExamples:
+    """The ``top`` places of each unit in what was recorded, of equals the earliest."""
     examples: dict[Unit | str, tuple[ActiveExample, ...]] = {}
     done, total = 0, len(columns) * len(corpus)
     for address, (chosen, strengths) in columns.items():
