@@ -128,6 +128,19 @@ def test_directions_are_read_through_the_norm_and_the_unembedding(model: Model) 
     assert [i for i, _ in heads.directions[0].promoted] == through.topk(4).indices.tolist()
 
 
+def test_a_cap_of_the_logits_leaves_the_order_of_the_tokens(model: Model) -> None:
+    """As in Gemma 2, whose sums are normed: the output of a layer passes the final norm's gain and the cap alone."""
+    config = ModelConfig.of(vocab_size=2048, d_model=128, n_layers=4, n_heads=4, d_ff=64, context=64, norm="rmsnorm",
+                            norm_order="both", logit_cap=30.0)  # fmt: skip
+    capped, coder = replace(model, name="capped", transformer=lively(config)), random_coder()
+    report = capped.features(TEXT, coder, chosen=[5], tokens=4)
+    logits = capped.transformer.unembedding @ (coder.decoder[5] * capped.transformer.final_norm.weight)
+    assert [i for i, _ in report.directions[0].promoted] == logits.topk(4).indices.tolist()
+    assert report.reading.endswith("the final norm's gain, through the unembedding, before their cap")
+    assert report.contributing.startswith("a cap comes between a feature and the logits")
+    assert report.tokens[-1].features[0].contribution is None
+
+
 def test_a_change_moves_the_step_along_the_directions_alone(model: Model) -> None:
     coder = random_coder()
     activations = coder.encode(model.trace(TEXT)["L2.out"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
@@ -37,23 +38,24 @@ def in_stream(model: Transformer, name: str, layer: int, rows: Tensor) -> tuple[
 
 
 class Readout:
-    """The path of a feed-forward unit's output to the logits of a model.
+    """The path of a direction to the logits of a model.
 
-    It is ``direct`` if only the final norm lies between the residual stream and the logits. ``rows`` and ``what`` name
-    the directions and whose they are, by default the rows of W₂ and units. Directions ``in_stream`` are in the residual
-    stream already, so that no norm or scale of a block's additions applies to them.
+    It is ``direct`` if only the final norm lies between the residual stream and the logits; a cap of the logits leaves
+    the order of the tokens. ``rows`` and ``what`` name the directions and whose they are, by default the rows of W₂ and
+    units. Directions ``in_stream`` are in the residual stream already, so that no norm or scale of a block's additions
+    applies to them.
     """
 
     def __init__(self, model: Transformer, rows: str = "", what: str = "unit", in_stream: bool = False) -> None:
         self.model = model
-        table = table_of(model.config)
+        config, table = model.config, table_of(model.config)
         self.has_directions = model.head is not None
         is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
-        on_stream = {name for layer in range(model.config.n_layers) for name in table.stream(layer)}
+        on_stream = {name for layer in range(config.n_layers) for name in table.stream(layer)}
         norms = [norm for norm in table.stream_norms if not in_stream or norm.name in on_stream]
-        scaled_later = norms or table.stream_scales or model.config.logit_cap
-        self.direct = is_linear and not scaled_later and not model.config.memory_sets
-        scale = model.config.logit_scale * (1 if in_stream else model.config.residual_scale)
+        self.is_normed = is_linear and not (norms or table.stream_scales or config.memory_sets)
+        self.direct = self.is_normed and not config.logit_cap
+        scale = config.logit_scale * (1 if in_stream else config.residual_scale)
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
         narrowing = next((step for step in table.after if step.axes[-1:] in (("d_embed",), ("d_unembed",))), None)
@@ -62,31 +64,25 @@ class Readout:
             self._unembedding = model.unembedding @ narrow.weight  # (V, C)
         self.centres = isinstance(model.final_norm, nn.LayerNorm)
         rows = rows or f"rows of {table.feed_forward.matrix}"
-        no_head = "this model has no language-model head, so"
         if not self.has_directions:
+            no_head = "this model has no language-model head, so"
             self.reading = f"{no_head} the {what}s' directions are not read"
             self.contributing = f"{no_head} there is no logit to contribute to"
-        elif self.direct:
+            return
+        self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
+        if self.is_normed:
             centred = ", centred" if self.centres else ""
-            gained = ", times the final norm's gain" if model.config.norm_gain else ""
+            gained = ", times the final norm's gain" if config.norm_gain else ""
             scaled = "" if scale == 1 else f", times {scale:.4g}"
-            self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}"
-            self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
+            capped = ", before their cap" if config.logit_cap else ""
+            self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}{capped}"
         else:
-            transformed = not is_linear
-            matrices = "the unembedding"
-            between = "norms that come after each sum"
-            if model.config.memory_sets:
-                between = "layer above, which reads them"
-            if transformed:
-                matrices = "the head's dense layer and the unembedding" if narrowing else "the unembedding"
-                between = "head's norm between" if narrowing else "head's dense layer and norm between"
-            if transformed and model.config.labels:
-                between = "head's own layers between"
-            self.reading = f"{rows} through {matrices}, without the {between}"
-            self.contributing = (
-                f"norms or layers come between a {what} and the logits, so it has no direct part of them"
-            )
+            dense = "the head's dense layer and " if narrowing and not is_linear else ""
+            between = _between(config, is_linear, is_narrowed=narrowing is not None)
+            self.reading = f"{rows} through {dense}the unembedding, without the {between}"
+        if not self.direct:
+            between = "a cap comes" if self.is_normed else "norms or layers come"
+            self.contributing = f"{between} between a {what} and the logits, so it has no direct part of them"
 
     def ends(self, rows: Tensor, top: int) -> Iterator[tuple[Ends, Ends]]:
         """The ``top`` tokens whose logits each of some rows (U, C) raises most, and those that it lowers most."""
@@ -105,7 +101,7 @@ class Readout:
 
     def _through_norm(self, rows: Tensor) -> Tensor:
         """Rows (…, C) after the final norm, without its scale."""
-        if not self.direct:
+        if not self.is_normed:
             return rows
         return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * self.gain.float()
 
@@ -119,3 +115,12 @@ class Readout:
         scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.final_eps).sqrt()
         vectors = self._unembedding[ids].double() * self.gain / scale
         return vectors - vectors.mean(dim=-1, keepdim=True) if self.centres else vectors
+
+
+def _between(config: ModelConfig, is_linear: bool, *, is_narrowed: bool) -> str:
+    """What lies between the residual stream and the logits, and is not followed."""
+    if is_linear:
+        return "layer above, which reads them" if config.memory_sets else "norms that come after each sum"
+    if config.labels:
+        return "head's own layers between"
+    return "head's norm between" if is_narrowed else "head's dense layer and norm between"

@@ -312,7 +312,7 @@ def read_out(model: TextModel, vector: SteeringVector, top: int) -> SteeringVect
             return each
         readout = readouts[is_added]
         ((most, least),) = readout.ends(row, top)
-        return replace(each, promoted=most, demoted=least, reading="" if readout.direct else readout.reading)
+        return replace(each, promoted=most, demoted=least, reading="" if readout.is_normed else readout.reading)
 
     return replace(vector, vectors=tuple(map(read, vector.vectors)), about=About(model))
 
