@@ -531,6 +531,6 @@ def test_one_backward_sees_the_vector(model: tinytf.Model, vector: SteeringVecto
 
 
 def test_the_header_of_a_control_vector_is_that_of_version_three(model: tinytf.Model) -> None:
-    data = b"".join(model.steering(PAIRS).gguf("x.gguf"))
+    data = model.steering(PAIRS).gguf("x.gguf")
     assert struct.unpack_from("<4sIQQ", data) == (b"GGUF", 3, 3, 3)
     assert len(data) % 32 == 0

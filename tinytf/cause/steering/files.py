@@ -8,7 +8,7 @@ output of block N, counted from 0, and have none for block 0 (``llama_adapter_cv
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def write_vectors(path: Path, vectors: Mapping[str, Tensor], metadata: Mapping[s
     """
     suffix = path.suffix.lower()
     if suffix == ".gguf":
-        return write_output(path, b"".join(control_vector(vectors, str(metadata.get("architecture", "")), path.name)))
+        return write_output(path, control_vector(vectors, str(metadata.get("architecture", "")), path.name))
     _require_known(path.name, suffix)
     arrays = [Array.of(name, ["d_model"], vector) for name, vector in vectors.items()]
     return write_output(path, safetensors(arrays, {"tinytf": json.dumps({"version": __version__, **metadata})}))
@@ -109,8 +109,8 @@ _READERS: Mapping[str, Callable[[Path], Stored]] = {".safetensors": _read_safete
 """The reader of a file, by its ending."""
 
 
-def control_vector(vectors: Mapping[str, Tensor], architecture: str, name: str) -> Iterator[bytes]:
-    """The parts of a GGUF file with the vectors of block outputs. Raises UsageError like ``write_vectors``."""
+def control_vector(vectors: Mapping[str, Tensor], architecture: str, name: str) -> bytes:
+    """A GGUF file with the vectors of block outputs. Raises UsageError like ``write_vectors``."""
     layers: dict[int, Tensor] = {}
     for address, vector in vectors.items():
         match = _OUTPUT.fullmatch(address)
@@ -122,25 +122,21 @@ def control_vector(vectors: Mapping[str, Tensor], architecture: str, name: str) 
     if not layers:
         hint = "write a .safetensors file, or take a later layer"
         raise UsageError(f"llama.cpp adds nothing to L0.out, so {name} would be empty", hint)
-    yield MAGIC + struct.pack("<IQQ", _VERSION, len(layers), 3)
-    written = 4 + struct.calcsize("<IQQ")
-    entries = (
+    header = [
+        MAGIC + struct.pack("<IQQ", _VERSION, len(layers), 3),
         _text("general.architecture") + struct.pack("<I", _STRING) + _text(_ARCHITECTURE),
         _text(f"{_ARCHITECTURE}.model_hint") + struct.pack("<I", _STRING) + _text(architecture),
         _text(f"{_ARCHITECTURE}.layer_count") + struct.pack("<II", _UINT32, len(layers)),
-    )
-    data = [vector.detach().cpu().to(torch.float32).numpy().astype("<f4").tobytes() for vector in layers.values()]
-    offset = 0
-    infos = []
-    for (layer, vector), numbers in zip(layers.items(), data, strict=True):
-        infos.append(_text(f"{_DIRECTION}{layer}") + struct.pack("<IQIQ", 1, len(vector), 0, offset))  # 0 is float32
-        offset += len(numbers) + -len(numbers) % _ALIGNMENT
-    for part in (*entries, *infos):
-        written += len(part)
-        yield part
-    yield b"\0" * (-written % _ALIGNMENT)
-    for numbers in data:
-        yield numbers + b"\0" * (-len(numbers) % _ALIGNMENT)
+    ]
+    data = b""
+    for layer, vector in layers.items():
+        header.append(_text(f"{_DIRECTION}{layer}") + struct.pack("<IQIQ", 1, len(vector), 0, len(data)))  # 0: float32
+        data += _aligned(vector.detach().cpu().to(torch.float32).numpy().astype("<f4").tobytes())
+    return _aligned(b"".join(header)) + data
+
+
+def _aligned(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % _ALIGNMENT)
 
 
 def _text(text: str) -> bytes:

@@ -1,7 +1,7 @@
 """A steering vector: the direction in which two kinds of texts differ at some steps of a model."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -135,8 +135,8 @@ class SteeringVector(Report):
         source = self.source if len(self.vectors) == 1 else f"{self.source} ({self.best.at})"
         return replace(self, vectors=(self.best,), source=source)
 
-    def gguf(self, name: str) -> Iterator[bytes]:
-        """The parts of a control vector as llama.cpp reads it; ``name`` is for errors, which are those of ``save``."""
+    def gguf(self, name: str) -> bytes:
+        """A control vector as llama.cpp reads it; ``name`` is for errors, which are those of ``save``."""
         return control_vector({each.at: each.vector for each in self.vectors}, self.architecture, name)
 
     def save(self, path: str | Path) -> int:
