@@ -11,7 +11,7 @@ from architectures import lively
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.features.coder import SparseCoder
 from tinytf.loading import Model, load
 from tinytf.text.corpus import find_files
@@ -194,6 +194,16 @@ def test_tokens_that_the_tokenizer_adds_do_not_count() -> None:
     x = encoder.trace("the cat sat")["L1.norm2"][1:4]
     relative = (x - coder.reconstruct(x)).norm(dim=-1) / x.norm(dim=-1)
     assert report.fidelity.relative_error == pytest.approx(float(relative.mean()), abs=1e-5)
+
+
+def test_a_prediction_that_is_not_finite_is_refused_with_the_first_such_step(model: Model) -> None:
+    other = replace(model, transformer=lively(model.config))
+    with torch.no_grad():
+        other.transformer.blocks[2].ffn.down.weight[0, 0] = math.nan
+    with pytest.raises(TinytfError, match=r"first at L2\.ffn"):
+        other.features(TEXT, random_coder("L1.out"))
+    with pytest.raises(TinytfError, match=r"L2\.out is not finite"):
+        other.steering([("a happy dog", "a sad dog")])
 
 
 def test_examples_are_the_strongest_places_of_the_corpus(model: Model, tmp_path: Path) -> None:

@@ -154,6 +154,8 @@ def test_the_sentence_claims_only_what_was_looked_at() -> None:
     assert replace(report, tokens=tokens, chosen=(first.unit,)).in_a_sentence() == (
         f"{first.unit} is not active in this text."
     )
+    tokens = (replace(report.tokens[-1], units=(replace(first, activation=float("nan")),)),)
+    assert replace(report, tokens=tokens).in_a_sentence() == f"At ·sat, {first.unit} is not finite."
 
 
 def test_where_norms_come_between_there_are_no_contributions() -> None:

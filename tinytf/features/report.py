@@ -278,6 +278,7 @@ def features(
     read, written = places_of(coder, table_of(model.config), at, into)
     trace = model.trace(text)
     require_finite(trace, read.value(trace))
+    require_finite(trace, trace.last_hidden)
     coder = coder.to(trace.last_hidden.device)
     step = reconstructed(model, trace, coder, read, written)
     best, _ = predicted_tokens(trace)

@@ -159,6 +159,8 @@ class Neurons(Report):
             return ""
         token, active = max(rows, key=lambda row: _size(row[1].activation)) if self.chosen else rows[-1]
         at, unit = self.encoding.tokens[token.position].shown, active.unit
+        if not math.isfinite(active.activation):
+            return f"At {at}, {unit} is not finite."
         if not active.activation:
             return f"{unit} is not active in this text." if self.chosen else f"At {at}, no unit{self.where} is active."
         if self.chosen:

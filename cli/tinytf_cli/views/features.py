@@ -132,8 +132,7 @@ def _chosen(report: Features, model: Model, direction: FeatureDirection, display
             ]
         )
         yield from fold_note(range(len(shown)), keep, "tokens where it is active")
-    if direction.promoted:
-        yield from in_vocabulary(model, f"feature {direction.feature}", "‖direction‖", direction)
+    yield from in_vocabulary(model, f"feature {direction.feature}", "‖direction‖", direction)
     if direction.nearest:
         alike: list[Piece] = ["nearest by direction: "]
         for index, (other, cosine) in enumerate(direction.nearest):

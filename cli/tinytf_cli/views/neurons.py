@@ -149,9 +149,11 @@ def _unit(report: Neurons, model: Model, unit: Unit, keep: list[int]) -> Iterato
 
 def in_vocabulary(model: Model, name: str, norm: str, direction: Any) -> Iterator[Block]:
     """A bar for each token that a direction, whose length is called ``norm``, promotes or suppresses most."""
+    ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
+    if not any(end for _, end in ends):
+        return
     words = f"logits for an activation of 1, before the norm's scale; {norm} {number(direction.norm, '%.3g')}"
     yield Heading(f"{name} in the vocabulary", words, "output")
-    ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
     yield end_bars(ends, model.shown)
 
 

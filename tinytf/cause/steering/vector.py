@@ -13,7 +13,7 @@ from tinytf.cause.interventions.edits import require_edit
 from tinytf.cause.steering.contrasts import POSITIONS, Contrasts, Pairs, activations_on
 from tinytf.cause.steering.directions import METHODS, held_out, vector_of
 from tinytf.cause.steering.files import control_vector, read_vectors, write_vectors
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.estimate import Estimate
 from tinytf.look.readout import Ends, Readout, in_stream
 from tinytf.nearest import did_you_mean
@@ -230,7 +230,7 @@ def steering(
     logistic regression), as long as the means of both sides are apart along it, so that all methods have one scale.
     ``position`` is ``last`` or ``mean``: the last token, or the mean over all. ``seed`` draws the pairs left out for
     the accuracy; ``top`` is the number of tokens at either end. Raises AddressError for other steps; UsageError for
-    another method, too few pairs, and texts that do not differ there.
+    another method, too few pairs, and texts that do not differ there; TinytfError for values that are not finite.
     """
     for word, known, what in ((method, METHODS, "method"), (position, POSITIONS, "position")):
         if word not in known:
@@ -246,7 +246,7 @@ def steering(
         vector = vector_of(method, of)
         norm = float(vector.norm())
         if not math.isfinite(norm):
-            raise UsageError(f"{name} is not finite on these texts", "tinytf trace names the first such step")
+            raise TinytfError(f"{name} is not finite on these texts", "tinytf trace names the first such step")
         if norm <= 1e-9 * of.norm:
             hint = "take a later step, or --position mean"
             raise UsageError(f"the two kinds of texts do not differ at {name}, or not along this direction", hint)
