@@ -40,14 +40,9 @@ class Strongest:
 
     def __init__(self, units: int, top: int) -> None:
         self.top = top
-        self.strength = torch.full((units, top), -1.0)
-        self.activation = torch.zeros(units, top)
+        self.activation = torch.zeros(units, top)  # 0 for no place
         self.place = torch.zeros(units, top, 2, dtype=torch.int64)  # document, position
         self.context = torch.full((units, top, BEFORE + 1 + AFTER), -1)  # −1 for no token
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.strength, self.activation, self.place, self.context))
 
     def add(self, values: Tensor, windows: Sequence[Window], ids: Tensor) -> None:
         """Add the activations (B, T, U) of some windows, with their ids (B, T), padded with −1."""
@@ -57,20 +52,18 @@ class Strongest:
         for row_index, window in enumerate(windows):
             is_own[row_index, window.own.start : window.own.stop] = True
             origin[row_index] = torch.tensor([window.document, window.start - window.own.start])
-        strength = values.abs().nan_to_num(nan=math.inf).masked_fill(~is_own[:, :, None], -1.0)
-        flat = strength.flatten(0, 1).T  # (U, B·T)
-        best = flat.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]  # (U, K), of equals the earliest
+        flat = values.masked_fill(~is_own[:, :, None], 0.0).flatten(0, 1).T  # (U, B·T)
+        best = _by_size(flat, self.top)  # (U, K)
         row, token = best // length, best % length
         context_at = token[..., None] + torch.arange(-BEFORE, AFTER + 1)  # (U, K, W)
         exists = (context_at >= 0) & (context_at < length)
         new = {
-            "strength": flat.gather(1, best),
-            "activation": values.flatten(0, 1).T.gather(1, best),
+            "activation": flat.gather(1, best),
             "place": origin[row] + torch.stack((torch.zeros_like(token), token), dim=-1),
             "context": ids[row[..., None], context_at.clamp(0, length - 1)].masked_fill(~exists, -1),
         }
         joined = {name: torch.cat((getattr(self, name), tensor), dim=1) for name, tensor in new.items()}
-        order = joined["strength"].sort(dim=-1, descending=True, stable=True).indices[:, : self.top]
+        order = _by_size(joined["activation"], self.top)
         for name, tensor in joined.items():
             setattr(self, name, tensor.take_along_dim(order if tensor.dim() == 2 else order[..., None], dim=1))
 
@@ -78,7 +71,7 @@ class Strongest:
         """The examples of one unit, the strongest first; none where it is not active."""
         examples = []
         for k in range(self.top):
-            if float(self.strength[unit, k]) <= 0:
+            if not float(self.activation[unit, k]):
                 break
             context = self.context[unit, k].tolist()
             before = [i for i in context[:BEFORE] if i >= 0]
@@ -87,6 +80,12 @@ class Strongest:
             ids = (*before, context[BEFORE], *after)
             examples.append(ActiveExample(float(self.activation[unit, k]), document, position, ids, len(before)))
         return tuple(examples)
+
+
+def _by_size(values: Tensor, top: int) -> Tensor:
+    """The columns of the ``top`` numbers of each row that are furthest from 0, NaN first, of equals the earliest."""
+    sizes = values.abs().nan_to_num(nan=math.inf)
+    return sizes.sort(dim=-1, descending=True, stable=True).indices[:, :top]
 
 
 def top_examples(
@@ -203,8 +202,7 @@ def recorded_places(corpus: RecordedCorpus, columns: Columns, top: int, on_progr
         for batch in corpus.batches(address):
             best = torch.cat((best, strengths(batch).T), dim=1)
             places = torch.cat((places, torch.arange(first, first + len(batch)).expand(len(chosen), -1)), dim=1)
-            strength = best.abs().nan_to_num(nan=math.inf)
-            order = strength.sort(dim=1, descending=True, stable=True).indices[:, :top]
+            order = _by_size(best, top)
             best, places = best.gather(1, order), places.gather(1, order)
             first, done = first + len(batch), done + len(batch)
             on_progress(done, total)
