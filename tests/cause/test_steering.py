@@ -198,6 +198,16 @@ def test_where_sums_are_normed_the_tokens_are_still_those_of_the_head(model: tin
     assert [value for _, value in best.promoted] == pytest.approx([scale * float(x) for _, x in expected], rel=1e-5)
 
 
+def test_a_vector_of_a_classifier_promotes_its_classes(model: tinytf.Model) -> None:
+    config = tinytf.ModelConfig.of(vocab_size=2048, d_model=128, n_layers=2, n_heads=4, d_ff=64, context=64,
+                                   head="sequence", head_reads="last", labels=("calm", "glad", "sad"),
+                                   tied_head=False)  # fmt: skip
+    report = replace(model, transformer=lively(config).double()).steering(PAIRS, at="L1.out", top=1)
+    ((token, _),) = report.best.promoted
+    assert f"promotes {config.labels[token]}" in report.sentence
+    assert report.to_dict()["vectors"][0]["promoted"][0]["class"] == config.labels[token]
+
+
 def test_a_steered_run_goes_on_from_the_stream_plus_the_vector(model: tinytf.Model, vector: SteeringVector) -> None:
     plain = model.trace(PROMPT)
     with model.steered({"L1.out": 3 * vector}):

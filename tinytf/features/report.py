@@ -31,7 +31,7 @@ from tinytf.features.layouts import open_sae
 from tinytf.features.place import Place, places_of
 from tinytf.look.examples import places_in
 from tinytf.look.neurons import TopExamples, predicted_tokens
-from tinytf.look.readout import Ends, Readout, in_stream
+from tinytf.look.readout import Ends, Readout, ends_data, in_stream
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress, plain
 from tinytf.sentences import changed, listed, percent
 from tinytf.steps.table import table_of
@@ -192,10 +192,7 @@ class Features(Report):
             "directions": [
                 {
                     **plain(direction),
-                    **{
-                        end: [{**self.named(i), "logit": value} for i, value in getattr(direction, end)]
-                        for end in ("promoted", "suppressed")
-                    },
+                    **ends_data(self, direction.promoted, direction.suppressed),
                     "nearest": [{"feature": other, "cosine": cosine} for other, cosine in direction.nearest],
                 }
                 for direction in self.directions

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
-from tinytf.look.readout import Ends, Readout
+from tinytf.look.readout import Ends, Readout, ends_data
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
@@ -197,8 +197,7 @@ class Neurons(Report):
                 {
                     "unit": str(direction.unit),
                     "norm": direction.norm,
-                    "promoted": [{**self.named(i), "logit": value} for i, value in direction.promoted],
-                    "suppressed": [{**self.named(i), "logit": value} for i, value in direction.suppressed],
+                    **ends_data(self, direction.promoted, direction.suppressed),
                 }
                 for direction in self.directions
             ],

@@ -3,13 +3,14 @@
 Shapes: T tokens, C d_model, O width of a step, V vocabulary, U directions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
+from tinytf.report import Report
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
@@ -18,6 +19,13 @@ from tinytf.trace.hooks import module_of
 _ROWS = 64  # directions whose logits are computed at a time
 Ends = tuple[tuple[int, float], ...]
 """Ids of tokens, each with what an activation of 1 adds to its logit."""
+ENDS = ("promoted", "suppressed")
+
+
+def ends_data(report: Report, promoted: Ends, suppressed: Ends, names: Sequence[str] = ENDS) -> dict[str, Any]:
+    """Both ends of a direction as plain JSON data."""
+    both = zip(names, (promoted, suppressed), strict=True)
+    return {name: [{**report.named(token), "logit": value} for token, value in end] for name, end in both}
 
 
 def in_stream(model: Transformer, name: str, layer: int, rows: Tensor) -> tuple[Tensor | None, bool]:

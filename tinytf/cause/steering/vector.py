@@ -15,7 +15,7 @@ from tinytf.cause.steering.directions import METHODS, held_out, vector_of
 from tinytf.cause.steering.files import control_vector, read_vectors, write_vectors
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.estimate import Estimate
-from tinytf.look.readout import Ends, Readout, in_stream
+from tinytf.look.readout import Ends, Readout, ends_data, in_stream
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.sentences import listed, percent
@@ -160,7 +160,7 @@ class SteeringVector(Report):
         if self.about is None or not best.promoted:
             return f"{words}."
         promotes, demotes = (
-            listed([str(self.word(token)) for token, _ in end[:_NAMED]]) for end in (best.promoted, best.demoted)
+            listed([str(self.shown(token)) for token, _ in end[:_NAMED]]) for end in (best.promoted, best.demoted)
         )
         return f"{words}; the vector promotes {promotes}, and demotes {demotes}."
 
@@ -168,13 +168,7 @@ class SteeringVector(Report):
         return {
             **self.members("source", *_WORDS, "pairs", "strength"),
             "vectors": [
-                {
-                    **plain(vector),
-                    **{
-                        name: [{"id": token, "token": self.word(token), "logit": value} for token, value in end]
-                        for name, end in (("promoted", vector.promoted), ("demoted", vector.demoted))
-                    },
-                }
+                {**plain(vector), **ends_data(self, vector.promoted, vector.demoted, ("promoted", "demoted"))}
                 for vector in self.vectors
             ],
         }
