@@ -1,6 +1,7 @@
 """Training a sparse autoencoder: it finds planted directions, revives dead features, and keeps what it has learned."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import AddressError, TrainingError, UsageError
 from tinytf.features import training
 from tinytf.features.fidelity import Reconstructed, reconstructed
 from tinytf.features.layouts import open_sae
@@ -114,6 +115,8 @@ def test_an_interrupt_keeps_what_was_learned(model: Model, corpus: Corpus) -> No
     report = model.train_sae(corpus, "L1.out", **SIZES, on_progress=stop)
     assert report.interrupted
     assert report.tokens == 700
+    assert "dead" in report.sentence
+    assert "dead" not in replace(report, dead_after=700).in_a_sentence()  # too few tokens to tell
     assert bool(report.coder.encoder.isfinite().all())
     assert report.held_out.explained_variance is not None
 
@@ -153,3 +156,5 @@ def test_sizes_that_do_not_fit_are_refused(model: Model, corpus: Corpus) -> None
         model.train_sae(find_files("The cat sat on the mat."), "L1.out", **SIZES)
     with pytest.raises(AddressError, match="not one vector a token"):
         model.train_sae(corpus, "L1.q", **SIZES)
+    with model.edited({"L1.ffn": 0.0}), pytest.raises(TrainingError, match="0 at every token"):
+        model.train_sae(corpus, "L1.ffn", **SIZES)
