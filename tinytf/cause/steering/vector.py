@@ -293,22 +293,23 @@ def read_out(model: TextModel, vector: SteeringVector, top: int) -> SteeringVect
     Raises UsageError for a vector of another width, AddressError for a step that the model lacks.
     """
     require_width(model, vector)
-    transformer = model.transformer
-    readouts = {is_added: Readout(transformer, "the vector", in_stream=is_added) for is_added in (True, False)}
+    transformer, device = model.transformer, model.transformer.embed.tokens.weight.device
     steps = stream_steps([each.at for each in vector.vectors], table_of(model.config))
-
-    def read(each: LayerVector) -> LayerVector:
+    rows = {True: dict[str, Tensor](), False: dict[str, Tensor]()}  # those that are added to the stream as they are
+    for each in vector.vectors:
         name, layer = steps[each.at]
-        if layer is None or not readouts[True].has_directions:
-            return each
-        row, is_added = in_stream(transformer, name, layer, each.vector[None].to(readouts[True].gain.device))
-        if row is None:
-            return each
-        readout = readouts[is_added]
-        ((most, least),) = readout.ends(row, top)
-        return replace(each, promoted=most, demoted=least, reading="" if readout.is_normed else readout.reading)
-
-    return replace(vector, vectors=tuple(map(read, vector.vectors)), about=About(model))
+        if layer is not None:
+            row, is_added = in_stream(transformer, name, layer, each.vector[None].to(device))
+            if row is not None:
+                rows[is_added][each.at] = row
+    vectors = {each.at: each for each in vector.vectors}
+    for is_added, own in rows.items():
+        readout = Readout(transformer, "the vector", in_stream=is_added)
+        if own and readout.has_directions:
+            reading = "" if readout.is_normed else readout.reading
+            for at, (most, least) in zip(own, readout.ends(torch.cat([*own.values()]), top), strict=True):
+                vectors[at] = replace(vectors[at], promoted=most, demoted=least, reading=reading)
+    return replace(vector, vectors=tuple(vectors.values()), about=About(model))
 
 
 def require_width(model: TextModel, vector: "SteeringVector | Mapping[str, Tensor]") -> None:
