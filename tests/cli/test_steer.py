@@ -56,7 +56,7 @@ def test_a_control_vector_is_for_every_layer_that_it_holds(tinytf: Tinytf, pairs
     data = data_of(tinytf("generate", PROMPT, "--add", "joy.gguf*0.5", "--max-tokens", "2", "--json"))
     assert [change["at"] for change in data["changes"]] == ["L1.out", "L2.out", "L3.out"]
     assert data["steering"] == ["0.5 × joy.gguf at 3 steps, L1.out to L3.out"]
-    assert "is a model" in tinytf("steer", "pairs.jsonl", "-o", "joy.gguf").err
+    assert "may be a model" in tinytf("steer", "pairs.jsonl", "-o", "joy.gguf").err
     assert "--at L12.out" in tinytf("generate", PROMPT, "--remove", "joy.gguf").err
     refused = tinytf("trace", PROMPT, "-o", "trace.gguf")
     assert "would be a control vector, and this result is none" in refused.err

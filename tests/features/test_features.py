@@ -165,7 +165,9 @@ def test_a_normalised_coder_changes_the_step_by_its_own_decoding(model: Model) -
     without = activations.clone()
     without[:, number] = 0
     moved = coder.decode(without, x) - coder.decode(activations, x)
-    change = model.features(TEXT, coder, ablate=[number]).change
+    report = model.features(TEXT, coder, ablate=[number])
+    assert report.reading.startswith("rows of W_dec, without the scale of each token, times the final norm's gain")
+    change = report.change
     assert change is not None
     log_p = hidden_with_hook(model, "blocks.2.out", lambda y: y + moved)[-1].log_softmax(-1)
     assert change.effect.log_p_after == pytest.approx(float(log_p[change.target]), abs=1e-4)

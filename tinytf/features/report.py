@@ -282,7 +282,9 @@ def features(
     shown = [list(dict.fromkeys(chosen))] * len(trace.tokens) if chosen else _strongest(step, top)
     numbers = list(dict.fromkeys(number for row in shown for number in row))
     rows, is_added = in_stream(trace.model, written.name, written.layer, coder.decoder[numbers])
-    readout = Readout(trace.model, "rows of W_dec", "feature", is_added)
+    is_scaled = coder.normalisation != "none" and not coder.is_transcoder
+    source = f"rows of W_dec{', without the scale of each token' if is_scaled else ''}"
+    readout = Readout(trace.model, source, "feature", is_added)
     parts = None
     if rows is not None and readout.direct and best is not None:
         parts = readout.questions(trace.last_output, best) @ rows.double().T  # (T, U)
