@@ -7,7 +7,6 @@ from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity
 from tinytf.features.report import ActiveFeature, FeatureChange, FeatureDirection, Features, TokenFeatures
 from tinytf.loading import Model
-from tinytf.look.readout import Ends
 from tinytf.sentences import percent
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural
@@ -91,13 +90,10 @@ def _table(
         yield note(f"no feature is active{' at the tokens shown' if len(keep) < len(tokens) else ''}")
         return
     yield Heading("features", "the strongest of the active ones at each token", "ffn")
-
-    def ends(active: ActiveFeature) -> tuple[Ends, Ends]:
-        return directions[active.feature].promoted, directions[active.feature].suppressed
-
     numbers = Column("feature", [Span(str(active.feature), "ffn") for _, active in entries], "right")
     bars = _bars(entries, full_scale(active.activation for token in tokens for active in token.features))
-    counts = [token.active for token, _ in entries]
+    own = [directions[active.feature] for _, active in entries]
+    ends, counts = [(of.promoted, of.suppressed) for of in own], [token.active for token, _ in entries]
     yield strongest_table(report, model, entries, [numbers, bars], ends, counts)
     yield from fold_note(range(len(tokens)), keep, "tokens")
 

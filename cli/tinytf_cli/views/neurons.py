@@ -1,6 +1,6 @@
 """Feed-forward units: the active ones of each token, what they promote, and where else they are active."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,22 +73,24 @@ def _table(report: Neurons, model: Model, directions: Mapping[Unit, Direction], 
     entries = [(tokens[i], active) for i in keep for active in tokens[i].units]
     yield Heading("units", f"the strongest{where} at each token, by the size of their {report.by}", "ffn")
 
-    def ends(active: ActiveUnit) -> tuple[Ends, Ends]:
-        if active.unit not in directions:
-            return (), ()
-        direction = directions[active.unit]
-        both = direction.promoted, direction.suppressed
-        return both if active.activation >= 0 else both[::-1]  # a negative activation reverses its direction
-
     names = Column("unit", [Span(str(active.unit), "ffn") for _, active in entries])
     bars = _bars(entries, full_scale(active.activation for token in tokens for active in token.units))
+    ends = [_ends(directions.get(active.unit), active.activation) for _, active in entries]
     yield strongest_table(report, model, entries, [names, bars], ends)
     yield from fold_note(range(len(tokens)), keep, "tokens")
 
 
+def _ends(direction: Direction | None, activation: float) -> tuple[Ends, Ends]:
+    """The tokens that a unit promotes and suppresses here; a negative activation reverses its direction."""
+    if direction is None:
+        return (), ()
+    both = direction.promoted, direction.suppressed
+    return both if activation >= 0 else both[::-1]
+
+
 def strongest_table(
     report: Report, model: Model, entries: Sequence[tuple[Any, Any]], columns: Sequence[Column],
-    ends: Callable[[Any], tuple[Ends, Ends]], counts: Sequence[int] = (),
+    ends: Sequence[tuple[Ends, Ends]], counts: Sequence[int] = (),
 ) -> Table:  # fmt: skip
     """A row for each unit or feature in ``entries``, with its token: ``columns``, its logit and both ``ends``.
 
@@ -105,11 +107,10 @@ def strongest_table(
         cells: list[Cell] = [f"{count:,}" if begins else "" for count, begins in zip(counts, is_first, strict=True)]
         shown.append(Column("active", cells, "right", drop=3))
     shown += [*columns, *logit_columns(model, entries)]
-    both = [ends(active) for _, active in entries]
     for drop, title in enumerate(("promotes", "suppresses")):
-        if any(end[drop] for end in both):
+        if any(both[drop] for both in ends):
             words = [
-                ["  ".join(model.shown(i) for i, _ in end[drop][:most]) for end in both] for most in (_FEW, _FEW - 1)
+                ["  ".join(model.shown(i) for i, _ in both[drop][:most]) for both in ends] for most in (_FEW, _FEW - 1)
             ]
             shown.append(Column(title, words[0], narrow=words[1], shrink=12, drop=drop))
     last = frozenset(row for row in range(len(entries) - 1) if is_first[row + 1] and not is_first[row])
