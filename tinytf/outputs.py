@@ -49,13 +49,13 @@ def expect_output(path: Path) -> None:
 def require_place(path: Path) -> None:
     """Raise UsageError if an output must not be written.
 
-    Refused are files that were read, read-only files, GGUF models, anything in the folder of a model or training run or
-    in a folder inside it, and anything that the fence does not permit.
+    Refused are files that were read, read-only files, GGUF files, which may be models, anything in the folder of a
+    model or training run or in a folder inside it, and anything that the fence does not permit.
     """
     require_outside(path)
     if path.is_file():
         if path.suffix.lower() == ".gguf":
-            raise UsageError(f"{path} is a model", "name another file")
+            raise UsageError(f"{path} exists and may be a model, so it is not replaced", "name another file")
         if is_read(path):
             raise UsageError(f"{path} is read by this command", "write to another file")
         _require_writable(path)

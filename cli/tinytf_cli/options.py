@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,20 +16,26 @@ from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.command import SHARED_OPTIONS, Command, argument, debug_option, option, parameters_of
 from tinytf_cli.host import host, is_typed
-from tinytf_cli.inputs import conversation_in, read_conversations, read_texts
+from tinytf_cli.inputs import conversation_in, corpus_or_recorded, read_conversations, read_texts
 from tinytf_cli.output import Output, require_place
 
 if TYPE_CHECKING:
+    from tinytf.bulk.folder import RecordedCorpus
     from tinytf.cause.over_pairs import OverPairs
+    from tinytf.features.report import Features
     from tinytf.generate.decoder import Kind
     from tinytf.loading import Model
+    from tinytf.look.neurons import Neurons, TopExamples
     from tinytf.pairs.pair import PairSet
     from tinytf.report import Report
     from tinytf.text.chat import Written
+    from tinytf.text.corpus import Corpus
     from tinytf.through.model import ThroughModel
     from tinytf.trace.trace import Trace
     from tinytf_cli.many import Answer
     from tinytf_cli.views.draw import Display
+
+Units = TypeVar("Units", "Neurons", "Features")
 
 # Below this many parameters, synchronising a second thread costs more than it saves.
 SMALL = 10_000_000
@@ -254,6 +260,41 @@ class FoldOptions:
     def rows(self, limit: int | None = None) -> int | None:
         """The most rows of a table: ``limit`` if it is set; 0 for all rows, None for as many as suit a screen."""
         return 0 if self.all and limit is None else limit
+
+
+@dataclass(frozen=True)
+class UnitOptions:
+    """How units or features are shown, and the corpus in which more of their places are looked for."""
+
+    tokens: int = option(type=click.IntRange(1), shown=5, help="Tokens shown at either end of a direction.")
+    corpus: tuple[Path, ...] = option(
+        "--top-examples", multiple=True, type=click.Path(path_type=Path), metavar="CORPUS",
+        help="Find where the shown ones are most active in these text files or folders, in - (a pipe), or in a folder "
+        "of tinytf record. Repeatable.",
+    )  # fmt: skip
+    examples: int = option(type=click.IntRange(1, 1000), shown=5, help="Examples kept for each.")
+    window: int | None = option(type=click.IntRange(1), help="Corpus tokens in one pass.  [default: at most 128]")
+    rows: int | None = option(
+        type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: as many as suit a screen]"
+    )
+
+    def opened(self, texts: "TextOptions") -> "Corpus | RecordedCorpus | None":
+        """The corpus, if one is named. Raises UsageError as ``find_files`` does."""
+        return corpus_or_recorded(self.corpus, texts.words) if self.corpus else None
+
+    def with_examples(
+        self, report: "Units", corpus: "Corpus | RecordedCorpus | None", find: "Callable[..., TopExamples]",
+        output: Output,
+    ) -> "Units":  # fmt: skip
+        """The report with the places that ``find`` finds in the corpus, if there is one."""
+        from tinytf_cli.progress_line import progress_line
+
+        if corpus is None:
+            return report
+        with progress_line(output.stderr, "reading the corpus:") as on_progress:
+            examples = find(corpus, top=self.examples, window=self.window, on_progress=on_progress)
+        name = ", ".join("standard input" if path == Path("-") else str(path) for path in self.corpus)
+        return replace(report, examples=replace(examples, corpus=name))
 
 
 @dataclass(frozen=True)

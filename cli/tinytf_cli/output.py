@@ -311,10 +311,10 @@ def write_file(path: Path, data: "bytes | Iterable[bytes | memoryview]") -> int:
 
 
 def _control_vector(report: Report, name: str) -> Iterable[bytes]:
-    """The parts of a control vector. Raises UsageError for a report that is none."""
+    """A control vector. Raises UsageError for a report that is none."""
     if not hasattr(report, "gguf"):
         raise UsageError(f"{name} would be a control vector, and this result is none", "tinytf steer makes one")
-    return list(report.gguf(name))
+    return [report.gguf(name)]
 
 
 def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:

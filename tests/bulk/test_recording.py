@@ -348,7 +348,7 @@ def test_an_autoencoder_learns_the_same_from_a_recording(model: Model, lines: Co
 
 def test_features_are_strongest_where_the_corpus_says(model: Model, lines: Corpus, tmp_path: Path) -> None:
     model.record_corpus(lines, ["L2.out"], tmp_path / "acts", shard_size=0.5)
-    features = [1, 17, 200]
+    features = [19, 83, 224]  # whose strongest places differ by more than rounding
     from_corpus = model.feature_examples(lines, SAE, features, top=4)
     from_folder = model.feature_examples(recorded(tmp_path / "acts"), SAE, features, top=4)
     assert (from_folder.tokens, from_folder.documents) == (from_corpus.tokens, from_corpus.documents)

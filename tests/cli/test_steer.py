@@ -1,6 +1,7 @@
 """``tinytf steer`` and ``generate --add``: from pairs to a file, from the file to a text, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_a_control_vector_is_for_every_layer_that_it_holds(tinytf: Tinytf, pairs
     data = data_of(tinytf("generate", PROMPT, "--add", "joy.gguf*0.5", "--max-tokens", "2", "--json"))
     assert [change["at"] for change in data["changes"]] == ["L1.out", "L2.out", "L3.out"]
     assert data["steering"] == ["0.5 × joy.gguf at 3 steps, L1.out to L3.out"]
-    assert "is a model" in tinytf("steer", "pairs.jsonl", "-o", "joy.gguf").err
+    assert "may be a model" in tinytf("steer", "pairs.jsonl", "-o", "joy.gguf").err
     assert "--at L12.out" in tinytf("generate", PROMPT, "--remove", "joy.gguf").err
     refused = tinytf("trace", PROMPT, "-o", "trace.gguf")
     assert "would be a control vector, and this result is none" in refused.err
@@ -72,6 +73,8 @@ def test_a_screen_and_compare_show_the_plain_text_too(tinytf: Tinytf, pairs: Pat
         assert plain in ran
         assert "each prediction moves by" in ran
         assert "those without a cache" in ran
+    assert re.search(r"the 6 that move most of 8, whose median is [\d.]+", compared.out)
+    assert "median" not in tinytf("generate", PROMPT, "--add", "joy.safetensors", "--max-tokens", "1", "--compare").out
     assert piped.out.strip()[:12] in without_colour(screen.out)
     files = [Path("a.svg"), Path("a.ndjson"), Path("a.csv")]
     assert [tinytf(*words, "-o", file).status for file in files] == [0, 0, 0]

@@ -11,7 +11,7 @@ from architectures import lively
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.features.coder import SparseCoder
 from tinytf.loading import Model, load
 from tinytf.text.corpus import find_files
@@ -128,6 +128,19 @@ def test_directions_are_read_through_the_norm_and_the_unembedding(model: Model) 
     assert [i for i, _ in heads.directions[0].promoted] == through.topk(4).indices.tolist()
 
 
+def test_a_cap_of_the_logits_leaves_the_order_of_the_tokens(model: Model) -> None:
+    """As in Gemma 2, whose sums are normed: the output of a layer passes the final norm's gain and the cap alone."""
+    config = ModelConfig.of(vocab_size=2048, d_model=128, n_layers=4, n_heads=4, d_ff=64, context=64, norm="rmsnorm",
+                            norm_order="both", logit_cap=30.0)  # fmt: skip
+    capped, coder = replace(model, name="capped", transformer=lively(config)), random_coder()
+    report = capped.features(TEXT, coder, chosen=[5], tokens=4)
+    logits = capped.transformer.unembedding @ (coder.decoder[5] * capped.transformer.final_norm.weight)
+    assert [i for i, _ in report.directions[0].promoted] == logits.topk(4).indices.tolist()
+    assert report.reading.endswith("the final norm's gain, through the unembedding, before their cap")
+    assert report.contributing.startswith("a cap comes between a feature and the logits")
+    assert report.tokens[-1].features[0].contribution is None
+
+
 def test_a_change_moves_the_step_along_the_directions_alone(model: Model) -> None:
     coder = random_coder()
     activations = coder.encode(model.trace(TEXT)["L2.out"])
@@ -152,7 +165,9 @@ def test_a_normalised_coder_changes_the_step_by_its_own_decoding(model: Model) -
     without = activations.clone()
     without[:, number] = 0
     moved = coder.decode(without, x) - coder.decode(activations, x)
-    change = model.features(TEXT, coder, ablate=[number]).change
+    report = model.features(TEXT, coder, ablate=[number])
+    assert report.reading.startswith("rows of W_dec, without the scale of each token, times the final norm's gain")
+    change = report.change
     assert change is not None
     log_p = hidden_with_hook(model, "blocks.2.out", lambda y: y + moved)[-1].log_softmax(-1)
     assert change.effect.log_p_after == pytest.approx(float(log_p[change.target]), abs=1e-4)
@@ -183,22 +198,34 @@ def test_tokens_that_the_tokenizer_adds_do_not_count() -> None:
     assert report.fidelity.relative_error == pytest.approx(float(relative.mean()), abs=1e-5)
 
 
+def test_a_prediction_that_is_not_finite_is_refused_with_the_first_such_step(model: Model) -> None:
+    other = replace(model, transformer=lively(model.config))
+    with torch.no_grad():
+        other.transformer.blocks[2].ffn.down.weight[0, 0] = math.nan
+    with pytest.raises(TinytfError, match=r"first at L2\.ffn"):
+        other.features(TEXT, random_coder("L1.out"))
+    with pytest.raises(TinytfError, match=r"L2\.out is not finite"):
+        other.steering([("a happy dog", "a sad dog")])
+
+
 def test_examples_are_the_strongest_places_of_the_corpus(model: Model, tmp_path: Path) -> None:
     documents = ["The cat sat on the mat.", "The dog saw a bird and ran away.", "Once a shy robot slept in a box."]
     (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
     coder = random_coder()
-    found = model.feature_examples(find_files([tmp_path / "corpus.txt"]), coder, [4, 11], top=3)
     by_hand = [coder.encode(model.trace(text)["L2.out"]) for text in documents]
-    for number, examples in zip((4, 11), found.units.values(), strict=True):
-        places = sorted(
-            (-float(value), document, position)
-            for document, activations in enumerate(by_hand)
-            for position, value in enumerate(activations[:, number])
-        )[:3]
-        strongest = [(-example.activation, example.document, example.position) for example in examples]
-        assert [place[0] for place in strongest] == pytest.approx([place[0] for place in places], abs=1e-4)
-        assert strongest[0][1:] == places[0][1:]
-    assert found.documents == 3
+    most = torch.cat(by_hand).amax(0)
+    numbers = int(most.argmax()), int(most.argmin())
+    assert float(most[numbers[1]]) == 0
+    report = model.feature_examples(find_files([tmp_path / "corpus.txt"]), coder, numbers, top=3)
+    places = sorted(
+        (-float(value), document, position)
+        for document, activations in enumerate(by_hand)
+        for position, value in enumerate(activations[:, numbers[0]])
+    )[:3]
+    examples, silent = report.units.values()
+    assert [-example.activation for example in examples] == pytest.approx([place[0] for place in places], abs=1e-4)
+    assert (examples[0].document, examples[0].position) == places[0][1:]
+    assert (silent, report.documents) == ((), 3)  # a feature that is active nowhere has no place
 
 
 def test_the_sentence_says_what_the_numbers_are(model: Model) -> None:

@@ -185,6 +185,8 @@ def _poisoned(tensors: dict[str, Tensor]) -> None:
         (lambda t: None, {"normalize_activations": "covariance_whitening"}, "'covariance_whitening' is not known"),
         (lambda t: None, {"activation_fn": "tanh-relu"}, "activation 'tanh-relu' is not known"),
         (lambda t: None, {"k": 0}, "k is 0"),
+        (lambda t: None, {"k": 0, "activation_fn_kwargs": [1]}, "k is 0"),
+        (lambda t: None, {"k": True}, "k is True"),
         (lambda t: None, {"metadata": {"hook_head_index": 2}}, "reads head 2 alone"),
     ],
 )
@@ -236,6 +238,4 @@ def test_names_of_steps_lead_to_ours(name: str, step: str) -> None:
     place, trace = place_at(name, table_of(model.config)), model.trace("The cat sat")
     assert str(place) == step
     assert place.value(trace).shape == (3, 128)
-    with torch.no_grad(), place.caught(model.transformer) as caught:
-        model.transformer.hidden(torch.tensor([trace.encoding.ids]))
-    torch.testing.assert_close(caught[0][0], place.value(trace))
+    torch.testing.assert_close(place.of_source(trace[place.source(model.config)], model.config), place.value(trace))

@@ -1,13 +1,17 @@
 """Training a sparse autoencoder: it finds planted directions, revives dead features, and keeps what it has learned."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import AddressError, TrainingError, UsageError
+from tinytf.features import training
+from tinytf.features.fidelity import Reconstructed, reconstructed
 from tinytf.features.layouts import open_sae
 from tinytf.features.training import SaeTraining, Weights, fit, shuffled
 from tinytf.loading import Model, load
@@ -111,8 +115,27 @@ def test_an_interrupt_keeps_what_was_learned(model: Model, corpus: Corpus) -> No
     report = model.train_sae(corpus, "L1.out", **SIZES, on_progress=stop)
     assert report.interrupted
     assert report.tokens == 700
+    assert "dead" in report.sentence
+    assert "dead" not in replace(report, dead_after=700).in_a_sentence()  # too few tokens to tell
     assert bool(report.coder.encoder.isfinite().all())
     assert report.held_out.explained_variance is not None
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_an_interrupt_while_it_is_measured_keeps_the_weights(
+    model: Model, corpus: Corpus, trained: SaeTraining, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter(range(1, 99))
+
+    def interrupted(*arguments: Any) -> Reconstructed:
+        if next(calls) == window:
+            raise KeyboardInterrupt
+        return reconstructed(*arguments)
+
+    monkeypatch.setattr(training, "reconstructed", interrupted)
+    report = model.train_sae(corpus, "L1.out", **SIZES)
+    assert torch.equal(report.coder.decoder, trained.coder.decoder)
+    assert 0 < report.held_out.tokens < trained.held_out.tokens
 
 
 def test_a_stream_is_shuffled_and_nothing_comes_twice() -> None:
@@ -133,3 +156,5 @@ def test_sizes_that_do_not_fit_are_refused(model: Model, corpus: Corpus) -> None
         model.train_sae(find_files("The cat sat on the mat."), "L1.out", **SIZES)
     with pytest.raises(AddressError, match="not one vector a token"):
         model.train_sae(corpus, "L1.q", **SIZES)
+    with model.edited({"L1.ffn": 0.0}), pytest.raises(TrainingError, match="0 at every token"):
+        model.train_sae(corpus, "L1.ffn", **SIZES)

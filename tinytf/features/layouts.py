@@ -53,7 +53,9 @@ def open_sae(path: str | Path) -> SparseCoder:
             raise CheckpointError(f"there is no {path}", f"an SAE is a folder with one of {', '.join(LAYOUTS)}")
         read = LAYOUTS.get(path.name) or (_gemma_scope if path.suffix == ".npz" else None)
         if read is None:
-            raise CheckpointError(f"{path.name} is not a file of an SAE", f"it is called one of {', '.join(LAYOUTS)}")
+            raise CheckpointError(
+                f"{path.name} is not the weights of an SAE", f"name a folder, or {', '.join(LAYOUTS)}"
+            )
         return read(path)
     present = [name for name in LAYOUTS if (path / name).is_file()]
     if present:
@@ -76,7 +78,8 @@ def _sae_lens(path: Path) -> SparseCoder:
     said: dict[str, Any] = {**config, **(metadata if isinstance(metadata, dict) else {})}
     architecture = str(config.get("architecture") or "standard")
     activation = str(said.get("activation_fn_str") or said.get("activation_fn") or "relu")  # before SAELens 6
-    k = config.get("k") or (said.get("activation_fn_kwargs") or {}).get("k") or 0
+    arguments = said.get("activation_fn_kwargs")
+    k = config.get("k") or (arguments.get("k", 0) if isinstance(arguments, dict) else 0)
     if activation == "topk":
         architecture = architecture.replace("standard", "topk")
     elif activation not in ("relu", architecture):
@@ -222,7 +225,7 @@ def _made(
         raise CheckpointError(
             f"{folder}: {_safe(', '.join(surplus))} is nothing that {architecture} of {layout} has", _OTHER
         )
-    if architecture == "topk" and not (isinstance(k, int) and k > 0):
+    if architecture == "topk" and not (type(k) is int and k > 0):
         raise CheckpointError(
             f"{folder}: k is {k!r}, and top-k needs how many features are active", "cfg.json says it, as k"
         )

@@ -1,27 +1,27 @@
 """Where a sparse coder reads and writes: a step of one layer with one vector a token.
 
-Shapes: B windows, T tokens of a window, N own tokens of several windows, C width of the step.
+Shapes: T tokens of a text, N own tokens of several windows, C width of the step.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 
-from tinytf.bulk.windows import Window, run_all
+from tinytf.bulk.passes import Passes, targets_of
+from tinytf.bulk.windows import BATCH, Window
 from tinytf.cause.interventions.edits import require_edit
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.features.coder import SparseCoder
-from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.address import Address, parse_tensor
-from tinytf.trace.hooks import module_of
 from tinytf.trace.lens_names import known_names
 from tinytf.trace.trace import Trace
 
@@ -57,23 +57,21 @@ class Place:
         """The value in a trace, (T, C)."""
         return trace[self.address]
 
-    @contextmanager
-    def caught(self, model: Transformer) -> Iterator[list[Tensor]]:
-        """Inside, the list holds the values (B, T, C) of the last forward pass."""
-        caught: list[Tensor] = []
-        step = table_of(model.config).at(self.name, self.layer)
+    def source(self, config: ModelConfig) -> str:
+        """The address of the step that the value is read from: the input of the norm where it is before the gain."""
+        if not self.before_gain:
+            return str(self)
+        table = table_of(config)
+        name, layer = table.sources(table.at(self.name, self.layer), self.layer)[0]
+        return table.at(name, layer).full_name(layer)
 
-        def hook(module: torch.nn.Module, args: tuple[Tensor, ...], value: Tensor) -> None:
-            if self.before_gain:
-                assert isinstance(step.operation, Norm)
-                value = step.operation.normed(args[0])[0]
-            caught[:] = [value]
-
-        handle = module_of(model, step, self.layer).register_forward_hook(hook)
-        try:
-            yield caught
-        finally:
-            handle.remove()
+    def of_source(self, rows: Tensor, config: ModelConfig) -> Tensor:
+        """The value (…, C) from that of its ``source``."""
+        if not self.before_gain:
+            return rows
+        norm = table_of(config).at(self.name, self.layer).operation
+        assert isinstance(norm, Norm)
+        return norm.normed(rows)[0]
 
 
 def place_at(text: str, table: StepTable, *, written: bool = False) -> Place:
@@ -138,17 +136,14 @@ def own_positions(encoding: Encoding) -> list[int]:
     return own or list(range(len(encoding.tokens)))
 
 
-@torch.no_grad()
-def values_in(
-    model: Transformer, windows: Iterable[Window], place: Place
-) -> Iterator[tuple[Sequence[Window], Tensor, Tensor]]:
-    """Run windows, and yield some with their ids (B, T), padded with −1, and the values (B, T, C) of the place."""
-    with evaluating(model), place.caught(model) as caught:
-        for batch, ids in run_all(model, windows, place.layer):
-            yield batch, ids, caught[0]
-
-
 def own_values(model: Transformer, windows: Iterable[Window], place: Place) -> Iterator[Tensor]:
-    """The values (N, C) of the texts' own tokens, some windows at a time."""
-    for batch, _, values in values_in(model, windows, place):
-        yield torch.cat([values[row, window.own.start : window.own.stop] for row, window in enumerate(batch)])
+    """The values (N, C) of the texts' own tokens, some windows at a time.
+
+    Raises TinytfError for values that are not finite.
+    """
+    remaining, device = iter(windows), next(model.parameters()).device
+    passes = Passes(model, targets_of([str(place)], model.config), torch.float32, every_token=True)
+    while batch := list(islice(remaining, BATCH)):
+        with passes:  # which takes no gradient, unlike what happens between two batches
+            rows = passes(batch)[str(place)]
+        yield rows.flatten(1).to(device)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from tinytf.bulk.folder import RecordedCorpus
-from tinytf.bulk.windows import corpus_windows
 from tinytf.cause.interventions.hooks import unembedded
 from tinytf.cause.interventions.prediction import (
     Choice,
@@ -29,9 +28,10 @@ from tinytf.errors import UsageError
 from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity, Reconstructed, fidelity, hidden_edited, reconstructed
 from tinytf.features.layouts import open_sae
-from tinytf.features.place import Place, places_of, values_in
-from tinytf.look.examples import Strongest, recorded_places
-from tinytf.look.neurons import Ends, Readout, TopExamples, predicted_tokens
+from tinytf.features.place import Place, places_of
+from tinytf.look.examples import places_in
+from tinytf.look.neurons import TopExamples, predicted_tokens
+from tinytf.look.readout import Ends, Readout, ends_data, in_stream
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress, plain
 from tinytf.sentences import changed, listed, percent
 from tinytf.steps.table import table_of
@@ -39,7 +39,6 @@ from tinytf.tables import Array
 from tinytf.text.corpus import Corpus
 from tinytf.text_model import TextModel
 from tinytf.trace.faults import require_finite
-from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Text, Trace
 
 NEAREST = 5
@@ -193,10 +192,7 @@ class Features(Report):
             "directions": [
                 {
                     **plain(direction),
-                    **{
-                        end: [{**self.named(i), "logit": value} for i, value in getattr(direction, end)]
-                        for end in ("promoted", "suppressed")
-                    },
+                    **ends_data(self, direction.promoted, direction.suppressed),
                     "nearest": [{"feature": other, "cosine": cosine} for other, cosine in direction.nearest],
                 }
                 for direction in self.directions
@@ -273,20 +269,22 @@ def features(
     add = dict(add or {})
     for number in (*chosen, *ablate, *add):
         if not 0 <= number < coder.n_features:
-            raise UsageError(
-                f"there is no feature {number:,}: {coder.name} has {coder.n_features:,}, from 0", "--top 9 shows more"
-            )
+            message = f"there is no feature {number:,}: {coder.name} has {coder.n_features:,}, from 0"
+            raise UsageError(message, "without --feature, tinytf features shows the active ones")
     followed = model.optional_outcome(target)
     read, written = places_of(coder, table_of(model.config), at, into)
     trace = model.trace(text)
     require_finite(trace, read.value(trace))
+    require_finite(trace, trace.last_hidden)
     coder = coder.to(trace.last_hidden.device)
     step = reconstructed(model, trace, coder, read, written)
     best, _ = predicted_tokens(trace)
     shown = [list(dict.fromkeys(chosen))] * len(trace.tokens) if chosen else _strongest(step, top)
     numbers = list(dict.fromkeys(number for row in shown for number in row))
-    rows, is_added = in_stream(trace, written, coder.decoder[numbers])
-    readout = Readout(trace.model, "rows of W_dec", "feature", is_added)
+    rows, is_added = in_stream(trace.model, written.name, written.layer, coder.decoder[numbers])
+    is_scaled = coder.normalisation != "none" and not coder.is_transcoder
+    source = f"rows of W_dec{', without the scale of each token' if is_scaled else ''}"
+    readout = Readout(trace.model, source, "feature", is_added)
     parts = None
     if rows is not None and readout.direct and best is not None:
         parts = readout.questions(trace.last_output, best) @ rows.double().T  # (T, U)
@@ -332,23 +330,6 @@ def _strongest(step: Reconstructed, top: int) -> list[list[int]]:
         [number for number, value in zip(numbers, values, strict=True) if value > 0] if position in own else []
         for position, (numbers, values) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     ]
-
-
-def in_stream(trace: Trace, place: Place, rows: Tensor) -> tuple[Tensor | None, bool]:
-    """Directions (U, O) of a step as those (U, C) of the residual stream, and whether they are added to it as they are.
-
-    The directions are None if the step does not lead there.
-    """
-    steps, layer = table_of(trace.config), place.layer
-    paths = [(step, *steps.to_stream(step, layer)) for step in steps.added_in(layer)]  # from an output to its sum
-    summands = {*steps.stream(layer), *(path[-2].name for path in paths)}
-    if place.name in {*summands, *(step.name for path in paths for step in path)}:
-        return rows, place.name in summands
-    reader = next((step for step, *_ in paths if place.name in step.inputs), None)  # of concat or ffn.act
-    if reader is None:
-        return None, False
-    matrix: Tensor | None = reader.operation.matrix(module_of(trace.model, reader, layer))  # (C, O)
-    return None if matrix is None else rows @ matrix.to(rows).T, reader.name in summands
 
 
 def _directions(
@@ -423,20 +404,12 @@ def feature_examples(
     """
     coder = sae if isinstance(sae, SparseCoder) else open_sae(sae)
     read, _ = places_of(coder, table_of(model.config), at, None)
-    numbers, strongest, tokens, documents = list(dict.fromkeys(features)), Strongest(len({*features}), top), 0, 0
-    names = [f"feature {number}" for number in numbers]
-    if isinstance(corpus, RecordedCorpus):
-        corpus.require_model(model.transformer, model.name, window)
+    numbers = list(dict.fromkeys(features))
 
-        def strengths(rows: Tensor) -> Tensor:
-            return torch.cat([coder.encode(some)[:, numbers] for some in rows.split(128)])  # F columns of few rows
+    def strengths(rows: Tensor) -> Tensor:
+        own = coder.to(rows.device)
+        parts = read.of_source(rows, model.config).flatten(0, -2).split(128)  # F columns of few rows
+        return torch.cat([own.encode(part)[:, numbers] for part in parts]).unflatten(0, rows.shape[:-1])
 
-        return recorded_places(corpus, {str(read): (names, strengths)}, top, on_progress)
-    windows = corpus_windows(model, corpus.documents(), window, on_progress)
-    for batch, ids, values in values_in(model.transformer, windows, read):
-        activations = torch.stack([coder.to(row.device).encode(row)[:, numbers] for row in values])
-        strongest.add(activations.float().cpu(), batch, ids)
-        tokens += sum(len(part.own) for part in batch)
-        documents = max(documents, batch[-1].document + 1)
-    places = {name: strongest.examples(index) for index, name in enumerate(names)}
-    return TopExamples(places, tokens, documents)
+    columns = {read.source(model.config): ([f"feature {number}" for number in numbers], strengths)}
+    return places_in(model, corpus, columns, top, window, on_progress)

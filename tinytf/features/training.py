@@ -20,7 +20,7 @@ from tinytf.bulk.folder import RecordedCorpus
 from tinytf.bulk.windows import Window, corpus_windows, recorded_windows
 from tinytf.errors import TrainingError, UsageError
 from tinytf.features.coder import SparseCoder
-from tinytf.features.fidelity import Fidelity, fidelity, reconstructed
+from tinytf.features.fidelity import Fidelity, Reconstructed, fidelity, reconstructed
 from tinytf.features.place import Place, lens_name, own_values, place_at
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.sentences import percent
@@ -76,8 +76,10 @@ class SaeTraining(Report):
         share, recovered = self.held_out.explained_variance, self.held_out.loss_recovered
         kept = "" if share is None else f" {percent(max(0.0, share))} of the variance of {self.at} on held-out text"
         loss = "" if recovered is None else f"; {percent(min(1.0, max(0.0, recovered)))} of the loss is recovered"
-        dead = f"{self.dead:,} of {self.coder.n_features:,} are dead"
-        return f"{self.held_out.l0:.3g} active features a token keep{kept}{loss}; {dead}."
+        dead = f"; {self.dead:,} of {self.coder.n_features:,} are dead" if self.tokens > self.dead_after else ""
+        active = f"{self.held_out.l0:.3g}"
+        words = "1 active feature a token keeps" if active == "1" else f"{active} active features a token keep"
+        return f"{words}{kept}{loss}{dead}."
 
     def fields(self) -> dict[str, Any]:
         names = ("at", "tokens", "passes", "batch", "lr", "seed", "dead", "dead_after", "held_out", "steps",
@@ -104,8 +106,14 @@ class Weights:
 
     @classmethod
     def of(cls, sample: Tensor, n_features: int, generator: torch.Generator) -> "Weights":
-        """The decoder starts as the transposed encoder with rows of length 1, the output bias as the sample's mean."""
-        scale = sample.shape[1] ** 0.5 / float(sample.norm(dim=-1).mean())
+        """The decoder starts as the transposed encoder with rows of length 1, the output bias as the sample's mean.
+
+        Raises TrainingError for a sample of zeros.
+        """
+        size = float(sample.norm(dim=-1).mean())
+        if not size:
+            raise TrainingError("the step is 0 at every token", "take another one with --at")
+        scale = sample.shape[1] ** 0.5 / size
         rows = torch.randn(n_features, sample.shape[1], generator=generator).to(sample)
         decoder = functional.normalize(rows, dim=-1)
         zeros = sample.new_zeros(n_features)
@@ -323,12 +331,24 @@ def _recorded(
 
 
 def measured(model: TextModel, windows: Iterable[Window], coder: SparseCoder, place: Place) -> Fidelity:
-    """How faithful a coder is over windows of held-out text, up to 8,192 tokens."""
+    """How faithful a coder is over windows of held-out text, up to 8,192 tokens, or until an interrupt.
+
+    An interrupt in the first window waits for its end, so that what was learned is never lost.
+    """
     texts, tokens = [], 0
     for window in windows:
-        trace = model.trace_of(model.encode_ids(window.ids), layers=[place.layer])
-        texts.append(reconstructed(model, trace, coder, place, place, window.own))
+        try:
+            texts.append(_reconstructed(model, window, coder, place))
+        except KeyboardInterrupt:
+            if not texts:
+                texts.append(_reconstructed(model, window, coder, place))
+            break
         tokens += len(window.own)
         if tokens >= _MEASURED:
             break
     return fidelity(texts)
+
+
+def _reconstructed(model: TextModel, window: Window, coder: SparseCoder, place: Place) -> Reconstructed:
+    trace = model.trace_of(model.encode_ids(window.ids), layers=[place.layer])
+    return reconstructed(model, trace, coder, place, place, window.own)

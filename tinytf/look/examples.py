@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,16 +15,21 @@ from torch import Tensor
 
 from tinytf.bulk.folder import RecordedCorpus
 from tinytf.bulk.windows import Window, corpus_windows, own_mask, run_all
+from tinytf.config import ModelConfig
 from tinytf.look.neurons import ActiveExample, TopExamples, Unit, parse_unit, require_units
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Progress, ignore_progress
 from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus
 from tinytf.text_model import TextModel
+from tinytf.trace.address import parse_tensor
 from tinytf.trace.hooks import module_of
 
 BEFORE, AFTER = 12, 6
 """Tokens of context that an example keeps before and after."""
+Strengths = Callable[[Tensor], Tensor]
+Columns = Mapping[str, tuple[Sequence[Unit | str], Strengths]]
+"""For an address, its units and how strong they are at some values of it, (…, C) -> (…, U)."""
 
 
 class Strongest:
@@ -31,14 +37,9 @@ class Strongest:
 
     def __init__(self, units: int, top: int) -> None:
         self.top = top
-        self.strength = torch.full((units, top), -1.0)
-        self.activation = torch.zeros(units, top)
+        self.activation = torch.zeros(units, top)  # 0 for no place
         self.place = torch.zeros(units, top, 2, dtype=torch.int64)  # document, position
         self.context = torch.full((units, top, BEFORE + 1 + AFTER), -1)  # −1 for no token
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.strength, self.activation, self.place, self.context))
 
     def add(self, values: Tensor, windows: Sequence[Window], ids: Tensor) -> None:
         """Add the activations (B, T, U) of some windows, with their ids (B, T), padded with −1."""
@@ -46,28 +47,26 @@ class Strongest:
         origin = torch.zeros(n, 2, dtype=torch.int64)
         for row_index, window in enumerate(windows):
             origin[row_index] = torch.tensor([window.document, window.start - window.own.start])
-        strength = values.abs().nan_to_num(nan=math.inf).masked_fill(~own_mask(windows, ids)[:, :, None], -1.0)
-        flat = strength.flatten(0, 1).T  # (U, B·T)
-        best = flat.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]  # (U, K), of equals the earliest
+        flat = values.masked_fill(~own_mask(windows, ids)[:, :, None], 0.0).flatten(0, 1).T  # (U, B·T)
+        best = _by_size(flat, self.top)  # (U, K)
         row, token = best // length, best % length
         context_at = token[..., None] + torch.arange(-BEFORE, AFTER + 1)  # (U, K, W)
         exists = (context_at >= 0) & (context_at < length)
         new = {
-            "strength": flat.gather(1, best),
-            "activation": values.flatten(0, 1).T.gather(1, best),
+            "activation": flat.gather(1, best),
             "place": origin[row] + torch.stack((torch.zeros_like(token), token), dim=-1),
             "context": ids[row[..., None], context_at.clamp(0, length - 1)].masked_fill(~exists, -1),
         }
         joined = {name: torch.cat((getattr(self, name), tensor), dim=1) for name, tensor in new.items()}
-        order = joined["strength"].sort(dim=-1, descending=True, stable=True).indices[:, : self.top]
+        order = _by_size(joined["activation"], self.top)
         for name, tensor in joined.items():
             setattr(self, name, tensor.take_along_dim(order if tensor.dim() == 2 else order[..., None], dim=1))
 
     def examples(self, unit: int) -> tuple[ActiveExample, ...]:
-        """The examples of one unit, the strongest first."""
+        """The examples of one unit, the strongest first; none where it is not active."""
         examples = []
         for k in range(self.top):
-            if float(self.strength[unit, k]) < 0:
+            if not float(self.activation[unit, k]):
                 break
             context = self.context[unit, k].tolist()
             before = [i for i in context[:BEFORE] if i >= 0]
@@ -76,6 +75,12 @@ class Strongest:
             ids = (*before, context[BEFORE], *after)
             examples.append(ActiveExample(float(self.activation[unit, k]), document, position, ids, len(before)))
         return tuple(examples)
+
+
+def _by_size(values: Tensor, top: int) -> Tensor:
+    """The columns of the ``top`` numbers of each row that are furthest from 0, NaN first, of equals the earliest."""
+    sizes = values.abs().nan_to_num(nan=math.inf)
+    return sizes.sort(dim=-1, descending=True, stable=True).indices[:, :top]
 
 
 def top_examples(
@@ -96,69 +101,67 @@ def top_examples(
     """
     require_units(model.config)
     chosen = [parse_unit(unit, model.config) for unit in units]
+    places = places_in(model, corpus, columns_of(chosen, model.config), top, window, on_progress)
+    return replace(places, units={unit: places.units[unit] for unit in chosen})
+
+
+def columns_of(units: Sequence[Unit], config: ModelConfig) -> Columns:
+    """The activations of some units, by the address of their layer."""
+    by_layer: dict[int, list[Unit]] = {}
+    for unit in dict.fromkeys(units):
+        by_layer.setdefault(unit.layer, []).append(unit)
+
+    def picked(indices: list[int], rows: Tensor) -> Tensor:
+        return rows[..., indices]
+
+    at = table_of(config).ffn_activation
+    return {f"L{layer}.{at}": (own, partial(picked, [unit.index for unit in own])) for layer, own in by_layer.items()}
+
+
+def places_in(
+    model: TextModel, corpus: Corpus | RecordedCorpus, columns: Columns, top: int, window: int | None,
+    on_progress: Progress,
+) -> TopExamples:  # fmt: skip
+    """The ``top`` places of each unit of ``columns`` in a corpus, which is run, or read if it was recorded."""
     if isinstance(corpus, RecordedCorpus):
         corpus.require_model(model.transformer, model.name, window)
-        at, by_layer = table_of(model.config).ffn_activation, dict[int, list[Unit]]()
-        for unit in dict.fromkeys(chosen):
-            by_layer.setdefault(unit.layer, []).append(unit)
-        columns = {f"L{layer}.{at}": (own, _columns([unit.index for unit in own])) for layer, own in by_layer.items()}
-        places = recorded_places(corpus, columns, top, on_progress)
-        return replace(places, units={unit: places.units[unit] for unit in chosen})
-    return strongest_places(
-        model.transformer, corpus_windows(model, corpus.documents(), window, on_progress), chosen, top
-    )
+        return recorded_places(corpus, columns, top, on_progress)
+    windows = corpus_windows(model, corpus.documents(), window, on_progress)
+    return strongest_places(model.transformer, windows, columns, top)
 
 
 @torch.no_grad()
-def strongest_places(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
+def strongest_places(model: Transformer, windows: Iterable[Window], columns: Columns, top: int = 5) -> TopExamples:
     """Run windows through a model, and keep the ``top`` places of each unit with the largest absolute activation.
 
     A few windows are in memory at a time; only the examples of the others are kept.
     """
-    units = tuple(dict.fromkeys(units))
-    strongest = Strongest(len(units), top)
-    by_layer: dict[int, list[int]] = {}
-    for unit in units:
-        by_layer.setdefault(unit.layer, []).append(unit.index)
-    columns = [Unit(layer, index) for layer, indices in by_layer.items() for index in indices]
-    order = [columns.index(unit) for unit in units]
-    activated = table_of(model.config).by_name[table_of(model.config).ffn_activation]
-    caught: dict[int, Tensor] = {}
-    tokens = documents = 0
+    names = [name for own, _ in columns.values() for name in own]
+    strongest, table = Strongest(len(names), top), table_of(model.config)
+    caught: dict[str, Tensor] = {}
+
+    def catch(address: str, strengths: Strengths, module: Any, args: Any, result: Tensor) -> None:
+        caught[address] = strengths(result)  # (B, T, C) -> (B, T, units of the step)
+
+    tokens = documents = last = 0
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
-        for layer, indices in by_layer.items():
-            module = module_of(model, activated, layer)
-            stack.callback(module.register_forward_hook(_catching(caught, layer, indices)).remove)
-        for batch, ids in run_all(model, windows, max(by_layer, default=-1)):
-            values = torch.cat([caught[layer] for layer in by_layer], dim=-1)[..., order].float().cpu()
-            strongest.add(values, batch, ids)
+        for address, (_, strengths) in columns.items():
+            place = parse_tensor(address, table)
+            assert place.step is not None
+            (layer,) = place.layers or ()
+            last = max(last, layer)
+            hook = partial(catch, address, strengths)
+            stack.callback(module_of(model, place.step, layer).register_forward_hook(hook).remove)
+        for batch, ids in run_all(model, windows, last):
+            strongest.add(torch.cat([caught[address] for address in columns], dim=-1).float().cpu(), batch, ids)
             tokens += sum(len(window.own) for window in batch)
             documents = max(documents, batch[-1].document + 1)
-    return TopExamples({unit: strongest.examples(index) for index, unit in enumerate(units)}, tokens, documents)
+    return TopExamples({name: strongest.examples(index) for index, name in enumerate(names)}, tokens, documents)
 
 
-def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
-    def hook(module: torch.nn.Module, args: Any, activations: Tensor) -> None:
-        caught[layer] = activations[..., indices]  # (B, T, F) -> (B, T, units of the layer)
-
-    return hook
-
-
-def _columns(indices: list[int]) -> Callable[[Tensor], Tensor]:
-    return lambda rows: rows[:, indices]
-
-
-def recorded_places(
-    corpus: RecordedCorpus,
-    columns: Mapping[str, tuple[Sequence[Unit | str], Callable[[Tensor], Tensor]]],
-    top: int,
-    on_progress: Progress,
-) -> TopExamples:
-    """The ``top`` places of each unit in what was recorded, of equals the earliest.
-
-    ``columns`` has, for an address, its units and how strong they are at some rows, (n, C) -> (n, U).
-    """
+def recorded_places(corpus: RecordedCorpus, columns: Columns, top: int, on_progress: Progress) -> TopExamples:
+    """The ``top`` places of each unit in what was recorded, of equals the earliest."""
     examples: dict[Unit | str, tuple[ActiveExample, ...]] = {}
     done, total = 0, len(columns) * len(corpus)
     for address, (chosen, strengths) in columns.items():
@@ -168,14 +171,13 @@ def recorded_places(
         for batch in corpus.batches(address):
             best = torch.cat((best, strengths(batch).T), dim=1)
             places = torch.cat((places, torch.arange(first, first + len(batch)).expand(len(chosen), -1)), dim=1)
-            strength = best.abs().nan_to_num(nan=math.inf)
-            order = strength.sort(dim=1, descending=True, stable=True).indices[:, :top]
+            order = _by_size(best, top)
             best, places = best.gather(1, order), places.gather(1, order)
             first, done = first + len(batch), done + len(batch)
             on_progress(done, total)
         for unit, activations, rows in zip(chosen, best.tolist(), places.tolist(), strict=True):
-            found = (_recorded_example(corpus, row, value) for value, row in zip(activations, rows, strict=True))
-            examples[unit] = tuple(found)
+            active = [(value, row) for value, row in zip(activations, rows, strict=True) if value]
+            examples[unit] = tuple(_recorded_example(corpus, row, value) for value, row in active)
     return TopExamples(examples, len(corpus), corpus.index["documents"])
 
 

@@ -5,21 +5,20 @@ Shapes: T tokens, F units of a layer (d_ff), C d_model, V vocabulary, U chosen u
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
+from tinytf.look.readout import Ends, Readout, ends_data
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
 from tinytf.sentences import listed
-from tinytf.steps.operations import Activate
-from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -27,10 +26,8 @@ from tinytf.trace.address import parse_single_number
 from tinytf.trace.trace import Text, Trace
 
 _UNIT = re.compile(r"L(-?[0-9]{1,9})\.(-?[0-9]{1,9})")
-_ROWS = 64  # positions, or units, whose logits are computed at a time
+_ROWS = 64  # positions whose logits are computed at a time
 ORDERS = ("activation", "contribution")
-Ends = tuple[tuple[int, float], ...]
-"""Ids of tokens, each with what an activation of 1 adds to its logit."""
 
 
 @dataclass(frozen=True, order=True)
@@ -127,7 +124,7 @@ class TopExamples:
 
 @dataclass(frozen=True)
 class Neurons(Report):
-    """The units of every token of a text, and the directions of all these units.
+    """The units of every token of a text, or the ``chosen`` ones, and the directions of all these units.
 
     ``reading`` says how directions were read, or why ``directions`` is empty; ``contributing`` says the same of
     contributions. ``examples`` of these units are present if a corpus was searched.
@@ -148,22 +145,42 @@ class Neurons(Report):
     directions: tuple[Direction, ...]
     reading: str
     contributing: str
+    trace: Trace = field(repr=False, compare=False)
+    chosen: tuple[Unit, ...] = ()
     examples: TopExamples | None = None
-    trace: Trace | None = field(default=None, repr=False, compare=False)
 
     def in_a_sentence(self) -> str:
-        """The first unit of the last token, and what it promotes there."""
-        last = self.tokens[-1] if self.tokens else None
-        if last is None or not last.units:
+        """The first unit of the last token, or where the first chosen one is most active; and what it promotes there.
+
+        The strongest by contribution is the one that moves the predicted token's logit most, up or down.
+        """
+        rows = [(token, token.units[0]) for token in self.tokens if token.units]
+        if not rows:
             return ""
-        unit, at = last.units[0], self.encoding.tokens[last.position].shown
-        most = "most active" if self.by == "activation" else f"strongest for {self.shown(last.predicted or 0)}"
-        words = f"At {at}, {unit.unit} is the {most} unit ({unit.activation:+.3g})"
-        direction = next((direction for direction in self.directions if direction.unit == unit.unit), None)
-        if direction is not None:
-            ends = direction.promoted if unit.activation >= 0 else direction.suppressed
-            words += f"; it speaks for {listed([str(self.shown(i)) for i, _ in ends[:3]])}"
-        return f"{words}."
+        token, active = max(rows, key=lambda row: _size(row[1].activation)) if self.chosen else rows[-1]
+        at, unit = self.encoding.tokens[token.position].shown, active.unit
+        if not math.isfinite(active.activation):
+            return f"At {at}, {unit} is not finite."
+        if not active.activation:
+            return f"{unit} is not active in this text." if self.chosen else f"At {at}, no unit{self.where} is active."
+        if self.chosen:
+            words = f"{unit} is most active at {at} ({active.activation:+.3g})"
+        elif self.by == "activation":
+            words = f"At {at}, {unit} is the most active unit{self.where} ({active.activation:+.3g})"
+        else:
+            moved = f"the logit of {self.shown(token.predicted or 0)} most ({active.contribution or 0:+.3g})"
+            words = f"At {at}, {unit} is the unit{self.where} that moves {moved}"
+        direction = next((direction for direction in self.directions if direction.unit == unit), None)
+        ends = () if direction is None else direction.promoted if active.activation >= 0 else direction.suppressed
+        return f"{words}; it speaks for {listed([str(self.shown(i)) for i, _ in ends[:3]])}." if ends else f"{words}."
+
+    @property
+    def where(self) -> str:
+        """`` of layer 1`` if only some layers were looked at."""
+        layers = self.trace.recording.layers
+        if len(layers) == self.trace.config.n_layers:
+            return ""
+        return f" of layer{'s' if len(layers) > 1 else ''} {listed([str(layer) for layer in layers])}"
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -180,8 +197,7 @@ class Neurons(Report):
                 {
                     "unit": str(direction.unit),
                     "norm": direction.norm,
-                    "promoted": [{**self.named(i), "logit": value} for i, value in direction.promoted],
-                    "suppressed": [{**self.named(i), "logit": value} for i, value in direction.suppressed],
+                    **ends_data(self, direction.promoted, direction.suppressed),
                 }
                 for direction in self.directions
             ],
@@ -196,11 +212,8 @@ class Neurons(Report):
 
     def stored(self) -> list[Array]:
         """``units`` (U, 2), layer and index; their ``activations`` (T, U); their ``directions`` (U, C), rows of W₂."""
-        if self.trace is None:
-            return []
         acts = [activated(self.trace, unit.layer)[:, unit.index] for unit in self.units]
-        readout = Readout(self.trace.model)
-        directions = torch.stack([readout.row(unit).detach() for unit in self.units])
+        directions = torch.stack([_row(self.trace.model, unit).detach() for unit in self.units])
         return [
             Array.of(
                 "units", ["unit", "layer and index"], torch.tensor([(unit.layer, unit.index) for unit in self.units])
@@ -231,106 +244,26 @@ def activated(trace: Trace, layer: int) -> Tensor:
     return trace.step(trace.steps.ffn_activation, layer)
 
 
+def _directions(readout: Readout, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:
+    """The ``top`` tokens that each unit promotes, and suppresses, most."""
+    if not readout.has_directions or not units:
+        return ()
+    rows = torch.stack([_row(readout.model, unit) for unit in units])  # (U, C)
+    ends = zip(units, rows.float().norm(dim=-1).tolist(), readout.ends(rows, top), strict=True)
+    return tuple(Direction(unit, norm, promoted, suppressed) for unit, norm, (promoted, suppressed) in ends)
+
+
+def _row(model: Transformer, unit: Unit) -> Tensor:
+    """The unit's row of W₂, (C,), which is a column of the stored matrix."""
+    return output_weights(model, unit.layer)[:, unit.index]
+
+
 def output_weights(model: Transformer, layer: int) -> Tensor:
     """The W₂ of a layer, (C, F)."""
     step = table_of(model.config).feed_forward
     linear: Any = model.blocks[layer].get_submodule(step.module)
     weight: Tensor = step.operation.matrix(linear)
     return weight
-
-
-class Readout:
-    """The path of a feed-forward unit's output to the logits of a model.
-
-    It is ``direct`` if only the final norm lies between the residual stream and the logits. ``rows`` and ``what`` name
-    the directions and whose they are, by default the rows of W₂ and units. Directions ``in_stream`` are in the residual
-    stream already, so that no norm or scale of a block's additions applies to them.
-    """
-
-    def __init__(self, model: Transformer, rows: str = "", what: str = "unit", in_stream: bool = False) -> None:
-        self.model = model
-        table = table_of(model.config)
-        self.has_directions = model.head is not None
-        is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
-        on_stream = {name for layer in range(model.config.n_layers) for name in table.stream(layer)}
-        norms = [norm for norm in table.stream_norms if not in_stream or norm.name in on_stream]
-        scaled_later = norms or table.stream_scales or model.config.logit_cap
-        self.direct = is_linear and not scaled_later and not model.config.memory_sets
-        scale = model.config.logit_scale * (1 if in_stream else model.config.residual_scale)
-        self.gain = gain_of(model.final_norm).double() * scale
-        self._unembedding = model.unembedding
-        narrowing = next((step for step in table.after if step.axes[-1:] in (("d_embed",), ("d_unembed",))), None)
-        if narrowing is not None and self.has_directions:
-            narrow: Any = model.get_submodule(narrowing.module)
-            self._unembedding = model.unembedding @ narrow.weight  # (V, C)
-        self.centres = isinstance(model.final_norm, nn.LayerNorm)
-        rows = rows or f"rows of {table.feed_forward.matrix}"
-        no_head = "this model has no language-model head, so"
-        if not self.has_directions:
-            self.reading = f"{no_head} the {what}s' directions are not read"
-            self.contributing = f"{no_head} there is no logit to contribute to"
-        elif self.direct:
-            centred = ", centred" if self.centres else ""
-            gained = ", times the final norm's gain" if model.config.norm_gain else ""
-            scaled = "" if scale == 1 else f", times {scale:.4g}"
-            self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}"
-            self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
-        else:
-            transformed = not is_linear
-            matrices = "the unembedding"
-            between = "norms that come after each sum"
-            if model.config.memory_sets:
-                between = "layer above, which reads them"
-            if transformed:
-                matrices = "the head's dense layer and the unembedding" if narrowing else "the unembedding"
-                between = "head's norm between" if narrowing else "head's dense layer and norm between"
-            if transformed and model.config.labels:
-                between = "head's own layers between"
-            self.reading = f"{rows} through {matrices}, without the {between}"
-            self.contributing = (
-                f"norms or layers come between a {what} and the logits, so it has no direct part of them"
-            )
-
-    def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:
-        """The ``top`` tokens that each unit promotes, and suppresses, most."""
-        if not self.has_directions or not units:
-            return ()
-        rows = torch.stack([self.row(unit) for unit in units])  # (U, C)
-        ends = zip(units, rows.float().norm(dim=-1).tolist(), self.ends(rows, top), strict=True)
-        return tuple(Direction(unit, norm, promoted, suppressed) for unit, norm, (promoted, suppressed) in ends)
-
-    def ends(self, rows: Tensor, top: int) -> Iterator[tuple[Ends, Ends]]:
-        """The ``top`` tokens that each of some rows (U, C) promotes most, and those that it suppresses most."""
-        unembedding = self._unembedding.float()
-        k = min(top, len(unembedding))
-        for part in rows.float().split(_ROWS):
-            logits = self._through_norm(part) @ unembedding.T  # (U, V)
-            most, least = (
-                [tuple(zip(*pair, strict=True)) for pair in zip(end.indices.tolist(), end.values.tolist(), strict=True)]
-                for end in (logits.topk(k), logits.topk(k, largest=False))
-            )
-            yield from zip(most, least, strict=True)
-
-    def row(self, unit: Unit) -> Tensor:
-        """The unit's row of W₂, (C,), which is a column of the stored matrix."""
-        return output_weights(self.model, unit.layer)[:, unit.index]
-
-    def _through_norm(self, rows: Tensor) -> Tensor:
-        """Rows (…, C) after the final norm, without its scale."""
-        if not self.direct:
-            return rows
-        return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * self.gain.float()
-
-    def questions(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """The vectors (T, C) whose product with a vector in the residual stream is its part of a logit.
-
-        ``hidden`` (T, C) is the input of the final norm, ``ids`` (T,) are the tokens of the logits.
-        """
-        x = hidden.double()
-        centred = x - x.mean(dim=-1, keepdim=True) if self.centres else x
-        scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.final_eps).sqrt()
-        vectors = self._unembedding[ids].double() * self.gain / scale
-        return vectors - vectors.mean(dim=-1, keepdim=True) if self.centres else vectors
 
 
 @torch.no_grad()
@@ -377,8 +310,15 @@ def neurons(
         for position, active in enumerate(by_position)
     )
     shown_units = tuple(dict.fromkeys(active.unit for row in rows for active in row.units))
-    directions, about = readout.directions(shown_units, tokens), About(model, trace.encoding)
-    return Neurons(by, rows, directions, readout.reading, readout.contributing, trace=trace, about=about)
+    directions, about = _directions(readout, shown_units, tokens), About(model, trace.encoding)
+    return Neurons(
+        by, rows, directions, readout.reading, readout.contributing, trace, tuple(dict.fromkeys(chosen)), about=about
+    )
+
+
+def _size(activation: float) -> float:
+    """The absolute value, with NaN as the largest."""
+    return math.inf if math.isnan(activation) else abs(activation)
 
 
 def predicted_tokens(trace: Trace) -> tuple[Tensor | None, Tensor | None]:

@@ -1,6 +1,7 @@
 """``tinytf features``: what a sparse autoencoder or transcoder finds in a text, and the prediction without it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,8 +9,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.inputs import corpus_or_recorded
-from tinytf_cli.options import FoldOptions, TraceOptions, complete_address
+from tinytf_cli.options import FoldOptions, TraceOptions, UnitOptions, complete_address
 
 if TYPE_CHECKING:
     from tinytf.features.report import Features
@@ -56,7 +56,6 @@ class Options:
     chosen: tuple[int, ...] = option(
         "--feature", multiple=True, type=click.IntRange(0), metavar="N", help="Show only this feature. Repeatable."
     )
-    tokens: int = option(type=click.IntRange(1), shown=5, help="Tokens shown at either end of a direction.")
     ablate: tuple[int, ...] = option(
         multiple=True, type=click.IntRange(0), metavar="N", help="Predict with this feature at 0. Repeatable."
     )
@@ -69,47 +68,29 @@ class Options:
     target: str | None = option(
         metavar="TOKEN", help="Follow the probability of this token: a word or #ID.  [default: the predicted token]"
     )
-    corpus: tuple[Path, ...] = option(
-        "--top-examples", multiple=True, type=click.Path(path_type=Path), metavar="CORPUS",
-        help="Find where the features are most active in these text files or folders, in - (a pipe), or in a folder of "
-        "tinytf record. Repeatable.",
-    )  # fmt: skip
-    examples: int = option(type=click.IntRange(1, 1000), shown=5, help="Examples kept per feature.")
-    window: int | None = option(type=click.IntRange(1), help="Corpus tokens in one pass.  [default: at most 128]")
-    rows: int | None = option(
-        type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: as many as suit a screen]"
-    )
 
 
 @command("features")
-def features(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
+def features(options: Options, unit_options: UnitOptions, fold: FoldOptions, tracing: TraceOptions) -> int:
     """Shows the most active features at each token of TEXT, the tokens that they promote, and how much of the step and
     of the predictions the reconstruction keeps. --ablate and --add change the prediction by features alone: the part
     of the step that is not reconstructed stays as it is.
     """
     from tinytf.features.layouts import open_sae
-    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.features import FeaturesDisplay
 
     added = dict(options.add)
     if len(added) < len(options.add):
         raise UsageError("--add names a feature twice", "add up the activations")
     coder, model = open_sae(options.sae), tracing.model
-    files = corpus_or_recorded(options.corpus, tracing.texts.words) if options.corpus else None
+    corpus = unit_options.opened(tracing.texts)
 
     def question(trace: "Trace") -> "Features":
         report = model.features(
             trace, coder, at=options.at, into=options.into, top=options.top, chosen=options.chosen,
-            tokens=options.tokens, ablate=options.ablate, add=added, target=options.target,
+            tokens=unit_options.tokens, ablate=options.ablate, add=added, target=options.target,
         )  # fmt: skip
-        if files is None:
-            return report
-        with progress_line(tracing.output.stderr, "reading the corpus:") as on_progress:
-            examples = model.feature_examples(
-                files, coder, report.shown_features, at=options.at, top=options.examples, window=options.window,
-                on_progress=on_progress,
-            )  # fmt: skip
-        corpus = ", ".join("standard input" if path == Path("-") else str(path) for path in options.corpus)
-        return replace(report, examples=replace(examples, corpus=corpus))
+        find = partial(model.feature_examples, sae=coder, features=report.shown_features, at=options.at)
+        return unit_options.with_examples(report, corpus, find, tracing.output)
 
-    return tracing.show(question, "features", FeaturesDisplay(fold.rows(options.rows)))
+    return tracing.show(question, "features", FeaturesDisplay(fold.rows(unit_options.rows)))

@@ -9,7 +9,6 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
-from tinytf_cli.host import is_typed
 from tinytf_cli.options import DecodingOptions, ModelOptions, ResumeOptions, TextOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.views.draw import Display, Shown
@@ -141,7 +140,8 @@ def generate(
     ResumeOptions(texts.resume).checked_file("a command that measures")
     sampling, beams, head = sampling_options.sampling(beam_options.beams), beam_options.beams, watch_options.head
     if watch_options.explain_cache:
-        _require_alone()
+        groups = (Options, SamplingOptions, BeamOptions, WatchOptions, SteeringOptions, DecodingOptions)
+        require_only(("max_tokens", "explain_cache"), groups, "--explain-cache, which decodes greedily")
     _require_consistent(options, sampling_options, beams, head is not None, not sampling.greedy, decoding)
     through = model_options.through_model(output)
     if through is not None:
@@ -290,18 +290,6 @@ def _require_steerable() -> None:
     groups = (BeamOptions, WatchOptions, DecodingOptions)
     every = [setting.name for group in groups for setting in parameters_of(group)]
     require_only(tuple(name for name in every if name and name not in refused), groups, "--add and --remove")
-
-
-def _require_alone() -> None:
-    """Raise UsageError for a setting that --explain-cache, which decodes greedily, does not take."""
-    groups = (Options, SamplingOptions, BeamOptions, WatchOptions, SteeringOptions, DecodingOptions)
-    settings = [setting for group in groups for setting in parameters_of(group)]
-    for setting in settings:
-        if setting.name and setting.name not in ("max_tokens", "explain_cache") and is_typed(setting.name):
-            raise UsageError(
-                f"--explain-cache decodes greedily, with a cache and without, and {setting.opts[0]} asks for more",
-                "leave one of them out",
-            )
 
 
 def _unescaped(stop: str) -> str:

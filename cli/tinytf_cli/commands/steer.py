@@ -114,9 +114,7 @@ def _vector(
     vector = steering_vector(options.source)
     if vector.made_with not in ("", model.name):
         output.note(f"{options.source} was made with {vector.made_with}, and this is {model.name}")
-    if options.curve is None:
-        vector = vector.only(*options.addresses)
-    return read_out(model, vector, options.top)
+    return vector if options.curve is not None else read_out(model, vector.only(*options.addresses), options.top)
 
 
 def _strengths(words: str) -> tuple[float, ...]:

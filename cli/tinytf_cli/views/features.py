@@ -13,12 +13,11 @@ from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line, choice_table, where_predicted
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Scale, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Piece, Scale, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.neurons import examples_of, logit_columns
+from tinytf_cli.views.neurons import examples_of, in_vocabulary, logit_columns, strongest_table
 from tinytf_cli.views.parts import (
     coloured_text,
-    end_bars,
     fold_note,
     full_scale,
     middle_out,
@@ -28,7 +27,7 @@ from tinytf_cli.views.parts import (
     titled,
 )
 
-_ROWS, _FEW = 21, 3  # rows of the table, unless more are asked for, and tokens from each end of a direction
+_ROWS = 21  # rows of the table, unless more are asked for
 _TEXT = 120  # tokens of the coloured text
 
 Row = tuple[TokenFeatures, ActiveFeature]
@@ -83,40 +82,25 @@ def _table(
     report: Features, model: Model, directions: Mapping[int, FeatureDirection], display: FeaturesDisplay
 ) -> Iterator[Block]:
     """The strongest features of each token."""
-    tokens, names = report.tokens, report.encoding.tokens
+    tokens = report.tokens
     per_token = max((len(token.features) for token in tokens), default=0)
     keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // (per_token + 1))))
-    entries = [(tokens[i], active, index) for i in keep for index, active in enumerate(tokens[i].features)]
-    rows = [(token, active) for token, active, _ in entries]
-    if not rows:
+    entries = [(tokens[i], active) for i in keep for active in tokens[i].features]
+    if not entries:
         yield note(f"no feature is active{' at the tokens shown' if len(keep) < len(tokens) else ''}")
         return
     yield Heading("features", "the strongest of the active ones at each token", "ffn")
-    first: list[Cell] = [
-        "" if index else Span(f"{token.position} {names[token.position].shown}", "strong")
-        for token, _, index in entries
-    ]
-    of: list[Cell] = ["" if index else f"{token.active:,}" for token, _, index in entries]
-    columns = [
-        Column("token", first, shrink=8, said=""),
-        Column("active", of, "right", drop=3),
-        Column("feature", [Span(str(active.feature), "ffn") for _, active in rows], "right"),
-        *_figures(model, rows, full_scale(active.activation for token in tokens for active in token.features)),
-    ]
-    for title, end, drop in (("promotes", "promoted", 0), ("suppresses", "suppressed", 1)):
-        ends = [getattr(directions[active.feature], end) for _, active in rows]
-        if any(ends):
-            words = [["  ".join(model.shown(i) for i, _ in end[:most]) for end in ends] for most in (_FEW, _FEW - 1)]
-            columns.append(Column(title, words[0], narrow=words[1], shrink=12, drop=drop))
-    last = (row for row, (token, _, index) in enumerate(entries[:-1]) if index == len(token.features) - 1 > 0)
-    yield Table(columns, rule_after=frozenset(last))
+    numbers = Column("feature", [Span(str(active.feature), "ffn") for _, active in entries], "right")
+    bars = _bars(entries, full_scale(active.activation for token in tokens for active in token.features))
+    own = [directions[active.feature] for _, active in entries]
+    ends, counts = [(of.promoted, of.suppressed) for of in own], [token.active for token, _ in entries]
+    yield strongest_table(report, model, entries, [numbers, bars], ends, counts)
     yield from fold_note(range(len(tokens)), keep, "tokens")
 
 
-def _figures(model: Model, rows: Sequence[Row], full: float) -> Iterator[Column]:
-    """The activation of each feature, and what it adds to the logit of the predicted token."""
-    yield size_column("activation", [active.activation for _, active in rows], "ffn", full=full)
-    yield from logit_columns(model, rows)
+def _bars(rows: Sequence[Row], full: float) -> Column:
+    """The activation of each feature."""
+    return size_column("activation", [active.activation for _, active in rows], "ffn", full=full)
 
 
 def _chosen(report: Features, model: Model, direction: FeatureDirection, display: FeaturesDisplay) -> Iterator[Block]:
@@ -139,16 +123,12 @@ def _chosen(report: Features, model: Model, direction: FeatureDirection, display
             [
                 Column("#", [str(token.position) for token, _ in visible], "right", said="token"),
                 Column("token", [names[token.position] for token, _ in visible], shrink=8, said=""),
-                *_figures(model, visible, full),
+                _bars(visible, full),
+                *logit_columns(model, visible),
             ]
         )
         yield from fold_note(range(len(shown)), keep, "tokens where it is active")
-    if direction.promoted:
-        norm = number(direction.norm, "%.3g")
-        words = f"logits for an activation of 1, before the norm's scale; ‖direction‖ {norm}"
-        yield Heading(f"feature {direction.feature} in the vocabulary", words, "output")
-        ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
-        yield end_bars(ends, model.shown)
+    yield from in_vocabulary(model, f"feature {direction.feature}", "‖direction‖", direction)
     if direction.nearest:
         alike: list[Piece] = ["nearest by direction: "]
         for index, (other, cosine) in enumerate(direction.nearest):

@@ -6,6 +6,8 @@ from typing import Any
 
 from tinytf.loading import Model
 from tinytf.look.neurons import ActiveExample, ActiveUnit, Direction, Neurons, TokenUnits, TopExamples, Unit
+from tinytf.look.readout import Ends
+from tinytf.report import Report
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
@@ -34,9 +36,8 @@ Row = tuple[TokenUnits, ActiveUnit]
 
 @dataclass(frozen=True)
 class NeuronsDisplay(Display):
-    """``named`` says that units were named, each of which gets a table; ``rows`` limits the tokens of one (0: all)."""
+    """``rows`` limits the tokens of a table (0: all)."""
 
-    named: bool = False
     rows: int | None = None
 
 
@@ -46,20 +47,20 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
     model, tokens = model_of(report), report.tokens
     directions = {direction.unit: direction for direction in report.directions}
     yield from banner(model, report.encoding)
-    rows_per_token = 1 if display.named else 1 + max((len(token.units) for token in tokens), default=0)
+    rows_per_token = 1 if report.chosen else 1 + max((len(token.units) for token in tokens), default=0)
     keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // rows_per_token)))
-    if display.named:
-        for unit in report.units:
+    if report.chosen:
+        for unit in report.chosen:
             yield from _unit(report, model, unit, keep)
             if unit in directions:
-                yield from _direction(model, directions[unit])
+                yield from in_vocabulary(model, str(unit), "‖row‖", directions[unit])
     else:
         yield from _table(report, model, directions, keep)
     yield Line("")
     yield Line(Span(f"directions: {report.reading}" if directions else report.reading, "dim"))
     if model.transformer.head is not None:
         yield Line(Span(f"Δ logit: {report.contributing}", "dim"))
-    if directions and not display.named:
+    if directions and not report.chosen:
         words = "promotes, suppresses: what the unit does here; a negative activation reverses its direction"
         yield Line(Span(words, "dim"))
     if report.examples is not None:
@@ -68,41 +69,58 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
 
 def _table(report: Neurons, model: Model, directions: Mapping[Unit, Direction], keep: list[int]) -> Iterator[Block]:
     """The strongest units of each token in ``keep``."""
-    tokens, names = report.tokens, report.encoding.tokens
-    layers = (report.trace or model.trace_of(report.encoding)).recording.layers
-    units = [(tokens[i], active, index) for i in keep for index, active in enumerate(tokens[i].units)]
-    rows = [(token, active) for token, active, _ in units]
-    where = "all layers" if len(layers) == model.config.n_layers else f"layer {layers[0]}"
-    yield Heading("units", f"the strongest of {where} at each token, by the size of their {report.by}", "ffn")
-    first: list[Cell] = [
-        "" if index else Span(f"{token.position} {names[token.position].shown}", "strong") for token, _, index in units
-    ]
-    columns = [
-        Column("token", first, shrink=8, said=""),
-        Column("unit", [Span(str(active.unit), "ffn") for _, active in rows]),
-        *_figures(model, rows, full_scale(active.activation for token in tokens for active in token.units)),
-    ]
-    if directions:
-        for title, promoted, drop in (("promotes", True, 0), ("suppresses", False, 1)):
-            cells, narrow = (
-                [_end_tokens(model, directions, active, promoted, most) for _, active in rows]
-                for most in (_FEW, _FEW - 1)
-            )
-            columns.append(Column(title, cells, narrow=narrow, shrink=12, drop=drop))
-    ends = frozenset(
-        row
-        for row, (token, _, index) in enumerate(units[:-1])
-        if index == len(token.units) - 1 and len(token.units) > 1
-    )
-    yield Table(columns, rule_after=ends)
+    tokens, where = report.tokens, report.where or " of all layers"
+    entries = [(tokens[i], active) for i in keep for active in tokens[i].units]
+    yield Heading("units", f"the strongest{where} at each token, by the size of their {report.by}", "ffn")
+
+    names = Column("unit", [Span(str(active.unit), "ffn") for _, active in entries])
+    bars = _bars(entries, full_scale(active.activation for token in tokens for active in token.units))
+    ends = [_ends(directions.get(active.unit), active.activation) for _, active in entries]
+    yield strongest_table(report, model, entries, [names, bars], ends)
     yield from fold_note(range(len(tokens)), keep, "tokens")
 
 
-def _figures(model: Model, rows: Sequence[Row], full: float) -> Iterator[Column]:
-    """The activation of each unit, and what it adds to the logit of the predicted token."""
+def _ends(direction: Direction | None, activation: float) -> tuple[Ends, Ends]:
+    """The tokens that a unit promotes and suppresses here; a negative activation reverses its direction."""
+    if direction is None:
+        return (), ()
+    both = direction.promoted, direction.suppressed
+    return both if activation >= 0 else both[::-1]
+
+
+def strongest_table(
+    report: Report, model: Model, entries: Sequence[tuple[Any, Any]], columns: Sequence[Column],
+    ends: Sequence[tuple[Ends, Ends]], counts: Sequence[int] = (),
+) -> Table:  # fmt: skip
+    """A row for each unit or feature in ``entries``, with its token: ``columns``, its logit and both ``ends``.
+
+    ``counts`` is how many of the token are active, for each entry.
+    """
+    names = report.encoding.tokens
+    is_first = [row == 0 or entries[row - 1][0] is not token for row, (token, _) in enumerate(entries)]
+    first: list[Cell] = [
+        Span(f"{token.position} {names[token.position].shown}", "strong") if begins else ""
+        for (token, _), begins in zip(entries, is_first, strict=True)
+    ]
+    shown = [Column("token", first, shrink=8, said="")]
+    if counts:
+        cells: list[Cell] = [f"{count:,}" if begins else "" for count, begins in zip(counts, is_first, strict=True)]
+        shown.append(Column("active", cells, "right", drop=3))
+    shown += [*columns, *logit_columns(model, entries)]
+    for drop, title in enumerate(("promotes", "suppresses")):
+        if any(both[drop] for both in ends):
+            words = [
+                ["  ".join(model.shown(i) for i, _ in both[drop][:most]) for both in ends] for most in (_FEW, _FEW - 1)
+            ]
+            shown.append(Column(title, words[0], narrow=words[1], shrink=12, drop=drop))
+    last = frozenset(row for row in range(len(entries) - 1) if is_first[row + 1] and not is_first[row])
+    return Table(shown, rule_after=last)
+
+
+def _bars(rows: Sequence[Row], full: float) -> Column:
+    """The activation of each unit."""
     activations = [active.activation for _, active in rows]
-    yield signed_bars("activation", activations, one_form(activations, sign=True), full)
-    yield from logit_columns(model, rows)
+    return signed_bars("activation", activations, one_form(activations, sign=True), full)
 
 
 def logit_columns(model: Model, rows: Sequence[tuple[Any, Any]]) -> Iterator[Column]:
@@ -114,15 +132,6 @@ def logit_columns(model: Model, rows: Sequence[tuple[Any, Any]]) -> Iterator[Col
         yield Column("of", predicted, shrink=6, drop=2)
 
 
-def _end_tokens(
-    model: Model, directions: Mapping[Unit, Direction], active: ActiveUnit, promoted: bool, most: int
-) -> str:
-    """The tokens that a unit promotes or suppresses here; a negative activation reverses its direction."""
-    direction = directions[active.unit]
-    ends = direction.promoted if promoted == (active.activation >= 0) else direction.suppressed
-    return "  ".join(model.shown(token_id) for token_id, _ in ends[:most])
-
-
 def _unit(report: Neurons, model: Model, unit: Unit, keep: list[int]) -> Iterator[Block]:
     """The activation of one unit at each token in ``keep``."""
     names = report.encoding.tokens
@@ -132,18 +141,20 @@ def _unit(report: Neurons, model: Model, unit: Unit, keep: list[int]) -> Iterato
     columns = [
         Column("#", [str(token.position) for token, _ in visible], "right", said="token"),
         Column("token", [names[token.position].shown for token, _ in visible], shrink=8, said=""),
-        *_figures(model, visible, full_scale(active.activation for _, active in rows)),
+        _bars(visible, full_scale(active.activation for _, active in rows)),
+        *logit_columns(model, visible),
     ]
     yield Table(columns)
     yield from fold_note(range(len(rows)), keep, "tokens")
 
 
-def _direction(model: Model, direction: Direction) -> Iterator[Block]:
-    """A bar for each token that a unit promotes or suppresses most."""
-    norm = number(direction.norm, "%.3g")
-    words = f"logits for an activation of 1, before the norm's scale; ‖row‖ {norm}"
-    yield Heading(f"{direction.unit} in the vocabulary", words, "output")
+def in_vocabulary(model: Model, name: str, norm: str, direction: Any) -> Iterator[Block]:
+    """A bar for each token that a direction, whose length is called ``norm``, promotes or suppresses most."""
     ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
+    if not any(end for _, end in ends):
+        return
+    words = f"logits for an activation of 1, before the norm's scale; {norm} {number(direction.norm, '%.3g')}"
+    yield Heading(f"{name} in the vocabulary", words, "output")
     yield end_bars(ends, model.shown)
 
 
@@ -154,7 +165,7 @@ def examples_of(model: Model, top: TopExamples) -> Iterator[Block]:
     for unit, examples in top.units.items():
         yield Heading(f"{unit} elsewhere", f"<<where it is most active>>, of {counted}", "ffn")
         if not examples:
-            yield note("the corpus has no token")
+            yield note("it is not active there" if top.tokens else "the corpus has no token")
         form = one_form((example.activation for example in examples), sign=True)
         for example in examples:
             yield Line([Figure(example.activation, form, "dim"), "  ", *_context(model, example)], indent=2)

@@ -31,8 +31,9 @@ def sae_training(report: SaeTraining, terminal: Terminal, display: Display) -> I
     y = np.array([step.unexplained for step in report.steps], dtype=np.float64)
     if len(report.steps) > 1:
         yield Curves([Curve("unexplained", x, y, "residual")], "tokens", "share", height=10)
-    dead = f"{report.dead:,} of {plural(report.coder.n_features, 'feature')} are dead"
-    yield note([f"{dead}: not active in the last {report.dead_after:,} tokens"])
+    if report.tokens > report.dead_after:
+        dead = f"{report.dead:,} of {plural(report.coder.n_features, 'feature')} are dead"
+        yield note([f"{dead}: not active in the last {report.dead_after:,} tokens"])
     yield note(["learning rate ", Figure(report.lr, "%.2g"), f", seed {report.seed}"])
     if report.folder:
         folder = printable(report.folder, spaces=False)

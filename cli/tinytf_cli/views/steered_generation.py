@@ -49,8 +49,9 @@ def _comparison(report: SteeredGeneration) -> Iterator[Block]:
         size_column("KL", [kl for _, kl in most], "attention"),
     ]
     yield Table(columns)
-    median = statistics.median(kl for _, kl in steps)
-    yield note(f"the {len(most)} that move most of {len(steps):,}; half of all move by less than {median:.3g}")
+    if len(most) < len(steps):
+        median = statistics.median(kl for _, kl in steps)
+        yield note(f"the {len(most)} that move most of {len(steps):,}, whose median is {median:.3g}")
     if report.check is not None:
         yield from check_line(report.check)
     else:

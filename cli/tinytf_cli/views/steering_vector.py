@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tinytf.cause.steering.vector import SteeringVector
 from tinytf.estimate import Estimate
 from tinytf.loading import Model
-from tinytf.look.neurons import Ends
+from tinytf.look.readout import Ends
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
@@ -22,6 +22,7 @@ _SHORT = 4  # tokens from each end of the best vector, below the table of severa
 _METHODS = {
     "mean": "difference of means", "pca": "first component of the differences", "probe": "logistic regression",
 }  # fmt: skip
+_POSITIONS = {"last": ", at the last token", "mean": ", mean over the tokens"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def steering_vector(report: SteeringVector, terminal: Terminal, display: Steerin
             "standard deviations; size: the vector's norm by that of the step's values"
         )
     if best.promoted:
-        yield Heading(f"{best.at} in the vocabulary", "logits for strength 1, before the norm's scale", "output")
+        words = best.reading or "logits for strength 1, before the norm's scale"
+        yield Heading(f"{best.at} in the vocabulary", words, "output")
         most = None if display.all or len(names) == 1 else _SHORT
         ends = (("promotes", best.promoted[:most]), ("demotes", best.demoted[:most]))
         yield end_bars(ends, model.shown)
@@ -67,8 +69,8 @@ def _origin(report: SteeringVector) -> str:
     source = printable(report.source, spaces=False)
     if report.pairs is None:
         return f"{plural(len(report.vectors), 'vector')} of {source}"
-    where = "at the last token" if report.position == "last" else "mean over the tokens"
-    return f"{_METHODS.get(report.method, report.method)} of {plural(report.pairs, 'pair')} of {source}, {where}"
+    method = _METHODS.get(report.method, report.method)
+    return f"{method} of {plural(report.pairs, 'pair')} of {source}{_POSITIONS.get(report.position, '')}"
 
 
 def _columns(report: SteeringVector, model: Model) -> Iterator[Column]:

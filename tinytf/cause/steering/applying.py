@@ -74,7 +74,7 @@ def steering_of(model: TextModel, add: Vectors | None = None, remove: Vectors | 
                 tensor = vector.at(name) if isinstance(vector, SteeringVector) else vector
                 if not bool(tensor.isfinite().all()) or (removes and not bool(tensor.any())):
                     what = "zero, and has no direction to remove" if bool(tensor.isfinite().all()) else "not finite"
-                    raise UsageError(f"the vector for {name} is {what}")
+                    raise UsageError(f"the vector for {name} is {what}", "take another vector, or a smaller strength")
                 changes.append(Change(name, tensor, removes))
             words.append(_in_words(vector, steps, removes))
     if not changes:

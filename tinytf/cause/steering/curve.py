@@ -20,7 +20,7 @@ from tinytf.estimate import Estimate, estimates
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress
-from tinytf.sentences import changed
+from tinytf.sentences import percent
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
@@ -88,22 +88,26 @@ class SteeringCurve(Report):
         return int(all(step > 0 for step in steps)) - int(all(step < 0 for step in steps)) if steps else 0
 
     def in_a_sentence(self) -> str:
-        """What the response does from the lowest strength to the highest, and what that costs other texts."""
+        """What the response does from the lowest strength to the highest, and what the largest costs other texts."""
         first, last = self.doses[0], self.doses[-1]
-        names, ends = [self.shown(token) for token in self.asked], (self.response[0], self.response[-1])
-        if first.difference is None:
-            what = f"{names[0]} {changed(*ends)}"
+        is_share, name = first.difference is None, self.shown(self.asked[0])
+        what = str(name) if is_share else f"the logit of {name} less that of {self.shown(self.asked[1])}"
+        values = [percent(value) if is_share else signed(round(value, 2) + 0.0, "+.2f") for value in self.response]
+        where, has = f"From {signed(first.strength)} to {signed(last.strength)}", "has" if is_share else "is"
+        if len(values) == 1:
+            where, does = f"At {signed(first.strength)}", f"{has} {values[0]}"
+        elif values[0] != values[-1]:
+            always = "" if len(values) == 2 else " at every step" if self.direction else " but not at every step"
+            verb = "falls" if self.response[-1] < self.response[0] else "rises"
+            does = f"{verb} from {values[0]} to {values[-1]}{always}"
         else:
-            low, high = (signed(value, "+.2f") for value in ends)
-            verb = "falls" if ends[1] < ends[0] else "rises"
-            what = f"the logit of {names[0]} less that of {names[1]} {verb} from {low} to {high}"
-        always = " at every step" if self.direction else " but not at every step"
-        always = always if len(self.doses) > 2 and " stays " not in what else ""
-        words = f"From {signed(first.strength)} to {signed(last.strength)} × {self.steering}, {what}{always}"
-        if last.elsewhere is None:
+            does = f"stays at {values[0]}" if len(set(values)) == 1 else f"{has} {values[0]} at both ends"
+        words = f"{where} × {self.steering}, {what} {does}"
+        largest = max(reversed(self.doses), key=lambda dose: abs(dose.strength))
+        if largest.elsewhere is None or not largest.strength:
             return f"{words}."
-        moved = f"{last.elsewhere.value:.2g} nats a token"
-        return f"{words}; at {signed(last.strength)}, the predictions on other texts move by {moved}."
+        moved = f"{largest.elsewhere.value:.2g} nats a token"
+        return f"{words}; at {signed(largest.strength)}, the predictions on other texts move by {moved}."
 
     def fields(self) -> dict[str, Any]:
         data = self.members("steering", "position", "doses", "reference", "check", "planned", "interrupted")
@@ -145,7 +149,7 @@ def steering_curve(
     others = [] if reference is None else _first(model, reference, tokens)
     trace, plain = model.trace(text), model.transformer
     position, encoding = predicted_at(trace), trace.encoding
-    asked = [model.find_outcome(word, "ask") for word in ask]
+    asked = list(dict.fromkeys(model.find_outcome(word, "ask") for word in ask))
     before = _prediction(plain, encoding, position)
     hidden = [hidden_states(plain, other.ids, other.types) for other in others]
     after: list[Tensor] = []

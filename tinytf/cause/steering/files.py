@@ -8,7 +8,7 @@ output of block N, counted from 0, and have none for block 0 (``llama_adapter_cv
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tinytf.version import __version__
 _NUMBER = re.compile(r"(\d+)")
 _ARCHITECTURE, _DIRECTION, _KIND = "controlvector", "direction.", "steering_vector"
 _OUTPUT = re.compile(r"L(\d+)\.out")
+_MAKES, _AGAIN = "tinytf steer PAIRS -o FILE makes one", "make the vector again"
 _VERSION, _ALIGNMENT, _UINT32, _STRING = 3, 32, 4, 8
 Stored = tuple[dict[str, Tensor], dict[str, Any]]
 """The vectors of a file by the address of their step, and what the file says of them."""
@@ -41,7 +42,7 @@ def write_vectors(path: Path, vectors: Mapping[str, Tensor], metadata: Mapping[s
     """
     suffix = path.suffix.lower()
     if suffix == ".gguf":
-        return write_output(path, b"".join(control_vector(vectors, str(metadata.get("architecture", "")), path.name)))
+        return write_output(path, control_vector(vectors, str(metadata.get("architecture", "")), path.name))
     _require_known(path.name, suffix)
     arrays = [Array.of(name, ["d_model"], vector) for name, vector in vectors.items()]
     return write_output(path, safetensors(arrays, {"tinytf": json.dumps({"version": __version__, **metadata})}))
@@ -57,17 +58,17 @@ def read_vectors(path: Path) -> Stored:
     try:
         vectors, metadata = _READERS[suffix](reading(path))
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "tinytf steer PAIRS -o FILE makes one") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", _MAKES) from None
     if not vectors:
-        raise UsageError(f"{path.name} holds no vector", "tinytf steer PAIRS -o FILE makes one")
+        raise UsageError(f"{path.name} holds no vector", _MAKES)
     width = next(iter(vectors.values())).shape
     for name, vector in vectors.items():
         if vector.dim() != 1 or vector.shape != width:
             shapes = f"of shape {tuple(vector.shape)}", f"of shape {tuple(width)}"
             first = f", and {next(iter(vectors))} {shapes[1]}" if vector.dim() == 1 else ", and a vector has one axis"
-            raise UsageError(f"{name} of {path.name} is {shapes[0]}{first}")
+            raise UsageError(f"{name} of {path.name} is {shapes[0]}{first}", _AGAIN)
         if not vector.is_floating_point() or not bool(vector.isfinite().all()):
-            raise UsageError(f"{name} of {path.name} holds what is no finite number", "make the vector again")
+            raise UsageError(f"{name} of {path.name} holds what is no finite number", _AGAIN)
     in_order = sorted(vectors, key=lambda name: [int(part) if part.isdigit() else part for part in _NUMBER.split(name)])
     return {name: vectors[name].float() for name in in_order}, metadata
 
@@ -84,7 +85,7 @@ def _read_safetensors(path: Path) -> Stored:
     except (ValueError, RecursionError):
         metadata = None
     if not isinstance(metadata, dict) or metadata.get("kind") != _KIND:
-        raise UsageError(f"{path.name} holds no steering vector", "tinytf steer PAIRS -o FILE makes one")
+        raise UsageError(f"{path.name} holds no steering vector", _MAKES)
     return {name: file.stored(name) for name in file.shapes}, metadata
 
 
@@ -92,12 +93,13 @@ def _read_gguf(path: Path) -> Stored:
     header = read_header(path)
     architecture = header.metadata.get("general.architecture")
     if architecture != _ARCHITECTURE:
-        raise UsageError(f"{path.name} is a GGUF file of {architecture!r}, and no control vector")
+        raise UsageError(f"{path.name} is a GGUF file of {architecture!r}, and no control vector", _MAKES)
     vectors = {}
     for name, tensor in header.tensors.items():
         number = name.removeprefix(_DIRECTION)
         if not name.startswith(_DIRECTION) or not number.isascii() or not number.isdigit() or int(number) < 1:
-            raise UsageError(f"{path.name} has a tensor {name!r}, and a control vector has direction.1, direction.2 …")
+            message = f"{path.name} has a tensor {name!r}, and a control vector has direction.1, direction.2 …"
+            raise UsageError(message, _MAKES)
         vectors[f"L{int(number)}.out"] = read_tensor(tensor)
     vectors = dict(sorted(vectors.items(), key=lambda entry: int(entry[0][1:-4])))
     return vectors, {"architecture": str(header.metadata.get(f"{_ARCHITECTURE}.model_hint", ""))}
@@ -107,8 +109,8 @@ _READERS: Mapping[str, Callable[[Path], Stored]] = {".safetensors": _read_safete
 """The reader of a file, by its ending."""
 
 
-def control_vector(vectors: Mapping[str, Tensor], architecture: str, name: str) -> Iterator[bytes]:
-    """The parts of a GGUF file with the vectors of block outputs. Raises UsageError like ``write_vectors``."""
+def control_vector(vectors: Mapping[str, Tensor], architecture: str, name: str) -> bytes:
+    """A GGUF file with the vectors of block outputs. Raises UsageError like ``write_vectors``."""
     layers: dict[int, Tensor] = {}
     for address, vector in vectors.items():
         match = _OUTPUT.fullmatch(address)
@@ -120,25 +122,21 @@ def control_vector(vectors: Mapping[str, Tensor], architecture: str, name: str) 
     if not layers:
         hint = "write a .safetensors file, or take a later layer"
         raise UsageError(f"llama.cpp adds nothing to L0.out, so {name} would be empty", hint)
-    yield MAGIC + struct.pack("<IQQ", _VERSION, len(layers), 3)
-    written = 4 + struct.calcsize("<IQQ")
-    entries = (
+    header = [
+        MAGIC + struct.pack("<IQQ", _VERSION, len(layers), 3),
         _text("general.architecture") + struct.pack("<I", _STRING) + _text(_ARCHITECTURE),
         _text(f"{_ARCHITECTURE}.model_hint") + struct.pack("<I", _STRING) + _text(architecture),
         _text(f"{_ARCHITECTURE}.layer_count") + struct.pack("<II", _UINT32, len(layers)),
-    )
-    data = [vector.detach().cpu().to(torch.float32).numpy().astype("<f4").tobytes() for vector in layers.values()]
-    offset = 0
-    infos = []
-    for (layer, vector), numbers in zip(layers.items(), data, strict=True):
-        infos.append(_text(f"{_DIRECTION}{layer}") + struct.pack("<IQIQ", 1, len(vector), 0, offset))  # 0 is float32
-        offset += len(numbers) + -len(numbers) % _ALIGNMENT
-    for part in (*entries, *infos):
-        written += len(part)
-        yield part
-    yield b"\0" * (-written % _ALIGNMENT)
-    for numbers in data:
-        yield numbers + b"\0" * (-len(numbers) % _ALIGNMENT)
+    ]
+    data = b""
+    for layer, vector in layers.items():
+        header.append(_text(f"{_DIRECTION}{layer}") + struct.pack("<IQIQ", 1, len(vector), 0, len(data)))  # 0: float32
+        data += _aligned(vector.detach().cpu().to(torch.float32).numpy().astype("<f4").tobytes())
+    return _aligned(b"".join(header)) + data
+
+
+def _aligned(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % _ALIGNMENT)
 
 
 def _text(text: str) -> bytes:

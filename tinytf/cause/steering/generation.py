@@ -72,13 +72,15 @@ class SteeredGeneration(Generation):
         moved = f"each prediction moves by {self.mean_moved:.3g} nats on average (KL)"
         if self.plain is None:
             return f"{what} {moved}."
+        text = "the text" if self.samples == 1 else "the first text"
         if self.parted is None:
-            return f"{what} the text stays the same; {moved}."
+            return f"{what} {text} stays the same; {moved}."
         tokens = [report.of(1) for report in (self, self.plain)]
         ours, theirs = (
             str(self.shown(steps[self.parted - 1].id)) if len(steps) >= self.parted else "its end" for steps in tokens
         )
-        return f"{what} new token {self.parted:,} is {ours} instead of {theirs}; {moved}."
+        of = "" if self.samples == 1 else " of the first text"
+        return f"{what} new token {self.parted:,}{of} is {ours} instead of {theirs}; {moved}."
 
     def _settings(self) -> dict[str, Any]:
         changes = [{"at": change.at, "way": "remove" if change.removes else "add",

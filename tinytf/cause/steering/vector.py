@@ -1,7 +1,7 @@
 """A steering vector: the direction in which two kinds of texts differ at some steps of a model."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,9 +13,9 @@ from tinytf.cause.interventions.edits import require_edit
 from tinytf.cause.steering.contrasts import POSITIONS, Contrasts, Pairs, activations_on
 from tinytf.cause.steering.directions import METHODS, held_out, vector_of
 from tinytf.cause.steering.files import control_vector, read_vectors, write_vectors
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.estimate import Estimate
-from tinytf.look.neurons import Ends, Readout
+from tinytf.look.readout import Ends, Readout, ends_data, in_stream
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.sentences import listed, percent
@@ -36,10 +36,11 @@ class LayerVector(Data):
     """The vector (C,) of one step, such as ``L12.out``; ``relative`` is its norm by the mean norm of the step's values.
 
     ``accuracy`` and ``separation`` are those of ``directions.held_out``. ``promoted`` and ``demoted`` are the ids whose
-    logits the vector raises and lowers most, through the final norm without its scale.
+    logits the vector raises and lowers most, through the final norm without its scale, unless ``reading`` says that
+    more lies between; empty where the step does not lead to the residual stream.
     """
 
-    LESS: ClassVar = ("vector", "promoted", "demoted")
+    LESS: ClassVar = ("vector", "promoted", "demoted", "reading")
 
     at: str
     vector: Tensor
@@ -49,11 +50,13 @@ class LayerVector(Data):
     separation: float | None = None
     promoted: Ends = ()
     demoted: Ends = ()
+    reading: str = ""
 
     def scaled(self, strength: float) -> "LayerVector":
         """This vector times ``strength``."""
         size = abs(strength)
-        ends = [tuple((token, value * strength) for token, value in end) for end in (self.promoted, self.demoted)]
+        both = (self.promoted, self.demoted) if strength else ((), ())
+        ends = [tuple((token, value * strength) for token, value in end) for end in both]
         return replace(
             self, vector=self.vector * strength, norm=self.norm * size,
             relative=None if self.relative is None else self.relative * size,
@@ -132,8 +135,8 @@ class SteeringVector(Report):
         source = self.source if len(self.vectors) == 1 else f"{self.source} ({self.best.at})"
         return replace(self, vectors=(self.best,), source=source)
 
-    def gguf(self, name: str) -> Iterator[bytes]:
-        """The parts of a control vector as llama.cpp reads it; ``name`` is for errors, which are those of ``save``."""
+    def gguf(self, name: str) -> bytes:
+        """A control vector as llama.cpp reads it; ``name`` is for errors, which are those of ``save``."""
         return control_vector({each.at: each.vector for each in self.vectors}, self.architecture, name)
 
     def save(self, path: str | Path) -> int:
@@ -147,7 +150,8 @@ class SteeringVector(Report):
         """How well the best vector tells apart texts that it was not made from, and the tokens it promotes."""
         best, several = self.best, len(self.vectors) > 1
         if best.accuracy is not None:
-            side = f"{percent(best.accuracy.value)} of the texts left out fall on their own side of the middle"
+            texts = f"{2 * self.pairs:,} texts" if self.pairs else "texts"
+            side = f"{percent(best.accuracy.value)} of the {texts} left out fall on their own side of the middle"
             where = f"The two kinds of texts differ most clearly at {best.at}, where" if several else f"At {best.at},"
             words = f"{where} {side}"
         else:
@@ -156,7 +160,7 @@ class SteeringVector(Report):
         if self.about is None or not best.promoted:
             return f"{words}."
         promotes, demotes = (
-            listed([str(self.word(token)) for token, _ in end[:_NAMED]]) for end in (best.promoted, best.demoted)
+            listed([str(self.shown(token)) for token, _ in end[:_NAMED]]) for end in (best.promoted, best.demoted)
         )
         return f"{words}; the vector promotes {promotes}, and demotes {demotes}."
 
@@ -164,13 +168,7 @@ class SteeringVector(Report):
         return {
             **self.members("source", *_WORDS, "pairs", "strength"),
             "vectors": [
-                {
-                    **plain(vector),
-                    **{
-                        name: [{"id": token, "token": self.word(token), "logit": value} for token, value in end]
-                        for name, end in (("promoted", vector.promoted), ("demoted", vector.demoted))
-                    },
-                }
+                {**plain(vector), **ends_data(self, vector.promoted, vector.demoted, ("promoted", "demoted"))}
                 for vector in self.vectors
             ],
         }
@@ -226,7 +224,7 @@ def steering(
     logistic regression), as long as the means of both sides are apart along it, so that all methods have one scale.
     ``position`` is ``last`` or ``mean``: the last token, or the mean over all. ``seed`` draws the pairs left out for
     the accuracy; ``top`` is the number of tokens at either end. Raises AddressError for other steps; UsageError for
-    another method, too few pairs, and texts that do not differ there.
+    another method, too few pairs, and texts that do not differ there; TinytfError for values that are not finite.
     """
     for word, known, what in ((method, METHODS, "method"), (position, POSITIONS, "position")):
         if word not in known:
@@ -234,14 +232,15 @@ def steering(
     steps, contrasts = stream_steps(at, table_of(model.config)), Contrasts.of(pairs)
     fewest = METHODS[method][1]
     if len(contrasts.texts) < fewest:
-        raise UsageError(f"{method} takes {fewest} pairs or more, and {contrasts.name} has {len(contrasts.texts)}")
+        message = f"{method} takes {fewest} pairs or more, and {contrasts.name} has {len(contrasts.texts)}"
+        raise UsageError(message, "add pairs, or take --method mean")
     vectors = []
     values = activations_on(model, contrasts, list(steps.values()), position, on_progress)
     for name, of in zip(steps, values, strict=True):
         vector = vector_of(method, of)
         norm = float(vector.norm())
         if not math.isfinite(norm):
-            raise UsageError(f"{name} is not finite on these texts", "tinytf trace names the first such step")
+            raise TinytfError(f"{name} is not finite on these texts", "tinytf trace names the first such step")
         if norm <= 1e-9 * of.norm:
             hint = "take a later step, or --position mean"
             raise UsageError(f"the two kinds of texts do not differ at {name}, or not along this direction", hint)
@@ -262,43 +261,55 @@ def steering_vector(path: str | Path) -> SteeringVector:
     """
     path = Path(path)
     tensors, metadata = read_vectors(path)
-    records = metadata.get("vectors") or ()
-    known = {record.get("at"): record for record in records if isinstance(record, dict)}
+    records = metadata.get("vectors")
+    records = [record for record in records if isinstance(record, dict)] if isinstance(records, list) else []
+    known = {str(record.get("at")): record for record in records}
     vectors = []
     for name, tensor in tensors.items():
         record = known.get(name, {})
-        relative, separation = _number(record.get("relative")), _number(record.get("separation"))
+        relative, separation = _number(record.get("relative"), 0.0), _number(record.get("separation"))
         share = record.get("accuracy")
-        parts = [_number(share.get(key)) for key in ("value", "low", "high")] if isinstance(share, dict) else [None]
-        accuracy = None if parts[0] is None else Estimate(parts[0], *parts[1:])
+        ends = share if isinstance(share, dict) else {}
+        value, low, high = (_number(ends.get(key), 0.0, 1.0) for key in ("value", "low", "high"))
+        accuracy = None if value is None else Estimate(value, low, high)
         vectors.append(LayerVector(name, tensor, float(tensor.double().norm()), relative, accuracy, separation))
-    kept: Any = {key: printable(str(metadata[key]), spaces=False) for key in _WORDS if key in metadata}
-    pairs, strength = metadata.get("pairs"), _number(metadata.get("strength"))
+    words: Any = {key: printable(str(metadata[key]), spaces=False) for key in _WORDS if key in metadata}
+    pairs, strength = _number(metadata.get("pairs"), 1), _number(metadata.get("strength"))
     return SteeringVector(
-        source=printable(path.name, spaces=False), vectors=tuple(vectors), **kept,
-        pairs=pairs if isinstance(pairs, int) else None, strength=1.0 if strength is None else strength,
+        source=printable(path.name, spaces=False), vectors=tuple(vectors), **words,
+        pairs=None if pairs is None else int(pairs), strength=1.0 if strength is None else strength,
     )  # fmt: skip
 
 
-def _number(value: Any) -> float | None:
-    """A finite number as written in a file; None for anything else."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+def _number(value: Any, low: float = -math.inf, high: float = math.inf) -> float | None:
+    """A finite number as written in a file, from ``low`` to ``high``; None for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) and low <= value <= high else None
 
 
 def read_out(model: TextModel, vector: SteeringVector, top: int) -> SteeringVector:
     """The vector with the tokens that it promotes and demotes in ``model``; unchanged in a model without a head.
 
-    Raises UsageError for a vector of another width.
+    Raises UsageError for a vector of another width, AddressError for a step that the model lacks.
     """
     require_width(model, vector)
-    readout = Readout(model.transformer)
-    if readout.has_directions:
-        rows = torch.stack([each.vector for each in vector.vectors]).to(readout.gain.device)
-        ends = readout.ends(rows, top)
-        vectors = [replace(each, promoted=most, demoted=least)
-                   for each, (most, least) in zip(vector.vectors, ends, strict=True)]  # fmt: skip
-        vector = replace(vector, vectors=tuple(vectors))
-    return replace(vector, about=About(model))
+    transformer, device = model.transformer, model.transformer.embed.tokens.weight.device
+    steps = stream_steps([each.at for each in vector.vectors], table_of(model.config))
+    rows = {True: dict[str, Tensor](), False: dict[str, Tensor]()}  # those that are added to the stream as they are
+    for each in vector.vectors:
+        name, layer = steps[each.at]
+        if layer is not None:
+            row, is_added = in_stream(transformer, name, layer, each.vector[None].to(device))
+            if row is not None:
+                rows[is_added][each.at] = row
+    vectors = {each.at: each for each in vector.vectors}
+    for is_added, own in rows.items():
+        readout = Readout(transformer, "the vector", in_stream=is_added)
+        if own and readout.has_directions:
+            reading = "" if readout.is_normed else readout.reading
+            for at, (most, least) in zip(own, readout.ends(torch.cat([*own.values()]), top), strict=True):
+                vectors[at] = replace(vectors[at], promoted=most, demoted=least, reading=reading)
+    return replace(vector, vectors=tuple(vectors.values()), about=About(model))
 
 
 def require_width(model: TextModel, vector: "SteeringVector | Mapping[str, Tensor]") -> None:
