@@ -67,7 +67,8 @@ def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf
     assert tinytf("circuit", "--pairs", PAIRS, "--where", "who=cat", "-o", stored).status == 0
     ran = tinytf("circuit", "--pairs", PAIRS, "--where", "who=fox", "--from", stored, "--versus", stored)
     assert ran.status == 0, ran.err
-    assert "edges read from a file, from 3 pairs" in ran.out
+    assert "edges scored by integrated gradients, on lost.jsonl; run on 3 pairs of lost.jsonl" in ran.out
+    assert "the lead that is lost without one, as estimated on lost.jsonl" in " ".join(ran.out.split())
     edges = json.loads(stored.read_text("utf-8"))["edges"]
     assert re.search(rf"this circuit +\d+ +{edges} ", ran.out)
     assert re.search(r"Jaccard +1\.00 +1\.00", ran.out)
