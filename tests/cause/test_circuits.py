@@ -245,32 +245,25 @@ def test_a_head_that_only_shares_keys_or_values_is_no_node_unless_a_norm_joins_t
 
 
 def test_the_circuit_keeps_its_share_and_one_edge_fewer_does_not() -> None:
-    report, runs = found(), Runs(tiny().transformer, found().choice.graph, story_pairs("cat", "dog").encoded(tiny()))
+    report, choice = found(), found().choice
+    runs = Runs(tiny().transformer, choice.graph, story_pairs("cat", "dog").encoded(tiny()))
+    order = choice.scores.abs().where(choice.graph.allowed, torch.tensor(-1.0)).flatten().argsort(descending=True)
 
     def share(kept: Tensor) -> float:
         return float((runs.leads(kept) - runs.corrupt).sum() / (runs.clean - runs.corrupt).sum())
 
-    assert report.faithfulness.value == pytest.approx(share(report.choice.kept), abs=1e-6)
+    def largest(count: int) -> Tensor:
+        chosen = torch.zeros(choice.kept.numel(), dtype=torch.bool)
+        chosen[order[:count]] = True
+        return choice.graph.alive(chosen.view_as(choice.kept))
+
+    assert report.faithfulness.value == pytest.approx(share(choice.kept), abs=1e-6)
     assert report.faithfulness.value >= 0.9
     assert report.faithfulness.low is not None
     assert report.faithfulness.low < report.faithfulness.value
-    assert report.complement.value == pytest.approx(share(report.choice.graph.allowed & ~report.choice.kept), abs=1e-6)
-    order = (
-        report.choice.scores.abs()
-        .where(report.choice.graph.allowed, torch.tensor(-1.0))
-        .flatten()
-        .argsort(descending=True)
-    )
-    sizes = []
-    for count in range(1, 60):
-        chosen = torch.zeros(report.choice.kept.numel(), dtype=torch.bool)
-        chosen[order[:count]] = True
-        if bool((report.choice.graph.alive(chosen.view_as(report.choice.kept)) == report.choice.kept).all()):
-            sizes.append(count)
-    assert sizes
-    chosen = torch.zeros(report.choice.kept.numel(), dtype=torch.bool)
-    chosen[order[: min(sizes) - 1]] = True
-    assert share(report.choice.graph.alive(chosen.view_as(report.choice.kept))) < 0.9
+    assert report.complement.value == pytest.approx(share(choice.graph.allowed & ~choice.kept), abs=1e-6)
+    fewest = next(count for count in range(1, 60) if torch.equal(largest(count), choice.kept))
+    assert share(largest(fewest - 1)) < 0.9
 
 
 def test_what_is_left_without_a_node_is_the_run_without_its_edges() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,9 +11,15 @@ from driving import Tinytf, is_a_clean_error
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
+from tinytf.cause.circuits import Circuit
 from tinytf.loading import load
 
 PAIRS = Path(__file__).parent.parent.parent / "samples" / "lost.jsonl"
+
+
+@cache
+def found() -> Circuit:
+    return load("tiny").circuit(PAIRS)
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
@@ -25,7 +32,7 @@ def test_the_answer_comes_first_and_fits_a_screen(tinytf: Tinytf, width: int) ->
     assert re.match(
         r"\d+ of 479 edges keep \d+ % of the effect that the pairs have on the answer, and L1H0 matters", first
     )
-    report = load("tiny").circuit(PAIRS)
+    report = found()
     assert re.search(rf"^  circuit +{report.faithfulness.value:.3f} ", ran.out, re.MULTILINE)
     assert f"the larger one in {report.separated} of 12 pairs" in ran.out
 
@@ -50,7 +57,7 @@ def test_every_format_gives_the_numbers_of_the_library(tinytf: Tinytf, tmp_path:
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_the_picture_draws_every_node_and_edge_once(tinytf: Tinytf, tmp_path: Path, theme: str) -> None:
-    report, picture = load("tiny").circuit(PAIRS), tmp_path / "circuit.svg"
+    report, picture = found(), tmp_path / "circuit.svg"
     assert tinytf("circuit", "--pairs", PAIRS, "--theme", theme, "-o", picture).status == 0
     drawn = ElementTree.parse(picture).getroot()
     shapes = "{http://www.w3.org/2000/svg}"
