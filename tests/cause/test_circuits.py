@@ -370,21 +370,21 @@ def test_two_circuits_are_compared_edge_by_edge(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda data: data.pop("links"), "no nodes and links"),
-        (lambda data: data["nodes"][1].pop("name"), "node 2 of .* has no name: it is a 'head'"),
-        (lambda data: data["nodes"][1].update(name="L9H0"), "node 2 of .* is 'L9H0', which this model does not have"),
-        (lambda data: data["links"][0].update(weight=math.nan), "link 1 of .* has no finite weight"),
+        (lambda data: data.pop("links"), "no path leads from the embeddings to the logits"),
+        (lambda data: data.pop("level"), "no circuit: it has no level, method and steps"),
+        (lambda data: data["nodes"][1].pop("name"), "node 2 of .* is no node of this model"),
         (lambda data: data["nodes"][2].update(score=10**400), "node 3 of .* has no finite score"),
-        (lambda data: data.pop("level"), "does not say how its circuit was chosen"),
-        (lambda data: data["links"].clear(), "no path leads from the embeddings to the logits"),
-        (lambda data: data["links"][2].update(input="L1H0.w"), "link 3 of .* joins no node to an input"),
-        (lambda data: data["links"][2].update(source="3_4_9", input="L1H0.q"), "link 3 of .* leads back"),
+        (lambda data: data["links"][0].update(weight=math.nan), "link 1 of .* has no finite weight"),
+        (lambda data: data["links"].insert(1, None), "link 2 of .* leads from no node to an input"),
+        (lambda data: data["links"][2].update(input="L1H0.w"), "link 3 of .* leads from no node to an input"),
+        (lambda data: data["links"][2].update(**{"from": "L3.ffn"}, input="L1H0.q"), "link 3 of .* leads back"),
     ],
 )
 def test_a_file_that_is_no_circuit_of_the_model_is_refused_by_node_or_link(
     change: Any, words: str, tmp_path: Path
 ) -> None:
-    data, path = found().to_dict(), tmp_path / "circuit.json"
+    report = replace(found(), choice=replace(found().choice, level="nodes", of_nodes=found().choice.node_scores))
+    data, path = report.to_dict(), tmp_path / "circuit.json"
     change(data)
     path.write_text(json.dumps(data), "utf-8")
     with pytest.raises(UsageError, match=words):

@@ -6,7 +6,7 @@ last token of the first clean text. Beside those members a node has its ``name``
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,50 +78,41 @@ def read_circuit(path: str | Path, graph: Graph) -> Choice:
     """
     path = Path(path)
     data = read_json(path, TOKENIZER)
-    nodes, links = (data.get(name) for name in ("nodes", "links"))
-    if not isinstance(nodes, list) or not isinstance(links, list):
-        raise UsageError(f"{path} is no circuit: it has no nodes and links", _WRITES)
-    level, method, steps, pairs = (data.get(name) for name in ("level", "method", "steps", "chosen_from"))
+    level, method, steps = (data.get(name) for name in ("level", "method", "steps"))
     if level not in LEVELS or method not in METHODS or not isinstance(steps, int):
-        raise UsageError(f"{path} does not say how its circuit was chosen: by level, method and steps", _WRITES)
-    of_nodes, scores = (torch.zeros(size, dtype=torch.float64) for size in (graph.n_senders, graph.allowed.shape))
+        raise UsageError(f"{path} is no circuit: it has no level, method and steps", _WRITES)
+    scores, of_nodes = (torch.zeros(size, dtype=torch.float64) for size in (graph.allowed.shape, graph.n_senders))
     kept = torch.zeros_like(graph.allowed)
-    names: dict[str, str] = {}
-    for number, node in enumerate(nodes, 1):
-        name = _named(node, f"node {number:,} of {path}", graph)
-        names[str(node.get("node_id"))] = name
-        if name != LOGITS:
-            of_nodes[graph.nodes.index(name)] = _finite(node.get("score"), f"node {number:,} of {path} has", "score")
-    for number, link in enumerate(links, 1):
-        what, link = f"link {number:,} of {path}", link if isinstance(link, Mapping) else {}
-        weight = _finite(link.get("weight"), f"{what} has", "weight")
-        source, target = names.get(str(link.get("source"))), link.get("input")
+    for where, link in _records(data, "link", path):
+        source, target = link.get("from"), link.get("input")
         if source not in graph.nodes[:-1] or target not in graph.receivers:
-            raise UsageError(f"{what} joins no node to an input of this model", _WRITES)
-        row, column = graph.receivers.index(str(target)), graph.nodes.index(str(source))
-        if not graph.allowed[row, column]:
-            raise UsageError(f"{what} leads back, from {source} to {target}", _WRITES)
-        kept[row, column], scores[row, column] = True, weight
+            raise UsageError(f"{where} leads from no node to an input of this model", _WRITES)
+        place = graph.receivers.index(target), graph.nodes.index(source)
+        if not graph.allowed[place]:
+            raise UsageError(f"{where} leads back, from {source} to {target}", _WRITES)
+        kept[place], scores[place] = True, _finite(link, "weight", where)
+    for where, node in _records(data, "node", path) if level == "nodes" else ():
+        if node.get("name") not in graph.nodes:
+            raise UsageError(f"{where} is no node of this model", _WRITES)
+        if node["name"] != LOGITS:
+            of_nodes[graph.nodes.index(node["name"])] = _finite(node, "score", where)
     kept = graph.alive(kept)
     if not kept.any():
-        raise UsageError(f"{path} holds no circuit: no path leads from the embeddings to the logits", _WRITES)
-    name = pairs if isinstance(pairs, str) else str(data.get("pairs"))
-    return Choice(graph, kept, scores, of_nodes if level == "nodes" else None, level, method, steps, pairs=name)
+        raise UsageError(f"{path} is no circuit: no path leads from the embeddings to the logits", _WRITES)
+    pairs = data.get("chosen_from") or data.get("pairs")
+    return Choice(graph, kept, scores, of_nodes if level == "nodes" else None, level, method, steps, pairs=str(pairs))
 
 
-def _named(node: Any, what: str, graph: Graph) -> str:
-    """The name of a node."""
-    name, kind = (node.get(key) if isinstance(node, Mapping) else None for key in ("name", "feature_type"))
-    if not isinstance(name, str):
-        about = f": it is a {kind!r}, and a circuit is of heads and feed-forwards" if isinstance(kind, str) else ""
-        raise UsageError(f"{what} has no name{about}", _WRITES)
-    if name not in graph.nodes:
-        raise UsageError(f"{what} is {name!r}, which this model does not have", _WRITES)
-    return name
+def _records(data: Mapping[str, Any], noun: str, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the nodes or links of a file, each with where it is."""
+    records = data.get(f"{noun}s")
+    for number, record in enumerate(records if isinstance(records, list) else (), 1):
+        yield f"{noun} {number:,} of {path}", record if isinstance(record, Mapping) else {}
 
 
-def _finite(value: Any, what: str, noun: str) -> float:
+def _finite(record: Mapping[str, Any], name: str, where: str) -> float:
+    value: Any = record.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not abs(value) <= sys.float_info.max:  # so for NaN, and whole numbers beyond any float
-        raise UsageError(f"{what} no finite {noun}", _WRITES)
+        raise UsageError(f"{where} has no finite {name}", _WRITES)
     return float(value)
