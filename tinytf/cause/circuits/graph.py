@@ -5,8 +5,10 @@ the queries, keys or values of a head, what a feed-forward reads, or what the lo
 2023). Query heads that share keys share that input too. Shapes: R receivers (inputs), S senders (nodes but the logits).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -25,8 +27,8 @@ _PROJECTED = ("q", "k", "v")
 
 @dataclass(frozen=True)
 class Reading:
-    """Where the ``receivers``, the ``first`` of them by number, read the stream; each has an edge from every node
-    before ``senders``.
+    """Where some ``receivers``, which are numbered from ``first`` on, read the stream: each from the ``senders`` first
+    nodes.
 
     ``readers`` are the steps that take the value of the stream, each with the number of that input; with a ``norm``,
     they take its output. ``owners`` are the nodes that each receiver is an input of: several heads may share keys.
@@ -38,9 +40,9 @@ class Reading:
     readers: tuple[tuple[Step, int], ...]
     receivers: tuple[str, ...]
     owners: tuple[tuple[int, ...], ...]
-    first: int
     senders: int
-    split: bool
+    split: bool = False
+    first: int = 0
 
     @property
     def rows(self) -> slice:
@@ -140,50 +142,46 @@ def graph_of(model: Transformer) -> Graph:
         raise _refusal("this model norms the residual stream itself, so it is not a sum of what its parts add")
     nodes, places = [EMBEDDINGS], [(-1, 0)]
     readings, addings, coupled = list[Reading](), list[Adding](), list[tuple[int, ...]]()
-
-    def read(
-        reads: list[_Read], layer: int | None, names: list[str], owners: list[tuple[int, ...]], senders: int,
-        *, split: bool = False,
-    ) -> None:  # fmt: skip
-        first = readings[-1].rows.stop if readings else 0
-        readers = tuple((read.step, read.number) for read in reads)
-        readings.append(Reading(layer, reads[0].norm, readers, tuple(names), tuple(owners), first, senders, split))
-
     for layer in range(config.n_layers):
         branches, own, before = _Branches(table, layer), config.at(layer), len(nodes)
-        for projection in branches.projections:
-            sharing = own.heads_per_kv if "kv head" in projection.step.axes else 1
-            groups = [range(first, first + sharing) for first in range(0, own.n_heads, sharing)]
-            names = [f"L{layer}H{_range(group)}.{projection.step.role}" for group in groups]
-            owners = [tuple(before + head for head in group) for group in groups]
-            read([projection], layer, names, owners, before, split=True)
+        heads = range(before, before + own.n_heads if branches.attention is not None else before)
+        for read in branches.reads:
+            for reader in (reader for reader in read.readers if reader[0].role in _PROJECTED):
+                sharing = own.heads_per_kv if "kv head" in reader[0].axes else 1
+                owners = tuple(tuple(heads[first : first + sharing]) for first in range(0, len(heads), sharing))
+                names = tuple(f"L{layer}H{_range(group, before)}.{reader[0].role}" for group in owners)
+                readings.append(Reading(layer, read.norm, (reader,), names, owners, before, split=True))
+            if readers := tuple(reader for reader in read.readers if reader[0].role == "ffn"):
+                norm = read.norm
+                if norm is not None and readers == read.readers:  # the norm of the feed-forward alone is what reads
+                    readers, norm = ((norm, 0),), None
+                # in a parallel block, the feed-forward reads the stream without its own layer's heads
+                senders = before if read.stream == table.stream(layer)[-1] else heads.stop
+                readings.append(Reading(layer, norm, readers, (f"L{layer}.ffn",), ((heads.stop,),), senders))
         if (step := branches.attention) is not None:
-            heads = range(own.n_heads)
-            nodes += [f"L{layer}H{head}" for head in heads]
-            places += [(layer, head) for head in heads]
+            nodes += [f"L{layer}H{head}" for head in range(own.n_heads)]
+            places += [(layer, head) for head in range(own.n_heads)]
             addings.append(Adding(layer, step, branches.paths[step.name], own.n_heads))
             if branches.couples_heads:
-                coupled.append(tuple(before + head for head in heads))
+                coupled.append(tuple(heads))
         if (step := branches.feed_forward) is not None:
-            reads = branches.feed_forward_reads
-            # in a parallel block, the feed-forward reads the stream without its own layer's heads
-            senders = before if reads[0].stream == table.stream(layer)[-1] else len(nodes)
-            read(reads, layer, [f"L{layer}.ffn"], [(len(nodes),)], senders)
             nodes.append(f"L{layer}.ffn")
             places.append((layer, own.n_heads))
             addings.append(Adding(layer, step, branches.paths[step.name], 0))
-    read([_Read(table.at(table.final, None), 0, table.output)], None, [LOGITS], [(len(nodes),)], len(nodes))
+    last = ((table.at(table.final, None), 0),)
+    readings.append(Reading(None, None, last, (LOGITS,), ((len(nodes),),), len(nodes)))
     places.append((config.n_layers, 0))
-    return Graph((*nodes, LOGITS), tuple(places), tuple(readings), tuple(addings), tuple(coupled))
+    firsts = accumulate((len(reading.receivers) for reading in readings), initial=0)
+    numbered = tuple(replace(reading, first=first) for reading, first in zip(readings, firsts, strict=False))
+    return Graph((*nodes, LOGITS), tuple(places), numbered, tuple(addings), tuple(coupled))
 
 
 class _Read(NamedTuple):
-    """A ``step`` whose input of this ``number`` is the ``stream`` step, or the ``norm`` of that."""
+    """A step of the ``stream`` or its ``norm``, and the steps that read it, each with the number of that input."""
 
-    step: Step
-    number: int
     stream: str
-    norm: Step | None = None
+    norm: Step | None
+    readers: tuple[tuple[Step, int], ...]
 
 
 class _Branches:
@@ -203,9 +201,7 @@ class _Branches:
             joined = table.at(self.attention.inputs[0], layer)
             if heads is None or joined.inputs != (heads.name,) or type(self.attention.operation) is not Linear:
                 raise _refusal(f"L{layer}.{self.attention.name} is no sum over heads: {self.attention.formula}")
-        reads = [read for name in self.stream for read in self._reads(name)]
-        self.projections = [read for read in reads if read.step.role in _PROJECTED]
-        self.feed_forward_reads = self._merged([read for read in reads if read.step.role == "ffn"])
+        self.reads = [read for name in self.stream for read in self._reads(name)]
 
     def _require_sum(self) -> None:
         """Refuse a stream that is no sum of the branches, each of them normed or scaled at most."""
@@ -227,34 +223,27 @@ class _Branches:
         mixing = (MixHeads, Difference, PairNorm, HeadNorm)
         return normed or any(isinstance(step.operation, mixing) for step in self.table.in_layer(self.layer))
 
-    def _reads(self, name: str) -> list[_Read]:
-        """Every branch that reads a step of the stream, directly or through a norm."""
-        reads = list[_Read]()
-        for reader, number in self._readers(name):
-            if isinstance(reader.operation, Norm) and reader.name not in self.stream:
-                reads += [_Read(step, at, name, reader) for step, at in self._readers(reader.name)]
-            elif reader.name not in self.stream:
-                reads.append(_Read(reader, number, name))
-        for step in (read.step for read in reads):
-            is_projection = step.role in _PROJECTED and step.has_heads and type(step.operation) is Linear
-            if not is_projection and step.role != "ffn":
-                raise _refusal(f"L{self.layer}.{step.name} reads the stream too: {step.title}")
-        return reads
+    def _reads(self, name: str) -> Iterator[_Read]:
+        """Yield what reads a step of the stream, through each norm and directly."""
+        readers = [reader for reader in self._readers(name) if reader[0].name not in self.stream]
+        norms = [step for step, _ in readers if isinstance(step.operation, Norm)]
+        direct = tuple(reader for reader in readers if reader[0] not in norms)
+        for read in (*(_Read(name, norm, self._readers(norm.name)) for norm in norms), _Read(name, None, direct)):
+            for step, _ in read.readers:
+                is_projection = step.role in _PROJECTED and step.has_heads and type(step.operation) is Linear
+                if not is_projection and step.role != "ffn":
+                    raise _refusal(f"L{self.layer}.{step.name} reads the stream too: {step.title}")
+            yield read
 
-    def _readers(self, name: str) -> list[tuple[Step, int]]:
+    def _readers(self, name: str) -> tuple[tuple[Step, int], ...]:
         consumers = self.table.consumers((name, self.layer))
-        return [(step, number) for step, at, number in consumers if at == self.layer and not step.from_stream]
-
-    def _merged(self, reads: list[_Read]) -> list[_Read]:
-        """The reads of the feed-forward; a norm that nothing else reads becomes its one reader."""
-        norm = reads[0].norm if reads else None
-        if norm is None or any(step.role != "ffn" for step, _ in self._readers(norm.name)):
-            return reads
-        return [_Read(norm, 0, reads[0].stream)]
+        return tuple((step, number) for step, at, number in consumers if at == self.layer and not step.from_stream)
 
 
-def _range(heads: range) -> str:
-    return str(heads[0]) if len(heads) == 1 else f"{heads[0]}-{heads[-1]}"
+def _range(nodes: Sequence[int], before: int) -> str:
+    """The heads of a layer, from the numbers of their nodes."""
+    first, last = nodes[0] - before, nodes[-1] - before
+    return f"{first}-{last}" if last > first else f"{first}"
 
 
 def _refusal(why: str) -> UsageError:
