@@ -115,7 +115,7 @@ class Circuit(Report):
         assert self.about is not None
         model: Any = self.about.model
         choice = replace(self.choice, pairs=self.choice.pairs or self.pairs, stopped=False)
-        return _Measuring(model, pair_set(pairs), seed).measure(choice, None, left_out, on_progress)
+        return _Measuring(model, pair_set(pairs), left_out, seed, on_progress).measure(choice)
 
     def stored(self) -> list[Array]:
         """Scores and kept edges, (receivers, senders)."""
@@ -177,22 +177,23 @@ def circuit(
         raise UsageError(f"a circuit cannot keep {keep:g} of the effect", "give a share above 0, at most 1")
     if steps < 1:
         raise UsageError(f"{steps} steps average over nothing", "give 1 or more")
-    if left_out is not None and left_out < 0:
-        raise UsageError(f"{left_out} nodes cannot be left out", "give 0 or more, or None for all")
-    measuring = _Measuring(model, pair_set(pairs), seed)
+    measuring = _Measuring(model, pair_set(pairs), left_out, seed, on_progress)
     runs = measuring.runs
     other = None if versus is None else (Path(versus).name, read_circuit(versus, runs.graph))
-    choice = (
-        choose(runs, keep, method, level, steps, on_progress) if stored is None else read_circuit(stored, runs.graph)
-    )
-    return measuring.measure(choice, other, left_out, on_progress)
+    if stored is None:
+        return measuring.measure(choose(runs, keep, method, level, steps, on_progress), other)
+    return measuring.measure(read_circuit(stored, runs.graph), other)
 
 
 class _Measuring:
     """Runs of a model on pairs, and what circuits keep of the effect there."""
 
-    def __init__(self, model: TextModel, pairs: PairSet, seed: int) -> None:
-        self.model, self.pairs, self.seed = model, pairs, seed
+    def __init__(
+        self, model: TextModel, pairs: PairSet, left_out: int | None, seed: int, on_progress: Progress
+    ) -> None:
+        if left_out is not None and left_out < 0:
+            raise UsageError(f"{left_out} nodes cannot be left out", "give 0 or more, or None for all")
+        self.model, self.pairs, self.left_out, self.seed, self.on_progress = model, pairs, left_out, seed, on_progress
         graph = graph_of(model.transformer)
         encoded = pairs.encoded(model)
         self.example = encoded[0].clean
@@ -209,11 +210,9 @@ class _Measuring:
                 "give pairs on which the model changes its answer",
             )
 
-    def measure(
-        self, choice: Choice, other: tuple[str, Choice] | None, left_out: int | None, on_progress: Progress
-    ) -> Circuit:
+    def measure(self, choice: Choice, other: tuple[str, Choice] | None = None) -> Circuit:
         """Run a circuit, its complement, and the circuit without some of its nodes; and the ``other`` circuit."""
-        runs, dead_too, stopped = self.runs, choice.kept, choice.stopped
+        runs, with_dead, stopped = self.runs, choice.kept, choice.stopped
         choice = replace(choice, kept=choice.graph.alive(choice.kept))
 
         def required() -> dict[str, Any]:
@@ -221,7 +220,7 @@ class _Measuring:
             return {
                 "faithfulness": self._share(leads),
                 "complement": self._share(runs.leads(choice.complement)),
-                "checks": self._checks(leads, dead_too),
+                "checks": self._checks(choice, leads, with_dead),
                 "versus": other and overlap(other[0], choice, other[1], self._share(runs.leads(other[1].kept))),
             }
 
@@ -230,13 +229,14 @@ class _Measuring:
         except KeyboardInterrupt:  # the scores took longest, and are worth these runs
             stopped, measured = True, required()
         without, sizes = dict[str, float](), choice.node_scores.abs().tolist()
-        senders = sorted(choice.kept.any(dim=0).nonzero().flatten().tolist(), key=lambda node: -sizes[node])[:left_out]
+        senders = sorted(choice.kept.any(dim=0).nonzero().flatten().tolist(), key=lambda node: -sizes[node])
+        senders = senders[: self.left_out]
         try:
             for done, node in enumerate(() if stopped else senders, 1):
                 rest = choice.kept.clone()
                 rest[:, node] = False
                 without[choice.graph.nodes[node]] = runs.faithfulness(choice.graph.alive(rest))
-                on_progress(done, len(senders))
+                self.on_progress(done, len(senders))
         except KeyboardInterrupt:
             stopped = True
         return Circuit(
@@ -257,16 +257,17 @@ class _Measuring:
         clean, corrupt = self.runs.clean, self.runs.corrupt
         return estimates((leads - corrupt)[:, None], clean - corrupt, self.seed)[0]
 
-    def _checks(self, leads: Tensor, chosen: Tensor) -> tuple[Verified, ...]:
-        """Verify the ends of the scale, and that dead edges change nothing."""
+    def _checks(self, choice: Choice, leads: Tensor, with_dead: Tensor) -> tuple[Verified, ...]:
+        """Verify the ends of the scale, and that edges on no path, where some were dropped, change nothing."""
         runs, every = self.runs, self.runs.graph.allowed
         scale = max(1.0, float(torch.cat((runs.clean, runs.corrupt)).abs().max()))
         limit = allowed(RUN, next(self.model.transformer.parameters()).dtype) * scale
         ways = [
-            ("all edges are the clean run", every, runs.clean),
-            ("none the corrupt one", torch.zeros_like(every), runs.corrupt),
-            ("dead edges change nothing", chosen, leads),
+            ("with all edges it is the clean run", every, runs.clean),
+            ("with none the corrupt run", torch.zeros_like(every), runs.corrupt),
         ]
+        if not torch.equal(with_dead, choice.kept):
+            ways.append(("edges on no path change nothing", with_dead, leads))
         return tuple(
             Verified(what, float((runs.leads(edges) - expected).abs().max()), limit) for what, edges, expected in ways
         )
