@@ -294,6 +294,7 @@ def test_what_matters_most_is_said_of_the_nodes_that_were_left_out_and_of_all_th
     assert re.search(r", and of [23] nodes left out in turn, L1H0 matters most: without it, ", few.sentence)
     sentence = replace(few, without={"L1H0": 0.0, "embed": 0.0, "L1H3": 0.0}).sentence
     assert "L1H0, L1H3 matter most: without any one of them, nothing of it is left" in sentence
+    assert "answer, and without L1H0, 5.0 % is left." in replace(few, without={"L1H0": 0.05}).sentence
     assert replace(few, without={"L1H0": few.faithfulness.value}).sentence.endswith("on the answer.")
     assert " keep none of the effect" in replace(few, faithfulness=Estimate(-0.1), without={"L1H0": -0.2}).sentence
 

@@ -100,8 +100,9 @@ def _file_name(path: str) -> str:
 
 def _kept(report: Circuit) -> Iterator[Block]:
     """The mean leads of the plain runs, faithfulness and completeness."""
+    pairs = plural(report.n_pairs, "pair")
     rows = [
-        ("lead, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {report.n_pairs:,} pairs"),
+        ("lead, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {pairs}"),
         ("lead, corrupt", report.corrupt, _FORM, "logits of answer − versus"),
         ("circuit", report.faithfulness, "%.3f", f"{report.n_edges:,} of {report.n_all:,} edges; 1: as clean"),
         ("all but the circuit", report.complement, "%.3f", "near 0 if it is complete"),
@@ -174,7 +175,7 @@ def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
         [
             Column("node", [Span(node.name, "strong") for node in rows], said=""),
             bars,
-            Column("left without it", without, "right"),
+            *([Column("left without it", without, "right")] if report.without else []),
             Column("in", [Figure(node.incoming, "%.0f") for node in rows], "right", drop=2),
             Column("out", [Figure(node.outgoing, "%.0f") for node in rows], "right", drop=3),
             Column("reads", [_in_words(reads.get(node.name, [])) for node in rows], shrink=12, drop=1),

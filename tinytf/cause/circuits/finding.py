@@ -97,11 +97,14 @@ class Circuit(Report):
         least = min(left.values(), default=share)
         if self.interrupted or share <= max(0, least):
             return f"{kept}."
+        rest = f"{percent(least) if least > 0 else 'nothing of it'} is left"
         names = [name for name in left if left[name] == least]
-        among = "" if len(self.without) == len(self.nodes) - 1 else f"of {len(left):,} nodes left out in turn, "
-        alone = len(names) == 1
-        most = f"{first_of(names, 3)} matter{'s' * alone} most: without {'it' if alone else 'any one of them'}"
-        return f"{kept}, and {among}{most}, {percent(least) if least > 0 else 'nothing of it'} is left."
+        if len(left) == 1:
+            return f"{kept}, and without {names[0]}, {rest}."
+        tried = "" if len(self.without) == len(self.nodes) - 1 else f"of {len(left):,} nodes left out in turn, "
+        if len(names) > 1:
+            return f"{kept}, and {tried}{first_of(names, 3)} matter most: without any one of them, {rest}."
+        return f"{kept}, and {tried}{names[0]} matters most: without it, {rest}."
 
     def run(
         self,
