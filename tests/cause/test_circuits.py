@@ -17,7 +17,7 @@ from circuits_by_hand import ByHand, Edge, only
 from torch import Tensor
 
 from tinytf.api import Model
-from tinytf.cause.circuits import Choice, Circuit, graph_of
+from tinytf.cause.circuits import Choice, Circuit, CircuitEdge, graph_of
 from tinytf.cause.circuits.choice import overlap
 from tinytf.cause.circuits.edges import edge_scores, node_scores
 from tinytf.cause.circuits.file import read_circuit
@@ -266,20 +266,23 @@ def test_the_circuit_keeps_its_share_and_one_edge_fewer_does_not() -> None:
     assert share(largest(fewest - 1)) < 0.9
 
 
-def test_what_is_left_without_a_node_is_the_run_without_its_edges() -> None:
-    report = found()
-    runs = Runs(tiny().transformer, report.choice.graph, story_pairs("cat", "dog").encoded(tiny()))
-    assert {node.name for node in report.nodes} == {*report.without, "logits"}
-    for name in report.without:
-        kept = report.choice.kept.clone()
-        kept[:, report.choice.graph.nodes.index(name)] = False
+def test_what_is_left_without_a_node_or_an_edge_is_the_run_without_it() -> None:
+    report, choice = found(), found().choice
+    runs = Runs(tiny().transformer, choice.graph, story_pairs("cat", "dog").encoded(tiny()))
+    assert all(part.without is not None for part in (*report.nodes[:-1], *report.edges))
+    for part in (*report.nodes[:-1], *report.edges):
+        kept, rows = choice.kept.clone(), slice(None)
+        source = getattr(part, "source", part.name)
+        if isinstance(part, CircuitEdge):
+            rows = choice.graph.receivers.index(part.input)
+        kept[rows, choice.graph.nodes.index(source)] = False
         left = float((runs.leads(kept) - runs.corrupt).sum() / (runs.clean - runs.corrupt).sum())
-        assert report.without[name] == pytest.approx(left, abs=1e-5)
+        assert part.without == pytest.approx(left, abs=1e-5)
 
 
 def test_the_sentence_says_the_share_and_the_most_needed_node() -> None:
     report = found()
-    needed = {name: left for name, left in report.without.items() if name != "embed"}
+    needed = {node.name: node.without or 0.0 for node in report.nodes[1:-1]}
     name = min(needed, key=lambda head: needed[head])
     share, left = (round(100 * value) for value in (report.faithfulness.value, needed[name]))
     assert report.sentence == (
@@ -292,11 +295,15 @@ def test_the_sentence_says_the_share_and_the_most_needed_node() -> None:
 def test_what_matters_most_is_said_of_the_nodes_that_were_left_out_and_of_all_that_matter_as_much() -> None:
     few = tiny().circuit(story_pairs("cat"), method="gradient", left_out=3)
     assert re.search(r", and of [23] nodes left out in turn, L1H0 matters most: without it, ", few.sentence)
-    sentence = replace(few, without={"L1H0": 0.0, "embed": 0.0, "L1H3": 0.0}).sentence
-    assert "L1H0, L1H3 matter most: without any one of them, nothing of it is left" in sentence
-    assert "answer, and without L1H0, 5.0 % is left." in replace(few, without={"L1H0": 0.05}).sentence
-    assert replace(few, without={"L1H0": few.faithfulness.value}).sentence.endswith("on the answer.")
-    assert " keep none of the effect" in replace(few, faithfulness=Estimate(-0.1), without={"L1H0": -0.2}).sentence
+
+    def said(*, faithfulness: float = 0.9, **without: float) -> str:
+        choice = replace(few.choice, without=without)
+        return replace(few, choice=choice, faithfulness=Estimate(faithfulness)).sentence
+
+    assert "L1H0, L1H3 matter most: without any one of them, nothing of it is left" in said(L1H0=0, embed=0, L1H3=0)
+    assert "answer, and without L1H0, 5.0 % is left." in said(L1H0=0.05)
+    assert said(L1H0=0.9).endswith("on the answer.")
+    assert " keep none of the effect that the pairs have on the answer." in said(faithfulness=-0.1, L1H0=-0.2)
 
 
 def test_at_the_level_of_nodes_all_edges_between_them_are_kept() -> None:
@@ -420,7 +427,7 @@ def test_ctrl_c_keeps_the_circuit_that_was_measured() -> None:
 
     report = tiny().circuit(story_pairs("cat", "dog"), on_progress=stop)
     assert report.interrupted
-    assert len(report.without) == 2
+    assert len(report.choice.without) == 2
     assert report.choice.kept.sum() > 0
     assert "matters most" not in report.sentence
     assert [event["type"] for event in report.events()][-1] == "interrupted"
@@ -439,7 +446,7 @@ def test_ctrl_c_between_the_scores_and_the_end_keeps_the_circuit(monkeypatch: py
     report = tiny().circuit(story_pairs("cat"), method="gradient")
     assert report.interrupted
     assert not report.choice.stopped
-    assert not report.without
+    assert not report.choice.without
     assert report.holds
     assert report.faithfulness.value >= 0.9
 

@@ -121,7 +121,7 @@ def _kept(report: Circuit) -> Iterator[Block]:
     if report.choice.stopped:
         yield note("stopped before the fewest edges or nodes were found")
     elif report.interrupted:
-        yield note(f"stopped after {plural(len(report.without), 'node')} had been left out")
+        yield note(f"stopped after {len(report.choice.without):,} nodes and edges had been left out")
 
 
 def _picture(report: Circuit) -> Heat:
@@ -153,7 +153,7 @@ def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
     reads: dict[str, list[CircuitEdge]] = {}
     for edge, target in report.choice.links:
         reads.setdefault(target, []).append(edge)
-    tried, count = len(report.without), len(chosen)
+    tried, count = sum(node.without is not None for node in nodes), len(chosen)
     if count == len(nodes):
         title = "every node"
     elif not tried:
@@ -170,12 +170,11 @@ def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
     bars = Column(
         "score", [cell if node.score is not None else "" for node, cell in zip(rows, bars.cells, strict=True)]
     )
-    without = ["" if node.without is None else Figure(node.without, "%.2f") for node in rows]
     yield Table(
         [
             Column("node", [Span(node.name, "strong") for node in rows], said=""),
             bars,
-            *([Column("left without it", without, "right")] if report.without else []),
+            *_left_without(rows),
             Column("in", [Figure(node.incoming, "%.0f") for node in rows], "right", drop=2),
             Column("out", [Figure(node.outgoing, "%.0f") for node in rows], "right", drop=3),
             Column("reads", [_in_words(reads.get(node.name, [])) for node in rows], shrink=12, drop=1),
@@ -213,8 +212,16 @@ def _edges(report: Circuit, most: int | None) -> Iterator[Block]:
             Column("from", [Span(edge.source, "strong") for edge in edges]),
             Column("to", [Span(edge.input, "strong") for edge in edges]),
             signed_bars("score", [edge.score for edge in edges], _FORM),
+            *_left_without(edges),
         ]
     )
+
+
+def _left_without(parts: Sequence[CircuitNode | CircuitEdge]) -> Iterator[Column]:
+    """What the circuit keeps without each of some nodes or edges, if any was left out."""
+    if any(part.without is not None for part in parts):
+        cells = ["" if part.without is None else Figure(part.without, "%.2f") for part in parts]
+        yield Column("left without it", cells, "right")
 
 
 def _compared(report: Circuit) -> Iterator[Block]:

@@ -3,8 +3,8 @@
 Shapes: R receivers, S senders.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -38,11 +38,19 @@ class CircuitNode(Data):
 
 @dataclass(frozen=True)
 class CircuitEdge(Data):
-    """An edge from the node ``source`` to the ``input`` of a later node, such as ``L3H5.q``."""
+    """An edge from the node ``source`` to the ``input`` of a later node, such as ``L3H5.q``.
+
+    ``without`` is the faithfulness of the circuit without this edge, None if not measured.
+    """
 
     source: str
     input: str
     score: float
+    without: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.source} → {self.input}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,8 @@ class Choice:
     """Edges of a ``graph`` (R, S), their scores, and how they were chosen; at the level of nodes, ``of_nodes`` (S,)
     are scores of the nodes.
 
-    ``pairs`` names those that chose the edges where they are not the ones that the circuit is measured on.
+    ``pairs`` names those that chose the edges where they are not the ones that the circuit is measured on. ``without``
+    is the faithfulness without each node and edge that was left out, by name.
     """
 
     graph: Graph
@@ -63,6 +72,7 @@ class Choice:
     keep: float | None = None
     pairs: str | None = None
     stopped: bool = False
+    without: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def node_scores(self) -> Tensor:
@@ -76,10 +86,11 @@ class Choice:
         values = self.scores[rows, columns]
         order = values.abs().argsort(descending=True, stable=True)
         sources, inputs = self.graph.nodes, self.graph.receivers
-        return tuple(
+        edges = (
             CircuitEdge(sources[column], inputs[row], value)
             for row, column, value in zip(*(of[order].tolist() for of in (rows, columns, values)), strict=True)
         )
+        return tuple(replace(edge, without=self.without.get(edge.name)) for edge in edges)
 
     @cached_property
     def nodes(self) -> tuple[CircuitNode, ...]:
@@ -88,7 +99,9 @@ class Choice:
         incoming = (graph.owning * self.kept.sum(dim=1)[:, None]).sum(dim=0).tolist()
         outgoing, scores = [*self.kept.sum(dim=0).tolist(), 0], [*self.node_scores.tolist(), None]
         rows = zip(graph.nodes, scores, incoming, outgoing, strict=True)
-        return tuple(CircuitNode(*row) for row, kept in zip(rows, inside, strict=True) if kept)
+        return tuple(
+            CircuitNode(*row, self.without.get(row[0])) for row, kept in zip(rows, inside, strict=True) if kept
+        )
 
     @property
     def links(self) -> Iterator[tuple[CircuitEdge, str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tinytf.cause.circuits.choice import LEVELS, Choice, CircuitNode
+from tinytf.cause.circuits.choice import LEVELS, Choice
 from tinytf.cause.circuits.edges import METHODS
 from tinytf.cause.circuits.graph import EMBEDDINGS, LOGITS, Graph
 from tinytf.errors import UsageError
@@ -23,11 +23,9 @@ _TYPES = {EMBEDDINGS: "embedding", LOGITS: "logit"}
 _WRITES = "tinytf circuit --pairs FILE -o circuit.json writes one"
 
 
-def written(
-    choice: Choice, nodes: tuple[CircuitNode, ...], example: Encoding, model: str, pairs: str
-) -> dict[str, Any]:
+def written(choice: Choice, example: Encoding, model: str, pairs: str) -> dict[str, Any]:
     """The members of a graph file. An input of several heads has a link to each of them that is in the circuit."""
-    graph, position = choice.graph, len(example.ids) - 1
+    graph, nodes, position = choice.graph, choice.nodes, len(example.ids) - 1
     places = dict(zip(graph.nodes, graph.places, strict=True))
     layers = {node.name: "E" if places[node.name][0] < 0 else str(places[node.name][0]) for node in nodes}
     ids = {name: f"{layer}_{places[name][1]}_{position}" for name, layer in layers.items()}
@@ -64,6 +62,7 @@ def written(
                 "weight": edge.score,
                 "from": edge.source,
                 "input": edge.input,
+                "without": edge.without,
             }
             for edge, target in choice.links
         ],

@@ -4,7 +4,6 @@ Shapes: R receivers, S senders, N pairs.
 """
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +29,7 @@ from tinytf.tolerance import RUN, allowed
 KEEP = 0.9
 """The default share of the effect that a circuit keeps."""
 LEFT_OUT = 24
-"""The default number of nodes that are left out of a circuit, one at a time: each takes a run of all pairs."""
+"""The default number of nodes, and of edges, that are left out of a circuit alone: each takes a run of all pairs."""
 _SAME = 1e-5
 """Mean leads of the clean and the corrupt texts count as equal within this share of the larger."""
 
@@ -42,8 +41,7 @@ class Circuit(Report):
     ``clean`` and ``corrupt`` are the mean leads in the plain runs, and ``separated`` counts the pairs whose lead is
     larger in the clean one. ``faithfulness`` is (lead of the circuit − corrupt) / (clean − corrupt), a ratio of means;
     ``complement`` that of the run of all other edges (Marks et al. 2024: the circuit is complete where it is near 0).
-    ``without`` is the faithfulness without each sender of the circuit that was left out, by name. ``choice`` is what
-    was chosen, and how.
+    ``choice`` is what was chosen, and how, with what is left without some of its nodes and edges.
     """
 
     KIND = "circuit"
@@ -57,7 +55,6 @@ class Circuit(Report):
     separated: int
     faithfulness: Estimate
     complement: Estimate
-    without: dict[str, float]
     checks: tuple[Verified, ...]
     choice: Choice = field(repr=False, compare=False)
     example: Encoding = field(repr=False, compare=False)
@@ -79,10 +76,10 @@ class Circuit(Report):
         """The edges of the circuit, the largest score first, whatever its sign."""
         return self.choice.edges
 
-    @cached_property
+    @property
     def nodes(self) -> tuple[CircuitNode, ...]:
         """The nodes of the circuit in the order of computation, the logits last."""
-        return tuple(replace(node, without=self.without.get(node.name)) for node in self.choice.nodes)
+        return self.choice.nodes
 
     def in_a_sentence(self) -> str:
         """How many edges or nodes keep how much of the effect, and the head or feed-forward that is needed most."""
@@ -93,7 +90,8 @@ class Circuit(Report):
         share = self.faithfulness.value
         kept = f"{number:,} of {of:,} {what} keep{'s' * (number == 1)} {percent(share) if share > 0 else 'none'}"
         kept = f"{kept} of the effect that the pairs have on the answer"
-        left = {name: left for name, left in self.without.items() if name != EMBEDDINGS}
+        senders = self.nodes[:-1]
+        left = {node.name: node.without for node in senders if node.without is not None and node.name != EMBEDDINGS}
         least = min(left.values(), default=share)
         if self.interrupted or share <= max(0, least):
             return f"{kept}."
@@ -101,7 +99,9 @@ class Circuit(Report):
         names = [name for name in left if left[name] == least]
         if len(left) == 1:
             return f"{kept}, and without {names[0]}, {rest}."
-        tried = "" if len(self.without) == len(self.nodes) - 1 else f"of {len(left):,} nodes left out in turn, "
+        tried = (
+            "" if all(node.without is not None for node in senders) else f"of {len(left):,} nodes left out in turn, "
+        )
         if len(names) > 1:
             return f"{kept}, and {tried}{first_of(names, 3)} matter most: without any one of them, {rest}."
         return f"{kept}, and {tried}{names[0]} matters most: without it, {rest}."
@@ -140,7 +140,7 @@ class Circuit(Report):
             "edges": self.n_edges,
             "of": self.n_all,
             **self.members("faithfulness", "complement", "interrupted"),
-            **written(choice, self.nodes, self.example, model, self.pairs),
+            **written(choice, self.example, model, self.pairs),
             **({} if self.versus is None else self.members("versus")),
             **self.members("checks"),
         }
@@ -166,9 +166,9 @@ def circuit(
     the share ``keep`` of the lead, where one fewer does not; edges on no path from the embeddings to the logits are
     dropped. ``method``: ``gradient`` and ``integrated`` estimate all scores (Syed et al. 2023; Hanna et al. 2024, with
     ``steps`` inputs), ``exact`` measures each. With ``stored``, the circuit of that file is measured instead, and one
-    in the file ``versus`` is measured and compared. The ``left_out`` nodes with the largest scores (None: all) are each
-    left out of the circuit alone, to see what it keeps without them. ``seed`` draws the bootstrap intervals over the
-    pairs. Ctrl-C after the scores ends with the circuit so far.
+    in the file ``versus`` is measured and compared. The ``left_out`` nodes and edges with the largest scores (None:
+    all) are each left out of the circuit alone, to see what it keeps without them. ``seed`` draws the bootstrap
+    intervals over the pairs. Ctrl-C after the scores ends with the circuit so far.
 
     Raises UsageError for pairs that cannot be used or have no effect, for a model whose stream is no plain sum, and for
     settings out of range; TinytfError for logits that are not finite.
@@ -214,7 +214,7 @@ class _Measuring:
             )
 
     def measure(self, choice: Choice, other: tuple[str, Choice] | None = None) -> Circuit:
-        """Run a circuit, its complement, and the circuit without some of its nodes; and the ``other`` circuit."""
+        """Run a circuit, its complement, and the circuit without some nodes and edges; and the ``other`` circuit."""
         runs, with_dead, stopped = self.runs, choice.kept, choice.stopped
         choice = replace(choice, kept=choice.graph.alive(choice.kept))
 
@@ -231,15 +231,20 @@ class _Measuring:
             measured = required()
         except KeyboardInterrupt:  # the scores took longest, and are worth these runs
             stopped, measured = True, required()
-        without, sizes = dict[str, float](), choice.node_scores.abs().tolist()
+        graph, sizes = choice.graph, choice.node_scores.abs().tolist()
         senders = sorted(choice.kept.any(dim=0).nonzero().flatten().tolist(), key=lambda node: -sizes[node])
-        senders = senders[: self.left_out]
+        places: dict[str, tuple[slice | int, int]] = {
+            graph.nodes[node]: (slice(None), node) for node in senders[: self.left_out]
+        }
+        for edge in choice.edges[: self.left_out]:
+            places[edge.name] = graph.receivers.index(edge.input), graph.nodes.index(edge.source)
+        without: dict[str, float] = {}
         try:
-            for done, node in enumerate(() if stopped else senders, 1):
+            for name, place in () if stopped else places.items():
                 rest = choice.kept.clone()
-                rest[:, node] = False
-                without[choice.graph.nodes[node]] = runs.faithfulness(choice.graph.alive(rest))
-                self.on_progress(done, len(senders))
+                rest[place] = False
+                without[name] = runs.faithfulness(choice.graph.alive(rest))
+                self.on_progress(len(without), len(places))
         except KeyboardInterrupt:
             stopped = True
         return Circuit(
@@ -248,8 +253,7 @@ class _Measuring:
             clean=mean_of(runs.clean, self.seed),
             corrupt=mean_of(runs.corrupt, self.seed),
             separated=int((runs.clean > runs.corrupt).sum()),
-            without=without,
-            choice=choice,
+            choice=replace(choice, without=without),
             example=self.example,
             stopped=stopped,
             about=About(self.model),
