@@ -350,7 +350,7 @@ def test_a_file_has_the_members_of_circuit_tracer_and_reads_back(tmp_path: Path)
     (tmp_path / "nodes.json").write_text(json.dumps(by_nodes.to_dict()), "utf-8")
     same = tiny().circuit(story_pairs("cat", "dog"), stored=tmp_path / "nodes.json", left_out=0)
     assert (same.sentence, same.nodes, same.complement) == (by_nodes.sentence, by_nodes.nodes, by_nodes.complement)
-    assert same.choice.pairs == same.to_dict()["chosen_from"] == "stories.jsonl"
+    assert same.choice.chosen_from == same.to_dict()["chosen_from"] == "stories.jsonl"
     measured = tiny().circuit(story_pairs("cat", "dog"), stored=path, versus=path)
     assert measured.faithfulness == found().faithfulness
     assert measured.versus is not None

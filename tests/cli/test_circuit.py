@@ -55,6 +55,20 @@ def test_every_format_gives_the_numbers_of_the_library(tinytf: Tinytf, tmp_path:
     assert int(load_file(tensors)["kept"].sum()) == data["edges"]
 
 
+@pytest.mark.parametrize(
+    ("left_out", "title"),
+    [
+        ("0", "the 8 largest scores of 10 nodes"),
+        ("3", "3 nodes left out in turn, then the largest scores"),
+        ("8", "the 8 most needed of 8 nodes left out in turn"),
+    ],
+)
+def test_the_nodes_that_were_not_left_out_are_not_called_needed(tinytf: Tinytf, left_out: str, title: str) -> None:
+    shown = tinytf("circuit", "--pairs", PAIRS, "--left-out", left_out).out
+    assert f"nodes   {title}, the last layer first" in shown
+    assert ("left without it" in shown) == (left_out != "0")
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_the_picture_draws_every_node_and_edge_once(tinytf: Tinytf, tmp_path: Path, theme: str) -> None:
     report, picture = found(), tmp_path / "circuit.svg"

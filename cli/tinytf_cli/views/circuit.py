@@ -77,7 +77,7 @@ def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Ite
     """The effect and what the circuit keeps of it, a picture of its nodes, the nodes most needed, the largest edges."""
     choice = report.choice
     how = f"{choice.level} {_METHODS[choice.method]}"
-    source = "from" if choice.pairs is None else f"on {_file_name(choice.pairs)}; run on"
+    source = "from" if choice.chosen_from is None else f"on {_file_name(choice.chosen_from)}; run on"
     yield from banner(model_of(report))
     yield Heading("circuit", f"{how}, {source} {plural(report.n_pairs, 'pair')} of {_file_name(report.pairs)}")
     yield from _kept(report)
@@ -154,16 +154,14 @@ def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
     for edge, target in report.choice.links:
         reads.setdefault(target, []).append(edge)
     tried, count = sum(node.without is not None for node in nodes), len(chosen)
+    title = f"the {count} largest scores of {plural(len(report.nodes), 'node')}"
     if count == len(nodes):
         title = "every node"
-    elif not tried:
-        title = f"the {count} largest scores of {plural(len(report.nodes), 'node')}"
-    elif count > tried:
-        title = f"{plural(tried, 'node')} left out in turn, then the largest scores of {len(report.nodes):,}"
-    elif tried == len(nodes):
-        title = f"the {count} most needed of {plural(len(report.nodes), 'node')}"
-    else:
-        title = f"the {count} most needed of {tried} left out in turn; the circuit has {len(report.nodes):,}"
+    elif 0 < tried < count:
+        title = f"{plural(tried, 'node')} left out in turn, then the largest scores"
+    elif tried:
+        which = plural(len(report.nodes), "node") if tried == len(nodes) else f"{tried} nodes left out in turn"
+        title = f"the {count} most needed of {which}"
     yield Heading("nodes", f"{title}, the last layer first, with what they read", "attention")
     full = full_scale(node.score or 0.0 for node in rows)
     bars = signed_bars("score", [node.score or 0.0 for node in rows], _FORM, full)
@@ -205,7 +203,7 @@ def _edges(report: Circuit, most: int | None) -> Iterator[Block]:
     edges, choice = report.edges[:most], report.choice
     title = "every edge" if len(edges) == report.n_edges else f"the {len(edges)} largest of {report.n_edges:,}"
     how = "measured" if choice.method == "exact" and choice.level == "edges" else "estimated"
-    where = "" if choice.pairs is None else f" on {_file_name(choice.pairs)}"
+    where = "" if choice.chosen_from is None else f" on {_file_name(choice.chosen_from)}"
     yield Heading("edges", f"{title}: the lead that is lost without one, as {how}{where}", "residual")
     yield Table(
         [

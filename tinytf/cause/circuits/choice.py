@@ -58,7 +58,7 @@ class Choice:
     """Edges of a ``graph`` (R, S), their scores, and how they were chosen; at the level of nodes, ``of_nodes`` (S,)
     are scores of the nodes.
 
-    ``pairs`` names those that chose the edges where they are not the ones that the circuit is measured on. ``without``
+    ``chosen_from`` names the pairs that chose the edges, where they are not those that it is measured on. ``without``
     is the faithfulness without each node and edge that was left out, by name.
     """
 
@@ -70,7 +70,7 @@ class Choice:
     method: str
     steps: int
     keep: float | None = None
-    pairs: str | None = None
+    chosen_from: str | None = None
     stopped: bool = False
     without: Mapping[str, float] = field(default_factory=dict)
 

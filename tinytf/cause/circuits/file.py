@@ -99,7 +99,9 @@ def read_circuit(path: str | Path, graph: Graph) -> Choice:
     if not kept.any():
         raise UsageError(f"{path} is no circuit: no path leads from the embeddings to the logits", _WRITES)
     pairs = data.get("chosen_from") or data.get("pairs")
-    return Choice(graph, kept, scores, of_nodes if level == "nodes" else None, level, method, steps, pairs=str(pairs))
+    return Choice(
+        graph, kept, scores, of_nodes if level == "nodes" else None, level, method, steps, chosen_from=str(pairs)
+    )
 
 
 def _records(data: Mapping[str, Any], noun: str, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -117,7 +117,7 @@ class Circuit(Report):
         """Measure this circuit on other pairs, without choosing its edges again. Raises like ``circuit``."""
         assert self.about is not None
         model: Any = self.about.model
-        choice = replace(self.choice, pairs=self.choice.pairs or self.pairs, stopped=False)
+        choice = replace(self.choice, chosen_from=self.choice.chosen_from or self.pairs, stopped=False)
         return _Measuring(model, pair_set(pairs), left_out, seed, on_progress).measure(choice)
 
     def stored(self) -> list[Array]:
@@ -134,8 +134,7 @@ class Circuit(Report):
         choice, model = self.choice, "" if self.about is None else self.about.model.name
         return {
             **self.members("pairs", "n_pairs"),
-            **{name: getattr(choice, name) for name in ("level", "method", "steps", "keep")},
-            "chosen_from": choice.pairs,
+            **{name: getattr(choice, name) for name in ("level", "method", "steps", "keep", "chosen_from")},
             **self.members("clean", "corrupt", "separated"),
             "edges": self.n_edges,
             "of": self.n_all,
