@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from circuits_by_hand import ByHand, Edge, only
 from torch import Tensor
 
 from tinytf.api import Model
-from tinytf.cause.circuits import Circuit, graph_of
+from tinytf.cause.circuits import Choice, Circuit, CircuitEdge, graph_of
+from tinytf.cause.circuits.choice import overlap
 from tinytf.cause.circuits.edges import edge_scores, node_scores
 from tinytf.cause.circuits.file import read_circuit
 from tinytf.cause.circuits.graph import Graph
 from tinytf.cause.circuits.running import Runs
 from tinytf.errors import TinytfError, UsageError
+from tinytf.estimate import Estimate
 from tinytf.loading import load
 from tinytf.pairs.pair import EncodedPair, PairSet
 from tinytf.report import ignore_progress
@@ -71,6 +74,7 @@ def found() -> Circuit:
     return tiny().circuit(story_pairs("cat", "dog"))
 
 
+@cache
 def small(name: str) -> tuple[Runs, list[tuple[ByHand, EncodedPair, dict[str, Tensor]]]]:
     """Runs of a small model in float64; and by hand, with what its nodes add in each corrupt run."""
     kind, changes = BY_HAND[name]
@@ -219,68 +223,103 @@ def test_edges_are_alive_on_a_path_from_the_embeddings_to_the_logits_alone() -> 
         edges = edges_of(graph, kept)
         expected = {edge for path in paths(graph, edges) for edge in path}
         assert edges_of(graph, graph.alive(kept)) == expected
+        on_paths = {source for source, _ in expected} | ({"logits"} if expected else set())
+        assert {graph.nodes[node] for node in graph.nodes_of(kept).nonzero().flatten().tolist()} == on_paths
         some += bool(expected) and expected != edges
     assert some > 10
 
 
+def test_a_head_that_only_shares_keys_or_values_is_no_node_unless_a_norm_joins_the_heads() -> None:
+    edges = {("embed", "L0H0-1.v"), ("L0H0", "logits")}
+    for norm_order, names in (("pre", ["embed", "L0H0", "logits"]), ("both", ["embed", "L0H0", "L0H1", "logits"])):
+        model = asked(lively(config_of("llama, grouped", norm_order=norm_order)))
+        graph = graph_of(model.transformer)
+        kept = torch.zeros_like(graph.allowed)
+        for source, receiver in edges:
+            kept[graph.receivers.index(receiver), graph.nodes.index(source)] = True
+        choice = Choice(graph, kept, torch.ones(kept.shape), None, "edges", "exact", 1)
+        assert [node.name for node in choice.nodes] == names
+        assert [(node.incoming, node.outgoing) for node in choice.nodes[:2]] == [(0, 1), (1, 1)]
+        assert len([*choice.links]) == len(names) - 1
+        assert overlap("itself", choice, choice, Estimate(1.0)).all_nodes == len(names)
+
+
 def test_the_circuit_keeps_its_share_and_one_edge_fewer_does_not() -> None:
-    report, runs = found(), Runs(tiny().transformer, found().graph, story_pairs("cat", "dog").encoded(tiny()))
+    report, choice = found(), found().choice
+    runs = Runs(tiny().transformer, choice.graph, story_pairs("cat", "dog").encoded(tiny()))
+    order = choice.scores.abs().where(choice.graph.allowed, torch.tensor(-1.0)).flatten().argsort(descending=True)
 
     def share(kept: Tensor) -> float:
         return float((runs.leads(kept) - runs.corrupt).sum() / (runs.clean - runs.corrupt).sum())
 
-    assert report.faithfulness.value == pytest.approx(share(report.kept), abs=1e-6)
+    def largest(count: int) -> Tensor:
+        chosen = torch.zeros(choice.kept.numel(), dtype=torch.bool)
+        chosen[order[:count]] = True
+        return choice.graph.alive(chosen.view_as(choice.kept))
+
+    assert report.faithfulness.value == pytest.approx(share(choice.kept), abs=1e-6)
     assert report.faithfulness.value >= 0.9
     assert report.faithfulness.low is not None
     assert report.faithfulness.low < report.faithfulness.value
-    assert report.complement.value == pytest.approx(share(report.graph.allowed & ~report.kept), abs=1e-6)
-    order = report.scores.abs().where(report.graph.allowed, torch.tensor(-1.0)).flatten().argsort(descending=True)
-    sizes = []
-    for count in range(1, 60):
-        chosen = torch.zeros(report.kept.numel(), dtype=torch.bool)
-        chosen[order[:count]] = True
-        if bool((report.graph.alive(chosen.view_as(report.kept)) == report.kept).all()):
-            sizes.append(count)
-    assert sizes
-    chosen = torch.zeros(report.kept.numel(), dtype=torch.bool)
-    chosen[order[: min(sizes) - 1]] = True
-    assert share(report.graph.alive(chosen.view_as(report.kept))) < 0.9
+    assert report.complement.value == pytest.approx(share(choice.graph.allowed & ~choice.kept), abs=1e-6)
+    fewest = next(count for count in range(1, 60) if torch.equal(largest(count), choice.kept))
+    assert share(largest(fewest - 1)) < 0.9
 
 
-def test_what_is_left_without_a_node_is_the_run_without_its_edges() -> None:
-    report = found()
-    runs = Runs(tiny().transformer, report.graph, story_pairs("cat", "dog").encoded(tiny()))
-    assert {node.name for node in report.nodes} == {*report.without, "logits"}
-    for name in report.without:
-        kept = report.kept.clone()
-        kept[:, report.graph.nodes.index(name)] = False
+def test_what_is_left_without_a_node_or_an_edge_is_the_run_without_it() -> None:
+    report, choice = found(), found().choice
+    runs = Runs(tiny().transformer, choice.graph, story_pairs("cat", "dog").encoded(tiny()))
+    assert all(part.without is not None for part in (*report.nodes[:-1], *report.edges))
+    for part in (*report.nodes[:-1], *report.edges):
+        kept, rows = choice.kept.clone(), slice(None)
+        source = getattr(part, "source", part.name)
+        if isinstance(part, CircuitEdge):
+            rows = choice.graph.receivers.index(part.input)
+        kept[rows, choice.graph.nodes.index(source)] = False
         left = float((runs.leads(kept) - runs.corrupt).sum() / (runs.clean - runs.corrupt).sum())
-        assert report.without[name] == pytest.approx(left, abs=1e-5)
+        assert part.without == pytest.approx(left, abs=1e-5)
 
 
 def test_the_sentence_says_the_share_and_the_most_needed_node() -> None:
     report = found()
-    needed = {name: left for name, left in report.without.items() if name != "embed"}
+    needed = {node.name: node.without or 0.0 for node in report.nodes[1:-1]}
     name = min(needed, key=lambda head: needed[head])
     share, left = (round(100 * value) for value in (report.faithfulness.value, needed[name]))
     assert report.sentence == (
-        f"{int(report.kept.sum())} of 479 edges keep {share} % of the effect that the pairs have on the answer, "
+        f"{int(report.choice.kept.sum())} of 479 edges keep {share} % of the effect that the pairs have on the answer, "
         f"and {name} matters most: without it, {left} % is left."
     )
     assert found().holds
 
 
+def test_what_matters_most_is_said_of_the_nodes_that_were_left_out_and_of_all_that_matter_as_much() -> None:
+    few = tiny().circuit(story_pairs("cat"), method="gradient", left_out=3)
+    assert re.search(r", and of [23] nodes left out in turn, L1H0 matters most: without it, ", few.sentence)
+
+    def said(*, faithfulness: float = 0.9, **without: float) -> str:
+        choice = replace(few.choice, without=without)
+        return replace(few, choice=choice, faithfulness=Estimate(faithfulness)).sentence
+
+    assert "L1H0, L1H3 matter most: without any one of them, nothing of it is left" in said(L1H0=0, embed=0, L1H3=0)
+    assert "answer, and without L1H0, 5.0 % is left." in said(L1H0=0.05)
+    assert said(L1H0=0.9).endswith("on the answer.")
+    assert " keep none of the effect that the pairs have on the answer." in said(faithfulness=-0.1, L1H0=-0.2)
+
+
 def test_at_the_level_of_nodes_all_edges_between_them_are_kept() -> None:
     report = tiny().circuit(story_pairs("cat"), level="nodes", method="exact", keep=0.8)
     inside = {node.name for node in report.nodes}
-    graph, owners = report.graph, dict(zip(report.graph.receivers, report.graph.owners, strict=True))
+    graph, owners = (
+        report.choice.graph,
+        dict(zip(report.choice.graph.receivers, report.choice.graph.owners, strict=True)),
+    )
     for name, receiver in edges_of(graph, graph.allowed):
         ends = name in inside and any(graph.nodes[owner] in inside for owner in owners[receiver])
-        assert ends == ((name, receiver) in edges_of(graph, report.kept))
+        assert ends == ((name, receiver) in edges_of(graph, report.choice.kept))
     assert report.sentence.startswith(f"{len(inside) - 2} of 20 heads and feed-forwards keep ")
     scored = {node.name: node.score for node in report.nodes}
-    assert report.of_nodes is not None
-    assert scored["L1H0"] == float(report.of_nodes[graph.nodes.index("L1H0")])
+    assert report.choice.of_nodes is not None
+    assert scored["L1H0"] == float(report.choice.of_nodes[graph.nodes.index("L1H0")])
 
 
 def test_a_circuit_is_run_on_pairs_that_did_not_choose_it() -> None:
@@ -304,9 +343,14 @@ def test_a_file_has_the_members_of_circuit_tracer_and_reads_back(tmp_path: Path)
     ids = {each["node_id"] for each in data["nodes"]}
     assert len(ids) == len(data["nodes"])
     assert all({link["source"], link["target"]} <= ids and math.isfinite(link["weight"]) for link in data["links"])
-    again = read_circuit(path, found().graph)
-    assert bool((again.kept == found().kept).all())
-    assert again.scores[again.kept].tolist() == pytest.approx(found().scores[found().kept].tolist())
+    again = read_circuit(path, found().choice.graph)
+    assert bool((again.kept == found().choice.kept).all())
+    assert again.scores[again.kept].tolist() == pytest.approx(found().choice.scores[found().choice.kept].tolist())
+    by_nodes = tiny().circuit(story_pairs("cat", "dog"), level="nodes", left_out=0)
+    (tmp_path / "nodes.json").write_text(json.dumps(by_nodes.to_dict()), "utf-8")
+    same = tiny().circuit(story_pairs("cat", "dog"), stored=tmp_path / "nodes.json", left_out=0)
+    assert (same.sentence, same.nodes, same.complement) == (by_nodes.sentence, by_nodes.nodes, by_nodes.complement)
+    assert same.choice.chosen_from == same.to_dict()["chosen_from"] == "stories.jsonl"
     measured = tiny().circuit(story_pairs("cat", "dog"), stored=path, versus=path)
     assert measured.faithfulness == found().faithfulness
     assert measured.versus is not None
@@ -334,22 +378,25 @@ def test_two_circuits_are_compared_edge_by_edge(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda data: data.pop("links"), "no nodes and links"),
-        (lambda data: data["nodes"][1].pop("name"), "node 2 of .* has no name: it is a 'head'"),
-        (lambda data: data["nodes"][1].update(name="L9H0"), "node 2 of .* is 'L9H0', which this model does not have"),
+        (lambda data: data.pop("links"), "no path leads from the embeddings to the logits"),
+        (lambda data: data.pop("level"), "no circuit: it has no level, method and steps"),
+        (lambda data: data["nodes"][1].pop("name"), "node 2 of .* is no node of this model"),
+        (lambda data: data["nodes"][2].update(score=10**400), "node 3 of .* has no finite score"),
         (lambda data: data["links"][0].update(weight=math.nan), "link 1 of .* has no finite weight"),
-        (lambda data: data["links"][2].update(input="L1H0.w"), "link 3 of .* joins no node to an input"),
-        (lambda data: data["links"][2].update(source="3_4_9", input="L1H0.q"), "link 3 of .* leads back"),
+        (lambda data: data["links"].insert(1, None), "link 2 of .* leads from no node to an input"),
+        (lambda data: data["links"][2].update(input="L1H0.w"), "link 3 of .* leads from no node to an input"),
+        (lambda data: data["links"][2].update(**{"from": "L3.ffn"}, input="L1H0.q"), "link 3 of .* leads back"),
     ],
 )
 def test_a_file_that_is_no_circuit_of_the_model_is_refused_by_node_or_link(
     change: Any, words: str, tmp_path: Path
 ) -> None:
-    data, path = found().to_dict(), tmp_path / "circuit.json"
+    report = replace(found(), choice=replace(found().choice, level="nodes", of_nodes=found().choice.node_scores))
+    data, path = report.to_dict(), tmp_path / "circuit.json"
     change(data)
     path.write_text(json.dumps(data), "utf-8")
     with pytest.raises(UsageError, match=words):
-        read_circuit(path, found().graph)
+        read_circuit(path, found().choice.graph)
 
 
 def test_pairs_without_an_effect_and_settings_out_of_range_are_refused() -> None:
@@ -359,7 +406,8 @@ def test_pairs_without_an_effect_and_settings_out_of_range_are_refused() -> None
     with pytest.raises(UsageError, match="the mean lead of answer over versus is"):
         tiny().circuit(PairSet.of([same, swapped]))
     for settings, words in (({"keep": 0.0}, "cannot keep 0"), ({"method": "magic"}, "no method 'magic'"),
-                            ({"level": "edge"}, "no level 'edge'"), ({"steps": 0}, "0 steps")):  # fmt: skip
+                            ({"level": "edge"}, "no level 'edge'"), ({"steps": 0}, "0 steps"),
+                            ({"left_out": -1}, "-1 nodes cannot be left out")):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             tiny().circuit(story_pairs("cat"), **settings)  # type: ignore[arg-type]
     broken = lively(config_of("gpt2"))
@@ -379,10 +427,28 @@ def test_ctrl_c_keeps_the_circuit_that_was_measured() -> None:
 
     report = tiny().circuit(story_pairs("cat", "dog"), on_progress=stop)
     assert report.interrupted
-    assert len(report.without) == 2
-    assert report.kept.sum() > 0
+    assert len(report.choice.without) == 2
+    assert report.choice.kept.sum() > 0
     assert "matters most" not in report.sentence
     assert [event["type"] for event in report.events()][-1] == "interrupted"
+
+
+def test_ctrl_c_between_the_scores_and_the_end_keeps_the_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = Runs.leads, itertools.count()
+    bisected = 9  # runs of the bisection of 479 edges
+
+    def stopping(runs: Runs, kept: Tensor) -> Tensor:
+        if next(calls) == bisected + 2:  # in the checks
+            raise KeyboardInterrupt
+        return plain(runs, kept)
+
+    monkeypatch.setattr(Runs, "leads", stopping)
+    report = tiny().circuit(story_pairs("cat"), method="gradient")
+    assert report.interrupted
+    assert not report.choice.stopped
+    assert not report.choice.without
+    assert report.holds
+    assert report.faithfulness.value >= 0.9
 
 
 def test_the_graph_of_a_grouped_model_names_the_heads_that_share_keys() -> None:

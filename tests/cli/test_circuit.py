@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,9 +11,15 @@ from driving import Tinytf, is_a_clean_error
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
+from tinytf.cause.circuits import Circuit
 from tinytf.loading import load
 
 PAIRS = Path(__file__).parent.parent.parent / "samples" / "lost.jsonl"
+
+
+@cache
+def found() -> Circuit:
+    return load("tiny").circuit(PAIRS)
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
@@ -25,7 +32,7 @@ def test_the_answer_comes_first_and_fits_a_screen(tinytf: Tinytf, width: int) ->
     assert re.match(
         r"\d+ of 479 edges keep \d+ % of the effect that the pairs have on the answer, and L1H0 matters", first
     )
-    report = load("tiny").circuit(PAIRS)
+    report = found()
     assert re.search(rf"^  circuit +{report.faithfulness.value:.3f} ", ran.out, re.MULTILINE)
     assert f"the larger one in {report.separated} of 12 pairs" in ran.out
 
@@ -48,9 +55,23 @@ def test_every_format_gives_the_numbers_of_the_library(tinytf: Tinytf, tmp_path:
     assert int(load_file(tensors)["kept"].sum()) == data["edges"]
 
 
+@pytest.mark.parametrize(
+    ("left_out", "title"),
+    [
+        ("0", "the 8 largest scores of 10 nodes"),
+        ("3", "3 nodes left out in turn, then the largest scores"),
+        ("8", "the 8 most needed of 8 nodes left out in turn"),
+    ],
+)
+def test_the_nodes_that_were_not_left_out_are_not_called_needed(tinytf: Tinytf, left_out: str, title: str) -> None:
+    shown = tinytf("circuit", "--pairs", PAIRS, "--left-out", left_out).out
+    assert f"nodes   {title}, the last layer first" in shown
+    assert ("left without it" in shown) == (left_out != "0")
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_the_picture_draws_every_node_and_edge_once(tinytf: Tinytf, tmp_path: Path, theme: str) -> None:
-    report, picture = load("tiny").circuit(PAIRS), tmp_path / "circuit.svg"
+    report, picture = found(), tmp_path / "circuit.svg"
     assert tinytf("circuit", "--pairs", PAIRS, "--theme", theme, "-o", picture).status == 0
     drawn = ElementTree.parse(picture).getroot()
     shapes = "{http://www.w3.org/2000/svg}"
@@ -67,7 +88,8 @@ def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf
     assert tinytf("circuit", "--pairs", PAIRS, "--where", "who=cat", "-o", stored).status == 0
     ran = tinytf("circuit", "--pairs", PAIRS, "--where", "who=fox", "--from", stored, "--versus", stored)
     assert ran.status == 0, ran.err
-    assert "edges read from a file, from 3 pairs" in ran.out
+    assert "edges scored by integrated gradients, on lost.jsonl; run on 3 pairs of lost.jsonl" in ran.out
+    assert "the lead that is lost without one, as estimated on lost.jsonl" in " ".join(ran.out.split())
     edges = json.loads(stored.read_text("utf-8"))["edges"]
     assert re.search(rf"this circuit +\d+ +{edges} ", ran.out)
     assert re.search(r"Jaccard +1\.00 +1\.00", ran.out)

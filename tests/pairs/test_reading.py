@@ -55,7 +55,7 @@ def of(row: dict[str, object]) -> str:
     ("name", "text", "message"),
     [
         ("p.jsonl", f"{GOOD}\n\n{of({'answer': None})}", "line 4 of {path} has no answer"),
-        ("p.jsonl", GOOD + of({"versus": 5}), "line 2 of {path}: versus is a number, and must be a text"),
+        ("p.jsonl", GOOD + of({"versus": 5}), "line 2 of {path}: versus is 5, and must be a text"),
         ("p.jsonl", GOOD + of({"clean": "  "}), "line 2 of {path}: clean is empty"),
         ("p.jsonl", GOOD + GOOD.replace("}", ', "weight": NaN}'), "line 2 of {path}: weight is nan"),
         ("p.jsonl", f"{GOOD}\n[1]\n", "line 3 of {path} is not a JSON object"),
@@ -84,6 +84,7 @@ def test_what_is_no_pair_is_refused_by_its_line(name: str, text: str, message: s
         ({"versus": "were"}, "answer and versus are one token"),
         ({"corrupt": "The two cats"}, "the texts have 2 and 3 tokens"),
         ({"corrupt": "The cats"}, "both texts have the same tokens"),
+        ({"clean": "The cats " * 200}, "the text has 401 tokens, and tiny takes at most 256"),
         ({"clean": "In 17", "corrupt": "In 18", "answer": "45"}, "answer '45' is not one token after 'In 17'"),
     ],
 )
@@ -95,6 +96,7 @@ def test_a_pair_that_the_model_cannot_answer_is_refused_by_its_line(
     with pytest.raises(UsageError) as caught:
         PairSet.read(path).encoded(model)
     assert caught.value.message.startswith(f"line 3 of {path}: {message}")
+    assert "--truncate" not in caught.value.hint
 
 
 def test_an_answer_continues_its_text_as_a_word_or_a_number(model: tinytf.Model) -> None:
@@ -112,3 +114,7 @@ def test_rows_are_chosen_by_their_labels() -> None:
     for condition, message in (("hard", "'hard' is not a column of p"), ("number=9", "no pair of p has number=9")):
         with pytest.raises(UsageError, match=message):
             pairs.where([condition])
+    some = PairSet.of([json.loads(of({"kind": None})), json.loads(of({"kind": "a"})), json.loads(GOOD)])
+    with pytest.raises(UsageError) as caught:  # a row without the label has no value of it
+        some.where(["kind=None"])
+    assert caught.value.hint == "kind is a"

@@ -15,7 +15,7 @@ from year_tokens import two_digits
 import tinytf
 from tinytf.errors import UsageError
 from tinytf.pairs.pair import Pair, PairSet
-from tinytf.pairs.tasks import TASKS, tasks
+from tinytf.pairs.tasks import TASKS, Words, tasks
 from tinytf.text.tokenizer import Tokenizer
 
 MADE = ("ioi", "greater-than", "agreement", "gender", "induction", "docstring")
@@ -114,7 +114,9 @@ def test_a_seed_gives_the_same_pairs_again_and_another_one_others(model: tinytf.
     assert model.pairs("ioi", 30, seed=3).pairs[:20] == first
 
 
-def test_an_interrupt_keeps_the_pairs_that_were_scored(model: tinytf.Model) -> None:
+def test_an_interrupt_keeps_the_pairs_that_were_scored_and_says_so(
+    model: tinytf.Model, capsys: pytest.CaptureFixture[str]
+) -> None:
     def stop(done: int, of: int) -> None:
         if done == 7:
             raise KeyboardInterrupt
@@ -124,6 +126,13 @@ def test_an_interrupt_keeps_the_pairs_that_were_scored(model: tinytf.Model) -> N
     assert not whole.interrupted
     assert some.pairs == whole.pairs[:3]
     assert some.scores.corrupt == whole.scores.corrupt[:3]
+    some.show()
+    whole.where(["number=plural"]).show()
+    shown = capsys.readouterr().out
+    assert "stopped after 3 of 9 pairs" in shown
+    assert "asked for" not in shown
+    model.pairs("gender", 300).show()
+    assert "300 were asked for, and no more different ones were found" in capsys.readouterr().out
 
 
 def test_what_does_not_fit_is_left_out_and_counted(model: tinytf.Model) -> None:
@@ -149,11 +158,10 @@ def test_two_digits_that_are_one_token_are_asked_for_as_years(tmp_path: Path) ->
         assert base.encode(pair.clean + pair.answer).ids == [*encoded.clean.ids, encoded.answer]
 
 
-@pytest.mark.parametrize("task", ["ioi", "agreement"])
-def test_the_scores_are_those_of_transformers(task: str, model: tinytf.Model, tmp_path: Path) -> None:
+def test_the_scores_are_those_of_transformers(model: tinytf.Model, tmp_path: Path) -> None:
     model.export(tmp_path / "tiny")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "tiny").eval()
-    made = model.pairs(task, 12, score=True)
+    made = model.pairs("ioi", 12, score=True)
     scores = made.scores
     for index, encoded in enumerate(made.encoded(model)):
         for text, lead in ((encoded.clean, scores.clean[index]), (encoded.corrupt, scores.corrupt[index])):
@@ -163,8 +171,9 @@ def test_the_scores_are_those_of_transformers(task: str, model: tinytf.Model, tm
     right = sum(lead > 0 for lead in scores.clean) / 12
     back = sum(lead < 0 for lead in scores.corrupt) / 12
     assert (scores.right, scores.reversed) == (right, back)
-    assert f"tiny is right in {100 * right:.0f} % of 12 pairs of {task}" in made.sentence
+    assert f"tiny is right in {100 * right:.0f} % of 12 pairs of ioi" in made.sentence
     assert f"the other way round after {100 * back:.0f} % of the corrupt texts" in made.sentence
+    assert " % of 1 pair of ioi" in model.pairs("ioi", 1, score=True).sentence
 
 
 def test_the_induction_heads_of_the_built_in_model_answer_induction(model: tinytf.Model) -> None:
@@ -186,6 +195,14 @@ def test_the_induction_heads_of_the_built_in_model_answer_induction(model: tinyt
 def test_a_task_that_cannot_be_made_says_why(name: str, task: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         tinytf.load(name).pairs(task, 5)
+
+
+def test_a_vocabulary_with_too_few_words_for_a_docstring_says_so(
+    model: tinytf.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Words, "_is_one_token", lambda words, word: word in ("load", "size", "files", "last", "first"))
+    with pytest.raises(UsageError, match="cannot be made for tiny: its tokenizer splits page, date, order and"):
+        model.pairs("docstring", 3)
 
 
 def test_a_model_without_a_head_has_no_answers(model: tinytf.Model) -> None:

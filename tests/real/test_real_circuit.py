@@ -22,4 +22,4 @@ def test_a_few_edges_of_smollm2_name_the_one_who_was_given_the_book(model: Model
     assert report.n_all == 70_651
     assert report.faithfulness.value >= 0.8
     assert 0 < report.n_edges < 0.1 * report.n_all
-    assert report.without["L23H3"] < 0.6 < report.faithfulness.value  # the head that copies the name
+    assert report.choice.without["L23H3"] < 0.6 < report.faithfulness.value  # the head that copies the name

@@ -103,20 +103,18 @@ class Swapping:
         self, ids: Tensor, streams: Sequence[Tensor], swaps: Mapping[int, Values], starts: Mapping[int, int]
     ) -> Tensor:
         """Run some swaps, sorted by the stage where they begin, through the stack: (R, T, C)."""
-        waiting = list(swaps)
-        running: list[int] = []
-        parts = [streams[0][:0]]
-        while waiting and starts[waiting[0]] < 0:
-            running.append(waiting.pop(0))
-            with swapped(self.model, swaps[running[-1]]):
-                parts.append(self.model.embed(ids))
-        x = torch.cat(parts)
-        for layer in range(min(starts[number] for number in swaps) if not running else 0, self.depth):
-            while waiting and starts[waiting[0]] == layer:
-                running.append(waiting.pop(0))
-                x = torch.cat((x, streams[layer]))
-            x = self._through(layer, x, [swaps[number] for number in running])
-        return torch.cat((x, streams[-1].expand(len(waiting), -1, -1)))
+        running = [number for number in swaps if starts[number] < 0]
+        x = streams[0].expand(len(running), -1, -1).clone()
+        for run, number in enumerate(running):
+            with swapped(self.model, swaps[number]):
+                x[run] = self.model.embed(ids)[0]
+        for layer in range(self.depth):
+            starting = [number for number in swaps if starts[number] == layer]
+            running += starting
+            x = torch.cat((x, streams[layer].expand(len(starting), -1, -1)))
+            if running:
+                x = self._through(layer, x, [swaps[number] for number in running])
+        return torch.cat((x, streams[-1].expand(len(swaps) - len(running), -1, -1)))
 
     def _through(self, layer: int, x: Tensor, swaps: Sequence[Values]) -> Tensor:
         """Run one block on ``x``: the runs swapped in it one by one, the others batched."""

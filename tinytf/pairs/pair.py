@@ -13,6 +13,7 @@ from tinytf.errors import UsageError, at_line
 from tinytf.estimate import Estimate, mean_of
 from tinytf.report import Data, Report
 from tinytf.sentences import first_of, percent
+from tinytf.short_repr import brief
 from tinytf.tables import Sheet, of_records
 from tinytf.text.rows import read_table
 from tinytf.text.tokenizer import Encoding
@@ -22,13 +23,6 @@ REQUIRED = ("clean", "corrupt", "answer", "versus")
 """The columns of a table of pairs; any others are kept, to choose rows by."""
 _EXAMPLE = '{"clean": "The dogs", "corrupt": "The dog", "answer": "are", "versus": "is"}'
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_KINDS: Mapping[type, str] = {
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "a table",
-}
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ class EncodedPair:
 
 
 @dataclass(frozen=True)
-class LeftOut(Data):
+class Misfits(Data):
     """How many words or pairs (``noun``) a generator left out, ``why``, and the first of them."""
 
     count: int
@@ -107,9 +101,10 @@ class PairScores(Data):
 class PairSet(Report):
     """Pairs of one task, and the name that reports give them.
 
-    Of generated ones, ``about`` is the model whose tokenizer they fit, ``asked`` how many were asked for, ``left_out``
-    what does not fit, and ``reverses`` whether ``versus`` is right after the corrupt text. ``scores`` are the model's
-    answers, None if it was not asked; ``stopped`` says that an interrupt left out the other pairs.
+    Of generated ones, ``about`` is the model whose tokenizer they fit, ``asked`` how many were asked for (0 if these
+    were chosen from them), ``left_out`` what does not fit, and ``reverses`` whether ``versus`` is right after the
+    corrupt text. ``scores`` are the model's answers, None if it was not asked; ``stopped`` says that an interrupt left
+    out the other pairs.
     """
 
     KIND = "pair_set"
@@ -119,7 +114,7 @@ class PairSet(Report):
     pairs: tuple[Pair, ...]
     seed: int | None = None
     asked: int = 0
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[Misfits, ...] = ()
     reverses: bool = True
     scores: PairScores | None = None
     stopped: bool = False
@@ -157,16 +152,16 @@ class PairSet(Report):
             if not separator or column not in columns:
                 known = f"its columns are {', '.join(columns)}" if columns else "its rows have no further columns"
                 raise UsageError(f"{condition!r} is not a column of {self.name} with a value", known)
-            values = {index: _as_word(self.pairs[index].labels.get(column)) for index in indices}
-            chosen = [index for index in indices if values[index] == value]
-            if not chosen:
-                known = first_of(sorted(set(values.values())), 8)
-                raise UsageError(f"no pair of {self.name} has {' and '.join(conditions)}", f"{column} is {known}")
-            indices = chosen
+            labels = {index: self.pairs[index].labels.get(column) for index in indices}
+            words = {index: _as_word(label) for index, label in labels.items() if label is not None}
+            indices = [index for index, word in words.items() if word == value]
+            if not indices:
+                known = f"{column} is {first_of(sorted(set(words.values())), 8) or 'in none of them'}"
+                raise UsageError(f"no pair of {self.name} has {' and '.join(conditions)}", known)
         scores = self.scores and PairScores(
             *(tuple(side[index] for index in indices) for side in (self.scores.clean, self.scores.corrupt))
         )
-        return replace(self, pairs=tuple(self.pairs[index] for index in indices), scores=scores)
+        return replace(self, pairs=tuple(self.pairs[index] for index in indices), scores=scores, asked=0)
 
     def encoded(self, model: TextModel, *, even: bool = True) -> tuple[EncodedPair, ...]:
         """The pairs as tokens of the model; with ``even``, both texts of each have as many tokens.
@@ -180,7 +175,10 @@ class PairSet(Report):
 
     def _encoded(self, model: TextModel, pair: Pair, even: bool) -> EncodedPair:
         with at_line(pair.number, self.name):
-            clean, corrupt = model.encode(pair.clean), model.encode(pair.corrupt)
+            try:
+                clean, corrupt = model.encode(pair.clean), model.encode(pair.corrupt)
+            except UsageError as error:  # a text cut short may lose what decides the answer, so none is
+                raise UsageError(error.message, error.hint.removesuffix(", or add --truncate")) from None
             answer, versus = (find_answer(model, pair.clean, getattr(pair, name), name) for name in REQUIRED[2:])
             if answer == versus:
                 raise UsageError("answer and versus are one token")
@@ -197,10 +195,11 @@ class PairSet(Report):
         """How often the model is right; of a set that was not scored, how many pairs fit its tokenizer."""
         assert self.about is not None
         name, count = self.about.model.name, len(self.pairs)
+        counted = f"{count:,} pair{'s' * (count != 1)} of {self.name}"
         if self.scores is None:
-            first, counted = self.pairs[0], f"{count:,} pair{'s' * (count != 1)} of {self.name}"
+            first = self.pairs[0]
             return f"{counted} for {name}; the first asks for {first.answer}, not {first.versus}."
-        right = f"{name} is right in {percent(self.scores.right)} of {count:,} pairs of {self.name}"
+        right = f"{name} is right in {percent(self.scores.right)} of {counted}"
         if not self.reverses:
             return f"{right}."
         return f"{right}, and answers the other way round after {percent(self.scores.reversed)} of the corrupt texts."
@@ -227,12 +226,9 @@ class PairSet(Report):
             return "".join(json.dumps(pair.row(), ensure_ascii=False) + "\n" for pair in self.pairs)
         if extension not in _DELIMITERS:
             return None
-        rows = [pair.row() for pair in self.pairs]
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        table = io.StringIO()
-        writer = csv.DictWriter(table, columns, delimiter=_DELIMITERS[extension], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        table, sheet = io.StringIO(), self.sheet()
+        assert sheet is not None, "there are pairs"
+        csv.writer(table, delimiter=_DELIMITERS[extension], lineterminator="\n").writerows([sheet.columns, *sheet.rows])
         return table.getvalue()
 
 
@@ -254,15 +250,16 @@ def find_answer(model: TextModel, text: str, answer: str, option: str = "answer"
     """
     if not (text[-1:].isdigit() and answer[:1].isdigit()):
         return model.find_outcome(answer, option)
-    before, whole = ([token.id for token in _tokens(model, words)] for words in (text, text + answer))
-    if whole[:-1] != before:
-        pieces = " │ ".join(token.shown for token in _tokens(model, text + answer)[-3:])
+    *before, last = plain_ids(model, text + answer)
+    if before != plain_ids(model, text):
+        pieces = " │ ".join(model.tokenizer.shown(token_id) for token_id in (*before[-2:], last))
         raise UsageError(f"{option} {answer!r} is not one token after {text[-12:]!r}: it ends in {pieces}")
-    return whole[-1]
+    return last
 
 
-def _tokens(model: TextModel, text: str) -> Sequence[Any]:
-    return model.tokenizer.encode(text, special=False).tokens
+def plain_ids(model: TextModel, text: str) -> list[int]:
+    """The ids of a text without what the tokenizer puts around it."""
+    return list(model.tokenizer.encode(text, special=False).ids)
 
 
 def _as_word(value: Any) -> str:
@@ -279,7 +276,7 @@ def _pair(row: Mapping[str, Any], number: int, name: str) -> Pair:
         if value is None or (isinstance(value, float) and math.isnan(value)):  # as pandas has it
             raise UsageError(f"{where} has no {column}", hint)
         if not isinstance(value, str):
-            raise UsageError(f"{where}: {column} is {_KINDS.get(type(value), 'no text')}, and must be a text", hint)
+            raise UsageError(f"{where}: {column} is {brief(value):.40}, and must be a text", hint)
         if not value.strip():
             raise UsageError(f"{where}: {column} is empty", hint)
     labels = {str(column): value for column, value in row.items() if column not in REQUIRED}

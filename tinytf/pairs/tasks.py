@@ -5,17 +5,17 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.pairs.pair import LeftOut, PairSet, find_answer
+from tinytf.pairs.pair import Misfits, PairSet, find_answer, plain_ids
 from tinytf.pairs.scored import score_pairs
 from tinytf.report import About, Data, Progress, Report, ignore_progress
+from tinytf.sentences import first_of
 from tinytf.tables import ColumnStyle
-from tinytf.text.tokenizer import Token, Tokenizer
+from tinytf.text.tokenizer import Tokenizer
 from tinytf.text_model import TextModel
 
 PAIRS = 200
@@ -23,6 +23,7 @@ _FRUITLESS = 2000  # draws in a row without a new pair, after which there are no
 _REPEATED = 12  # random tokens that an induction text repeats
 _VOCABULARY = 4000  # tokens of the vocabulary that induction texts are drawn from
 _FEWEST_WORDS = 50  # of the vocabulary, so that induction texts are made of words alone
+_DESCRIBING = 7  # words that describe the arguments of a function
 _YEARS = range(2, 99)
 _ASSET = Path(__file__).parents[1] / "assets" / "pairs.toml"
 Row = dict[str, str]
@@ -66,61 +67,55 @@ class TaskList(Report):
 
 
 class Words:
-    """The words of a task, those that are one token of a model; ``left_out`` are the others."""
+    """The words of a task, those that are one token of a model; ``split`` are the others."""
 
     def __init__(self, model: TextModel, task: str) -> None:
         self.model, self.task = model, task
-        self.left_out: list[str] = []
-
-    @cached_property
-    def data(self) -> dict[str, Any]:
-        return tomllib.loads(_ASSET.read_text("utf-8"))[self.task]
+        self.data: dict[str, Any] = tomllib.loads(_ASSET.read_text("utf-8")).get(task, {})
+        self.split: list[str] = []
 
     def __getitem__(self, name: str) -> Any:
         return self.data[name]
 
     def fitting(
-        self, words: Sequence[Any], answers: Callable[[Any], Sequence[str]] = lambda word: (word,)
+        self, words: Sequence[Any], answers: Callable[[Any], Sequence[str]] = lambda word: (word,), least: int = 2
     ) -> list[Any]:
-        """The ``words`` all of whose ``answers`` are one token; raises UsageError for fewer than two."""
+        """The ``words`` all of whose ``answers`` are one token; raises UsageError for fewer than ``least``."""
         chosen = []
         for word in words:
-            split = [answer for answer in answers(word) if not self.is_one_token(answer)]
-            self.left_out += split
+            split = [answer for answer in answers(word) if not self._is_one_token(answer)]
+            self.split += split
             if not split:
                 chosen.append(word)
-        if len(chosen) < 2:
-            message = f"the pairs of {self.task} cannot be made for {self.model.name}: its tokenizer splits"
-            raise UsageError(
-                f"{message} {', '.join(self.left_out[:3])} … into several tokens", "tinytf pairs lists other tasks"
-            )
+        if len(chosen) < least:
+            raise _unfit(self.task, self.model, f"its tokenizer splits {first_of(self.split, 3)} into several tokens")
         return chosen
 
-    def is_one_token(self, word: str) -> bool:
+    def _is_one_token(self, word: str) -> bool:
         try:
             self.model.find_outcome(word)
         except UsageError:
             return False
         return True
 
-    def continues(self, text: str, answer: str) -> bool:
-        """Whether ``answer`` is one token after ``text``, and the tokens of the text stay as they are."""
-        try:
-            token = find_answer(self.model, text, answer)
-        except UsageError:
-            return False
-        space = "" if text[-1:].isdigit() and answer[:1].isdigit() else " "
-        if answer.startswith("#"):
-            return True
-        return _ids(self.model, f"{text}{space}{answer}") == [*_ids(self.model, text), token]
+
+def _unfit(task: str, model: TextModel, why: str) -> UsageError:
+    return UsageError(f"the pairs of {task} cannot be made for {model.name}: {why}", "tinytf pairs lists other tasks")
 
 
-def _ids(model: TextModel, text: str) -> list[int]:
-    return [token.id for token in _tokens(model, text)]
-
-
-def _tokens(model: TextModel, text: str) -> Sequence[Token]:
-    return model.tokenizer.encode(text, special=False).tokens
+def _fits(model: TextModel, text: str, answer: str) -> bool:
+    """Whether ``answer`` is one token in its place in ``text``, and the tokens of the text stay as they are."""
+    if answer.startswith("#"):
+        return True
+    try:
+        token = find_answer(model, text, answer)
+    except UsageError:
+        return False
+    if not model.config.causal:
+        ids = [token if id_ == model.tokenizer.mask_id else id_ for id_ in model.encode(text).ids]
+        return model.encode(text.replace(_mask(model), answer)).ids == ids
+    space = "" if text[-1:].isdigit() and answer[:1].isdigit() else " "
+    return plain_ids(model, f"{text}{space}{answer}") == [*plain_ids(model, text), token]
 
 
 def _ioi(words: Words, draw: random.Random) -> Iterator[Row]:
@@ -140,7 +135,7 @@ def _ioi(words: Words, draw: random.Random) -> Iterator[Row]:
 
 def _greater_than(words: Words, draw: random.Random) -> Iterator[Row]:
     """Years whose last two digits are one token; with a token a digit, the tens of the year."""
-    in_pairs = words.continues("to the year 17", "45")
+    in_pairs = _fits(words.model, "to the year 17", "45")
     while True:
         noun, century = draw.choice(words["nouns"]), str(draw.choice(words["centuries"]))
         start = draw.choice(_YEARS)
@@ -204,7 +199,7 @@ def _induction(words: Words, draw: random.Random) -> Iterator[Row]:
         end, other = draw.sample(range(2, _REPEATED - 1), 2)
         copies = [[*ids, *ids[:end], ids[last]] for last in (end, other)]
         texts = [tokenizer.decode(copy) for copy in copies]
-        if all(_ids(words.model, text) == copy for text, copy in zip(texts, copies, strict=True)):
+        if all(plain_ids(words.model, text) == copy for text, copy in zip(texts, copies, strict=True)):
             answers = (_spelled(words.model, ids[last + 1]) for last in (end, other))
             yield _row(*texts, *answers, repeated=str(end + 1))
         else:
@@ -228,22 +223,16 @@ def _spelled(model: TextModel, token_id: int) -> str:
 
 
 def _docstring(words: Words, draw: random.Random) -> Iterator[Row]:
-    nouns = words.fitting(words["words"])
+    nouns = words.fitting(words["words"], least=_DESCRIBING)
     while True:
-        function, (*arguments, third, fourth), *rest = (
-            draw.choice(words["functions"]),
-            draw.sample(nouns, 4),
-            *draw.sample(nouns, 7),
-        )
+        function = draw.choice(words["functions"])
+        *arguments, third, fourth = draw.sample(nouns, 4)
+        describing = draw.sample(nouns, _DESCRIBING)
         clean, corrupt = (
-            _numbered(words["template"], [*arguments, *last, *rest], function)
+            words["template"].strip("\n").format(None, *arguments, *last, *describing, function=function)
             for last in ((third, fourth), (fourth, third))
         )
         yield _row(clean, corrupt, third, fourth, function=function)
-
-
-def _numbered(template: str, names: Sequence[str], function: str) -> str:
-    return template.strip("\n").format(None, *names, function=function)
 
 
 def _row(clean: str, corrupt: str, answer: str, versus: str, **labels: str) -> Row:
@@ -301,11 +290,9 @@ def pairs(
     if chosen.decoders_only and not model.config.causal:
         raise UsageError(f"the pairs of {task} are for decoders, and {model.name} is an encoder", "try agreement")
     words, misfits = Words(model, task), Counter[str]()
-    made: dict[tuple[str, ...], Row] = {}
     candidates = chosen.rows(words, random.Random(seed))
-    seen: set[tuple[str, ...]] = set()
-    fruitless = 0
-    while len(made) < n and fruitless < _FRUITLESS:
+    rows, seen, fruitless = list[Row](), set[tuple[str, ...]](), 0
+    while len(rows) < n and fruitless < _FRUITLESS:
         row = next(candidates)
         if row and not model.config.causal:
             row |= {text: f"{row[text]} {_mask(model)}." for text in ("clean", "corrupt")}
@@ -314,20 +301,17 @@ def pairs(
         if row and key in seen:
             continue
         seen.add(key)
-        if reason := _misfit(words, row):
+        if reason := _misfit(model, row):
             misfits[reason] += 1
         else:
-            made[key], fruitless = row, 0
-    if not made:
-        ((reason, _),) = misfits.most_common(1)
-        raise UsageError(
-            f"the pairs of {task} cannot be made for {model.name}: {reason}", "tinytf pairs lists other tasks"
-        )
-    left_out = [LeftOut(count, "pair", f"where {reason}") for reason, count in misfits.most_common()]
-    if words.left_out:
-        split = tuple(dict.fromkeys(words.left_out))
-        left_out.insert(0, LeftOut(len(split), "word", "of several tokens", split))
-    result = PairSet.of(made.values(), task)
+            rows.append(row)
+            fruitless = 0
+    if not rows:
+        raise _unfit(task, model, misfits.most_common(1)[0][0])
+    left_out = [Misfits(count, "pair", f"where {reason}") for reason, count in misfits.most_common()]
+    if split := tuple(dict.fromkeys(words.split)):
+        left_out.insert(0, Misfits(len(split), "word", "of several tokens", split))
+    result = PairSet.of(rows, task)
     result = replace(result, seed=seed, asked=n, left_out=tuple(left_out), reverses=chosen.reverses, about=About(model))
     if not score:
         return result
@@ -343,9 +327,8 @@ def _mask(model: TextModel) -> str:
     return model.tokenizer.shown(mask)
 
 
-def _misfit(words: Words, row: Row) -> str:
+def _misfit(model: TextModel, row: Row) -> str:
     """Why a row is no pair for the model; empty if it is one."""
-    model = words.model
     if not row:
         return "the tokens are cut differently when they are read again"
     clean, corrupt = (model.encode(row[text]).ids for text in ("clean", "corrupt"))
@@ -353,13 +336,6 @@ def _misfit(words: Words, row: Row) -> str:
         return "the texts have different numbers of tokens"
     if clean == corrupt:
         return "the texts have the same tokens"
-    for answer in (row["answer"], row["versus"]):
-        if model.config.causal:
-            fits = words.continues(row["clean"], answer)
-        else:
-            filled = model.encode(row["clean"].replace(_mask(model), answer)).ids
-            mask = model.encode(row["clean"]).ids.index(model.tokenizer.mask_id or 0)
-            fits = answer.startswith("#") or (len(filled) == len(clean) and filled[mask] == model.find_outcome(answer))
-        if not fits:
-            return "an answer is not one token there"
+    if not all(_fits(model, row["clean"], row[answer]) for answer in ("answer", "versus")):
+        return "an answer is not one token there"
     return ""

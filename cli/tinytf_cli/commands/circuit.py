@@ -37,7 +37,9 @@ class Options:
         help="Compare with the circuit of FILE, run on these pairs too.",
     )
     left_out: int = option(
-        type=click.IntRange(0), shown=24, help="Run the circuit without each of its N nodes with the largest scores."
+        type=click.IntRange(0),
+        shown=24,
+        help="Run the circuit without each of its N nodes and N edges with the largest scores.",
     )
     top: int | None = option(type=click.IntRange(1), help="Edges and nodes shown.  [default: 5, and up to 8]")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tinytf.cause.circuits import Circuit, CircuitEdge, CircuitNode
+from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -34,7 +35,6 @@ _METHODS = {
     "gradient": "scored by the gradients of the clean runs",
     "integrated": "scored by integrated gradients",
     "exact": "scored by a run each",
-    "": "read from a file",
 }
 _BOTH = 13
 """Lines of the picture and nodes below it on one screen."""
@@ -48,64 +48,61 @@ class CircuitDisplay(Display):
     top: int | None = None
     all: bool = False
 
-    def drawing(self, report: Circuit) -> Drawing | None:
-        """The circuit as a graph; None for one without edges."""
-        if not report.n_edges:
-            return None
-        graph, drawn = report.graph, report.edges[:_DRAWN]
-        places = dict(zip(graph.nodes, graph.places, strict=True))
-        owners = dict(zip(graph.receivers, graph.owners, strict=True))
-        inside = {node.name for node in report.nodes}
+    def drawing(self, report: Circuit) -> Drawing:
+        """The circuit as a graph."""
+        graph, drawn = report.choice.graph, {*report.edges[:_DRAWN]}
+        layer_of = {name: layer for name, (layer, _) in zip(graph.nodes, graph.places, strict=True)}
         edges = [
-            DrawnEdge(edge.source, graph.nodes[owner], edge.score, _projection(edge.input))
-            for edge in drawn
-            for owner in owners[edge.input]
-            if graph.nodes[owner] in inside
+            DrawnEdge(edge.source, target, edge.score, _projection(edge.input))
+            for edge, target in report.choice.links
+            if edge in drawn
         ]
         ends = {end for edge in edges for end in (edge.source, edge.target)}
         nodes = [node for node in report.nodes if node.name in ends]
-        layers = sorted({places[node.name][0] for node in nodes})
+        layers = sorted({layer_of[node.name] for node in nodes})
         names = {-1: "in", graph.places[-1][0]: "out"}
+        few = len(drawn) < report.n_edges
+        largest = f"the {len(drawn)} largest of {report.n_edges:,} drawn" if few else "all of them drawn"
         return Drawing(
             title=report.sentence,
-            key=f"orange for the answer, blue against it; width: the score of an edge, {_largest(drawn, report.edges)}",
+            key=f"orange for the answer, blue against it; width: the score of an edge, {largest}",
             rows=[names.get(layer, f"L{layer}") for layer in layers],
-            nodes=[DrawnNode(node.name, layers.index(places[node.name][0]), node.score) for node in nodes],
+            nodes=[DrawnNode(node.name, layers.index(layer_of[node.name]), node.score) for node in nodes],
             edges=edges,
         )
-
-
-def _largest(drawn: Sequence[CircuitEdge], edges: Sequence[CircuitEdge]) -> str:
-    return "all of them drawn" if len(drawn) == len(edges) else f"the {len(drawn)} largest of {len(edges):,} drawn"
 
 
 @draws(Circuit, CircuitDisplay)
 def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Iterator[Block]:
     """The effect and what the circuit keeps of it, a picture of its nodes, the nodes most needed, the largest edges."""
+    choice = report.choice
+    how = f"{choice.level} {_METHODS[choice.method]}"
+    source = "from" if choice.chosen_from is None else f"on {_file_name(choice.chosen_from)}; run on"
     yield from banner(model_of(report))
-    yield Heading(
-        "circuit",
-        f"{report.level} {_METHODS[report.method]}, from {plural(report.n_pairs, 'pair')} of {Path(report.pairs).name}",
-    )
+    yield Heading("circuit", f"{how}, {source} {plural(report.n_pairs, 'pair')} of {_file_name(report.pairs)}")
     yield from _kept(report)
-    if report.n_edges:
-        picture = _picture(report)
-        lines = min(len(picture.row_labels), LONG_STACK)
-        yield Heading("nodes in their layers", "the score of each: above 0 it speaks for the answer", "attention")
-        yield picture
-        nodes = min(_NODES, max(_NODES // 2, _BOTH - lines))  # what fits one screen below a picture of so many lines
-        yield from _nodes(report, None if display.all else display.top or nodes)
-        yield from _edges(report, None if display.all else display.top or _EDGES)
+    picture = _picture(report)
+    lines = min(len(picture.row_labels), LONG_STACK)
+    yield Heading("nodes in their layers", "the score of each: above 0 it speaks for the answer", "attention")
+    yield picture
+    nodes = min(_NODES, max(_NODES // 2, _BOTH - lines))  # what fits one screen below a picture of so many lines
+    yield from _nodes(report, None if display.all else display.top or nodes)
+    yield from _edges(report, None if display.all else display.top or _EDGES)
     yield from _compared(report)
     yield Line("")
     most = max(check.difference for check in report.checks)
     yield verdict(report.holds, f"{'; '.join(check.what for check in report.checks)}: off by {most:.1e} at most")
 
 
+def _file_name(path: str) -> str:
+    return printable(Path(path).name, spaces=False)
+
+
 def _kept(report: Circuit) -> Iterator[Block]:
     """The mean leads of the plain runs, faithfulness and completeness."""
+    pairs = plural(report.n_pairs, "pair")
     rows = [
-        ("lead, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {report.n_pairs:,} pairs"),
+        ("lead, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {pairs}"),
         ("lead, corrupt", report.corrupt, _FORM, "logits of answer − versus"),
         ("circuit", report.faithfulness, "%.3f", f"{report.n_edges:,} of {report.n_all:,} edges; 1: as clean"),
         ("all but the circuit", report.complement, "%.3f", "near 0 if it is complete"),
@@ -119,11 +116,17 @@ def _kept(report: Circuit) -> Iterator[Block]:
         ],
         header=False,
     )
+    if report.clean.value < report.corrupt.value:
+        yield note("the clean texts lower the lead of the answer, so the circuit is of what speaks against it")
+    if report.choice.stopped:
+        yield note("stopped before the fewest edges or nodes were found")
+    elif report.interrupted:
+        yield note(f"stopped after {len(report.choice.without):,} nodes and edges had been left out")
 
 
 def _picture(report: Circuit) -> Heat:
     """The score of every node of the circuit, where it stands in the model: layers down, the last one on top."""
-    graph, inside = report.graph, {node.name: node.score for node in report.nodes}
+    graph, inside = report.choice.graph, {node.name: node.score for node in report.nodes}
     layers = 1 + max(layer for layer, _ in graph.places[:-1])
     columns = 1 + max(column for _, column in graph.places)
     scores = np.full((layers, columns), math.nan, dtype=np.float32)
@@ -146,43 +149,45 @@ def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
         return node.without is None, -abs(node.score or 0.0) if node.without is None else node.without
 
     chosen = sorted(nodes, key=need)[:most]
-    rows = [*(node for node in reversed(report.nodes) if node in chosen or node is report.nodes[-1])]
-    title = (
-        "every node"
-        if len(chosen) == len(nodes)
-        else f"the {len(chosen)} most needed of {plural(len(report.nodes), 'node')}"
-    )
+    rows = [report.nodes[-1], *(node for node in reversed(nodes) if node in chosen)]
+    reads: dict[str, list[CircuitEdge]] = {}
+    for edge, target in report.choice.links:
+        reads.setdefault(target, []).append(edge)
+    tried, count = sum(node.without is not None for node in nodes), len(chosen)
+    title = f"the {count} largest scores of {plural(len(report.nodes), 'node')}"
+    if count == len(nodes):
+        title = "every node"
+    elif 0 < tried < count:
+        title = f"{plural(tried, 'node')} left out in turn, then the largest scores"
+    elif tried:
+        which = plural(len(report.nodes), "node") if tried == len(nodes) else f"{tried} nodes left out in turn"
+        title = f"the {count} most needed of {which}"
     yield Heading("nodes", f"{title}, the last layer first, with what they read", "attention")
     full = full_scale(node.score or 0.0 for node in rows)
     bars = signed_bars("score", [node.score or 0.0 for node in rows], _FORM, full)
     bars = Column(
         "score", [cell if node.score is not None else "" for node, cell in zip(rows, bars.cells, strict=True)]
     )
-    without = ["" if node.without is None else Figure(node.without, "%.2f") for node in rows]
     yield Table(
         [
             Column("node", [Span(node.name, "strong") for node in rows], said=""),
             bars,
-            Column("left without it", without, "right"),
+            *_left_without(rows),
             Column("in", [Figure(node.incoming, "%.0f") for node in rows], "right", drop=2),
             Column("out", [Figure(node.outgoing, "%.0f") for node in rows], "right", drop=3),
-            Column("reads", [_read_by(report, node) for node in rows], shrink=12, drop=1),
+            Column("reads", [_in_words(reads.get(node.name, [])) for node in rows], shrink=12, drop=1),
         ]
     )
     if len(chosen) < len(nodes):
         yield note("", "--all lists every node and edge; -o FILE.svg draws them")
 
 
-def _read_by(report: Circuit, node: CircuitNode) -> Sequence[Piece]:
+def _in_words(edges: Sequence[CircuitEdge]) -> Sequence[Piece]:
     """The largest edges into a node: which input, from where, with the score."""
-    index = report.graph.nodes.index(node.name)
-    inputs = {report.graph.receivers[row] for row in report.graph.inputs[index]}
-    edges = [edge for edge in report.edges if edge.input in inputs]
     pieces: list[Piece] = []
     for edge in edges[:_READ]:
-        projection = _projection(edge.input)
-        way = f"{projection} " if projection else ""
-        pieces += [f"{', ' if pieces else ''}{way}{edge.source} ", Span(number(edge.score, _FORM), side(edge.score))]
+        way = f"{_projection(edge.input)} {edge.source} ".lstrip()
+        pieces += [f"{', ' if pieces else ''}{way}", Span(number(edge.score, _FORM), side(edge.score))]
     if len(edges) > _READ:
         pieces.append(Span(f", {len(edges) - _READ:,} more", "dim"))
     return pieces or [""]
@@ -195,20 +200,26 @@ def _projection(receiver: str) -> str:
 
 
 def _edges(report: Circuit, most: int | None) -> Iterator[Block]:
-    edges = report.edges[:most]
-    title = "every edge" if len(edges) == len(report.edges) else f"the {len(edges)} largest of {len(report.edges):,}"
-    yield Heading(
-        "edges",
-        f"{title}: the lead that is lost without one, as estimated" if report.method != "exact" else title,
-        "residual",
-    )
+    edges, choice = report.edges[:most], report.choice
+    title = "every edge" if len(edges) == report.n_edges else f"the {len(edges)} largest of {report.n_edges:,}"
+    how = "measured" if choice.method == "exact" and choice.level == "edges" else "estimated"
+    where = "" if choice.chosen_from is None else f" on {_file_name(choice.chosen_from)}"
+    yield Heading("edges", f"{title}: the lead that is lost without one, as {how}{where}", "residual")
     yield Table(
         [
             Column("from", [Span(edge.source, "strong") for edge in edges]),
             Column("to", [Span(edge.input, "strong") for edge in edges]),
             signed_bars("score", [edge.score for edge in edges], _FORM),
+            *_left_without(edges),
         ]
     )
+
+
+def _left_without(parts: Sequence[CircuitNode | CircuitEdge]) -> Iterator[Column]:
+    """What the circuit keeps without each of some nodes or edges, if any was left out."""
+    if any(part.without is not None for part in parts):
+        cells = ["" if part.without is None else Figure(part.without, "%.2f") for part in parts]
+        yield Column("left without it", cells, "right")
 
 
 def _compared(report: Circuit) -> Iterator[Block]:
@@ -216,30 +227,20 @@ def _compared(report: Circuit) -> Iterator[Block]:
     other = report.versus
     if other is None:
         return
-    yield Heading("versus", f"{other.other}, on the same pairs")
+    yield Heading("versus", f"{_file_name(other.other)}, on the same pairs")
     correlation = other.rank_correlation
-    ranks = "too few to rank" if correlation is None else f"rank correlation of their scores {correlation:+.2f}"
-    nodes = sum(1 for _ in report.nodes)
+    ranks = "no rank correlation" if correlation is None else f"rank correlation of their scores {correlation:+.2f}"
+
+    def counts(title: str, numbers: Sequence[int], jaccard: float) -> Column:
+        return Column(title, [*(Figure(count, "%.0f") for count in numbers), Figure(jaccard, "%.2f")], "right")
+
+    shares = [Figure(mean.value, "%.3f") for mean in (report.faithfulness, other.faithfulness)]
     yield Table(
         [
             Column("", ["this circuit", "the other", "shared", "Jaccard"], said=""),
-            Column(
-                "nodes",
-                [Figure(value, "%.0f") for value in (nodes, other.nodes, other.shared_nodes)]
-                + [Figure(other.nodes_jaccard, "%.2f")],
-                "right",
-            ),
-            Column(
-                "edges",
-                [Figure(value, "%.0f") for value in (report.n_edges, other.edges, other.shared_edges)]
-                + [Figure(other.edges_jaccard, "%.2f")],
-                "right",
-            ),
-            Column(
-                "faithfulness",
-                [Figure(report.faithfulness.value, "%.3f"), Figure(other.faithfulness.value, "%.3f"), "", ""],
-                "right",
-            ),
+            counts("nodes", (len(report.nodes), other.nodes, other.shared_nodes), other.nodes_jaccard),
+            counts("edges", (report.n_edges, other.edges, other.shared_edges), other.edges_jaccard),
+            Column("faithfulness", [*shares, "", ""], "right"),
             Column("", ["", "", Span(ranks, "dim"), ""], drop=1, said=""),
         ]
     )

@@ -11,7 +11,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import note
+from tinytf_cli.views.parts import note, stopped
 
 _SHOWN = 8
 """The pairs in the table, unless all are shown."""
@@ -48,7 +48,8 @@ def pair_set(report: PairSet, terminal: Terminal, display: PairSetDisplay) -> It
                 between,
             ]
         )
-    if len(report.pairs) < report.asked:
+    yield from stopped(report.interrupted, len(report.pairs), report.asked, "pairs", "")
+    if len(report.pairs) < report.asked and not report.interrupted:
         yield note(f"{report.asked:,} were asked for, and no more different ones were found")
     for part in report.left_out:
         yield note(f"left out: {printable(str(part), spaces=False)}")

@@ -73,7 +73,7 @@ def _gradients(runs: Runs, batch: Batch, start: Tensor) -> dict[Reading, Tensor]
     inputs: dict[Reading, Tensor] = {}
 
     def shift(reading: Reading) -> Tensor:
-        inputs[reading] = start.new_zeros((reading.count, *start.shape)).requires_grad_()
+        inputs[reading] = start.new_zeros((len(reading.receivers), *start.shape)).requires_grad_()
         return inputs[reading]
 
     hook = runs.model.blocks[0].register_forward_pre_hook(lambda _, args: (start, *args[1:]))

@@ -3,35 +3,33 @@
 Shapes: R receivers, S senders, N pairs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.cause.circuits.edges import METHODS, STEPS, edge_scores, node_scores
-from tinytf.cause.circuits.file import Overlap, Stored, overlap, read_circuit, written
-from tinytf.cause.circuits.graph import EMBEDDINGS, LOGITS, CircuitEdge, CircuitNode, Graph, graph_of
+from tinytf.cause.circuits.choice import LEVELS, Choice, CircuitEdge, CircuitNode, Overlap, choose, overlap
+from tinytf.cause.circuits.edges import METHODS, STEPS
+from tinytf.cause.circuits.file import read_circuit, written
+from tinytf.cause.circuits.graph import EMBEDDINGS, LOGITS, graph_of
 from tinytf.cause.circuits.running import Runs
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate, estimates, mean_of
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import Pairs, PairSet, pair_set
 from tinytf.report import About, Progress, Report, Verified, ignore_progress
-from tinytf.sentences import percent
+from tinytf.sentences import first_of, percent
 from tinytf.tables import Array
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
 
-LEVELS = ("edges", "nodes")
 KEEP = 0.9
 """The default share of the effect that a circuit keeps."""
 LEFT_OUT = 24
-"""The default number of nodes that are left out of a circuit, one at a time: each takes a run of all pairs."""
+"""The default number of nodes, and of edges, that are left out of a circuit alone: each takes a run of all pairs."""
 _SAME = 1e-5
 """Mean leads of the clean and the corrupt texts count as equal within this share of the larger."""
 
@@ -42,9 +40,8 @@ class Circuit(Report):
 
     ``clean`` and ``corrupt`` are the mean leads in the plain runs, and ``separated`` counts the pairs whose lead is
     larger in the clean one. ``faithfulness`` is (lead of the circuit − corrupt) / (clean − corrupt), a ratio of means;
-    ``complement`` the same for the run of all other edges (Marks et al. 2024: the circuit is complete where it is near
-    0). ``without`` is the faithfulness without each sender of the circuit, by name, if measured. ``kept`` and
-    ``scores`` are (R, S); ``of_nodes`` (S,) are the scores of the nodes at the level of nodes, else None.
+    ``complement`` that of the run of all other edges (Marks et al. 2024: the circuit is complete where it is near 0).
+    ``choice`` is what was chosen, and how, with what is left without some of its nodes and edges.
     """
 
     KIND = "circuit"
@@ -53,21 +50,13 @@ class Circuit(Report):
 
     pairs: str
     n_pairs: int
-    level: str
-    method: str
-    steps: int
-    keep: float | None
     clean: Estimate
     corrupt: Estimate
     separated: int
     faithfulness: Estimate
     complement: Estimate
-    without: dict[str, float]
     checks: tuple[Verified, ...]
-    graph: Graph = field(repr=False, compare=False)
-    kept: Tensor = field(repr=False, compare=False)
-    scores: Tensor = field(repr=False, compare=False)
-    of_nodes: Tensor | None = field(repr=False, compare=False)
+    choice: Choice = field(repr=False, compare=False)
     example: Encoding = field(repr=False, compare=False)
     versus: Overlap | None = None
     stopped: bool = False
@@ -75,53 +64,47 @@ class Circuit(Report):
     @property
     def n_edges(self) -> int:
         """The edges of the circuit."""
-        return int(self.kept.sum())
+        return int(self.choice.kept.sum())
 
     @property
     def n_all(self) -> int:
         """The edges of the whole model."""
-        return int(self.graph.allowed.sum())
+        return int(self.choice.graph.allowed.sum())
 
-    @cached_property
+    @property
     def edges(self) -> tuple[CircuitEdge, ...]:
         """The edges of the circuit, the largest score first, whatever its sign."""
-        rows, columns = self.kept.nonzero(as_tuple=True)
-        values = self.scores[rows, columns]
-        order = values.abs().argsort(descending=True, stable=True).tolist()
-        places = list(zip(rows.tolist(), columns.tolist(), values.tolist(), strict=True))
-        names = self.graph.nodes, self.graph.receivers
-        return tuple(CircuitEdge(names[0][places[i][1]], names[1][places[i][0]], places[i][2]) for i in order)
+        return self.choice.edges
 
-    @cached_property
+    @property
     def nodes(self) -> tuple[CircuitNode, ...]:
         """The nodes of the circuit in the order of computation, the logits last."""
-        incoming = [int(self.kept[list(rows)].sum()) for rows in self.graph.inputs]
-        outgoing = [*self.kept.sum(dim=0).tolist(), 0]
-        scores = self.of_nodes if self.of_nodes is not None else (self.scores * self.kept).sum(dim=0)
-        return tuple(
-            CircuitNode(
-                name, float(scores[node]) if name != LOGITS else None, incoming[node], outgoing[node],
-                self.without.get(name),
-            )
-            for node, name in enumerate(self.graph.nodes)
-            if incoming[node] or outgoing[node]
-        )  # fmt: skip
+        return self.choice.nodes
 
     def in_a_sentence(self) -> str:
         """How many edges or nodes keep how much of the effect, and the head or feed-forward that is needed most."""
-        kept = f"{percent(self.faithfulness.value)} of the effect that the pairs have on the answer"
-        if not self.n_edges:
-            return f"No edge is needed to keep {kept}."
-        count = f"{self.n_edges:,} of {self.n_all:,} edges"
-        if self.level == "nodes":
-            nodes = sum(node.name not in (EMBEDDINGS, LOGITS) for node in self.nodes)
-            count = f"{nodes:,} of {self.graph.n_senders - 1:,} heads and feed-forwards"
-        needed = {name: left for name, left in self.without.items() if name != EMBEDDINGS}
-        if not needed or self.interrupted:
-            return f"{count} keep {kept}."
-        name = min(needed, key=needed.__getitem__)
-        left = f"{percent(needed[name])} is left" if needed[name] > 0 else "nothing of it is left"
-        return f"{count} keep {kept}, and {name} matters most: without it, {left}."
+        number, of, what = self.n_edges, self.n_all, "edges"
+        if self.choice.level == "nodes":
+            number = sum(node.name not in (EMBEDDINGS, LOGITS) for node in self.nodes)
+            of, what = self.choice.graph.n_senders - 1, "heads and feed-forwards"
+        share = self.faithfulness.value
+        kept = f"{number:,} of {of:,} {what} keep{'s' * (number == 1)} {percent(share) if share > 0 else 'none'}"
+        kept = f"{kept} of the effect that the pairs have on the answer"
+        senders = self.nodes[:-1]
+        left = {node.name: node.without for node in senders if node.without is not None and node.name != EMBEDDINGS}
+        least = min(left.values(), default=share)
+        if self.interrupted or share <= max(0, least):
+            return f"{kept}."
+        rest = f"{percent(least) if least > 0 else 'nothing of it'} is left"
+        names = [name for name in left if left[name] == least]
+        if len(left) == 1:
+            return f"{kept}, and without {names[0]}, {rest}."
+        tried = (
+            "" if all(node.without is not None for node in senders) else f"of {len(left):,} nodes left out in turn, "
+        )
+        if len(names) > 1:
+            return f"{kept}, and {tried}{first_of(names, 3)} matter most: without any one of them, {rest}."
+        return f"{kept}, and {tried}{names[0]} matters most: without it, {rest}."
 
     def run(
         self,
@@ -134,28 +117,29 @@ class Circuit(Report):
         """Measure this circuit on other pairs, without choosing its edges again. Raises like ``circuit``."""
         assert self.about is not None
         model: Any = self.about.model
-        return _Measured(model, pair_set(pairs), seed).report(self, left_out, on_progress)
+        choice = replace(self.choice, chosen_from=self.choice.chosen_from or self.pairs, stopped=False)
+        return _Measuring(model, pair_set(pairs), left_out, seed, on_progress).measure(choice)
 
     def stored(self) -> list[Array]:
         """Scores and kept edges, (receivers, senders)."""
-        return [
-            Array.of(name, ["receiver", "sender"], tensor)
-            for name, tensor in (("scores", self.scores), ("kept", self.kept.to(torch.uint8)))
-        ]
+        tensors = {"scores": self.choice.scores, "kept": self.choice.kept.to(torch.uint8)}
+        return [Array.of(name, ["receiver", "sender"], tensor) for name, tensor in tensors.items()]
 
     def label(self, axis: str, index: int) -> str:
-        names = {"receiver": self.graph.receivers, "sender": self.graph.nodes}
+        names = {"receiver": self.choice.graph.receivers, "sender": self.choice.graph.nodes}
         return names[axis][index] if axis in names else super().label(axis, index)
 
     def fields(self) -> dict[str, Any]:
         """The circuit in the members of circuit-tracer's graphs, and how it was found and measured beside them."""
-        model = None if self.about is None else self.about.model.name
+        choice, model = self.choice, "" if self.about is None else self.about.model.name
         return {
-            **self.members("pairs", "n_pairs", "level", "method", "steps", "keep", "clean", "corrupt", "separated"),
+            **self.members("pairs", "n_pairs"),
+            **{name: getattr(choice, name) for name in ("level", "method", "steps", "keep", "chosen_from")},
+            **self.members("clean", "corrupt", "separated"),
             "edges": self.n_edges,
             "of": self.n_all,
             **self.members("faithfulness", "complement", "interrupted"),
-            **written(self.nodes, self.edges, self.graph, self.example, model or "", self.pairs),
+            **written(choice, self.example, model, self.pairs),
             **({} if self.versus is None else self.members("versus")),
             **self.members("checks"),
         }
@@ -181,9 +165,9 @@ def circuit(
     the share ``keep`` of the lead, where one fewer does not; edges on no path from the embeddings to the logits are
     dropped. ``method``: ``gradient`` and ``integrated`` estimate all scores (Syed et al. 2023; Hanna et al. 2024, with
     ``steps`` inputs), ``exact`` measures each. With ``stored``, the circuit of that file is measured instead, and one
-    in the file ``versus`` is measured and compared. The ``left_out`` nodes with the largest scores (None: all) are each
-    left out of the circuit alone, to see what it keeps without them. ``seed`` draws the bootstrap intervals over the
-    pairs. Ctrl-C after the scores ends with the circuit so far.
+    in the file ``versus`` is measured and compared. The ``left_out`` nodes and edges with the largest scores (None:
+    all) are each left out of the circuit alone, to see what it keeps without them. ``seed`` draws the bootstrap
+    intervals over the pairs. Ctrl-C after the scores ends with the circuit so far.
 
     Raises UsageError for pairs that cannot be used or have no effect, for a model whose stream is no plain sum, and for
     settings out of range; TinytfError for logits that are not finite.
@@ -195,42 +179,27 @@ def circuit(
         raise UsageError(f"a circuit cannot keep {keep:g} of the effect", "give a share above 0, at most 1")
     if steps < 1:
         raise UsageError(f"{steps} steps average over nothing", "give 1 or more")
-    measured = _Measured(model, pair_set(pairs), seed)
-    other = None if versus is None else read_circuit(versus, measured.graph)
+    measuring = _Measuring(model, pair_set(pairs), left_out, seed, on_progress)
+    runs = measuring.runs
+    other = None if versus is None else (Path(versus).name, read_circuit(versus, runs.graph))
     if stored is None:
-        found = measured.find(keep, method, level, steps, on_progress)
-    else:
-        one = read_circuit(stored, measured.graph)
-        found = _Found(one.kept, one.kept, one.scores, None, "edges", "", 0, None, False)
-    report = measured.report(found, left_out, on_progress)
-    if other is None:
-        return report
-    return replace(report, versus=measured.compared(report, other, Path(versus or "").name))
+        return measuring.measure(choose(runs, keep, method, level, steps, on_progress), other)
+    return measuring.measure(read_circuit(stored, runs.graph), other)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A circuit that is not measured yet; ``chosen`` are its edges before dead ones are dropped."""
+class _Measuring:
+    """Runs of a model on pairs, and what circuits keep of the effect there."""
 
-    kept: Tensor
-    chosen: Tensor
-    scores: Tensor
-    of_nodes: Tensor | None
-    level: str
-    method: str
-    steps: int
-    keep: float | None
-    stopped: bool
-
-
-class _Measured:
-    """Runs of a model on pairs, and the faithfulness of circuits in them."""
-
-    def __init__(self, model: TextModel, pairs: PairSet, seed: int) -> None:
-        self.model, self.pairs, self.seed = model, pairs, seed
-        self.graph = graph_of(model.transformer)
-        self.encoded = pairs.encoded(model)
-        self.runs = Runs(model.transformer, self.graph, self.encoded)
+    def __init__(
+        self, model: TextModel, pairs: PairSet, left_out: int | None, seed: int, on_progress: Progress
+    ) -> None:
+        if left_out is not None and left_out < 0:
+            raise UsageError(f"{left_out} nodes cannot be left out", "give 0 or more, or None for all")
+        self.model, self.pairs, self.left_out, self.seed, self.on_progress = model, pairs, left_out, seed, on_progress
+        graph = graph_of(model.transformer)
+        encoded = pairs.encoded(model)
+        self.example = encoded[0].clean
+        self.runs = Runs(model.transformer, graph, encoded)
         clean, corrupt = self.runs.clean, self.runs.corrupt
         if not bool(clean.isfinite().all() and corrupt.isfinite().all()):
             raise TinytfError(
@@ -243,120 +212,68 @@ class _Measured:
                 "give pairs on which the model changes its answer",
             )
 
-    def share(self, leads: Tensor) -> float:
-        """Leads (N,) as a share of the effect: 1 for those of the clean runs, 0 for those of the corrupt."""
-        clean, corrupt = self.runs.clean, self.runs.corrupt
-        return float((leads - corrupt).sum() / (clean - corrupt).sum())
+    def measure(self, choice: Choice, other: tuple[str, Choice] | None = None) -> Circuit:
+        """Run a circuit, its complement, and the circuit without some nodes and edges; and the ``other`` circuit."""
+        runs, with_dead, stopped = self.runs, choice.kept, choice.stopped
+        choice = replace(choice, kept=choice.graph.alive(choice.kept))
 
-    def estimate(self, leads: Tensor) -> Estimate:
-        clean, corrupt = self.runs.clean, self.runs.corrupt
-        return estimates((leads - corrupt)[:, None], clean - corrupt, self.seed)[0]
+        def required() -> dict[str, Any]:
+            leads = runs.leads(choice.kept)
+            return {
+                "faithfulness": self._share(leads),
+                "complement": self._share(runs.leads(choice.complement)),
+                "checks": self._checks(choice, leads, with_dead),
+                "versus": other and overlap(other[0], choice, other[1], self._share(runs.leads(other[1].kept))),
+            }
 
-    def faithfulness(self, kept: Tensor) -> float:
-        return self.share(self.runs.leads(kept)) if bool(kept.any()) else 0.0
-
-    def find(self, keep: float, method: str, level: str, steps: int, on_progress: Progress) -> _Found:
-        """Score, then choose by bisection."""
-        exact, graph = method == "exact", self.graph
-        # where nodes are measured, their edges still have estimates
-        scores = edge_scores(self.runs, "integrated" if exact and level == "nodes" else method, steps, on_progress)
-        of_nodes = None if level == "edges" else scores.sum(dim=0)
-        if of_nodes is not None and exact:
-            of_nodes = node_scores(self.runs, on_progress)
-        if of_nodes is None:
-            order = scores[graph.allowed].abs().argsort(descending=True, stable=True)
-            places = graph.allowed.nonzero()[order]
-        else:
-            places = 1 + of_nodes[1:].abs().argsort(descending=True, stable=True)
-
-        def of(count: int) -> Tensor:
-            """The edges of the first ``count`` units, dead ones included."""
-            if of_nodes is None:
-                chosen = torch.zeros_like(graph.allowed)
-                chosen[places[:count, 0], places[:count, 1]] = True
-                return chosen
-            nodes = torch.zeros(len(graph.nodes), dtype=torch.bool)
-            nodes[[0, len(nodes) - 1]] = nodes[places[:count]] = True
-            return graph.among(nodes)
-
-        few, enough, rounds, stopped = -1, len(places), 0, False
         try:
-            while enough - few > 1:
-                middle = (few + enough) // 2
-                if self.faithfulness(graph.alive(of(middle))) >= keep:
-                    enough = middle
-                else:
-                    few = middle
-                rounds += 1
-                on_progress(rounds, rounds + (enough - few - 1).bit_length())
+            measured = required()
+        except KeyboardInterrupt:  # the scores took longest, and are worth these runs
+            stopped, measured = True, required()
+        graph, sizes = choice.graph, choice.node_scores.abs().tolist()
+        senders = sorted(choice.kept.any(dim=0).nonzero().flatten().tolist(), key=lambda node: -sizes[node])
+        places: dict[str, tuple[slice | int, int]] = {
+            graph.nodes[node]: (slice(None), node) for node in senders[: self.left_out]
+        }
+        for edge in choice.edges[: self.left_out]:
+            places[edge.name] = graph.receivers.index(edge.input), graph.nodes.index(edge.source)
+        without: dict[str, float] = {}
+        try:
+            for name, place in () if stopped else places.items():
+                rest = choice.kept.clone()
+                rest[place] = False
+                without[name] = runs.faithfulness(choice.graph.alive(rest))
+                self.on_progress(len(without), len(places))
         except KeyboardInterrupt:
             stopped = True
-        chosen = of(enough)
-        steps = steps if method == "integrated" else 1
-        return _Found(graph.alive(chosen), chosen, scores, of_nodes, level, method, steps, keep, stopped)
-
-    def report(self, found: "_Found | Circuit", left_out: int | None, on_progress: Progress) -> Circuit:
-        """Measure a circuit: its faithfulness, its complement, and what is left without some of its nodes."""
-        kept, stopped, without = found.kept, found.stopped, dict[str, float]()
-        leads = self.runs.leads(kept)
-        complement = self.runs.leads(self._complement(kept, found.level))
-        chosen = found.chosen if isinstance(found, _Found) else kept
-        checks = self._checks(leads, chosen)
-        sizes = ((found.scores * kept).sum(dim=0) if found.of_nodes is None else found.of_nodes).abs().tolist()
-        senders = sorted(kept.any(dim=0).nonzero().flatten().tolist(), key=lambda node: -sizes[node])[:left_out]
-        try:
-            for done, node in enumerate(() if stopped else senders):
-                rest = kept.clone()
-                rest[:, node] = False
-                without[self.graph.nodes[node]] = self.faithfulness(self.graph.alive(rest))
-                on_progress(done + 1, len(senders))
-        except KeyboardInterrupt:
-            stopped = True
-        runs = self.runs
         return Circuit(
             pairs=self.pairs.name,
             n_pairs=runs.n_pairs,
-            level=found.level,
-            method=found.method,
-            steps=found.steps,
-            keep=found.keep,
             clean=mean_of(runs.clean, self.seed),
             corrupt=mean_of(runs.corrupt, self.seed),
             separated=int((runs.clean > runs.corrupt).sum()),
-            faithfulness=self.estimate(leads),
-            complement=self.estimate(complement),
-            without=without,
-            checks=checks,
-            graph=self.graph,
-            kept=kept,
-            scores=found.scores,
-            of_nodes=found.of_nodes,
-            example=self.encoded[0].clean,
+            choice=replace(choice, without=without),
+            example=self.example,
             stopped=stopped,
             about=About(self.model),
+            **measured,
         )
 
-    def compared(self, report: Circuit, other: Stored, name: str) -> Overlap:
-        """The overlap of a measured circuit with a stored one, which is run on the same pairs."""
-        faithfulness = self.estimate(self.runs.leads(other.kept))
-        return overlap(name, (report.kept, report.scores), (other.kept, other.scores), self.graph, faithfulness)
+    def _share(self, leads: Tensor) -> Estimate:
+        clean, corrupt = self.runs.clean, self.runs.corrupt
+        return estimates((leads - corrupt)[:, None], clean - corrupt, self.seed)[0]
 
-    def _complement(self, kept: Tensor, level: str) -> Tensor:
-        """All other edges; at the level of nodes, those from all other nodes and the embeddings."""
-        if level == "edges":
-            return self.graph.allowed & ~kept
-        others = ~kept.any(dim=0)
-        others[0] = True
-        return self.graph.allowed & others
-
-    def _checks(self, leads: Tensor, chosen: Tensor) -> tuple[Verified, ...]:
-        """Verify the ends of the scale, and that dead edges change nothing."""
-        runs, every = self.runs, self.graph.allowed
+    def _checks(self, choice: Choice, leads: Tensor, with_dead: Tensor) -> tuple[Verified, ...]:
+        """Verify the ends of the scale, and that edges on no path, where some were dropped, change nothing."""
+        runs, every = self.runs, self.runs.graph.allowed
         scale = max(1.0, float(torch.cat((runs.clean, runs.corrupt)).abs().max()))
         limit = allowed(RUN, next(self.model.transformer.parameters()).dtype) * scale
-        ways: list[tuple[str, Callable[[], Tensor], Tensor]] = [
-            ("all edges are the clean run", lambda: runs.leads(every), runs.clean),
-            ("none the corrupt one", lambda: runs.leads(torch.zeros_like(every)), runs.corrupt),
-            ("dead edges change nothing", lambda: runs.leads(chosen), leads),
+        ways = [
+            ("with all edges it is the clean run", every, runs.clean),
+            ("with none the corrupt run", torch.zeros_like(every), runs.corrupt),
         ]
-        return tuple(Verified(what, float((way() - expected).abs().max()), limit) for what, way, expected in ways)
+        if not torch.equal(with_dead, choice.kept):
+            ways.append(("edges on no path change nothing", with_dead, leads))
+        return tuple(
+            Verified(what, float((runs.leads(edges) - expected).abs().max()), limit) for what, edges, expected in ways
+        )

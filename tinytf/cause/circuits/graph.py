@@ -5,9 +5,11 @@ the queries, keys or values of a head, what a feed-forward reads, or what the lo
 2023). Query heads that share keys share that input too. Shapes: R receivers (inputs), S senders (nodes but the logits).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +17,6 @@ from torch import Tensor
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
-from tinytf.report import Data
 from tinytf.steps.operations import Add, Difference, HeadNorm, Linear, MixHeads, Multiply, Norm, PairNorm, Same
 from tinytf.steps.table import StepTable, table_of
 
@@ -26,24 +27,26 @@ _PROJECTED = ("q", "k", "v")
 
 @dataclass(frozen=True)
 class Reading:
-    """Where the receivers from ``first`` on, ``count`` of them, read the stream: each has an edge from ``senders``.
+    """Where some ``receivers``, which are numbered from ``first`` on, read the stream: each from the ``senders`` first
+    nodes.
 
-    ``readers`` are the steps that take the value of the ``stream`` step, each with the number of that input; with a
-    ``norm``, they take its output. ``split``: each receiver is a head of the reader.
+    ``readers`` are the steps that take the value of the stream, each with the number of that input; with a ``norm``,
+    they take its output. ``owners`` are the nodes that each receiver is an input of: several heads may share keys.
+    ``split``: each receiver is a head of the reader.
     """
 
     layer: int | None
-    stream: str
     norm: Step | None
     readers: tuple[tuple[Step, int], ...]
-    first: int
-    count: int
+    receivers: tuple[str, ...]
+    owners: tuple[tuple[int, ...], ...]
     senders: int
-    split: bool
+    split: bool = False
+    first: int = 0
 
     @property
     def rows(self) -> slice:
-        return slice(self.first, self.first + self.count)
+        return slice(self.first, self.first + len(self.receivers))
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,14 @@ class Adding:
 
 @dataclass(frozen=True)
 class Graph:
-    """The nodes of a model in the order of computation, the logits last, and the receivers with the nodes they feed.
+    """The nodes of a model in the order of computation, the logits last, and where they read and add.
 
     ``places`` are the layer and the column of each node: the embeddings are in layer −1, the logits in the one after
-    the last, and a feed-forward follows the heads. ``owners[r]`` are the indices of the nodes that receiver r is an
-    input of: several heads may share keys. The heads of a ``coupled`` group depend on one another's inputs.
+    the last, and a feed-forward follows the heads. The heads of a ``coupled`` group depend on one another's inputs.
     """
 
     nodes: tuple[str, ...]
     places: tuple[tuple[int, int], ...]
-    receivers: tuple[str, ...]
-    owners: tuple[tuple[int, ...], ...]
     readings: tuple[Reading, ...]
     addings: tuple[Adding, ...]
     coupled: tuple[tuple[int, ...], ...] = ()
@@ -78,72 +78,56 @@ class Graph:
         return len(self.nodes) - 1
 
     @cached_property
-    def allowed(self) -> Tensor:
-        """Which edges exist: (R, S) bool."""
-        senders = torch.tensor([reading.senders for reading in self.readings for _ in range(reading.count)])
-        return torch.arange(self.n_senders) < senders[:, None]
+    def receivers(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return tuple(name for reading in self.readings for name in reading.receivers)
 
     @cached_property
-    def inputs(self) -> tuple[tuple[int, ...], ...]:
-        """The receivers of each node; none for the embeddings."""
-        return tuple(
-            tuple(row for row, owners in enumerate(self.owners) if node in owners) for node in range(len(self.nodes))
-        )
+    def owners(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that each receiver is an input of."""
+        return tuple(owners for reading in self.readings for owners in reading.owners)
 
     @cached_property
     def owning(self) -> Tensor:
         """Which receiver is an input of which node: (R, S + 1) bool."""
-        owning = torch.zeros(len(self.receivers), len(self.nodes), dtype=torch.bool)
+        owning = torch.zeros(len(self.owners), len(self.nodes), dtype=torch.bool)
         for row, owners in enumerate(self.owners):
             owning[row, list(owners)] = True
         return owning
 
-    def alive(self, kept: Tensor) -> Tensor:
-        """The kept edges (R, S) on a path from the embeddings to the logits; the others carry nothing.
+    @cached_property
+    def allowed(self) -> Tensor:
+        """Which edges exist: (R, S) bool."""
+        senders = torch.tensor([reading.senders for reading in self.readings for _ in reading.receivers])
+        return torch.arange(self.n_senders) < senders[:, None]
 
-        A node that nothing reaches has the values of the corrupt run, and what only leads to a node without a way to
-        the logits changes nothing there.
+    def nodes_of(self, kept: Tensor) -> Tensor:
+        """The nodes on a path of kept edges (R, S) from the embeddings to the logits: (S + 1) bool.
+
+        A node that nothing reaches has the values of the corrupt run, and one without a way to the logits changes
+        nothing there, even where it shares an input with a head that does.
         """
-        kept = kept & self.allowed
         reached, needed = (torch.zeros(len(self.nodes), dtype=torch.bool) for _ in range(2))
         reached[0] = needed[-1] = True
         group_of = {node: list(group) for group in self.coupled for node in group}
         for node in range(1, len(self.nodes)):
-            if bool((kept[list(self.inputs[node])] & reached[:-1]).any()):
+            if bool((kept[self.owning[:, node]] & reached[:-1]).any()):
                 reached[group_of.get(node, node)] = True
         for node in reversed(range(self.n_senders)):
             if bool((self.owning[kept[:, node]] & needed).any()):
                 needed[group_of.get(node, node)] = True
-        return kept & reached[:-1] & (self.owning & needed).any(dim=1)[:, None]
+        ends = self.owning[kept.any(dim=1)].any(dim=0)  # (S + 1)
+        ends[:-1] |= kept.any(dim=0)
+        return reached & needed & ends
+
+    def alive(self, kept: Tensor) -> Tensor:
+        """The kept edges (R, S) on a path from the embeddings to the logits; the others carry nothing."""
+        kept = kept & self.allowed
+        return kept & self.among(self.nodes_of(kept))
 
     def among(self, nodes: Tensor) -> Tensor:
         """All edges (R, S) between some of the nodes, (S + 1) bool."""
         return self.allowed & nodes[:-1] & (self.owning & nodes).any(dim=1)[:, None]
-
-
-@dataclass(frozen=True)
-class CircuitNode(Data):
-    """A node of a circuit: its score, and how many edges of the circuit lead to it and from it.
-
-    The score is that of the node as a sender, the sum over its edges in the circuit unless nodes were scored
-    themselves; None for the logits. ``without`` is the faithfulness of the circuit without this node, None if not
-    measured.
-    """
-
-    name: str
-    score: float | None
-    incoming: int
-    outgoing: int
-    without: float | None = None
-
-
-@dataclass(frozen=True)
-class CircuitEdge(Data):
-    """An edge from the node ``source`` to the ``input`` of a later node, such as ``L3H5.q``."""
-
-    source: str
-    input: str
-    score: float
 
 
 def graph_of(model: Transformer) -> Graph:
@@ -153,52 +137,51 @@ def graph_of(model: Transformer) -> Graph:
         raise _refusal("this model is an encoder, and circuits are found in decoders")
     model.require_vocabulary("there is no next token to find a circuit for")
     if table.carried:
-        name = next(iter(table.carried))
-        raise _refusal(f"layers of this model take {name} beside the residual stream")
+        raise _refusal(f"layers of this model take {next(iter(table.carried))} beside the residual stream")
     if table.final == table.output:
         raise _refusal("this model norms the residual stream itself, so it is not a sum of what its parts add")
     nodes, places = [EMBEDDINGS], [(-1, 0)]
-    receivers, owners = list[str](), list[tuple[int, ...]]()
     readings, addings, coupled = list[Reading](), list[Adding](), list[tuple[int, ...]]()
-
-    def read(layer: int | None, names: list[str], feeding: list[tuple[int, ...]], *where: object) -> None:
-        stream, norm, readers, senders, split = where
-        first = len(receivers)
-        readings.append(Reading(layer, stream, norm, readers, first, len(names), senders, split))  # type: ignore[arg-type]
-        receivers.extend(names)
-        owners.extend(feeding)
-
     for layer in range(config.n_layers):
-        branches = _Branches(table, layer)
-        own, before = config.at(layer), len(nodes)
-        heads = own.n_heads
-        for step, stream, norm in branches.projections():
-            sharing = own.heads_per_kv if "kv head" in step.axes else 1
-            groups = [range(first, first + sharing) for first in range(0, heads, sharing)]
-            names = [f"L{layer}H{_range(group)}.{step.role}" for group in groups]
-            feeding = [tuple(before + head for head in group) for group in groups]
-            read(layer, names, feeding, stream, norm, ((step, 0),), before, True)
-        adding = branches.attention
-        if adding is not None:
-            nodes += [f"L{layer}H{head}" for head in range(heads)]
-            places += [(layer, head) for head in range(heads)]
-            addings.append(Adding(layer, adding, branches.paths[adding.name], heads))
+        branches, own, before = _Branches(table, layer), config.at(layer), len(nodes)
+        heads = range(before, before + own.n_heads if branches.attention is not None else before)
+        for read in branches.reads:
+            for reader in (reader for reader in read.readers if reader[0].role in _PROJECTED):
+                sharing = own.heads_per_kv if "kv head" in reader[0].axes else 1
+                owners = tuple(tuple(heads[first : first + sharing]) for first in range(0, len(heads), sharing))
+                names = tuple(f"L{layer}H{_range(group, before)}.{reader[0].role}" for group in owners)
+                readings.append(Reading(layer, read.norm, (reader,), names, owners, before, split=True))
+            if readers := tuple(reader for reader in read.readers if reader[0].role == "ffn"):
+                norm = read.norm
+                if norm is not None and readers == read.readers:  # the norm of the feed-forward alone is what reads
+                    readers, norm = ((norm, 0),), None
+                # in a parallel block, the feed-forward reads the stream without its own layer's heads
+                senders = before if read.stream == table.stream(layer)[-1] else heads.stop
+                readings.append(Reading(layer, norm, readers, (f"L{layer}.ffn",), ((heads.stop,),), senders))
+        if (step := branches.attention) is not None:
+            nodes += [f"L{layer}H{head}" for head in range(own.n_heads)]
+            places += [(layer, head) for head in range(own.n_heads)]
+            addings.append(Adding(layer, step, branches.paths[step.name], own.n_heads))
             if branches.couples_heads:
-                coupled.append(tuple(range(before, before + heads)))
-        if branches.feed_forward is not None:
-            stream, norm, readers = branches.feed_forward_input()
-            # of a parallel block, the feed-forward reads the stream without its own layer's heads
-            senders = before if stream == table.stream(layer)[-1] else len(nodes)
-            read(layer, [f"L{layer}.ffn"], [(len(nodes),)], stream, norm, readers, senders, False)
+                coupled.append(tuple(heads))
+        if (step := branches.feed_forward) is not None:
             nodes.append(f"L{layer}.ffn")
-            places.append((layer, heads))
-            step = branches.feed_forward
+            places.append((layer, own.n_heads))
             addings.append(Adding(layer, step, branches.paths[step.name], 0))
-    final = table.at(table.final, None)
-    read(None, [LOGITS], [(len(nodes),)], table.output, None, ((final, 0),), len(nodes), False)
-    ends = (*places, (config.n_layers, 0))
-    wiring = tuple(owners), tuple(readings), tuple(addings), tuple(coupled)
-    return Graph((*nodes, LOGITS), ends, tuple(receivers), *wiring)
+    last = ((table.at(table.final, None), 0),)
+    readings.append(Reading(None, None, last, (LOGITS,), ((len(nodes),),), len(nodes)))
+    places.append((config.n_layers, 0))
+    firsts = accumulate((len(reading.receivers) for reading in readings), initial=0)
+    numbered = tuple(replace(reading, first=first) for reading, first in zip(readings, firsts, strict=False))
+    return Graph((*nodes, LOGITS), tuple(places), numbered, tuple(addings), tuple(coupled))
+
+
+class _Read(NamedTuple):
+    """A step of the ``stream`` or its ``norm``, and the steps that read it, each with the number of that input."""
+
+    stream: str
+    norm: Step | None
+    readers: tuple[tuple[Step, int], ...]
 
 
 class _Branches:
@@ -208,70 +191,59 @@ class _Branches:
         self.table, self.layer = table, layer
         self.stream = table.stream(layer)[::-1]
         self.paths = {step.name: table.to_stream(step, layer)[:-1] for step in table.added_in(layer)}
-        ends = {name: (path[-1].name if path else name) for name, path in self.paths.items()}
-        for name, below in zip(self.stream, ("", *self.stream), strict=False):
-            step = table.at(name, layer)
-            sources = {source for source, _ in table.sources(step, layer)} - {below}
-            plain = isinstance(step.operation, Same) or (
-                isinstance(step.operation, Add) and below in (*step.inputs, "")
-            )
-            if not plain or (below and not sources <= {*ends.values()}):
-                raise _refusal(f"the stream of this model is no plain sum: L{layer}.{name} is {step.formula}")
-        for step in (step for path in self.paths.values() for step in path):
-            if not isinstance(step.operation, Norm | Multiply):
-                raise _refusal(f"L{layer}.{step.name} stands between a branch and the stream: {step.title}")
+        self._require_sum()
         added = [table.at(name, layer) for name in self.paths]
-        self.attention = next((step for step in added if step.role == "attention"), None)
-        self.feed_forward = next((step for step in added if step.role == "ffn"), None)
+        self.attention, self.feed_forward = (
+            next((step for step in added if step.role == role), None) for role in ("attention", "ffn")
+        )
         if self.attention is not None:
             heads = table.head_output(layer)
             joined = table.at(self.attention.inputs[0], layer)
             if heads is None or joined.inputs != (heads.name,) or type(self.attention.operation) is not Linear:
                 raise _refusal(f"L{layer}.{self.attention.name} is no sum over heads: {self.attention.formula}")
-        self.reads = list(self._reads())
+        self.reads = [read for name in self.stream for read in self._reads(name)]
+
+    def _require_sum(self) -> None:
+        """Refuse a stream that is no sum of the branches, each of them normed or scaled at most."""
+        ends = {path[-1].name if path else name for name, path in self.paths.items()}
+        for name, below in zip(self.stream, ("", *self.stream), strict=False):
+            step = self.table.at(name, self.layer)
+            sources = {source for source, _ in self.table.sources(step, self.layer)} - {below}
+            is_sum = isinstance(step.operation, Add) and below in (*step.inputs, "")
+            if not (isinstance(step.operation, Same) or is_sum) or (below and not sources <= ends):
+                raise _refusal(f"the stream of this model is no plain sum: L{self.layer}.{name} is {step.formula}")
+        for step in (step for path in self.paths.values() for step in path):
+            if not isinstance(step.operation, Norm | Multiply):
+                raise _refusal(f"L{self.layer}.{step.name} stands between a branch and the stream: {step.title}")
 
     @property
     def couples_heads(self) -> bool:
         """Whether what one head adds depends on the inputs of others: by a norm of their sum, or by steps that mix."""
-        normed = any(isinstance(step.operation, Norm) for name in self.paths for step in self.paths[name])
+        normed = any(isinstance(step.operation, Norm) for path in self.paths.values() for step in path)
         mixing = (MixHeads, Difference, PairNorm, HeadNorm)
         return normed or any(isinstance(step.operation, mixing) for step in self.table.in_layer(self.layer))
 
-    def _reads(self) -> Iterator[tuple[Step, int, str, Step | None]]:
-        """Yield every step that reads the stream, directly or through a norm: step, input, stream step, norm."""
-        for name in self.stream:
-            for reader, number in self._readers(name):
-                if reader.name in self.stream:
-                    continue
-                through_norm = isinstance(reader.operation, Norm)
-                found = self._readers(reader.name) if through_norm else [(reader, number)]
-                for step, at in found:
-                    is_projection = step.role in _PROJECTED and step.has_heads and type(step.operation) is Linear
-                    if not is_projection and step.role != "ffn":
-                        raise _refusal(f"L{self.layer}.{step.name} reads the stream too: {step.title}")
-                    yield step, at, name, reader if through_norm else None
+    def _reads(self, name: str) -> Iterator[_Read]:
+        """Yield what reads a step of the stream, through each norm and directly."""
+        readers = [reader for reader in self._readers(name) if reader[0].name not in self.stream]
+        norms = [step for step, _ in readers if isinstance(step.operation, Norm)]
+        direct = tuple(reader for reader in readers if reader[0] not in norms)
+        for read in (*(_Read(name, norm, self._readers(norm.name)) for norm in norms), _Read(name, None, direct)):
+            for step, _ in read.readers:
+                is_projection = step.role in _PROJECTED and step.has_heads and type(step.operation) is Linear
+                if not is_projection and step.role != "ffn":
+                    raise _refusal(f"L{self.layer}.{step.name} reads the stream too: {step.title}")
+            yield read
 
-    def _readers(self, name: str) -> list[tuple[Step, int]]:
+    def _readers(self, name: str) -> tuple[tuple[Step, int], ...]:
         consumers = self.table.consumers((name, self.layer))
-        return [(step, number) for step, at, number in consumers if at == self.layer and not step.from_stream]
-
-    def projections(self) -> Iterator[tuple[Step, str, Step | None]]:
-        """Yield the projections of the heads, each with the stream step and the norm that it reads."""
-        for step, _, stream, norm in self.reads:
-            if step.role in _PROJECTED:
-                yield step, stream, norm
-
-    def feed_forward_input(self) -> tuple[str, Step | None, tuple[tuple[Step, int], ...]]:
-        """The stream step, norm and readers of the feed-forward; a norm of its own alone counts as its reader."""
-        reads = [(step, number, stream, norm) for step, number, stream, norm in self.reads if step.role == "ffn"]
-        _, _, stream, norm = reads[0]
-        if norm is not None and all(step.role == "ffn" for step, _ in self._readers(norm.name)):
-            return stream, None, ((norm, 0),)
-        return stream, norm, tuple((step, number) for step, number, _, _ in reads)
+        return tuple((step, number) for step, at, number in consumers if at == self.layer and not step.from_stream)
 
 
-def _range(heads: range) -> str:
-    return str(heads[0]) if len(heads) == 1 else f"{heads[0]}-{heads[-1]}"
+def _range(nodes: Sequence[int], before: int) -> str:
+    """The heads of a layer, from the numbers of their nodes."""
+    first, last = nodes[0] - before, nodes[-1] - before
+    return f"{first}-{last}" if last > first else f"{first}"
 
 
 def _refusal(why: str) -> UsageError:

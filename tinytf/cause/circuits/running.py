@@ -70,6 +70,14 @@ class Runs:
 
         return self._each(of_batch)
 
+    def share(self, leads: Tensor) -> float:
+        """Leads (N,) as a share of the effect, a ratio of means: 1 for those of the clean runs, 0 of the corrupt."""
+        return float((leads - self.corrupt).sum() / (self.clean - self.corrupt).sum())
+
+    def faithfulness(self, kept: Tensor) -> float:
+        """The share of the effect that a circuit keeps: edges (R, S)."""
+        return self.share(self.leads(kept)) if bool(kept.any()) else 0.0
+
     def reference(self, batch: Batch) -> Tensor:
         """What every sender adds in the corrupt run: (S, B, T, C)."""
         number = batch.numbers[0]
@@ -166,9 +174,8 @@ def split(model: Transformer, graph: Graph, added: Added, shift: Shift | None) -
             module, hook = _sending(model, adding, first, added)
             stack.callback(module.register_forward_hook(hook).remove)
             first += adding.heads or 1
-        for reading in graph.readings if shift is not None else ():
-            assert shift is not None
-            for handle in _hook_reading(model, reading, shift):
+        if shift is not None:
+            for handle in (handle for reading in graph.readings for handle in _hook_reading(model, reading, shift)):
                 stack.callback(handle.remove)
         yield
 
@@ -218,7 +225,7 @@ def _hook_reading(model: Transformer, reading: Reading, shift: Shift) -> Iterato
 
     def project(module: nn.Module, args: Any, result: Tensor) -> Tensor:
         own = inputs(read.pop() if norm is not None else args[0])  # (B, H, T, C)
-        weight = module.get_parameter("weight").unflatten(0, (reading.count, -1))  # (H·D, C) -> (H, D, C)
+        weight = module.get_parameter("weight").unflatten(0, (len(reading.receivers), -1))  # (H·D, C) -> (H, D, C)
         heads = own @ weight.transpose(-1, -2)  # (B, H, T, D)
         bias = getattr(module, "bias", None)
         return heads.transpose(1, 2).flatten(2) + (0.0 if bias is None else bias)  # (B, T, H·D)
