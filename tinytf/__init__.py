@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut as LeftOut
     from tinytf.cause.interventions.ablation import Ablation as Ablation
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
-    from tinytf.cause.interventions.attribution_over_pairs import EstimatedPairs as EstimatedPairs
     from tinytf.cause.interventions.attribution_patching import EstimatedSweep as EstimatedSweep
     from tinytf.cause.interventions.patching import Patched as Patched
     from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
@@ -173,7 +172,6 @@ _LAZY = {
     "PaperCheck": "tinytf.worked.paper",
     "PairSet": "tinytf.pairs.pair",
     "Parameters": "tinytf.look.parameters",
-    "EstimatedPairs": "tinytf.cause.interventions.attribution_over_pairs",
     "EstimatedSweep": "tinytf.cause.interventions.attribution_patching",
     "PatchSweep": "tinytf.cause.interventions.patching",
     "PathPatched": "tinytf.cause.interventions.path_patching",

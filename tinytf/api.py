@@ -24,7 +24,6 @@ with imported_when_called(__name__):  # all of them at once would make every com
         edited,
         patch,
         patch_estimate,
-        patch_estimate_pairs,
         patch_path,
         patch_paths,
         patch_sweep,
@@ -38,6 +37,7 @@ with imported_when_called(__name__):  # all of them at once would make every com
         attribute_over,
         heads_over,
         lens_over,
+        patch_estimate_pairs,
         patch_over,
         score_over,
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 from tinytf.report import Data
 
 _RESAMPLED = 1000
+_AT_ONCE = 1024  # runs that are resampled together: a quantile takes 16 million numbers at most
 _FEWEST = 3  # values that a rank correlation is given for
 
 
@@ -33,8 +34,12 @@ def estimates(sums: Tensor, counts: Tensor, seed: int) -> list[Estimate]:
     drawn = torch.randint(len(sums), (_RESAMPLED, len(sums)), generator=torch.Generator().manual_seed(seed))
     weights = torch.zeros(_RESAMPLED, len(sums), dtype=sums.dtype)
     weights.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=sums.dtype))
-    resampled_means = (weights @ sums) / (weights @ counts)[:, None]  # (resampled, R)
-    intervals = torch.quantile(resampled_means, torch.tensor([0.025, 0.975], dtype=sums.dtype), dim=0).T.tolist()
+    ends, drawn_counts = torch.tensor([0.025, 0.975], dtype=sums.dtype), weights @ counts
+    intervals = [
+        interval
+        for some in sums.split(_AT_ONCE, dim=1)
+        for interval in ((weights @ some) / drawn_counts[:, None]).quantile(ends, dim=0).T.tolist()
+    ]
     return [Estimate(mean, low, high) for mean, (low, high) in zip(means, intervals, strict=True)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import asked, config_of, lively
 from torch import Tensor
 
 import tinytf
@@ -155,48 +156,79 @@ def test_the_weights_learn_as_before_and_no_hook_stays(model: tinytf.Model) -> N
 
 
 @pytest.mark.parametrize("how", ["gradient", "integrated"])
-def test_over_pairs_each_site_has_the_mean_of_its_estimates(model: tinytf.Model, how: str, tmp_path: Path) -> None:
+def test_over_pairs_each_site_has_the_share_of_its_estimates(model: tinytf.Model, how: str, tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in PAIRS), "utf-8")
     found = model.patch_estimate_pairs(file, "heads", how=how, exact=True)
-    single = [
-        model.patch_estimate(row["clean"], row["corrupt"], "heads", how=how, answer=row["answer"], versus=row["versus"])
-        for row in PAIRS
-    ]
-    effects = torch.stack([one.differences - one.contrast.corrupt for one in single])
-    lead = sum(one.contrast.clean - one.contrast.corrupt for one in single) / len(single)
-    assert torch.allclose(found.recovered, effects.mean(0) / lead, atol=1e-5)
-    assert (found.pairs, found.interrupted) == (3, False)
-    exact = torch.stack(
-        [
-            one.differences - one.contrast.corrupt
-            for row in PAIRS
-            for one in [
-                model.patch_sweep(row["clean"], row["corrupt"], "heads", answer=row["answer"], versus=row["versus"])
-            ]
-        ]
-    )
-    assert found.beside is not None
-    assert torch.allclose(found.beside.recovered, exact.mean(0) / lead, atol=1e-5)
-    site = found.strongest[0]
-    assert site.name == "L1H0"
-    assert site.recovered.low is not None
-    assert site.recovered.low <= site.recovered.value <= (site.recovered.high or 0)
-    assert "L1H0 matters most" in found.sentence
+    tokens = [{"answer": row["answer"], "versus": row["versus"]} for row in PAIRS]
+    lead = 0.0
+    for index, (row, its_tokens) in enumerate(zip(PAIRS, tokens, strict=True)):
+        estimate = model.patch_estimate(row["clean"], row["corrupt"], "heads", how=how, **its_tokens)
+        exact = model.patch_sweep(row["clean"], row["corrupt"], "heads", **its_tokens)
+        lead += estimate.contrast.clean - estimate.contrast.corrupt
+        for quantity, single in zip(found.quantities, (estimate, exact), strict=True):
+            effects = found.map_of(quantity.values[index])
+            assert torch.allclose(effects, single.differences - single.contrast.corrupt, atol=1e-4)
+    for quantity in found.quantities:
+        assert [mean.value for mean in quantity.means] == pytest.approx((quantity.values.sum(0) / lead).tolist())
+    assert not found.interrupted
+    agreement = found.agreement
+    assert agreement is not None
+    assert agreement.sites == 16
+    estimated, exact_shares = ([mean.value for mean in quantity.means] for quantity in found.quantities)
+    assert agreement.rank_correlation == pytest.approx(rank_correlation(estimated, exact_shares), abs=1e-3)
+    assert "estimated by gradients, L1H0 of the clean run would bring back" in found.sentence
+    assert found.holds
 
 
 def test_whole_feed_forwards_are_estimated_over_pairs_and_the_stream_is_refused(model: tinytf.Model) -> None:
     found = model.patch_estimate_pairs(PairSet.of(PAIRS[:1]), "ffn")
     by_position = model.patch_estimate(CLEAN, CORRUPT, "ffn", answer="ball", versus="hat")
-    assert torch.allclose(found.recovered[:, 0], by_position.recovered.sum(1), atol=1e-5)
+    shares = torch.tensor([mean.value for mean in found.quantities[0].means], dtype=torch.float64)
+    assert torch.allclose(shares, by_position.recovered.sum(1), atol=1e-5)
     with pytest.raises(UsageError, match="the whole stream"):
         model.patch_estimate_pairs(PairSet.of(PAIRS), "residual")
 
 
-def test_an_interrupt_leaves_the_pairs_so_far(model: tinytf.Model) -> None:
+def test_a_pair_without_a_lead_adds_nothing_and_alone_has_no_share() -> None:
+    transformer = lively(config_of("gpt2"))
+    with torch.no_grad():
+        transformer.embed.tokens.weight[1] = transformer.embed.tokens.weight[0]  # one logit for both tokens
+    tied, usual = (
+        {"clean": "3 14 15 9 30", "corrupt": "3 14 16 9 30", "answer": answer, "versus": versus}
+        for answer, versus in (("#0", "#1"), ("#0", "#2"))
+    )
+    both, alone = (asked(transformer).patch_estimate_pairs(rows).quantities[0] for rows in ([tied, usual], [usual]))
+    assert both.values[0].tolist() == [0.0] * 8
+    assert [mean.value for mean in both.means] == pytest.approx([mean.value for mean in alone.means], abs=1e-6)
+    with pytest.raises(UsageError, match="lead alike"):
+        asked(transformer).patch_estimate_pairs([tied])
+
+
+def test_units_over_pairs_add_up_to_their_feed_forward(model: tinytf.Model) -> None:
+    found = model.patch_estimate_pairs(PairSet.of(PAIRS), "neurons")
+    assert (found.axis, len(found.rows), found.rows[-1].name) == ("unit", 4 * 344, "L3.343")
+    whole = model.patch_estimate_pairs(PairSet.of(PAIRS), "ffn").quantities[0].values
+    assert torch.allclose(found.quantities[0].values.unflatten(1, (4, -1)).sum(-1), whole, atol=1e-4)
+    leads = torch.tensor([[example.clean_lead, example.corrupt_lead] for example in found.examples])
+    alone = found.quantities[0].with_values(found.quantities[0].values[:, 1200:1201], leads.double()).means[0]
+    together = found.quantities[0].means[1200]  # of which a thousand are resampled at a time
+    assert (together.value, together.low, together.high) == pytest.approx((alone.value, alone.low, alone.high))
+
+
+def test_an_exact_sweep_that_was_interrupted_is_called_so(model: tinytf.Model, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tinytf.cause.interventions.sweep.most_tokens", lambda _: 40)
+
     def stop(done: int, of: int) -> None:
         raise KeyboardInterrupt
 
-    found = model.patch_estimate_pairs(PairSet.of(PAIRS), on_progress=stop)
+    found = model.patch_estimate(CLEAN, CORRUPT, "heads", exact=True, on_progress=stop)
+    assert found.beside is not None
+    assert 0 < found.beside.sites < found.exact_sites == 16
     assert found.interrupted
-    assert 0 < found.pairs < found.of == 3
+    assert not found.sentence
+    assert list(found.events())[-1] == {"type": "interrupted"}
+    by_position = model.patch_estimate(CLEAN, CORRUPT, "attn", exact=True)
+    assert by_position.beside is not None
+    assert by_position.exact_sites == by_position.beside.sites == 4 * 6
+    assert not by_position.interrupted

@@ -203,18 +203,6 @@ def test_steps_named_together_are_ablated_and_patched_together(tiny: tinytf.Mode
         assert float(patched.quantities[1].values[index, 0]) == (with_clean > 0)
 
 
-def test_the_parts_of_a_logit_are_those_of_the_single_command(tiny: tinytf.Model, mixed: Path) -> None:
-    report = tiny.attribute_over(mixed)
-    for index, pair in enumerate(PairSet.read(mixed).pairs):
-        single = tiny.attribute(pair.clean, token=pair.answer, versus=pair.versus)
-        expected = [part.value for part in single.parts]
-        assert [row.name for row in report.rows] == [part.name for part in single.parts]
-        assert report.quantities[0].values[index].tolist() == pytest.approx(expected, abs=1e-5)
-        assert float(report.quantities[0].values[index].sum()) == pytest.approx(
-            lead(tiny, pair.clean, pair.answer, pair.versus), abs=1e-4
-        )
-
-
 def test_measures_of_heads_are_means_over_the_clean_texts(tiny: tinytf.Model, mixed: Path) -> None:
     report = tiny.heads_over(mixed, by="distance")
     texts = [tiny.attention(pair.clean).measured("distance").double() for pair in PairSet.read(mixed).pairs]
@@ -336,6 +324,14 @@ def test_patching_claims_no_share_of_a_lead_that_is_not_there(tiny: tinytf.Model
     report = tiny.patch_over([{name: row[name] for name in columns} for row in swapped], sweep="heads")
     assert "lead no more after the clean texts" in report.sentence
     assert report.right == 0
+
+
+def test_a_share_below_0_is_said_by_its_size(tiny: tinytf.Model) -> None:
+    report, others = tiny.patch_over(PLACES, sweep="heads"), [Estimate(0.0, 0.0, 0.0)] * 15
+    less = changed(report, Estimate(-0.35, -0.4, 0.1), *others, by=0).sentence
+    assert "L0H0 of the clean run takes away another 35 % (-10 to 40 %) of the answer's lead, the most" in less
+    none = changed(report, Estimate(0.0004, 0.0, 0.01), *others, by=0).sentence
+    assert none == "Over 24 pairs, no patch brings back or takes away as much as 0.1 % of the answer's lead."
 
 
 def test_the_share_answered_right_counts_positive_leads(tiny: tinytf.Model) -> None:

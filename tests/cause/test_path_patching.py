@@ -140,6 +140,23 @@ def test_a_sweep_is_each_path_alone(model: tinytf.Model) -> None:
         assert all(check.holds for check in found.checks)
 
 
+def test_the_tokens_of_an_address_limit_a_path(model: tinytf.Model) -> None:
+    whole = model.patch_path(CLEAN, CORRUPT, "embeddings", "L1H0.v", positions=[4])
+    sent = model.patch_path(CLEAN, CORRUPT, "L0.in[hat]", "L1H0.v")
+    assert sent.difference == pytest.approx(whole.difference, abs=1e-5)
+    # The embeddings differ at the hat alone, so that only its value changes.
+    received = model.patch_path(CLEAN, CORRUPT, "embeddings", "L1H0.v[hat]")
+    assert received.difference == pytest.approx(whole.difference, abs=1e-5)
+    assert model.patch_path(CLEAN, CORRUPT, "embeddings", "L1H0.v[cat#2]").recovered == pytest.approx(0.0, abs=1e-5)
+
+
+def test_the_last_part_has_a_path_to_the_logits_alone(model: tinytf.Model) -> None:
+    found = model.patch_paths(CLEAN, CORRUPT, senders="L3.ffn")
+    assert [end.name for end in found.ends] == ["logits"]
+    assert found.ends[0].difference == pytest.approx(model.patch_path(CLEAN, CORRUPT, "L3.ffn").difference, abs=1e-5)
+    assert found.sentence.startswith("The only direct path, from L3.ffn to the logits, brings back ")
+
+
 def traced(model: Transformer, seed: int) -> Trace:
     """A trace of random tokens; of an encoder with the mask at 5."""
     ids = some_ids(model.config, 1, LENGTH, seed)[0].tolist()
@@ -155,7 +172,7 @@ def test_paths_without_anything_in_between_are_patches(kind: str) -> None:
     ours, clean, corrupt = asked(model), traced(model, 5), traced(model, 6)
     tokens = {"answer": 3, "versus": 4}
     if model.config.extra_streams or clean.steps.carried:
-        with pytest.raises(UsageError, match="beside the residual stream"):
+        with pytest.raises(UsageError, match="not the only path"):
             ours.patch_path(clean, corrupt, "embeddings", "logits", **tokens)
         return
     last = model.config.n_layers - 1

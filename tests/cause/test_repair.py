@@ -118,6 +118,8 @@ def test_after_the_last_feed_forward_only_the_norm_puts_anything_back() -> None:
     assert all(part.change == pytest.approx(0, abs=1e-9) for part in report.parts if not part.ablated)
     assert report.repair == pytest.approx(report.norms)
     assert [part.name for part in report.parts if part.ablated] == ["L1.ffn", "L1.ffn bias"]
+    assert "later parts" not in report.sentence
+    assert "; the norms " in report.sentence
 
 
 def test_the_sentence_says_what_became_of_the_direct_effect() -> None:
@@ -138,15 +140,30 @@ def test_the_sentence_says_what_became_of_the_direct_effect() -> None:
     assert seen == {"outweigh that", "of that back", "add to that"}
 
 
+def test_an_expert_that_no_token_takes_changes_nothing() -> None:
+    model = tinytf.load("preset:mixtral-tiny")
+    trace = model.trace(TEXT)
+    taken = trace.step(trace.steps.choice, 1)  # (T, E)
+    unused = (~taken.any(dim=0)).nonzero()[0].item()
+    report = model.repair(trace, f"L1E{unused}")
+    assert (report.direct, report.repair, report.share) == (0, 0, None)
+    assert report.sentence.startswith(f"Ablating L1E{unused} does not change the logit of ")
+    elsewhere = next(n for n in range(8) if taken[:-1, n].any() and not taken[-1, n])
+    report = model.repair(trace, f"L1E{elsewhere}")
+    assert report.direct == 0 != report.repair
+    assert " directly; later parts and norms do, " in report.sentence
+
+
 def test_the_ablation_itself_is_that_of_ablate() -> None:
     model = tinytf.load("tiny")
-    settings = {"how": "mean", "target": "mat"}
+    texts = model.reference(["The dog ran to the door.", "A cat saw the old man and the hat."])
+    settings = {"how": "mean", "target": "mat", "reference": texts}
     report, ablation = (
         model.repair(TEXT, ["L1H2", "L2.ffn"], **settings),
         model.ablate(TEXT, ["L1H2", "L2.ffn"], **settings),
     )
     assert report.source == ablation.source
-    with model.ablated(["L1H2", "L2.ffn"], how="mean"):
+    with model.ablated(["L1H2", "L2.ffn"], how="mean", reference=texts):
         logits = model.trace(TEXT).logits_at(4)
     assert report.after == pytest.approx(float(logits[report.target]), abs=1e-5)
 
@@ -156,6 +173,8 @@ def test_the_ablation_itself_is_that_of_ablate() -> None:
     [
         (("--repair", "--sweep", "heads"), "--repair goes with --at"),
         (("--repair", "--at", "L2.in"), "L2.in is no part that adds to the logit"),
+        (("--repair", "--at", "L0H1.v"), "L0H1.v is no part that adds to the logit"),
+        (("--repair", "--at", "L1.ffn[-1]"), "L1.ffn[4] is no part that adds to the logit"),
         (("--at", "L1H2", "--versus", "cat"), "--versus goes with --repair"),
         (
             ("--at", "L1H2", "--repair", "--target", "mat", "--versus", "mat"),

@@ -229,6 +229,12 @@ def test_a_step_at_one_token_has_the_mean_of_each_head(tiny: tinytf.Model) -> No
     assert alone.difference == tiny.patch(CLEAN, CORRUPT, "L1.attn", positions=[4]).difference
 
 
+def test_only_cells_are_said_to_be_blocked(tiny: tinytf.Model) -> None:
+    found = tiny.ablate("The cat sat on the", ["L1-2.weights[-1,1]", "L3.ffn"])
+    assert found.sentence.startswith("Without L1-2.weights[4,1] and L3.ffn, ")
+    assert found.source == "(cells of attention weights by a score of −∞)"
+
+
 def test_a_cell_is_of_one_text_and_a_map_has_no_mean(tiny: tinytf.Model) -> None:
     with pytest.raises(AddressError, match="is a cell of one text"), tiny.ablated("L1.weights[-1,0]"):
         pass

@@ -205,7 +205,11 @@ def test_patching_says_up_to_where_and_from_where_on_half_comes_back(model: Mode
     assert not half.get((reached - 1, found.contrast.position), False)
     single = model.patch(clean, corrupt, "L0.in", positions=[found.first])
     assert f"brings back {percent(single.recovered)} of the lead of ·ball over ·hat" in single.sentence
-    assert "takes even more" in replace(single, recovered=-0.2).sentence
+    ends = single.contrast
+    below = replace(single, difference=ends.corrupt - 0.2 * (ends.clean - ends.corrupt))
+    assert "takes away another 20 % of the lead of ·ball over ·hat" in below.sentence
+    less = replace(found, differences=torch.full_like(found.differences, below.difference))
+    assert less.sentence.endswith("moves the lead of ·ball over ·hat most: it takes away another 20 %.")
 
 
 def test_attribution_names_the_parts_that_add_and_take_away_most(model: Model) -> None:

@@ -104,12 +104,11 @@ def figures(key: str, model: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
     sweep = ("patch", "--pairs", PAIRS, "--sweep", "heads", *model)
     estimated = asked(*sweep, "--estimate", "gradient", "--beside", "exact")
-    strongest, beside = estimated["strongest"][0], estimated["beside"]
-    yield "head of the largest estimate", strongest["name"]
-    yield "its estimated share of the lead", interval(strongest["recovered"], "+.3f")
-    layer, head = map(int, re.findall(r"\d+", subject.head))
-    yield f"{subject.head}, patched exactly", f"{beside['recovered'][layer][head]:+.3f}"
-    yield "rank correlation of all heads", f"{beside['rank_correlation']:.3f}"
+    heads = {row["name"]: row for row in estimated["rows"]}
+    yield "head of the largest estimate", estimated["by"]
+    yield "its estimated share of the lead", interval(heads[estimated["by"]]["estimated"], "+.3f")
+    yield f"{subject.head}, patched exactly", f"{heads[subject.head]['exact']['value']:+.3f}"
+    yield "rank correlation of all heads", f"{estimated['agreement']['rank_correlation']:.3f}"
 
     kept = "circuit.json"
     with contextlib.redirect_stderr(io.StringIO()):

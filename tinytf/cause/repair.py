@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervening
+import torch
+
+from tinytf.cause.interventions.hooks import HookPoint, Intervention, intervening, points_of
 from tinytf.cause.interventions.prediction import predicted_at
 from tinytf.cause.interventions.values import Reference, values_for
 from tinytf.errors import UsageError
@@ -115,13 +117,18 @@ class Repair(Report):
         what = f"the {self.of} of {self.shown(self.target)}"
         if self.versus is not None:
             what = f"the lead of {self.shown(self.target)} over {self.shown(self.versus)}"
-        direct, rest, share = self.direct, self.repair, self.share or 0.0
-        told = f"Ablating {names} directly {'lowers' if direct < 0 else 'raises'} {what} by {abs(direct):.3g}"
-        does = "outweigh that" if share > 1 else f"put {percent(share)} of that back" if share > 0 else "add to that"
+        direct, rest, share = self.direct, self.repair, self.share
+        if not direct and not rest:
+            return f"Ablating {names} does not change {what}."
         most = next((part for part in self.strongest() if part.change * rest > 0), None)
         named = "" if most is None else f", {most.name} most ({most.change:+.3g})"
         moved = f"it {'falls' if self.change < 0 else 'rises'} by {abs(self.change):.3g}"
-        return f"{told}; later parts and norms {does}{named}, so that {moved}."
+        others = "later parts and norms" if self.strongest() else "the norms"
+        if share is None:
+            return f"Ablating {names} does not change {what} directly; {others} do{named}: {moved}."
+        told = f"Ablating {names} directly {'lowers' if direct < 0 else 'raises'} {what} by {abs(direct):.3g}"
+        does = "outweigh that" if share > 1 else f"put {percent(share)} of that back" if share > 0 else "add to that"
+        return f"{told}; {others} {does}{named}, so that {moved}."
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -136,8 +143,6 @@ class Repair(Report):
 
     def stored(self) -> list[Array]:
         """The terms before and after, in the order in which the model adds them."""
-        import torch
-
         columns = {name: torch.tensor([getattr(part, name) for part in self.parts]) for name in ("before", "after")}
         return [Array.of(name, ["part"], values.double()) for name, values in columns.items()]
 
@@ -161,15 +166,15 @@ def repair(
     """Split the effect of an ablation on the logit of ``target`` into its direct effect and what the rest adds.
 
     With ``versus``, the effect on its lead over that token. The other settings are those of ``ablate``; the target is
-    by default the predicted token. Raises the errors of ``ablate`` and ``attribute``, and UsageError for the residual
-    stream, which is no term of the logit.
+    by default the predicted token. Raises the errors of ``ablate`` and ``attribute``, and UsageError for what is no
+    term of the logit: the residual stream, queries, keys and values, units, and a part at some tokens alone.
     """
     trace = model.trace(text)
     table = trace.steps
-    sites = hook_points(at, table) if at else ()
-    stream = next((site for site in sites if site.head is None and site.step not in _added(table)), None)
-    if stream is not None or not sites:
-        message = "nothing is named to ablate" if stream is None else f"{stream} is no part that adds to the logit"
+    sites = points_of(at, trace) if at else ()
+    other = next((site for site in sites if not _is_term(site, table)), None)
+    if other is not None or not sites:
+        message = "nothing is named to ablate" if other is None else f"{other} is no part that adds to the logit"
         raise UsageError(message, "name a head, such as L0H1, a part, such as L0.ffn, or a layer, L0")
     position = predicted_at(trace)
     plain = attribute(model, trace, token=target, versus=versus, position=str(position))
@@ -210,8 +215,10 @@ def repair(
     )
 
 
-def _added(table: StepTable) -> set[str]:
-    return {step.name for step in table.added}
+def _is_term(site: HookPoint, table: StepTable) -> bool:
+    """Whether a hook point is a head, an expert, attention or a feed-forward, at all tokens."""
+    whole = site.rows is None and not site.columns
+    return whole and (site.short if site.head is not None else site.step in {step.name for step in table.added})
 
 
 def _belongs(part: Part, site: HookPoint, table: StepTable) -> bool:

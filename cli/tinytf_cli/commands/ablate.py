@@ -69,7 +69,7 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
     lead of each answer over versus is followed, and --how resample takes the values of the corrupt text.
     """
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.ablate import AblationSweepDisplay
+    from tinytf_cli.views.ablate import SweepDisplay
     from tinytf_cli.views.repair import RepairDisplay
 
     modes = {"--at": options.addresses, "--sweep": options.sweep, "--without": options.without}
@@ -132,6 +132,6 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
                 return model.repair(trace, options.addresses, versus=versus, on_progress=on_progress, **settings)
             return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)
 
-    sweep_display = AblationSweepDisplay(options.top or 8, fold.all) if options.sweep else None
+    sweep_display = SweepDisplay(options.top or 8, fold.all) if options.sweep else None
     display = RepairDisplay(options.top or 8) if options.repair else sweep_display
     return tracing.show(question, "ablations", display, measures=options.sweep is not None)

@@ -13,7 +13,9 @@ from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, PairsOpti
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
-    from tinytf.cause.interventions import PatchSweep
+    from collections.abc import Callable
+
+    from tinytf.cause.interventions.patching import PatchedRun
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,12 @@ class EstimateOptions:
         type=click.Choice(["exact"]), help="With --estimate: run exact patching too, and compare."
     )
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of an estimate in the library."""
+        steps = {} if self.steps is None else {"steps": self.steps}
+        return {"how": self.how, "exact": self.beside is not None, **steps}
+
 
 @command("patch")
 def patch(
@@ -112,13 +120,15 @@ def patch(
     """
     from tinytf.cause.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.patch import PatchSweepDisplay, aligned_lines
+    from tinytf_cli.views.ablate import SweepDisplay
+    from tinytf_cli.views.patch import aligned_lines
 
     _require_fitting(options, path, estimate)
+    if over.pairs is not None:
+        resume = resume_options.checked_file("")
+        return _over_pairs(options, estimate, over, fold, model_options, output, resume)
     needs = "a sweep" if options.addresses else "--beside exact" if estimate.how and not estimate.beside else ""
     resume = resume_options.checked_file(needs)
-    if over.pairs is not None:
-        return _over_pairs(options, estimate, over, fold, model_options, output, resume)
     words = with_session_text(tuple(text for text in (options.clean, options.corrupt) if text is not None), 2)
     if len(words) != 2:
         raise UsageError("CORRUPT, the text to patch, is missing", 'tinytf patch "The cat sat" "The dog sat"')
@@ -158,34 +168,24 @@ def patch(
     if path.named:
         settings |= {"senders": path.senders, "receivers": path.receivers, "recompute_ffn": path.recompute_ffn}
         if options.sweep is None:
-            patched = model.patch_path(clean, corrupt, top=options.top or 5, **settings)
-            return output.draw_checked(patched)
-        with progress_line(output.stderr, "paths:") as on_progress:
-            paths = model.patch_paths(clean, corrupt, resume=resume, on_progress=on_progress, **settings)
-        return output.draw_checked(paths, PatchSweepDisplay(options.top or 8, fold.all))
-    settings["resume"] = resume
-    sweep: PatchSweep
-    with progress_line(output.stderr, "patches:") as on_progress:
-        sites = options.sweep or "residual"
-        if estimate.how is None:
-            sweep = model.patch_sweep(clean, corrupt, sites, on_progress=on_progress, **settings)
-        else:
-            settings |= {"how": estimate.how, "exact": estimate.beside is not None}
-            settings |= {} if estimate.steps is None else {"steps": estimate.steps}
-            sweep = model.patch_estimate(clean, corrupt, sites, on_progress=on_progress, **settings)
-    return output.draw_checked(sweep, PatchSweepDisplay(options.top or 8, fold.all))
+            return output.draw_checked(model.patch_path(clean, corrupt, top=options.top or 5, **settings))
+    question: Callable[..., PatchedRun] = model.patch_paths
+    if not path.named:
+        question = model.patch_sweep if estimate.how is None else model.patch_estimate
+        settings |= {"over": options.sweep or "residual", **(estimate.settings if estimate.how else {})}
+    with progress_line(output.stderr, "paths:" if path.named else "patches:") as on_progress:
+        sweep = question(clean, corrupt, resume=resume, on_progress=on_progress, **settings)
+    return output.draw_checked(sweep, SweepDisplay(options.top or 8, fold.all))
 
 
 def _require_fitting(options: Options, path: PathOptions, estimate: EstimateOptions) -> None:
     """Raise UsageError for options of one question beside those of another."""
-    over, is_path_sweep = options.sweep, options.sweep in ("from", "to")
-    questions = {"--at": options.addresses, "--from or --to": path.named, "--estimate": estimate.how}
-    if over is not None and not is_path_sweep:
-        questions = {"--at": options.addresses, "--from or --to": path.named, f"--sweep {over}": True}
+    over, fixed = options.sweep, {"to": "--from", "from": "--to"}.get(options.sweep or "")
+    of_sites = f"--sweep {over}" if over and not fixed else "--estimate" if estimate.how else None
+    questions = {"--at": options.addresses, "--from or --to": path.named, of_sites: of_sites}
     asked = [name for name, value in questions.items() if value]
     if len(asked) > 1:
         raise UsageError(f"{asked[0]} and {asked[1]} ask for two things at once", "leave one of them out")
-    fixed = {"to": "--from", "from": "--to"}.get(over or "", "")
     if fixed and [bool(path.senders), bool(path.receivers)] != [over == "to", over == "from"]:
         example = "--from L1H2" if over == "to" else "--to L3H0.q"
         raise UsageError(f"--sweep {over} goes with {fixed} alone", f"such as {example} --sweep {over}")
@@ -211,23 +211,13 @@ def _over_pairs(
     resume: Path | None,
 ) -> int:
     """Patch every pair of a table, or estimate the effects of patching them."""
-    if estimate.how is None:
-        from tinytf.cause.over_pairs import patch_over
+    from tinytf.cause.over_pairs import patch_estimate_pairs, patch_over
 
+    if estimate.how is None:
         require_only(("addresses", "sweep", "top"), (Options, PathOptions), "--pairs")
         sites = options.sweep or (None if options.addresses else "residual")
         settings: dict[str, Any] = {"at": options.addresses, "sweep": sites, "resume": resume}
         return over.draw(patch_over, model_options, output, fold, options.top, **settings)
-    from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.patch import PatchSweepDisplay
-
-    require_only(("sweep", "top"), (Options, PathOptions, ResumeOptions), "--estimate and --pairs")
-    model = model_options.open()
-    settings = {} if estimate.steps is None else {"steps": estimate.steps}
-    with progress_line(output.stderr, "pairs:") as on_progress:
-        report = model.patch_estimate_pairs(
-            over.items, options.sweep or "heads", how=estimate.how, exact=estimate.beside is not None,
-            seed=model_options.seed, on_progress=on_progress, **settings,
-        )  # fmt: skip
-    output.draw(report, PatchSweepDisplay(options.top or 8, fold.all))
-    return 0
+    require_only(("sweep", "top"), (Options, PathOptions), "--estimate and --pairs")
+    settings = {"over": options.sweep or "heads", "resume": resume, **estimate.settings}
+    return over.draw(patch_estimate_pairs, model_options, output, fold, options.top, **settings)

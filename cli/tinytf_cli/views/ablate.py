@@ -61,15 +61,15 @@ def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator
 
 
 @dataclass(frozen=True)
-class AblationSweepDisplay(Display):
-    """``top`` is how many of the strongest ablations the table lists; ``all`` shows the numbers of a large map too."""
+class SweepDisplay(Display):
+    """``top`` is how many of the strongest sites the table lists; ``all`` maps every token, with numbers for heads."""
 
     top: int = 8
     all: bool = False
 
 
-@draws(AblationSweep, AblationSweepDisplay)
-def ablation_sweep(report: AblationSweep, terminal: Terminal, display: AblationSweepDisplay) -> Iterator[Block]:
+@draws(AblationSweep, SweepDisplay)
+def ablation_sweep(report: AblationSweep, terminal: Terminal, display: SweepDisplay) -> Iterator[Block]:
     """A table of the strongest ablations, then a map of all."""
     model, before = model_of(report), report.measured[0][1].log_p_before
     yield from banner(model, report.encoding)

@@ -26,6 +26,7 @@ from tinytf_cli.views.parts import (
     size_column,
     stopped,
 )
+from tinytf_cli.views.patch import agreement
 from tinytf_cli.views.steps import as_array, largest
 
 _ROWS = 16
@@ -53,7 +54,7 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     first, others = report.quantities[0], report.quantities[1:]
     yield from banner(model_of(report))
     source = ", ".join(printable(words, spaces=False) for words in (report.pairs, *report.where))
-    yield Heading(report.asked, report.over)
+    yield Heading(_words(report.asked), report.over)
     yield note(f"{source}: {report.words}")
     yield from stopped(report.interrupted, len(report.examples), report.n_pairs, "pairs")
     clean, corrupt = report.leads
@@ -73,7 +74,9 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     if report.asked == "lens":
         starts = [f"in {share} % of the pairs {_start(report, share / 100)}" for share in (50, 90)]
         yield note(f"the answer leads for good: {', '.join(starts)}")
-    if report.map_axes is not None and len(names) > 1:
+    if report.agreement is not None:
+        yield from agreement(report.agreement)
+    if report.map_axes is not None and report.axis != "unit" and len(names) > 1:
         yield from _map(report, display.all)
     yield from _examples(report, display)
     yield from check_line(*report.checks)

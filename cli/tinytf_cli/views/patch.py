@@ -1,25 +1,24 @@
 """Patching: how much of the clean run's logit difference each activation recovers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
-from tinytf.cause.interventions import EstimatedPairs, EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
-from tinytf.cause.interventions.attribution_patching import BesideExact
+from tinytf.cause.interventions import EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
+from tinytf.cause.interventions.attribution_patching import Agreement
 from tinytf.cause.interventions.grid import COLUMNS
-from tinytf.cause.interventions.hooks import point_names
+from tinytf.cause.interventions.hooks import HookPoint, point_names
 from tinytf.cause.interventions.patching import PatchedRun
 from tinytf.cause.interventions.path_patching import site_names
 from tinytf.sentences import first_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.ablate import SITES, check_line, choice_table, where_predicted
+from tinytf_cli.views.ablate import SITES, SweepDisplay, check_line, choice_table, where_predicted
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
+from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import LONG_STACK, head_map, interval, map_digits, note, numbered, signed_bars, stopped
+from tinytf_cli.views.parts import LONG_STACK, head_map, map_digits, note, numbered, signed_bars, stopped
 from tinytf_cli.views.steps import as_array, largest
 
 _ACTIVATIONS = {
@@ -35,6 +34,8 @@ _HELD = {
 }
 """What happens between the ends of a path, by whether feed-forwards recompute."""
 _SHOWN_DIFFERENCES = 8
+_POSITIONS = 8
+"""The most patched positions that a heading names."""
 _ROWS = 12
 """The most tokens of a map, unless all are asked for."""
 
@@ -43,20 +44,13 @@ _ROWS = 12
 def patched(report: Patched, terminal: Terminal, display: Display) -> Iterator[Block]:
     """Both texts, the most probable tokens before and after the patch, and how much of the clean run it recovers."""
     yield from _comparison(report)
-    yield Heading("patched", f"{first_of(point_names(report.sites), SITES)} {_where(report)}", "attention")
+    names = first_of(point_names(report.sites), SITES)
+    yield Heading("patched", f"{names} {_where(report, report.sites)}".rstrip(), "attention")
     yield from _recovered(report)
 
 
-@dataclass(frozen=True)
-class PatchSweepDisplay(Display):
-    """``top`` is how many of the strongest patches the table lists; ``all`` maps every token, and every head."""
-
-    top: int = 8
-    all: bool = False
-
-
-@draws(PatchSweep, PatchSweepDisplay)
-def patch_sweep(report: PatchSweep, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
+@draws(PatchSweep, SweepDisplay)
+def patch_sweep(report: PatchSweep, terminal: Terminal, display: SweepDisplay) -> Iterator[Block]:
     """Both texts, a table of the strongest patches, then the map of all."""
     yield from _comparison(report)
     yield Heading("strongest", "share recovered: 1 is the clean run, 0 the corrupt one")
@@ -66,8 +60,8 @@ def patch_sweep(report: PatchSweep, terminal: Terminal, display: PatchSweepDispl
     yield from check_line(*report.checks)
 
 
-@draws(EstimatedSweep, PatchSweepDisplay)
-def patch_estimate(report: EstimatedSweep, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
+@draws(EstimatedSweep, SweepDisplay)
+def patch_estimate(report: EstimatedSweep, terminal: Terminal, display: SweepDisplay) -> Iterator[Block]:
     """Both texts, the largest estimates, how they agree with exact patching if it ran, then the map of all."""
     yield from _comparison(report)
     at = "at the corrupt run" if report.how == "gradient" else f"averaged over {report.steps} points between the texts"
@@ -76,57 +70,33 @@ def patch_estimate(report: EstimatedSweep, terminal: Terminal, display: PatchSwe
     yield _strongest(report, display.top, None if beside is None else beside.recovered)
     added: list[Piece] = ["the estimates for the embeddings add up to ", Figure(report.added_up, "%.3f")]
     yield note([*added, " of the lead; an exact integral gives 1"])
-    yield from _beside(beside)
+    if beside is not None:
+        yield from agreement(beside)
+        yield from stopped(report.interrupted, beside.sites, report.exact_sites, "exact patches")
+        yield note(f"{beside.seconds:.2f} s estimated, {beside.exact_seconds:.2f} s exact, beyond recording the texts")
     yield from _map(report, display.all)
     if report.checks:
         yield from check_line(*report.checks)
-
-
-@draws(EstimatedPairs, PatchSweepDisplay)
-def patch_estimate_pairs(report: EstimatedPairs, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
-    """The largest mean estimates with their intervals, how they agree with exact patching, then the map of all."""
-    model, sites = model_of(report), report.strongest[: display.top]
-    yield from banner(model)
-    ends: list[Piece] = [Figure(report.clean, "%+.4f"), " clean, ", Figure(report.corrupt, "%+.4f"), " corrupt"]
-    yield Line([Span("mean logit answer − versus: ", "dim"), *ends])
-    at = "at the corrupt run" if report.how == "gradient" else f"averaged over {report.steps} points between the texts"
-    yield Heading("strongest", f"estimated share of the mean lead: (clean − corrupt) · gradient {at}")
-    yield from stopped(report.interrupted, report.pairs, report.of, "pairs", "")
-    exact = [] if report.beside is None else [report.beside.recovered]
-    yield Table(
-        [
-            Column("", [Span(site.name, "strong") for site in sites], said=""),
-            signed_bars("estimated", [site.recovered.value for site in sites], "%+.4f"),
-            Column("95 % interval", [interval(site.recovered, "%+.4f") for site in sites], "right"),
-            *(_exact_column(shares, [(site.layer, site.column) for site in sites]) for shares in exact),
-        ]
-    )
-    yield from _beside(report.beside)
-    values = as_array(report.recovered)
-    if report.what == "heads":
-        most = largest(values)
-        yield Heading("heads", f"the output of each head, mean of {report.pairs:,} pairs", "attention")
-        yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
 
 
 @draws(PathPatched)
 def patch_path(report: PathPatched, terminal: Terminal, display: Display) -> Iterator[Block]:
     """Both texts, the path, the most probable tokens before and after, and how much of the clean run it recovers."""
     yield from _comparison(report)
-    yield Heading(
-        "path", f"{site_names(report.senders)} {_where(report)} → {site_names(report.receivers)}", "attention"
-    )
+    sender = f"{site_names(report.senders)} {_where(report, report.senders)}".rstrip()
+    yield Heading("path", f"{sender} → {site_names(report.receivers)}", "attention")
     yield note(_HELD[report.recomputes_ffn])
     yield from _recovered(report)
 
 
-@draws(PathSweep, PatchSweepDisplay)
-def patch_paths(report: PathSweep, terminal: Terminal, display: PatchSweepDisplay) -> Iterator[Block]:
+@draws(PathSweep, SweepDisplay)
+def patch_paths(report: PathSweep, terminal: Terminal, display: SweepDisplay) -> Iterator[Block]:
     """Both texts, the strongest paths, then maps of those that end at heads."""
     fixed = site_names(report.fixed)
     yield from _comparison(report)
-    title = f"from {fixed} {_where(report)}" if report.over == "to" else f"to {fixed}, from each part {_where(report)}"
-    yield Heading("direct paths", title, "attention")
+    title = f"from {fixed}" if report.over == "to" else f"to {fixed}, from each part"
+    where = _where(report, report.fixed if report.over == "to" else ())
+    yield Heading("direct paths", f"{title} {where}".rstrip(), "attention")
     yield note(_HELD[report.recomputes_ffn])
     done = sum(end.recovered is not None for end in report.ends)
     yield from stopped(report.interrupted, done, len(report.ends), "paths")
@@ -159,20 +129,13 @@ def _recovered(report: Patched | PathPatched) -> Iterator[Block]:
     yield from check_line(*report.checks)
 
 
-def _exact_column(shares: Tensor, places: Sequence[tuple[int, int]]) -> Column:
-    return Column("exact", [Figure(float(shares[place]), "%+.4f") for place in places], "right")
-
-
-def _beside(beside: BesideExact | None) -> Iterator[Block]:
-    """How estimates agree with exact patching, if it ran."""
-    if beside is None:
-        return
-    ranks = "unknown" if beside.rank_correlation is None else f"{beside.rank_correlation:.3f}"
+def agreement(beside: Agreement) -> Iterator[Block]:
+    """How estimates agree with exact patching."""
+    ranks = "undefined" if beside.rank_correlation is None else f"{beside.rank_correlation:.3f}"
     yield Heading("beside exact patching", f"{beside.sites:,} sites")
     yield Line(["rank correlation ", Span(ranks, "strong")], indent=2)
     both = Figure(beside.worst_estimated, "%+.4f"), ", exact ", Figure(beside.worst_exact, "%+.4f")
     yield Line([f"largest disagreement: {beside.worst}, estimated ", *both], indent=2)
-    yield note(f"{beside.seconds:.2f} s estimated, {beside.exact_seconds:.2f} s exact, beyond recording the texts")
 
 
 def _map(report: PatchSweep, every: bool) -> Iterator[Block]:
@@ -190,12 +153,12 @@ def _map(report: PatchSweep, every: bool) -> Iterator[Block]:
         yield from _positions(report, [token.shown for token in report.texts[1].tokens], values, every)
 
 
-def _where(report: Patched | PatchSweep | PathPatched | PathSweep) -> str:
-    """The patched positions in words."""
+def _where(report: Patched | PatchSweep | PathPatched | PathSweep, sites: Sequence[HookPoint] = ()) -> str:
+    """The patched positions in words; empty where ``sites`` name tokens of their own."""
     if report.positions is None:
-        return "at all positions"
+        return "" if any(site.rows for site in sites) else "at all positions"
     tokens = report.texts[1].tokens
-    return "at " + ", ".join(f"{position} {tokens[position].shown}" for position in report.positions[:8])
+    return f"at {first_of([f'{position} {tokens[position].shown}' for position in report.positions], _POSITIONS)}"
 
 
 def _comparison(report: PatchedRun) -> Iterator[Block]:
@@ -247,10 +210,15 @@ def _strongest(report: PatchSweep, top: int, exact: Tensor | None = None) -> Tab
                 [value for *_, value in strongest],
                 "%+.4f",
             ),
-            *([] if exact is None else [_exact_column(exact, places)]),
+            *([] if exact is None else [Column("exact", _shares(exact, places), "right")]),
             Column("logit difference", [Figure(value, "%+.4f") for value in logits], "right", drop=1),
         ]
     )
+
+
+def _shares(shares: Tensor, places: Sequence[tuple[int, int]]) -> list[Cell]:
+    """The shares of some sites; – where none was measured."""
+    return ["–" if shares[place].isnan() else Figure(float(shares[place]), "%+.4f") for place in places]
 
 
 def _different_tokens(clean: Encoding, corrupt: Encoding, sign: str) -> str:

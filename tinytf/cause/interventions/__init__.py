@@ -1,7 +1,6 @@
 """Interventions: take parts of a model out, or replace them by their values in another run."""
 
 from tinytf.cause.interventions.ablation import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
-from tinytf.cause.interventions.attribution_over_pairs import EstimatedPairs, patch_estimate_pairs
 from tinytf.cause.interventions.attribution_patching import EstimatedSweep, patch_estimate
 from tinytf.cause.interventions.edits import edited
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
@@ -17,7 +16,6 @@ __all__ = [
     "Choice",
     "Contrast",
     "Effect",
-    "EstimatedPairs",
     "EstimatedSweep",
     "HookPoint",
     "Intervention",
@@ -40,7 +38,6 @@ __all__ = [
     "number_before",
     "patch",
     "patch_estimate",
-    "patch_estimate_pairs",
     "patch_path",
     "patch_paths",
     "patch_sweep",

@@ -19,6 +19,7 @@ from tinytf.cause.interventions.hooks import (
     intervening,
     logits_with,
     point_names,
+    points_of,
     unembedded,
 )
 from tinytf.cause.interventions.prediction import (
@@ -33,7 +34,7 @@ from tinytf.cause.interventions.prediction import (
 from tinytf.cause.interventions.sweep import sweep, verify_logits
 from tinytf.cause.interventions.values import BLOCKED, Reference, values_for
 from tinytf.compare.measures import loss
-from tinytf.config import LEFT_OUT
+from tinytf.config import LEFT_OUT, ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.without import left_out
 from tinytf.nearest import did_you_mean
@@ -93,7 +94,9 @@ class Ablation(Ablated):
         ablated = (
             f"With {sites} blocked"
             if self.source == BLOCKED
-            else {"zero": f"Without {sites}", "mean": f"With {sites} at the mean"}.get(self.how, f"With other {sites}")
+            else {"zero": f"Without {sites}", "mean": f"With {sites} at the mean"}.get(
+                self.how, f"With {sites} from another text"
+            )
         )
         was = max(self.choices, key=lambda choice: choice.before).id == self.target
         best = self.effect.best == self.target
@@ -216,7 +219,7 @@ def ablate(
             "nothing is named to ablate", "name a head, such as L0H1, a part, such as L0.ffn, or a layer, L0"
         )
     trace, position, log_p, followed = _run_plain(model, text, target)
-    sites = hook_points(at, trace.steps, [token.shown for token in trace.tokens])
+    sites = points_of(at, trace)
     values = values_for(model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     _require_keys_left(trace, list(values.blocked))
     hidden = hidden_with(trace, [values.intervention(site) for site in sites])  # (T, C)
@@ -243,7 +246,7 @@ def _verify_own_values(trace: Trace, sites: Sequence[HookPoint], position: int) 
     own = [Intervention(site, site.value(trace)) for site in sites]
     if all(trace.steps.at(site.step, site.layer).recorded for site in sites):
         return same(claim, logits_with(trace, own, position), plain)
-    return verify_logits(claim, trace, own, position, plain)
+    return verify_logits(claim, trace.model, plain, lambda: logits_with(trace, own, position))
 
 
 def _require_keys_left(trace: Trace, blocked: Sequence[HookPoint]) -> None:
@@ -287,21 +290,12 @@ def ablation_sweep(
     if over not in SWEEPS:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))
     trace, position, log_p, followed = _run_plain(model, text, target)
-    layers = range(trace.config.n_layers)
-    expert_layers = [layer for layer in layers if trace.config.at(layer).experts]
-    if over == "experts" and not expert_layers:
-        raise UsageError("this model has no experts", "--sweep ffn ablates its feed-forwards")
-    names = {
-        "experts": [f"L{layer}E{number}" for layer in expert_layers for number in range(trace.config.experts)],
-        "heads": [f"L{layer}H{head}" for layer in layers for head in range(trace.config.at(layer).n_heads)],
-        "ffn": [f"L{layer}.ffn" for layer in layers if trace.config.at(layer).d_ff],
-        "layers": [f"L{layer}" for layer in layers],
-    }[over]
-    if not names:
-        raise UsageError("this model has no feed-forward", "--sweep layers ablates its layers")
-    groups = {name: hook_points([name], trace.steps) for name in names}
+    rows = _rows_of(over, trace.config)
+    names = tuple(name for row in rows for name in row)
+    groups = {name: hook_points(name, trace.steps) for name in names}
     if over == "experts":
-        used = {layer: trace.step(trace.steps.choice, layer).any(dim=0) for layer in expert_layers}
+        layers = {sites[0].layer for sites in groups.values()}
+        used = {layer: trace.step(trace.steps.choice, layer).any(dim=0) for layer in layers}
         groups = {name: sites for name, sites in groups.items() if used[sites[0].layer][sites[0].head or 0]}
     values = values_for(
         model,
@@ -323,10 +317,6 @@ def ablation_sweep(
         subject=["ablation", followed],
         from_data=lambda data: Effect(**data),
     )
-    counts = {
-        "heads": [trace.config.at(layer).n_heads for layer in layers],
-        "experts": [trace.config.experts] * len(expert_layers),
-    }
     unchanged = effects(log_p, log_p[None], followed)[0]
     by_name = dict(zip(groups, measured, strict=True))
     return AblationSweep(
@@ -335,17 +325,32 @@ def ablation_sweep(
         position=position,
         target=followed,
         what=over,
-        names=tuple(names),
+        names=names,
         effects=tuple(by_name.get(name, unchanged) for name in names),
-        counts=tuple(counts.get(over, [len(names)])),
+        counts=tuple(map(len, rows)),
         check=check,
         about=About(model, trace.encoding),
     )
 
 
+def _rows_of(over: str, config: ModelConfig) -> list[list[str]]:
+    """The names of what a sweep ablates, in the rows of its map. Raises UsageError if the model has none."""
+    layers = range(config.n_layers)
+    rows = {
+        "heads": [[f"L{layer}H{head}" for head in range(config.at(layer).n_heads)] for layer in layers],
+        "experts": [[f"L{n}E{expert}" for expert in range(config.experts)] for n in layers if config.at(n).experts],
+        "ffn": [[f"L{layer}.ffn" for layer in layers if config.at(layer).d_ff]],
+        "layers": [[f"L{layer}" for layer in layers]],
+    }[over]
+    if not any(rows):
+        part, other = ("experts", "ffn") if over == "experts" else ("feed-forward", "layers")
+        raise UsageError(f"this model has no {part}", f"sweep {other} instead")
+    return rows
+
+
 @contextmanager
 def ablated(
-    model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
+    model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: Reference | str | Path | None = None
 ) -> Iterator[AnyModel]:
     """Ablate the steps of ``at`` for every text that runs inside the ``with`` block, which gets the model.
 
@@ -358,7 +363,7 @@ def ablated(
 
 
 def without(
-    model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
+    model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: Reference | str | Path | None = None
 ) -> AnyModel:
     """Another model that shares the weights, and always runs without ``at``.
 
@@ -379,7 +384,7 @@ def without(
 
 
 def _interventions(
-    model: TextModel, at: str | Sequence[str], how: str, reference: str | Path | None
+    model: TextModel, at: str | Sequence[str], how: str, reference: Reference | str | Path | None
 ) -> tuple[list[Intervention], str]:
     """The interventions that ablate the steps, and the source of their values."""
     points = hook_points(at, table_of(model.config))

@@ -5,30 +5,37 @@ sites together (Nanda 2023; Syed et al. 2023, arXiv:2310.10348). Shapes: P point
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from tinytf.cause.interventions.grid import Grid
 from tinytf.cause.interventions.hooks import Change, HookPoint, changed, logits_with
-from tinytf.cause.interventions.patching import PatchSweep, exact_sweep, grid_of, runs_of
-from tinytf.cause.interventions.prediction import Contrast
+from tinytf.cause.interventions.patching import (
+    NOTHING,
+    PatchSweep,
+    Runs,
+    brings_back,
+    exact_sweep,
+    grid_of,
+    is_nothing,
+    runs_of,
+)
+from tinytf.cause.interventions.sweep import verify_logits
 from tinytf.errors import UsageError
 from tinytf.estimate import rank_correlation
 from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Data, Progress, Verified, ignore_progress
-from tinytf.sentences import percent
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
-from tinytf.tolerance import Coarse, TwoResults, compare
-from tinytf.trace.trace import Text, Trace
+from tinytf.trace.trace import Text
 
 ESTIMATES = ("gradient", "integrated")
 STEPS = 10
@@ -38,12 +45,12 @@ TOKENS = 1024
 
 
 @dataclass(frozen=True)
-class BesideExact(Data):
+class Agreement(Data):
     """Estimates beside exact patching of the same sites, in shares of the lead.
 
-    ``recovered`` is the exact map, NaN where nothing was run. ``rank_correlation`` is Spearman's over the ``sites``
-    that were, of shares rounded to a hundred-thousandth, below which rounding decides; None for fewer than three sites.
-    ``worst`` is where the two disagree most. The seconds are what each took beyond recording the texts.
+    ``rank_correlation`` is Spearman's over the ``sites``, of shares rounded to a hundred-thousandth, below which
+    rounding decides; None for fewer than three sites, or where all of one side are equal. ``worst`` is where the two
+    disagree most.
     """
 
     sites: int
@@ -51,6 +58,29 @@ class BesideExact(Data):
     worst: str
     worst_estimated: float
     worst_exact: float
+
+    @classmethod
+    def of(cls, names: Sequence[str], estimated: Sequence[float], exact: Sequence[float], **members: Any) -> Self:
+        """The agreement of two shares for each of ``names``."""
+        worst = max(range(len(names)), key=lambda number: abs(estimated[number] - exact[number]))
+        rounded = ([round(share, 5) for share in shares] for shares in (estimated, exact))
+        return cls(
+            sites=len(names),
+            rank_correlation=rank_correlation(*rounded),
+            worst=names[worst],
+            worst_estimated=estimated[worst],
+            worst_exact=exact[worst],
+            **members,
+        )
+
+
+@dataclass(frozen=True)
+class BesideExact(Agreement):
+    """The agreement with a sweep: ``recovered`` is the exact map, NaN where nothing was run.
+
+    The seconds are what each took beyond recording the texts.
+    """
+
     seconds: float
     exact_seconds: float
     recovered: Tensor
@@ -72,11 +102,22 @@ class EstimatedSweep(PatchSweep):
     added_up: float
     beside: BesideExact | None
 
-    def in_a_sentence(self) -> str:
-        """The patch of the largest estimate, and how exact patching ranks the sites, if it was asked."""
+    @property
+    def exact_sites(self) -> int:
+        """How many sites exact patching runs: those before ``first`` are the same in both texts."""
+        return self.patches - int((~self.differences[:, : self.first].isnan()).sum())
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the exact sweep."""
+        return self.beside is not None and self.beside.sites < self.exact_sites
+
+    def claim(self) -> str:
+        """The patch of the largest estimate, and how exact patching ranks the sites, if it ran."""
         layer, column, most = self.strongest(1)[0]
-        share = f"bring back about {percent(most)}" if most >= 0 else f"take another {percent(-most)} away"
-        moved = f"moves {self.lead} most: it would {share}"
+        if is_nothing(most):
+            return f"Estimated by gradients, no patch {NOTHING} {self.lead}."
+        moved = f"moves {self.lead} most: it would {brings_back(most, '')}"
         words = f"Estimated by gradients, {self.clean_site(layer, column)} {moved}"
         if self.beside is None or self.beside.rank_correlation is None:
             return f"{words}."
@@ -110,52 +151,53 @@ def patch_estimate(
     another ``how``.
     """
     require_estimate(how, steps, model)
-    source, target, followed = runs_of(model, clean, corrupt, answer, versus)
-    grid = grid_of(source, target, over, positions)
+    runs = runs_of(model, clean, corrupt, answer, versus)
+    followed, grid = runs.contrast, grid_of(runs, over, positions)
     start = time.perf_counter()
-    (estimate,) = estimates_of([Runs(source, target, followed)], grid, how, steps)
+    effects = estimate_of(runs, grid, how, steps)
     seconds = time.perf_counter() - start
-    beside, checks = None, [_verify_point(target, followed, estimate.logits)] if how == "gradient" else []
+    differences = effects.sites + followed.corrupt
+    beside, checks = None, [_verify_point(runs, effects.logits)] if how == "gradient" else []
     if exact:
         start = time.perf_counter()
-        differences, check = exact_sweep(source, target, followed, grid, resume, on_progress)
+        exact_differences, check = exact_sweep(runs, grid, resume, on_progress)
         exact_seconds = time.perf_counter() - start
         checks.append(check)
-        shares = followed.normalised(estimate.effects + followed.corrupt)
-        beside = beside_exact(grid, shares, followed.normalised(differences), seconds, exact_seconds)
+        shares, recovered = followed.normalised(differences), followed.normalised(exact_differences)
+        ran = [place for place in grid.places() if not recovered[place].isnan()]
+        beside = BesideExact.of(
+            [grid.name(*place) for place in ran],
+            [float(shares[place]) for place in ran],
+            [float(recovered[place]) for place in ran],
+            seconds=seconds,
+            exact_seconds=exact_seconds,
+            recovered=recovered,
+        )
     return EstimatedSweep(
         contrast=followed,
         checks=tuple(checks),
-        texts=(source.encoding, target.encoding),
+        texts=(runs.clean.encoding, runs.corrupt.encoding),
         what=over,
-        differences=estimate.effects + followed.corrupt,
+        differences=differences,
         patches=grid.sites,
         first=grid.first,
         positions=grid.positions,
         how=how,
         steps=steps if how == "integrated" else 1,
-        added_up=estimate.added_up,
+        added_up=effects.embeddings / (followed.clean - followed.corrupt),
         beside=beside,
         about=About(model),
     )
 
 
-class Runs(NamedTuple):
-    """The clean and the corrupt run of a pair of texts, and the logit difference that is followed."""
+class SiteEffects(NamedTuple):
+    """Estimated effects on the logit difference of ``sites`` (layers, columns), float64; NaN for absent ones.
 
-    clean: Trace
-    corrupt: Trace
-    contrast: Contrast
-
-
-class Estimate(NamedTuple):
-    """The estimated effect of each site on the logit difference (layers, columns), float64; NaN for absent sites.
-
-    ``added_up``: see EstimatedSweep; ``logits`` (V,) are those of the first point of the line.
+    ``embeddings`` is that of all embeddings together; ``logits`` (V,) are those of the line's first point.
     """
 
-    effects: Tensor
-    added_up: float
+    sites: Tensor
+    embeddings: float
     logits: Tensor
 
 
@@ -164,7 +206,7 @@ def require_estimate(how: str, steps: int, model: TextModel) -> None:
     if how not in ESTIMATES:
         raise UsageError(f"there is no estimate {how!r}", did_you_mean(how, ESTIMATES))
     if steps < 1:
-        raise UsageError(f"an integral of {steps} steps is no integral", f"take one or more, such as {STEPS}")
+        raise UsageError(f"an integral takes at least one point, and not {steps}", f"such as {STEPS}")
     if how == "integrated" and any(layer is None for _, layer in table_of(model.config).carried.values()):
         raise UsageError(
             "layers of this model take embeddings beside the stream, so there is no line between two texts",
@@ -172,54 +214,35 @@ def require_estimate(how: str, steps: int, model: TextModel) -> None:
         )
 
 
-def estimates_of(runs: Sequence[Runs], grid: Grid, how: str, steps: int) -> list[Estimate]:
-    """The estimate of each pair, whose texts all have one length; the points of all lines run in batches."""
-    model, points = runs[0].corrupt.model, [0.0] if how == "gradient" else [(k + 0.5) / steps for k in range(steps)]
-    embedded, length = model.embed.rows[-1].name, len(runs[0].corrupt.tokens)
+def estimate_of(runs: Runs, grid: Grid, how: str, steps: int) -> SiteEffects:
+    """The estimated effects in a pair of texts; the points of its line run in batches."""
+    model, points = runs.corrupt.model, [0.0] if how == "gradient" else [(k + 0.5) / steps for k in range(steps)]
+    embedded = model.embed.rows[-1].name
+    corrupt, clean = (trace.step(embedded) for trace in (runs.corrupt, runs.clean))
     sites = [HookPoint(step, layer) for layer, step in enumerate(grid.steps) if step]
-    lines = [tuple(trace.step(embedded) for trace in (pair.corrupt, pair.clean)) for pair in runs]
-    sums: dict[tuple[int, HookPoint | None], Tensor] = {}
-    first_logits: dict[int, Tensor] = {}
-    rows = [(number, point) for number in range(len(runs)) for point in points]
-    at_once = max(1, TOKENS // length)
-    for batch in (rows[first : first + at_once] for first in range(0, len(rows), at_once)):
-        inputs = torch.stack([lines[i][0] + point * (lines[i][1] - lines[i][0]) for i, point in batch])
-        logits, gradients = _gradients(model, [runs[i] for i, _ in batch], inputs, sites)
-        for row, (i, _) in enumerate(batch):
-            first_logits.setdefault(i, logits[row])
-            for site, gradient in gradients.items():
-                added = gradient[row].double() / len(points)
-                sums[i, site] = sums[i, site] + added if (i, site) in sums else added
-    return [_estimate(pair, grid, sites, i, sums, first_logits[i]) for i, pair in enumerate(runs)]
+    sums: dict[HookPoint | None, Tensor] = {}
+    first_logits: Tensor | None = None
+    at_once = max(1, TOKENS // len(corrupt))
+    for batch in (points[first : first + at_once] for first in range(0, len(points), at_once)):
+        inputs = torch.stack([corrupt + point * (clean - corrupt) for point in batch])
+        logits, gradients = _gradients(runs, inputs, sites)
+        first_logits = logits[0] if first_logits is None else first_logits
+        for site, gradient in gradients.items():
+            sums[site] = sums.get(site, 0.0) + gradient.double().sum(0)
+    assert first_logits is not None
 
+    def times_change(site: HookPoint | None, clean: Tensor, corrupt: Tensor) -> Tensor:
+        return (clean.double() - corrupt.double()) * sums[site] / len(points)
 
-def _estimate(
-    pair: Runs,
-    grid: Grid,
-    sites: Sequence[HookPoint],
-    number: int,
-    gradients: Mapping[tuple[int, HookPoint | None], Tensor],
-    logits: Tensor,
-) -> Estimate:
-    """The estimate of a pair from the mean gradients of its sites and (None) of its embeddings."""
-
-    def times_change(site: HookPoint | None, values: Sequence[Tensor]) -> Tensor:
-        clean, corrupt = (value.double() for value in values)
-        return (clean - corrupt) * gradients[number, site]
-
-    effects, traces = grid.filled(0.0), (pair.clean, pair.corrupt)
+    effects = grid.filled(0.0)
     for site in sites:
-        summed = grid.summed(times_change(site, [site.value(trace) for trace in traces]))
+        summed = grid.summed(times_change(site, site.value(runs.clean), site.value(runs.corrupt)))
         effects[site.layer, : len(summed)] = summed
-    embedded = times_change(None, [trace.step(trace.model.embed.rows[-1].name) for trace in traces])
-    lead = pair.contrast.clean - pair.contrast.corrupt
-    return Estimate(effects, float(embedded.sum()) / lead, logits)
+    return SiteEffects(effects, float(times_change(None, clean, corrupt).sum()), first_logits)
 
 
-def _gradients(
-    model: Transformer, runs: Sequence[Runs], inputs: Tensor, sites: Sequence[HookPoint]
-) -> tuple[Tensor, dict[HookPoint | None, Tensor]]:
-    """Logits (B, V) at the followed positions, and the gradients of each row's logit difference at the sites.
+def _gradients(runs: Runs, inputs: Tensor, sites: Sequence[HookPoint]) -> tuple[Tensor, dict[HookPoint | None, Tensor]]:
+    """Logits (B, V) at the followed position, and the gradients of each row's logit difference at the sites.
 
     ``inputs`` (B, T, C) stand for the embeddings, whose gradient goes by None.
     """
@@ -232,14 +255,9 @@ def _gradients(
 
         return kept
 
-    device = inputs.device
-    ids = torch.tensor([pair.corrupt.encoding.ids for pair in runs], device=device)
-    types = typed([pair.corrupt.encoding.types for pair in runs], device)
-    rows = torch.arange(len(runs), device=device)
-    positions, answers, others = (
-        torch.tensor([getattr(pair.contrast, name) for pair in runs], device=device)
-        for name in ("position", "answer", "versus")
-    )
+    model, text, followed = runs.corrupt.model, runs.corrupt.encoding, runs.contrast
+    ids = torch.tensor([text.ids], device=inputs.device).expand(len(inputs), -1)
+    types = typed([text.types] * len(inputs), inputs.device)
     with torch.inference_mode(False), torch.enable_grad(), evaluating(model), _constant_weights(model):
         values[None] = inputs.clone().requires_grad_()
         embedding = model.embed.register_forward_hook(lambda module, args, result: values[None])
@@ -248,8 +266,8 @@ def _gradients(
                 hidden = model.hidden(ids, token_types=types)  # (B, T, C)
         finally:
             embedding.remove()
-        logits = model.unembed(hidden[rows, positions])  # (B, V)
-        lead = (logits[rows, answers].double() - logits[rows, others].double()).sum()
+        logits = model.unembed(hidden[:, followed.position])  # (B, V)
+        lead = (logits[:, followed.answer].double() - logits[:, followed.versus].double()).sum()
         gradients = torch.autograd.grad(lead, list(values.values()), allow_unused=True, materialize_grads=True)
     return logits.detach(), dict(zip(values, gradients, strict=True))
 
@@ -267,31 +285,13 @@ def _constant_weights(model: Transformer) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def _verify_point(corrupt: Trace, followed: Contrast, logits: Tensor) -> Verified:
+def _verify_point(runs: Runs, logits: Tensor) -> Verified:
     """Verify that the run with gradients gives the logits of the recorded run."""
-    claim, plain = "the run with gradients gives the corrupt run's logits", corrupt.logits_at(followed.position)
-
-    def again() -> TwoResults:
-        return TwoResults("logits", claim, logits_with(corrupt, [], followed.position), plain)
-
-    ways = TwoResults("logits", claim, logits, plain)
-    comparison = compare(ways, plain.dtype, Coarse(corrupt.model.parameters()), again)
-    return Verified(claim, comparison.difference, comparison.allowed)
-
-
-def beside_exact(grid: Grid, estimated: Tensor, exact: Tensor, seconds: float, exact_seconds: float) -> BesideExact:
-    """Compare estimated with exact shares (layers, columns), at the sites that were run."""
-    places = [place for place in grid.places() if not exact[place].isnan()]
-    pairs = [(float(estimated[place]), float(exact[place])) for place in places]
-    worst = max(range(len(places)), key=lambda number: abs(pairs[number][0] - pairs[number][1]))
-    rounded = ([round(share, 5) for share in shares] for shares in zip(*pairs, strict=True))
-    return BesideExact(
-        sites=len(places),
-        rank_correlation=rank_correlation(*rounded),
-        worst=grid.name(*places[worst]),
-        worst_estimated=pairs[worst][0],
-        worst_exact=pairs[worst][1],
-        seconds=seconds,
-        exact_seconds=exact_seconds,
-        recovered=exact,
+    corrupt, position = runs.corrupt, runs.contrast.position
+    return verify_logits(
+        "the run with gradients gives the corrupt run's logits",
+        corrupt.model,
+        logits,
+        lambda: logits_with(corrupt, [], position),
+        recorded=corrupt.logits_at(position),
     )

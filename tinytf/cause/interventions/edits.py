@@ -4,7 +4,7 @@ The module of each step gets a hook. Edited steps are recorded, since they do no
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from tinytf.cause.interventions.hooks import hooked
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
@@ -96,12 +97,7 @@ def _can_edit(step: Step) -> bool:
 
 @contextmanager
 def _edited(model: AnyModel, edits_at: list[tuple[Address, Edit]]) -> Iterator[AnyModel]:
-    transformer = model.transformer
-    with ExitStack() as stack:
-        for name in ("exchanged", "edited"):
-            stack.callback(setattr, transformer, name, getattr(transformer, name))
-        for handle in hook_edits(transformer, edits_at):
-            stack.callback(handle.remove)
+    with hooked(model.transformer, hook_edits(model.transformer, edits_at)):
         yield model
 
 

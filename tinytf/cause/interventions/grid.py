@@ -59,6 +59,8 @@ class Grid:
             counts = [config.at(layer).n_heads for layer in layers]
         steps = tuple(name if table.has(name, layer) else "" for layer, name in enumerate(names))
         widths = tuple(count if step else 0 for step, count in zip(steps, counts, strict=True))
+        if not any(widths):
+            raise UsageError(f"no layer of this model has the step {over}", "tinytf info shows its layers")
         chosen = None if positions is None else tuple(positions)
         return cls(over, steps, widths, 0 if over in COLUMNS else first, chosen, length is None)
 

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -107,54 +107,44 @@ def hook_points(
     )
 
 
+def points_of(addresses: str | Sequence[str], trace: Trace) -> tuple[HookPoint, ...]:
+    """``hook_points`` of addresses that may name tokens of the trace's text."""
+    return hook_points(addresses, trace.steps, [token.shown for token in trace.tokens])
+
+
 def _parsed(text: str, table: StepTable, tokens: Sequence[str] | None) -> list[HookPoint]:
     if _UNIT.fullmatch(text.strip()):
         return [_unit(text, table)]
-    address = parse_address(text, table)
-    step = address.step
-    if step is not None and not step.can_intervene:
+    address, points = parse_address(text, table), list[HookPoint]()
+    if address.step is not None and not address.step.can_intervene:
         raise AddressError(f"{text!r} cannot be replaced: it is no step of a layer with a row a token", _EXAMPLES)
-    if step is not None and address.cell:
-        layers = address.layers or ()
-        rows, columns = _cell(address, step, table.config.at(layers[0]).sizes, tokens)
-        shared = table.config.at(layers[0]).heads_per_kv if "kv head" in step.axes else 1
-        as_one = not step.is_split or (step.is_map and address.heads is None)  # a map's heads share rows and columns
-        heads = (None,) if as_one else _first_heads(address, step, table, layers[0])
-        return [
-            HookPoint(step.name, layer, head, step.letter, columns, rows, 1 if head is None else shared, short=False)
-            for layer in layers
-            for head in heads
-        ]
-
-    def steps(layer: int) -> tuple[Step, ...]:
-        if address.step is not None or address.heads is None:
-            return table.added if address.step is None else (address.step,)
-        output = table.by_name[table.expert_out] if address.letter == "E" else table.head_output(layer)
-        return () if output is None else (output,)
-
-    def point(step: Step, layer: int, head: int | None) -> HookPoint:
-        shared = table.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
-        output = table.head_output(layer)
-        short = head is None or step.name in (table.expert_out, "" if output is None else output.name)
-        return HookPoint(step.name, layer, head, step.letter, shared=shared, short=short)
-
-    points = [
-        point(step, layer, head)
-        for layer in address.layers or ()
-        for step in steps(layer)
-        if table.has(step.name, layer)
-        for head in (_first_heads(address, step, table, layer) if step.is_split else (None,))
-    ]
+    for layer in address.layers or ():
+        for step in _steps_of(address, table, layer):
+            rows, columns = _cell(address, step, table.config.at(layer).sizes, tokens) if address.cell else (None, ())
+            shared = table.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
+            heads: Iterable[int | None] = (None,)
+            if step.is_split and not (address.cell and step.is_map and address.heads is None):
+                chosen = address.heads or range(step.parts(table.config.at(layer)))
+                heads = dict.fromkeys(head - head % shared for head in chosen)  # the first of those that share
+            output = table.head_output(layer)
+            outputs = (table.expert_out, "" if output is None else output.name)
+            for head in heads:
+                short = not address.cell and (head is None or step.name in outputs)
+                of_head = 1 if head is None else shared
+                points.append(HookPoint(step.name, layer, head, step.letter, columns, rows, of_head, short))
     if not points:
         raise AddressError(f"{text!r} names no expert: that layer has none", "tinytf info shows the layers of a model")
     return points
 
 
-def _first_heads(address: Address, step: Step, table: StepTable, layer: int) -> tuple[int, ...]:
-    """The heads or experts of an address; of query heads that share a key head, the first alone."""
-    heads = address.heads or range(step.parts(table.config.at(layer)))
-    shared = table.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
-    return tuple(dict.fromkeys(head - head % shared for head in heads))
+def _steps_of(address: Address, table: StepTable, layer: int) -> Sequence[Step]:
+    """The steps that an address names in a layer: one, what a head or an expert gives, or all that the layer adds."""
+    steps: Sequence[Step | None] = (address.step,)
+    if address.step is None and address.heads is None:
+        steps = table.added
+    elif address.step is None:
+        steps = (table.by_name[table.expert_out] if address.letter == "E" else table.head_output(layer),)
+    return [step for step in steps if step is not None and table.has(step.name, layer)]
 
 
 def _unit(text: str, table: StepTable) -> HookPoint:
@@ -272,10 +262,17 @@ def intervening(model: Transformer, interventions: Sequence[Intervention]) -> It
     A forward pass raises UsageError if a value has positions and the text has another length. A trace's check leaves
     the replaced steps out, and names them.
     """
+    with hooked(model, _intervene(model, interventions)):
+        yield
+
+
+@contextmanager
+def hooked(model: Transformer, handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Keep hooks inside the ``with`` block only, and the names of the steps that they replace."""
     with ExitStack() as stack:
         for name in ("exchanged", "edited"):
             stack.callback(setattr, model, name, getattr(model, name))
-        for handle in _intervene(model, interventions):
+        for handle in handles:
             stack.callback(handle.remove)
         yield
 

@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from tinytf.cause.interventions.grid import COLUMNS, Grid
-from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with, point_names
+from tinytf.cause.interventions.hooks import HookPoint, Intervention, logits_with, point_names, points_of
 from tinytf.cause.interventions.prediction import (
     Choice,
     Contrast,
@@ -33,6 +33,29 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
 
+NOTHING = "brings back or takes away as much as 0.1 % of"
+"""What no patch of a sweep does if the largest share reads as less."""
+
+
+def is_nothing(share: float) -> bool:
+    """Whether a share of the lead reads as less than 0.1 %."""
+    return abs(share) < 0.0005
+
+
+def brings_back(share: float, ending: str = "s", size: str = "") -> str:
+    """``brings back 71 %`` or ``takes away another 3 %``; ``ending`` is the verb's, ``size`` other words for 71 %."""
+    if is_nothing(share):
+        return f"neither bring{ending} back nor take{ending} away as much as 0.1 %"
+    return f"{f'bring{ending} back' if share > 0 else f'take{ending} away another'} {size or percent(abs(share))}"
+
+
+class Runs(NamedTuple):
+    """The clean and the corrupt run of a pair of texts, and the logit difference that is followed."""
+
+    clean: Trace
+    corrupt: Trace
+    contrast: Contrast
+
 
 @dataclass(frozen=True)
 class PatchedRun(Report):
@@ -47,6 +70,18 @@ class PatchedRun(Report):
         """What is followed, in words."""
         return f"the lead of {self.shown(self.contrast.answer)} over {self.shown(self.contrast.versus)}"
 
+    def in_a_sentence(self) -> str:
+        """How much of the lead comes back, if the clean text has more of it and no sweep was interrupted."""
+        if self.interrupted:
+            return ""
+        if self.contrast.clean < self.contrast.corrupt:
+            return f"T{self.lead[1:]} is smaller after the clean text than after the corrupt one."
+        return self.claim()
+
+    def claim(self) -> str:
+        """The sentence of a run whose clean text has more of the lead."""
+        raise NotImplementedError
+
     def compared(self) -> dict[str, Any]:
         """Both texts, and the followed tokens."""
         clean, corrupt = map(text_data, self.texts)
@@ -58,22 +93,38 @@ class PatchedRun(Report):
 class OnePatch(PatchedRun):
     """One patched run, at ``positions`` (None: all).
 
-    ``difference`` is the logit difference of the contrast; ``recovered`` scales it so that the clean run has 1 and the
-    corrupt run 0. ``choices`` are probabilities in the corrupt run (``before``) and in the patched one (``after``).
+    ``difference`` is the logit difference of the contrast. ``choices`` are probabilities in the corrupt run
+    (``before``) and in the patched one (``after``).
     """
 
     EVENTS: ClassVar = {"choices": "choice", "checks": "check"}
 
     positions: tuple[int, ...] | None
     difference: float
-    recovered: float
     choices: tuple[Choice, ...]
+
+    @classmethod
+    def of(cls, model: TextModel, runs: Runs, logits: Tensor, top: int, **members: Any) -> Self:
+        """The report of a run with ``logits`` (V,) at the predicting token; ``members`` are those of its class."""
+        clean, corrupt, followed = runs
+        before = log_probabilities(corrupt.logits_at(followed.position))
+        return cls(
+            contrast=followed,
+            texts=(clean.encoding, corrupt.encoding),
+            difference=followed.of(logits[None])[0],
+            choices=choices(before, log_probabilities(logits), top, [followed.answer, followed.versus]),
+            about=About(model),
+            **members,
+        )
+
+    @property
+    def recovered(self) -> float:
+        """The difference scaled so that the clean run has 1 and the corrupt run 0."""
+        return self.contrast.normalised(self.difference)
 
     def moved(self, several: bool) -> str:
         """What one part or ``several`` of the clean run do to the lead, in words."""
-        if self.recovered < 0:
-            return f"of the clean run {'take' if several else 'takes'} even more of {self.lead} away"
-        return f"of the clean run {'bring' if several else 'brings'} back {percent(self.recovered)} of {self.lead}"
+        return f"of the clean run {brings_back(self.recovered, '' if several else 's')} of {self.lead}"
 
     def stored(self) -> list[Array]:
         """``recovered`` and ``difference``, each a tensor of one number."""
@@ -94,8 +145,7 @@ class Patched(OnePatch):
 
     sites: tuple[HookPoint, ...]
 
-    def in_a_sentence(self) -> str:
-        """How much of the lead the clean activations bring back."""
+    def claim(self) -> str:
         names = point_names(self.sites)
         sites = listed(names) if len(names) <= 3 else f"these {len(names)}"
         return f"{sites} {self.moved(len(names) > 1)}."
@@ -139,24 +189,21 @@ class PatchSweep(PatchedRun):
         tokens = self.texts[0].tokens
         return f"L{layer} of the clean run at {column}{f' {tokens[column].shown}' if column < len(tokens) else ''}"
 
-    def in_a_sentence(self) -> str:
+    def claim(self) -> str:
         """Where the lead is brought back: up to which layer where the texts differ, and from which at the prediction.
 
         At least half of it, in all of these layers; for other sweeps, the patch that moves it most.
         """
-        if self.interrupted or not self.measured:
-            return ""
-        half, (layer, at, most) = self.recovered >= 0.5, self.strongest(1)[0]
-        strongest = f"{self.clean_site(layer, at)} moves {self.lead} most: it brings back {percent(most)}."
-        if self.what in COLUMNS:
+        layer, at, most = self.strongest(1)[0]
+        if is_nothing(most):
+            return f"No patch {NOTHING} {self.lead}."
+        strongest = f"{self.clean_site(layer, at)} moves {self.lead} most: it {brings_back(most)}."
+        if self.what != "residual":
             return strongest
-        start, end = self.first, self.contrast.position
-        held, reached = half[:, start].tolist(), from_where_on(half[:, end].tolist())
-        until = held.index(False) if False in held else len(held)
-        tokens = self.texts[0].tokens
-        if self.what != "residual" or start == end or not until or reached is None:
+        start, end, tokens = self.first, self.contrast.position, self.texts[0].tokens
+        moved = where_it_moves(self.recovered, (start, end), (tokens[start].shown, tokens[end].shown))
+        if not moved:
             return strongest
-        moved = f"at {tokens[start].shown} up to L{until - 1} and at {tokens[end].shown} from L{reached} on"
         return f"What decides {self.lead} is {moved}: patched there, at least half of it comes back."
 
     def itemised(self) -> dict[str, Any]:
@@ -217,6 +264,18 @@ class PatchSweep(PatchedRun):
         }
 
 
+def where_it_moves(shares: Tensor, positions: tuple[int, int], names: tuple[str, str]) -> str:
+    """Up to which layer a patch of the stream at the first position, and from which on at the second, brings back half.
+
+    ``shares`` (layers, positions) are of the lead. Empty if the positions are one, or if half never comes back at one.
+    """
+    first, second = ((shares[:, position] >= 0.5).tolist() for position in positions)
+    until, reached = first.index(False) if False in first else len(first), from_where_on(second)
+    if positions[0] == positions[1] or not until or reached is None:
+        return ""
+    return f"at {names[0]} up to L{until - 1} and at {names[1]} from L{reached} on"
+
+
 def patch(
     model: TextModel,
     clean: Text,
@@ -240,28 +299,12 @@ def patch(
         raise UsageError(
             "nothing is named to patch", "name a head, such as L0H1, a part, such as L0.ffn, or the stream, L0.in"
         )
-    source, target, followed = runs_of(model, clean, corrupt, answer, versus)
-    distinct = positions_in(source, positions)
-    sites = hook_points(at, source.steps, [token.shown for token in target.tokens])
-    cell = next((site for site in sites if site.rows is not None), None)
-    if cell is not None and distinct is not None:
-        raise UsageError(f"{cell} names its tokens already", "leave out --position")
-    logits = logits_with(
-        target, [Intervention(site, site.value(source), distinct) for site in sites], followed.position
-    )
-    (difference,) = followed.of(logits[None])
-    log_p = log_probabilities(target.logits_at(followed.position))
-    return Patched(
-        contrast=followed,
-        checks=_verify_extremes(source, target, followed.position),
-        texts=(source.encoding, target.encoding),
-        sites=sites,
-        positions=distinct,
-        difference=difference,
-        recovered=followed.normalised(difference),
-        choices=choices(log_p, log_probabilities(logits), top, [followed.answer, followed.versus]),
-        about=About(model),
-    )
+    runs = runs_of(model, clean, corrupt, answer, versus)
+    distinct = positions_in(runs.clean, positions)
+    sites = points_of(at, runs.corrupt)
+    values = clean_values(runs, sites, distinct)
+    logits = logits_with(runs.corrupt, values, runs.contrast.position)
+    return Patched.of(model, runs, logits, top, sites=sites, positions=distinct, checks=_verify_extremes(runs))
 
 
 def patch_sweep(
@@ -282,13 +325,13 @@ def patch_sweep(
     interrupt ends it with the results so far; the file ``resume`` keeps them, to continue from. Raises the errors of
     ``patch``, and UsageError for another ``over``.
     """
-    source, target, followed = runs_of(model, clean, corrupt, answer, versus)
-    grid = grid_of(source, target, over, positions)
-    differences, check = exact_sweep(source, target, followed, grid, resume, on_progress)
+    runs = runs_of(model, clean, corrupt, answer, versus)
+    grid = grid_of(runs, over, positions)
+    differences, check = exact_sweep(runs, grid, resume, on_progress)
     return PatchSweep(
-        contrast=followed,
-        checks=(*_verify_extremes(source, target, followed.position), check),
-        texts=(source.encoding, target.encoding),
+        contrast=runs.contrast,
+        checks=(*_verify_extremes(runs), check),
+        texts=(runs.clean.encoding, runs.corrupt.encoding),
         what=over,
         differences=differences,
         patches=grid.sites,
@@ -299,12 +342,13 @@ def patch_sweep(
 
 
 def exact_sweep(
-    clean: Trace, corrupt: Trace, followed: Contrast, grid: Grid, resume: Path | None, on_progress: Progress
+    runs: Runs, grid: Grid, resume: Path | None = None, on_progress: Progress = ignore_progress
 ) -> tuple[Tensor, Verified]:
     """The logit differences (layers, columns) with each site of a grid patched alone; NaN where nothing was run.
 
     ``Verified`` is the check of ``sweep``.
     """
+    clean, corrupt, followed = runs
     rows: dict[str, Interventions] = {grid.name(*place): (grid.intervention(clean, *place),) for place in grid.places()}
     moved, check = sweep(
         corrupt, rows, followed.position, followed.of, lambda difference: abs(difference - followed.corrupt),
@@ -316,11 +360,12 @@ def exact_sweep(
     return differences, check
 
 
-def grid_of(clean: Trace, corrupt: Trace, over: str, positions: Sequence[int] | None) -> Grid:
+def grid_of(runs: Runs, over: str, positions: Sequence[int] | None) -> Grid:
     """The sites of a sweep over two texts, at their ``positions``; where a decoder's texts are the same, none differs.
 
     Raises UsageError for another ``over``, and for a position beyond the texts.
     """
+    clean, corrupt, _ = runs
     shares_prefix = not clean.config.looks_ahead
     first = first_different(clean.encoding.ids, corrupt.encoding.ids) if shares_prefix else 0
     return Grid.of(over, clean.steps, len(clean.tokens), first, positions_in(clean, positions))
@@ -334,21 +379,28 @@ def positions_in(trace: Trace, positions: Sequence[int] | None) -> tuple[int, ..
     return None if positions is None else tuple(dict.fromkeys(positions))
 
 
-def runs_of(
-    model: TextModel, clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None
-) -> tuple[Trace, Trace, Contrast]:
+def clean_values(runs: Runs, sites: Sequence[HookPoint], positions: tuple[int, ...] | None) -> tuple[Intervention, ...]:
+    """The clean values of the sites at ``positions``. Raises UsageError where a site names tokens of its own beside."""
+    cell = next((site for site in sites if site.rows is not None), None)
+    if cell is not None and positions is not None:
+        raise UsageError(f"{cell} names its tokens already", "leave out --position")
+    return tuple(Intervention(site, site.value(runs.clean), positions) for site in sites)
+
+
+def runs_of(model: TextModel, clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None) -> Runs:
     """The traces of both texts, and the logit difference to follow in them."""
     outcomes = model.optional_outcome(answer, "answer"), model.optional_outcome(versus, "versus")
     source, target = model.trace(clean), model.trace(corrupt)
     require_even(source.encoding, target.encoding)
-    return source, target, contrast(source, target, *outcomes)
+    return Runs(source, target, contrast(source, target, *outcomes))
 
 
-def _verify_extremes(clean: Trace, corrupt: Trace, position: int) -> tuple[Verified, ...]:
+def _verify_extremes(runs: Runs) -> tuple[Verified, ...]:
     """Verify that everything patched is the clean run, and nothing patched the corrupt run, to the last bit.
 
     Where layers take embeddings of their own beside the stream, no patch is everything: then only the latter is.
     """
+    clean, corrupt, position = runs.clean, runs.corrupt, runs.contrast.position
     none_patched = logits_with(corrupt, [], position)
     nothing = same("nothing patched is the corrupt run", none_patched, corrupt.logits_at(position))
     if any(layer is None for _, layer in clean.steps.carried.values()):

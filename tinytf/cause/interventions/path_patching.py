@@ -21,19 +21,27 @@ from tinytf.cause.interventions.hooks import (
     changed,
     hook_points,
     logits_with,
+    points_of,
 )
-from tinytf.cause.interventions.patching import OnePatch, PatchedRun, positions_in, runs_of
-from tinytf.cause.interventions.prediction import choices, log_probabilities
-from tinytf.cause.interventions.sweep import sweep
+from tinytf.cause.interventions.patching import (
+    NOTHING,
+    OnePatch,
+    PatchedRun,
+    brings_back,
+    clean_values,
+    is_nothing,
+    positions_in,
+    runs_of,
+)
+from tinytf.cause.interventions.sweep import Interventions, sweep, verify_logits, written
 from tinytf.errors import UsageError
 from tinytf.model.batches import most_tokens, typed
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Verified, ignore_progress
-from tinytf.sentences import listed, percent
+from tinytf.sentences import listed
 from tinytf.steps.table import StepTable
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
-from tinytf.tolerance import Coarse, TwoResults, compare
 from tinytf.trace.trace import Text, Trace
 
 EMBEDDINGS, LOGITS = "embeddings", "logits"
@@ -55,8 +63,7 @@ class PathPatched(OnePatch):
     receivers: Sites
     recomputes_ffn: bool
 
-    def in_a_sentence(self) -> str:
-        """How much of the lead comes back along the path."""
+    def claim(self) -> str:
         path = f"By the direct path to {site_names(self.receivers)}, {site_names(self.senders)}"
         return f"{path} {self.moved(len(self.senders) > 1)}."
 
@@ -111,18 +118,18 @@ class PathSweep(PatchedRun):
                 values[site.layer, site.head : site.last_head + 1] = recovered
         return values
 
-    def in_a_sentence(self) -> str:
+    def claim(self) -> str:
         """The path that moves the lead most."""
-        if self.interrupted:
-            return ""
         (end,) = self.strongest(1)
-        share = end.recovered or 0.0
-        moved = f"brings back {percent(share)} of" if share >= 0 else f"takes another {percent(-share)} away of"
-        sent, received = (self.fixed, end.name) if self.over == "to" else (end.name, self.fixed)
-        sender = sent if isinstance(sent, str) else site_names(sent)
-        receiver = received if isinstance(received, str) else site_names(received)
-        path = f"Of {len(self.ends):,} direct paths, that from {sender} to {receiver} matters most"
-        return f"{path}: it {moved} {self.lead}."
+        share, fixed = end.recovered or 0.0, site_names(self.fixed)
+        if is_nothing(share):
+            return f"No direct path {'from' if self.over == 'to' else 'to'} {fixed} {NOTHING} {self.lead}."
+        name = site_names(()) if end.site is None else end.name
+        sender, receiver = (fixed, name) if self.over == "to" else (name, fixed)
+        path, moved = f"from {sender} to {receiver}", f"{brings_back(share)} of {self.lead}."
+        if len(self.ends) == 1:
+            return f"The only direct path, {path}, {moved}"
+        return f"Of {len(self.ends):,} direct paths, that {path} matters most: it {moved}"
 
     def stored(self) -> list[Array]:
         """``recovered`` and ``difference`` of every path, in the order of the ends."""
@@ -169,34 +176,30 @@ def patch_path(
     ``recompute_ffn`` lets feed-forwards recompute instead (Wang et al. 2023, arXiv:2211.00593). ``positions`` limits
     what is sent. Raises the errors of ``patch``, and UsageError where no path leads from a sender to a receiver.
     """
-    source, target, followed = runs_of(model, clean, corrupt, answer, versus)
-    sending, receiving = _senders(senders, source.steps), _receivers(receivers, source.steps)
-    chosen = positions_in(source, positions)
+    runs = runs_of(model, clean, corrupt, answer, versus)
+    target, read, chosen = runs.corrupt, runs.contrast.position, positions_in(runs.corrupt, positions)
+    sending, receiving = _senders(senders, target), _receivers(receivers, target)
     for receiver in receiving:
-        if not any(_reaches(source.steps, sender, receiver) for sender in sending):
+        if not any(_reaches(target.steps, sender, receiver) for sender in sending):
             raise UsageError(
                 f"no path leads from {site_names(sending)} to {receiver}", "a sender writes before its receiver reads"
             )
-    row = tuple(Intervention(sender, sender.value(source), chosen) for sender in sending)
-    ((received, path_logits),) = _along(target, [row], receiving, followed.position, recompute_ffn)
+    row = clean_values(runs, sending, chosen)
+    ((received, path_logits),) = _along(target, [row], receiving, read, recompute_ffn)
     logits = path_logits[0]
     if receiving:
         put = [Intervention(receiver, values[0]) for receiver, values in received.items()]
-        logits = logits_with(target, put, followed.position)
-    (difference,) = followed.of(logits[None])
-    before = log_probabilities(target.logits_at(followed.position))
-    return PathPatched(
-        contrast=followed,
-        checks=(_verify_nothing(target, row, followed.position, recompute_ffn),),
-        texts=(source.encoding, target.encoding),
+        logits = logits_with(target, put, read)
+    return PathPatched.of(
+        model,
+        runs,
+        logits,
+        top,
+        checks=(_verify_nothing(target, row, read, recompute_ffn),),
         senders=sending,
         receivers=receiving,
         positions=chosen,
         recomputes_ffn=recompute_ffn,
-        difference=difference,
-        recovered=followed.normalised(difference),
-        choices=choices(before, log_probabilities(logits), top, [followed.answer, followed.versus]),
-        about=About(model),
     )
 
 
@@ -222,23 +225,20 @@ def patch_paths(
     """
     if bool(senders) == bool(receivers):
         raise UsageError("a sweep of paths has one end fixed", "name senders or receivers, and not both")
-    source, target, followed = runs_of(model, clean, corrupt, answer, versus)
-    table, chosen = source.steps, positions_in(source, positions)
-    fixed = _senders(senders, table) if senders else _receivers(receivers, table)
-
-    def sent(sites: Sites) -> tuple[Intervention, ...]:
-        return tuple(Intervention(site, site.value(source), chosen) for site in sites)
-
+    runs = runs_of(model, clean, corrupt, answer, versus)
+    _, target, followed = runs
+    table, chosen = target.steps, positions_in(target, positions)
+    fixed = _senders(senders, target) if senders else _receivers(receivers, target)
     if senders:
         others = [site for site in _every_receiver(table) if any(_reaches(table, sender, site) for sender in fixed)]
-        rows, receiving = [sent(fixed)], tuple(others)
+        rows, receiving = [clean_values(runs, fixed, chosen)], tuple(others)
     else:
         if len({site.layer for site in fixed}) > 1:
-            raise UsageError("the receivers of a sweep are in one layer", f"name some of {fixed[0]} alone")
+            raise UsageError("the receivers of a sweep are in one layer", f"name those of L{fixed[0].layer} alone")
         others = [site for site in _every_sender(table) if not fixed or any(_reaches(table, site, to) for to in fixed)]
-        rows, receiving = [sent((site,)) for site in others], fixed
-    if not others:
-        raise UsageError(f"no path ends at {site_names(fixed)}", "name a part that others write to or read from")
+        rows, receiving = [clean_values(runs, [site], chosen) for site in others], fixed
+        if not others:
+            raise UsageError(f"no path leads to {site_names(fixed)}", "a sender writes before its receiver reads")
     put: dict[str, tuple[Intervention, ...]] = {}
     direct: dict[str, float] = {}
     done = 0
@@ -270,7 +270,7 @@ def patch_paths(
     return PathSweep(
         contrast=followed,
         checks=tuple(checks),
-        texts=(source.encoding, target.encoding),
+        texts=(runs.clean.encoding, target.encoding),
         over="to" if senders else "from",
         fixed=fixed,
         positions=chosen,
@@ -284,23 +284,24 @@ def _require_one_stream(table: StepTable) -> None:
     """Raise UsageError for a model whose layers pass more to each other than one residual stream."""
     if table.config.extra_streams or table.carried:
         raise UsageError(
-            "layers of this model take steps of others beside the residual stream, so a path along it is not all",
+            "layers of this model take more from each other than the residual stream, so that is not the only path",
             "patch a part as a whole: --at",
         )
 
 
-def _senders(addresses: str | Sequence[str], table: StepTable) -> Sites:
+def _senders(addresses: str | Sequence[str], corrupt: Trace) -> Sites:
     """The senders that addresses name. Raises UsageError for none, and for a model of several streams."""
-    _require_one_stream(table)
+    _require_one_stream(corrupt.steps)
     names = [addresses] if isinstance(addresses, str) else list(addresses)
     if not names:
         raise UsageError("no sender is named", f"such as L1H2, L0.ffn or {EMBEDDINGS}")
-    return hook_points([f"L0.{table.input}" if name == EMBEDDINGS else name for name in names], table)
+    names = [f"L0.{corrupt.steps.input}" if name == EMBEDDINGS else name for name in names]
+    return points_of(names, corrupt)
 
 
-def _receivers(addresses: str | Sequence[str], table: StepTable) -> Sites:
+def _receivers(addresses: str | Sequence[str], corrupt: Trace) -> Sites:
     """The receivers that addresses name; empty for the logits. Raises UsageError like ``_senders``."""
-    _require_one_stream(table)
+    _require_one_stream(corrupt.steps)
     names = [addresses] if isinstance(addresses, str) else list(addresses)
     if LOGITS in names:
         if len(names) > 1:
@@ -308,7 +309,7 @@ def _receivers(addresses: str | Sequence[str], table: StepTable) -> Sites:
         return ()
     if not names:
         raise UsageError("no receiver is named", f"such as L3H0.q, L3.ffn or {LOGITS}")
-    return hook_points(names, table)
+    return points_of(names, corrupt)
 
 
 def _every_sender(table: StepTable) -> Iterator[HookPoint]:
@@ -357,7 +358,7 @@ def _reaches(table: StepTable, sender: HookPoint, receiver: HookPoint) -> bool:
 
 @torch.no_grad()
 def _along(
-    corrupt: Trace, rows: Sequence[tuple[Intervention, ...]], receivers: Sites, read: int, recompute_ffn: bool
+    corrupt: Trace, rows: Sequence[Interventions], receivers: Sites, read: int, recompute_ffn: bool
 ) -> Iterator[tuple[dict[HookPoint, Tensor], Tensor]]:
     """Yield, batch by batch, what the receivers compute in each row of senders (B, …), and the logits (B, V) there.
 
@@ -377,11 +378,7 @@ def _along(
                 if not (recompute_ffn and step.role == "ffn"):
                     branch = _branch(table, layer, step.name)
                     changes.append((HookPoint(step.name, layer), _freeze(corrupt, batch, layer, step.name, branch)))
-        changes += [
-            (HookPoint(step, layer), _send(batch, layer, step))
-            for step, layer in {(sent.point.step, sent.point.layer) for row in batch for sent in row}
-        ]
-        with evaluating(model), changed(model, changes):
+        with evaluating(model), changed(model, [*changes, *written(batch)]):
             hidden = model.hidden(ids, token_types=types)  # (B, T, C)
         yield received, model.unembed(hidden[:, read])
 
@@ -395,9 +392,7 @@ def _keep(received: dict[HookPoint, Tensor], receiver: HookPoint) -> Change:
     return keep
 
 
-def _freeze(
-    corrupt: Trace, rows: Sequence[tuple[Intervention, ...]], layer: int, step: str, branch: set[str]
-) -> Change:
+def _freeze(corrupt: Trace, rows: Sequence[Interventions], layer: int, step: str, branch: set[str]) -> Change:
     """Put the corrupt run's value into a step, but for rows of which a sender is on the way to it."""
     frozen = [not any(sent.point.layer == layer and sent.point.step in branch for sent in row) for row in rows]
 
@@ -409,28 +404,12 @@ def _freeze(
     return freeze
 
 
-def _send(rows: Sequence[tuple[Intervention, ...]], layer: int, step: str) -> Change:
-    """Put the values of the senders that are this step into their rows."""
-
-    def send(tensor: Tensor) -> Tensor:
-        tensor = tensor.expand(len(rows), *tensor.shape[1:]).clone()
-        for number, row in enumerate(rows):
-            for sent in row:
-                if (sent.point.step, sent.point.layer) == (step, layer):
-                    sent.write(tensor[number])
-        return tensor
-
-    return send
-
-
-def _verify_nothing(corrupt: Trace, row: tuple[Intervention, ...], position: int, recompute_ffn: bool) -> Verified:
+def _verify_nothing(corrupt: Trace, row: Interventions, position: int, recompute_ffn: bool) -> Verified:
     """Verify that senders with their own values leave the corrupt run as it is, within rounding."""
-    claim, plain = "nothing sent is the corrupt run", corrupt.logits_at(position)
     own = tuple(Intervention(sent.point, sent.point.value(corrupt), sent.positions) for sent in row)
 
-    def ways() -> TwoResults:
+    def run() -> Tensor:
         ((_, logits),) = _along(corrupt, [own], (), position, recompute_ffn)
-        return TwoResults("logits", claim, logits[0], plain)
+        return logits[0]
 
-    comparison = compare(ways(), plain.dtype, Coarse(corrupt.model.parameters()), ways)
-    return Verified(claim, comparison.difference, comparison.allowed)
+    return verify_logits("nothing sent is the corrupt run", corrupt.model, corrupt.logits_at(position), run)

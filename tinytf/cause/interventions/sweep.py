@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tinytf.cause.interventions.hooks import Change, HookPoint, Intervention, changed, logits_with
 from tinytf.model.batches import most_tokens, typed
-from tinytf.model.transformer import evaluating
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Progress, Verified, ignore_progress
 from tinytf.resume_log import ResumeLog
 from tinytf.steps.operations.operation import Carried
@@ -62,20 +62,25 @@ def sweep(
     except KeyboardInterrupt:
         if strongest < 0:
             raise
-    claim = f"{names[strongest]} run by itself gives the same logits"
-    check = verify_logits(claim, trace, interventions[strongest], read, its_logits)
+    check = verify_logits(
+        f"{names[strongest]} run by itself gives the same logits",
+        trace.model,
+        its_logits,
+        lambda: logits_with(trace, interventions[strongest], read),
+    )
     return [results.get(number) for number in range(len(interventions))], check
 
 
 def verify_logits(
-    claim: str, trace: Trace, interventions: Sequence[Intervention], read: int, logits: Tensor
+    claim: str, model: Transformer, logits: Tensor, run: Callable[[], Tensor], recorded: Tensor | None = None
 ) -> Verified:
-    """Verify that a forward pass with the interventions gives ``logits`` (V,) at position ``read``, within rounding."""
+    """Verify that ``run`` gives ``logits`` (V,), within rounding; ``recorded`` is what it gave, if that is known."""
 
     def ways() -> TwoResults:
-        return TwoResults("logits", claim, logits, logits_with(trace, interventions, read))
+        return TwoResults("logits", claim, logits, run())
 
-    comparison = compare(ways(), logits.dtype, Coarse(trace.model.parameters()), ways)
+    first = ways() if recorded is None else TwoResults("logits", claim, logits, recorded)
+    comparison = compare(first, logits.dtype, Coarse(model.parameters()), ways)
     return Verified(claim, comparison.difference, comparison.allowed)
 
 
@@ -118,7 +123,7 @@ def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[
         if starting:
             plain = trace.step(trace.steps.input, layer)[None, start:]  # (1, T, C)
             carrying.append(_carried(trace, layer, start))
-            with changed(model, _changes([rows[number] for number in starting], start)):
+            with changed(model, written([rows[number] for number in starting], start)):
                 # one row goes in, one for each of ``rows`` comes out, also where they only differ beside the stream
                 parts.append(block(plain, *arguments, carrying[-1]).expand(len(starting), -1, -1))
         numbers += starting
@@ -127,22 +132,22 @@ def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[
     return numbers, x
 
 
-def _changes(rows: Sequence[Interventions], start: int) -> list[tuple[HookPoint, Change]]:
-    """Changes for every step that a row changes: they expand the single row into ``rows``, each with its own values."""
+def written(rows: Sequence[Interventions], start: int = 0) -> list[tuple[HookPoint, Change]]:
+    """Changes that write the values of each row into its part of a batch; a batch of one is expanded into ``rows``."""
 
-    def change(step: str) -> Change:
+    def change(step: tuple[str, int]) -> Change:
         def write_all(tensor: Tensor) -> Tensor:
             tensor = tensor.expand(len(rows), *tensor.shape[1:]).clone()
             for number, row in enumerate(rows):
                 for intervention in row:
-                    if intervention.point.step == step:
+                    if (intervention.point.step, intervention.point.layer) == step:
                         intervention.write(tensor[number], start)
             return tensor
 
         return write_all
 
-    points = {intervention.point.step: intervention.point for row in rows for intervention in row}
-    return [(point, change(step)) for step, point in points.items()]
+    steps = dict.fromkeys((sent.point.step, sent.point.layer) for row in rows for sent in row)
+    return [(HookPoint(*step), change(step)) for step in steps]
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ def values_for(
         blocked = {point: below for point in points if (below := _scores_below(point, model)) is not None}
         numbers = {point: -math.inf if point in blocked else 0.0 for point in points}
         zeros = {point: weight.new_tensor(number) for point, number in numbers.items()}
-        return HookValues(zeros, BLOCKED if blocked else "", blocked=blocked)
+        some = f"(cells of attention weights {BLOCKED})" if blocked else ""
+        return HookValues(zeros, BLOCKED if len(blocked) == len(zeros) else some, blocked=blocked)
     table = table_of(model.config)
     a_map = next((point for point in points if table.at(point.step, point.layer).is_map), None)
     if a_map is not None:

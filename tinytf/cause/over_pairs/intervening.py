@@ -6,8 +6,11 @@ from pathlib import Path
 
 import torch
 
+from tinytf.cause.interventions.attribution_patching import STEPS, estimate_of, require_estimate
+from tinytf.cause.interventions.grid import Grid
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
-from tinytf.cause.interventions.prediction import first_different
+from tinytf.cause.interventions.patching import Runs
+from tinytf.cause.interventions.prediction import Contrast, first_different
 from tinytf.cause.interventions.sweep import Interventions, logits_of_rows
 from tinytf.cause.interventions.values import ABLATIONS, HookValues, Reference, values_for
 from tinytf.cause.over_pairs.report import OverPairs, Quantity, Row
@@ -42,26 +45,18 @@ def _groups(config: ModelConfig, over: str | None, at: str | Sequence[str], know
         raise UsageError(f"there is no sweep over {over!r} with pairs", did_you_mean(over, known))
     if over == "layers":
         return {f"L{layer}": hook_points(f"L{layer}", table) for layer in layers}
-    if over == "heads":
-        outputs = [(layer, table.head_output(layer)) for layer in layers]
-        swept = [
-            HookPoint(output.name, layer, head)
-            for layer, output in outputs
-            if output is not None
-            for head in range(config.at(layer).n_heads)
-        ]
-    else:
-        step = table.input if over == "residual" else over
-        swept = [HookPoint(step, layer) for layer in layers if table.has(step, layer)]
-    if not swept:
-        raise UsageError(f"no layer of this model has the step {over}", "tinytf info shows its layers")
-    return {str(point): (point,) for point in swept}
+    return _sites(Grid.of(over, table, None))
+
+
+def _sites(grid: Grid) -> Groups:
+    """Every site of a grid by itself."""
+    return {grid.name(*place): (grid.point(*place),) for place in grid.places()}
 
 
 def _named(groups: Groups, over: str | None) -> str:
     """What is changed, in words."""
     each = {"heads": "each head", "ffn": "each feed-forward", "attn": "each attention", "layers": "each layer",
-            "residual": "the stream into each layer"}  # fmt: skip
+            "residual": "the stream into each layer", "neurons": "each unit of the feed-forwards"}  # fmt: skip
     return ", ".join(groups) if over is None else each[over]
 
 
@@ -80,7 +75,7 @@ class _Changed(Question):
 
     def rows(self, run: PairRun) -> tuple[Row, ...]:
         return tuple(
-            Row(name, points[0].layer if self.sweep else None, points[0].head if self.sweep else None)
+            Row(name, points[0].layer, next(iter(points[0].columns), points[0].head)) if self.sweep else Row(name)
             for name, points in self.groups.items()
         )
 
@@ -170,14 +165,17 @@ def ablate_over(
     return ask(model, _Ablate(groups, sweep, how, values), chosen, encoded, where, on_progress, resume)
 
 
+def _share(name: str, meaning: str, each: str = "moved") -> Quantity:
+    return Quantity(name, f"share of the lead that {meaning}", signed=True, ratio=True, each=each)
+
+
 class _Patch(_Changed):
     asked = "patch"
     even = True
-    quantities = (
-        Quantity("recovered", "share of the lead that the clean run brings back: 1 is the clean run, 0 the corrupt one",
-                 signed=True, ratio=True, each="moved"),
+    quantities: tuple[Quantity, ...] = (
+        _share("recovered", "the clean run brings back: 1 is the clean run, 0 the corrupt one"),
         _AHEAD,
-    )  # fmt: skip
+    )
 
     def __init__(self, groups: Groups, over: str | None, encoded: Sequence[EncodedPair]) -> None:
         lengths = {len(pair.clean.ids) for pair in encoded}
@@ -248,3 +246,55 @@ def patch_over(
     groups = _groups(model.config, sweep, at, PATCHED)
     encoded = chosen.encoded(model)
     return ask(model, _Patch(groups, sweep, encoded), chosen, encoded, where, on_progress, resume)
+
+
+class _Estimate(_Patch):
+    asked = "patch_estimate"
+
+    def __init__(self, grid: Grid, how: str, steps: int, exact: bool) -> None:
+        self.grid, self.how, self.steps, self.exact = grid, how, steps, exact
+        self.groups, self.sweep, self.by_position, self.aligned = _sites(grid), grid.over, False, []
+        estimated = _share("estimated", "the clean run would bring back, by gradients: 1 is the clean run", "estimate")
+        beside = _share("exact", "exact patching brings back")
+        self.quantities = (estimated, beside) if exact else (estimated,)
+        at = "at the corrupt run" if how == "gradient" else f"averaged over {steps} points between the texts"
+        self.words = f"{_named(self.groups, grid.over)} at all positions: (clean − corrupt) · gradient {at}"
+        self.key = ([grid.over, how, steps, exact],)
+
+    def measure(self, run: PairRun) -> Measured:
+        contrast = Contrast(run.position, run.pair.answer, run.pair.versus, run.clean_lead, run.corrupt_lead)
+        effects = estimate_of(Runs(run.clean, run.corrupt, contrast), self.grid, self.how, self.steps).sites
+        values = [torch.stack([effects[place] for place in self.grid.places()])]
+        return Measured(torch.stack([*values, *([super().measure(run).values[0]] if self.exact else [])]))
+
+    def alone(self, run: PairRun, row: int) -> float:
+        return float(self.measure(run).values[0, row])
+
+
+def patch_estimate_pairs(
+    model: TextModel,
+    pairs: Pairs,
+    over: str = "heads",
+    *,
+    how: str = "gradient",
+    steps: int = STEPS,
+    exact: bool = False,
+    where: Sequence[str] = (),
+    resume: Path | None = None,
+    on_progress: Progress = ignore_progress,
+) -> OverPairs:
+    """``patch_estimate`` of each pair, for ``heads``, ``neurons``, ``attn`` or ``ffn``, each at all positions.
+
+    Over all pairs the share is that of ``patch_over``; with ``exact``, exact patching of the same sites stands beside
+    it. An interrupt ends it with the pairs so far; the file ``resume`` keeps them. ``pairs`` and ``where`` are as in
+    ``attribute_over``. Raises the errors of ``patch_estimate`` and ``patch_over``.
+    """
+    require_estimate(how, steps, model)
+    if over == "residual":
+        raise UsageError(
+            "the whole stream of a layer patched is the clean run, and positions differ between pairs",
+            "sweep heads, attn, ffn or neurons",
+        )
+    question = _Estimate(Grid.of(over, table_of(model.config), None), how, steps, exact)
+    chosen = pair_set(pairs, where)
+    return ask(model, question, chosen, chosen.encoded(model), where, on_progress, resume)

@@ -8,6 +8,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from tinytf.cause.interventions.attribution_patching import Agreement
+from tinytf.cause.interventions.grid import COLUMNS
+from tinytf.cause.interventions.patching import NOTHING, brings_back, is_nothing, where_it_moves
 from tinytf.estimate import Estimate, estimates
 from tinytf.pairs.pair import Pair
 from tinytf.report import Data, Report, Verified
@@ -165,10 +168,23 @@ class OverPairs(Report):
         return sorted((index for index, value in enumerate(values) if value == value), key=lambda i: -values[i])
 
     @property
+    def agreement(self) -> Agreement | None:
+        """How the means of estimates agree with those of exact patching; None if both were not measured."""
+        if [quantity.name for quantity in self.quantities] != ["estimated", "exact"]:
+            return None
+        estimated, exact = ([mean.value for mean in quantity.means] for quantity in self.quantities)
+        return Agreement.of([row.name for row in self.rows], estimated, exact)
+
+    @property
+    def axis(self) -> str:
+        """What the column of a row is."""
+        return "position" if self.columns else COLUMNS.get(self.sweep or "", "head")
+
+    @property
     def map_axes(self) -> tuple[str, str] | None:
         """The axes of the map of means; None if the rows form none."""
         if any(row.column is not None for row in self.rows):
-            return ("layer", "position" if self.columns else "head")
+            return ("layer", self.axis)
         return ("all", "layer") if len(self.rows) > 1 and all(row.layer is not None for row in self.rows) else None
 
     def map_of(self, values: Sequence[float] | Tensor) -> Tensor:
@@ -213,6 +229,7 @@ class OverPairs(Report):
                 for index, row in enumerate(self.rows)
             ],
             "by": self.rows[self.by].name,
+            **({} if self.agreement is None else self.members("agreement")),
             "examples": [
                 {
                     "line": example.pair.number,
@@ -226,8 +243,8 @@ class OverPairs(Report):
         }
 
     def _where(self, row: Row) -> dict[str, Any]:
-        """A row's name, with its layer and its head or position, if it has them."""
-        places = {"layer": row.layer, "position" if self.columns else "head": row.column}
+        """A row's name, with its layer and its head, unit or position, if it has them."""
+        places = {"layer": row.layer, self.axis: row.column}
         return {"name": row.name, **{name: number for name, number in places.items() if number is not None}}
 
     def metadata(self) -> dict[str, Any]:
@@ -255,9 +272,10 @@ def interval(estimate: Estimate, form: str = "+.3g") -> str:
 
 
 def percent_of(estimate: Estimate) -> str:
-    """``26 % (23 to 29 %)``."""
-    shares = (estimate.value, estimate.low, estimate.high)
-    value, *ends = ("" if share is None else f"{round(100 * share)}" for share in shares)
+    """``26 % (23 to 29 %)``; of a share below 0, its size."""
+    sign = -1 if estimate.value < 0 else 1
+    shares = (estimate.value, *(estimate.low, estimate.high)[::sign])
+    value, *ends = ("" if share is None else f"{round(100 * sign * share)}" for share in shares)
     return f"{value} % ({' to '.join(ends)} %)" if all(ends) else f"{value} %"
 
 
@@ -297,28 +315,25 @@ def _patch(report: OverPairs) -> str:
         )
     if moves := _where_it_moves(report):
         return moves
-    share = f"{percent_of(mean)} of the answer's lead"
-    moved = f"brings back {share}" if mean.value >= 0 else f"takes even more of the answer's lead away, {share}"
+    estimated = report.asked == "patch_estimate"
+    start = f"{report.over.capitalize()}, {'estimated by gradients, ' * estimated}"
+    if is_nothing(mean.value) and len(report.rows) > 1:
+        return f"{start}no patch {NOTHING} the answer's lead."
+    moved = brings_back(mean.value, "" if estimated else "s", percent_of(mean))
     more = f", the most of {len(report.rows):,} patches" if len(report.rows) > 1 else ""
-    return f"{report.over.capitalize()}, {row} of the clean run {moved}{more}."
+    return f"{start}{row} of the clean run {'would ' * estimated}{moved} of the answer's lead{more}."
 
 
 def _where_it_moves(report: OverPairs) -> str:
-    """Up to which layer the position where the clean stream first restores the lead does so, and which does so at last.
-
-    At least half of it, in all of these layers. Empty for other sweeps, and where these are no two positions.
-    """
+    """Where the clean stream restores the lead first and at last, as in ``where_it_moves``; empty for other sweeps."""
     if report.sweep != "residual" or not report.columns:
         return ""
     shares = report.map_of([mean.value for mean in report.quantities[0].means])  # (layers, positions)
     start, end = int(shares[0].argmax()), int(shares[-1].argmax())
-    held, reached = (shares[:, start] >= 0.5).tolist(), from_where_on((shares[:, end] >= 0.5).tolist())
-    until = held.index(False) if False in held else len(held)
-    if start == end or not until or reached is None:
-        return ""
-    places = [f"position {report.columns[column].removesuffix(' …')}" for column in (start, end)]
-    moved = f"at {places[0]} up to L{until - 1} and at {places[1]} from L{reached} on"
-    return f"{report.over.capitalize()}, what decides is {moved}: patched there, at least half of the lead comes back."
+    names = [f"position {report.columns[column].removesuffix(' …')}" for column in (start, end)]
+    moved = where_it_moves(shares, (start, end), (names[0], names[1]))
+    what = f"{report.over.capitalize()}, what decides is {moved}: patched there, at least half of the lead comes back."
+    return what if moved else ""
 
 
 def _lens(report: OverPairs) -> str:
@@ -354,6 +369,7 @@ _SENTENCES: Mapping[str, Callable[[OverPairs], str]] = {
     "attribute": _attribute,
     "ablate": _ablate,
     "patch": _patch,
+    "patch_estimate": _patch,
     "lens": _lens,
     "attention": _attention,
     "heads": _heads,

@@ -135,6 +135,11 @@ def ask(
         quantity.with_values(values[:, index], leads) for index, quantity in enumerate(question.quantities)
     )
     if not quantities[0].ranked:
+        if quantities[0].ratio:
+            raise UsageError(
+                "on average the answers lead alike after the clean and the corrupt texts, so there is no share of it",
+                "tinytf score --pairs FILE shows the leads",
+            )
         raise UsageError(f"no text of {pairs.name} has a number for {quantities[0].name}", "give longer texts")
     by = range(values.shape[2])[IN_ORDER.get(question.asked, quantities[0].ranked[0])]
     strongest = int(values[:, 0, by].abs().nan_to_num(-1.0).argmax())
