@@ -200,6 +200,12 @@ def test_what_has_no_row_for_each_token_is_refused(
     assert not (tmp_path / "acts").exists()
 
 
+def test_a_window_without_room_is_refused_before_a_folder_is_made(lines: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a window of 2 tokens has no room for a token of the text"):
+        tinytf.load("tiny-encoder").record_corpus(lines, ["L0.mid"], tmp_path / "acts", window=2)
+    assert not (tmp_path / "acts").exists()
+
+
 def test_numbers_that_a_type_cannot_hold_are_refused_by_name(lines: Corpus, tmp_path: Path) -> None:
     model = tinytf.load("tiny")
     with torch.no_grad():

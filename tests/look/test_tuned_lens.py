@@ -204,7 +204,7 @@ def test_ctrl_c_keeps_what_was_trained(tiny: Model, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_cannot_be_trained_is_refused(tiny: Model, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the corpus has 1 windows of 128 tokens, and at least 4 are needed"):
+    with pytest.raises(UsageError, match="the corpus has 1 window of 128 tokens, and at least 4 are needed"):
         tiny.train_lens(text="The cat sat.")
     assert tiny.train_lens(text="The cat sat on the mat. " * 100, steps=0).corpus == "a text"
     with pytest.raises(UsageError, match="is not known"):

@@ -61,11 +61,23 @@ def corpus_windows(
 
 
 def window_length(model: TextModel, window: int | None, longest: int) -> int:
-    """``window``, by default the context and at most ``longest``. Raises UsageError for more than the context."""
+    """``window``, by default the context and at most ``longest``.
+
+    Raises UsageError for more than the context, and for no room for a token of the text.
+    """
     length = min(model.config.context, longest) if window is None else window
     if length > model.config.context:
         raise UsageError(f"a window of {length:,} tokens is more than the model's context of {model.config.context:,}")
+    _room(model.tokenizer, length)
     return length
+
+
+def _room(tokenizer: Tokenizer, length: int) -> int:
+    """The tokens of a text that a window has room for. Raises UsageError if there is none."""
+    before, after = tokenizer.surrounding_ids()
+    if (room := length - len(before) - len(after)) < 1:
+        raise UsageError(f"a window of {length} tokens has no room for a token of the text", "choose a longer window")
+    return room
 
 
 def windows_of(
@@ -77,10 +89,7 @@ def windows_of(
     TokenizerError for a token outside a model's ``vocab_size``.
     """
     before, after = tokenizer.surrounding_ids()
-    room = length - len(before) - len(after)
-    if room < 1:
-        raise UsageError(f"a window of {length} tokens has no room for a token of the text", "choose a longer window")
-    document = offset = 0
+    room, document, offset = _room(tokenizer, length), 0, 0
     for text, is_end in pieces:
         ids = known_ids(tokenizer, text, vocab_size)
         for start in range(0, len(ids), room):

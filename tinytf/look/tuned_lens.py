@@ -22,6 +22,7 @@ from tinytf.look.lens import require_readable
 from tinytf.look.translators import Translators, stage_names
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Progress, Report, ignore_progress
+from tinytf.sentences import plural
 from tinytf.steps.operations import Positions
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
@@ -167,7 +168,7 @@ def train_lens(
     windows = list(islice(cut, max(steps * batch, _REGRESSED // length) + HELD_OUT))
     if len(windows) < _FEWEST:
         raise UsageError(
-            f"the corpus has {len(windows):,} windows of {length:,} tokens, and at least {_FEWEST} are needed",
+            f"the corpus has {plural(len(windows), 'window')} of {length:,} tokens, and at least {_FEWEST} are needed",
             "give more text",
         )
     held_out = min(HELD_OUT, max(2, len(windows) // 10))
