@@ -10,13 +10,19 @@ from driving import Tinytf, is_a_clean_error
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
+from tinytf.cause.circuits.finding import Circuit
 from tinytf.loading import load
 
 PAIRS = Path(__file__).parent.parent.parent / "samples" / "lost.jsonl"
 
 
+@pytest.fixture(scope="module")
+def report() -> Circuit:
+    return load("tiny").circuit(PAIRS)
+
+
 @pytest.mark.parametrize("width", [80, 100, 200])
-def test_the_answer_comes_first_and_fits_a_screen(tinytf: Tinytf, width: int) -> None:
+def test_the_answer_comes_first_and_fits_a_screen(tinytf: Tinytf, report: Circuit, width: int) -> None:
     ran = tinytf("circuit", "--pairs", PAIRS, "--width", str(width), "--color", "never", "--no-pager", screen=True)
     assert ran.status == 0, ran.err
     assert len(ran.lines) <= 45
@@ -25,7 +31,6 @@ def test_the_answer_comes_first_and_fits_a_screen(tinytf: Tinytf, width: int) ->
     assert re.match(
         r"\d+ of 479 edges keep \d+ % of the effect that the pairs have on the answer, and L1H0 matters", first
     )
-    report = load("tiny").circuit(PAIRS)
     assert re.search(rf"^  circuit +{report.faithfulness.value:.3f} ", ran.out, re.MULTILINE)
     assert f"the larger one in {report.separated} of 12 pairs" in ran.out
 
@@ -49,8 +54,10 @@ def test_every_format_gives_the_numbers_of_the_library(tinytf: Tinytf, tmp_path:
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
-def test_the_picture_draws_every_node_and_edge_once(tinytf: Tinytf, tmp_path: Path, theme: str) -> None:
-    report, picture = load("tiny").circuit(PAIRS), tmp_path / "circuit.svg"
+def test_the_picture_draws_every_node_and_edge_once(
+    tinytf: Tinytf, report: Circuit, tmp_path: Path, theme: str
+) -> None:
+    picture = tmp_path / "circuit.svg"
     assert tinytf("circuit", "--pairs", PAIRS, "--theme", theme, "-o", picture).status == 0
     drawn = ElementTree.parse(picture).getroot()
     shapes = "{http://www.w3.org/2000/svg}"
