@@ -71,6 +71,7 @@ def found() -> Circuit:
     return tiny().circuit(story_pairs("cat", "dog"))
 
 
+@cache
 def small(name: str) -> tuple[Runs, list[tuple[ByHand, EncodedPair, dict[str, Tensor]]]]:
     """Runs of a small model in float64; and by hand, with what its nodes add in each corrupt run."""
     kind, changes = BY_HAND[name]
