@@ -38,6 +38,15 @@ def _start(*starts: tuple[dict[str, str], list[str]]) -> list[Started]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def completed(*lines: str) -> list[tuple[list[str], list[str]]]:
+    """What a shell is offered at the end of each line, and what heavy was imported so far."""
+    starts = []
+    for words in lines:
+        count = len(words.split()) - (0 if words.endswith(" ") else 1)
+        starts.append(({"_TINYTF_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(count)}, []))
+    return [(out.splitlines(), heavy) for _, out, _, heavy in _start(*starts)]
+
+
 def test_help_imports_nothing_heavy_and_shows_the_usage() -> None:
     helped = ["", *COMMANDS]
     for command, started in zip(
@@ -71,13 +80,9 @@ def test_completion_imports_nothing_heavy_and_offers_what_fits() -> None:
         "tinytf trace --dtype b": "plain,bfloat16",
         "tinytf trace --model ./some": "dir,./some",
     }
-    starts = []
-    for words in fits:
-        count = len(words.split()) - (0 if words.endswith(" ") else 1)
-        starts.append(({"_TINYTF_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(count)}, []))
-    for (typed, offered), (_, out, _, heavy) in zip(fits.items(), _start(*starts), strict=True):
+    for typed, (offered, heavy) in zip(fits, completed(*fits), strict=True):
         assert heavy == [], typed
-        assert offered in out.splitlines(), typed
+        assert fits[typed] in offered, typed
 
 
 def test_a_model_knows_its_questions_without_importing_them() -> None:
