@@ -41,6 +41,8 @@ def test_a_run_of_a_sweep_that_is_asked_to_end_leaves_a_checkpoint(name: str, co
     """A terminal that closes asks every process that was started in it."""
 
     before = signal.getsignal(getattr(signal, name))
+    if before is signal.SIG_IGN:
+        pytest.skip("whoever started the tests ignores it, as nohup does, and so would the training")
 
     def begin(_: Recipe) -> tuple[None, None]:
         signal.raise_signal(getattr(signal, name))
