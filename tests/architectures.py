@@ -735,6 +735,7 @@ HEADS_OF_CLASSES: dict[str, dict[str, Any]] = {
 """Those with no logits over the vocabulary, which most questions are about."""
 
 
+@cache
 def config_of(kind: str, **changes: Any) -> ModelConfig:
     """A small configuration of a kind; what differs by layer goes round and round where there are more layers."""
     fields = {**SIZES, **(KINDS | HEADS_OF_CLASSES)[kind], **changes}

@@ -52,12 +52,16 @@ def _no_line_for_slow_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests that stay to the end are no garbage: looking for some among them took half of the time."""
+    """Thousands of tests that stay to the end are no garbage: looking for some among them took half of the time.
+
+    And of what tests leave, garbage is looked for more seldom, as in a command: see ``tinytf_cli.main.main``.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 

@@ -1,7 +1,7 @@
 """Which cases of a product the gate runs: some in which every value of every axis is; the others with --exhaustive."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -50,7 +50,8 @@ def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
     Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has a twelfth
     of the tests, and every test a twelfth of the kinds; of the families that transformers has (reference.FAMILIES),
     which are opened once a file, each file takes others. ``turns`` has the turn of each test and file so far. Marked
-    ``every`` a test is tried with all, and so is what is named, by file, on the command line.
+    ``every`` a test is tried with all, and so is what is named, by file, on the command line; and so are models that
+    are picked by hand: a dozen or fewer.
     """
     make, test = metafunc.parametrize, metafunc.definition
     whole = test.get_closest_marker("every") or any(".py" in argument for argument in metafunc.config.args)
@@ -61,7 +62,8 @@ def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
             value if hasattr(value, "marks") else pytest.param(*(value if several else [value])) for value in values
         ]
         kept = [n for n, value in enumerate(values) if all(mark.name != "exhaustive" for mark in value.marks)]
-        if not whole:
+        models = {model for n in kept for model, *_ in _models(values[n].values)}
+        if not whole and len(models) > PART:
             kept = [n for n in kept if _has_the_turn(test.nodeid, values[n].values, turns)]
         kept = kept or [*range(len(values))][:1]
         if ids is not None and not callable(ids):
@@ -73,9 +75,15 @@ def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
 
 def _has_the_turn(test: str, values: Iterable[Any], turns: dict[str, int]) -> bool:
     """Whether a test is tried with some values: of models a share is, and what is no model always."""
+    for _, number, end in _models(values):
+        return (number + turns.setdefault(test.partition(end)[0], len(turns))) % PART == 0
+    return True
+
+
+def _models(values: Iterable[Any]) -> Iterator[tuple[str, int, str]]:
+    """The models among some values: name, number in their table, and where the name of what takes turns ends."""
     for module, table, end in (("architectures", "KINDS", "["), ("reference", "FAMILIES", "::")):
         names = [*getattr(sys.modules.get(module), table, ())]  # none where no test has imported it
         for value in values:
             if isinstance(value, str) and value in names:
-                return (names.index(value) + turns.setdefault(test.partition(end)[0], len(turns))) % PART == 0
-    return True
+                yield value, names.index(value), end

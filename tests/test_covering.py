@@ -1,4 +1,4 @@
-"""The gate leaves out five of six kinds in a test, and no kind altogether."""
+"""The gate leaves out most of the kinds in a test of all, and no kind altogether."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -43,8 +43,13 @@ def test_what_is_left_to_exhaustive_is_not_made_though_it_is_named() -> None:
     assert made(1, (once, repeated), ("tests/test_some.py",)) == [[once]]
 
 
-def test_of_models_that_are_not_in_turn_the_first_is_tried() -> None:
-    assert made(1, [*KINDS][1:2]) == [[*KINDS][1:2]]
+def test_models_that_are_picked_by_hand_are_all_tried() -> None:
+    picked = [*KINDS][: covering.PART]
+    assert made(2, picked) == [picked] * 2
+    assert made(1, [(kind, seed) for kind in picked for seed in (1, 2)], names="kind, seed") == [
+        [value for kind in picked for seed in (1, 2) for value in (kind, seed)]
+    ]
+    assert len(made(1, [*KINDS][: covering.PART + 1])[0]) < covering.PART
 
 
 def test_a_model_beside_another_value_is_a_model() -> None:

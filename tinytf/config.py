@@ -109,7 +109,8 @@ class ModelConfig(Part):
 
     def __hash__(self) -> int:
         if "_hash" not in self.__dict__:  # every lookup of a cached table hashes the configuration
-            self.__dict__["_hash"] = hash((self.d_model, self.context, self.embedding, self.head, *set(self.blocks)))
+            parts = (self.embedding, self.head, *self._distinct_blocks)
+            self.__dict__["_hash"] = hash((self.d_model, self.context, *parts))
         return int(self.__dict__["_hash"])
 
     @classmethod
@@ -164,7 +165,7 @@ class ModelConfig(Part):
         return self.of(**{**self.to_dict(), "by_layer": by_layer, **changes})
 
     def require(self) -> None:
-        kinds = tuple(dict.fromkeys(self.blocks))
+        kinds = self._distinct_blocks
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
         if self.d_layer_input and self.embed_norm:
@@ -190,6 +191,10 @@ class ModelConfig(Part):
             differing = " that differ by layer" if len(kinds) > 1 else ""
             raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{differing}")
 
+    @cached_property
+    def _distinct_blocks(self) -> tuple[BlockConfig, ...]:
+        return tuple(dict.fromkeys(self.blocks))
+
     @property
     def _mixers(self) -> tuple[str, ...]:
         return tuple(block.mixer.called for block in self.blocks)
@@ -197,12 +202,12 @@ class ModelConfig(Part):
     def _read(self, setting: Leaf) -> Any:
         if setting.path[0] != "blocks":
             return value_at(self, setting.path)
-        values_by_block = {block: value_at(block, setting.path[1:]) for block in dict.fromkeys(self.blocks)}
-        values_by_block = {block: value for block, value in values_by_block.items() if value is not LACKS}
-        first_kind = min((MIXERS.index(type(block.mixer)) for block in values_by_block), default=0)
+        of_blocks = [(block.mixer, value_at(block, setting.path[1:])) for block in self._distinct_blocks]
+        values_by_mixer = [(mixer, value) for mixer, value in of_blocks if value is not LACKS]
+        first_kind = min((MIXERS.index(type(mixer)) for mixer, _ in values_by_mixer), default=0)
         of_mixer = setting.path[1] == "mixer" and setting.path[-1] != "called"
         found = dict.fromkeys(
-            value for block, value in values_by_block.items() if not of_mixer or type(block.mixer) is MIXERS[first_kind]
+            value for mixer, value in values_by_mixer if not of_mixer or type(mixer) is MIXERS[first_kind]
         )
         values = [value for value in found if setting.off is None or value != setting.off] or list(found)
         if not values and setting.off is not None:
@@ -226,7 +231,7 @@ class ModelConfig(Part):
     @cached_property
     def is_even(self) -> bool:
         """Whether all layers have equal parts."""
-        return len({*self.blocks}) == 1
+        return len(self._distinct_blocks) == 1
 
     @property
     def n_layers(self) -> int:

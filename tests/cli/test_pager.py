@@ -169,4 +169,4 @@ def test_a_live_result_is_never_held_back(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_json_on_a_terminal_is_paged() -> None:
-    assert ran_on_a_terminal("tokens", "The cat", "--json", rows=3)[0].startswith("paged: {")
+    assert ran_on_a_terminal("config", "--json", rows=3)[0].startswith("paged: {")

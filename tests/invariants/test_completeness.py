@@ -1,12 +1,13 @@
 """Every row of the step table and every operation is whole, in every architecture that has it.
 
 A row is derived as the model computes it, recorded or seen on its way, exchanged, drawn, explained and differentiated
-(by hand, by autograd, by finite differences, and as one row worked out). A new row without one of these fails by name.
+(by hand, by autograd, by finite differences, and as one row worked out). A new row without one of these fails by name,
+in the first kind of model that computes it in its way.
 """
 
 import inspect
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property
 from typing import Any
 
 import covering
@@ -25,11 +26,12 @@ from architectures import (
 )
 from torch import Tensor
 
-from tinytf.gradients.by_hand import Agreement, agreement
+from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.derivation import derive as derived_row
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, losses_of, record_gradients
 from tinytf.look.arithmetic import Explanation
+from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps import operations
 from tinytf.steps.operations import Operation
@@ -53,76 +55,72 @@ def explain(trace: Trace, address: str, **settings: Any) -> Explanation:
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
 TARGETS = Targets((6, 4, 4), (11, 7, 2))
-ROWS = {f"{row.name}, {row.title}": row for row in STEPS}
-TENSORS = {name: row for name, row in ROWS.items() if row.axes}
-rows = pytest.mark.parametrize("row", TENSORS.values(), ids=TENSORS)
 OPERATIONS = {
     name: kind
     for name in operations.__all__
     if inspect.isclass(kind := getattr(operations, name)) and issubclass(kind, Operation) and kind is not Operation
 }
+pytestmark = pytest.mark.every
 
 
-@cache
-def model_of(kind: str):
-    return lively(config_of(kind)).double()
+def rows_of(kind: str, *, head: bool = False) -> Iterator[tuple[Step, int | None]]:
+    """The rows of a kind, and their layers, that no kind before it computes in the same way.
 
+    With ``head`` only the kinds that have a loss count.
 
-@cache
-def trace_of(kind: str) -> Trace:
-    return record(model_of(kind), encoding_of(IDS))
-
-
-@cache
-def gradients_of(kind: str) -> GradientTrace:
-    return record_gradients(model_of(kind), encoding_of(IDS), TARGETS)
-
-
-@cache
-def seen_in(kind: str) -> dict[str, Tensor]:
-    """Every step on its way through the running model, by its full name."""
-    found: dict[str, Tensor] = {}
-    model = model_of(kind)
-    with torch.no_grad(), tap_steps(model, lambda name, tensor: found.setdefault(name, tensor)):
-        model(torch.tensor([IDS]))
-    return found
-
-
-@cache
-def plain_of(kind: str) -> Tensor:
-    """What the model gives where a tap exchanges nothing."""
-    model = model_of(kind)
-    with torch.no_grad(), tap_steps(model, lambda _, tensor: tensor):
-        return model(torch.tensor([IDS]))
-
-
-@cache
-def agreement_of(kind: str) -> Agreement:
-    return agreement(gradients_of(kind))
-
-
-@cache
-def all_places() -> dict[tuple[str, str], list[tuple[str, Step, int | None, bool]]]:
-    """Where each row is, by its name and title, and whether the kind of architecture has a loss."""
-    found: dict[tuple[str, str], list[tuple[str, Step, int | None, bool]]] = {}
-    for kind in (*KINDS, *HEADS_OF_CLASSES):
-        table = StepTable(config_of(kind))
-        for step, layer in table.rows:
-            found.setdefault((step.name, step.title), []).append((kind, step, layer, table.chooses))
-    return found
-
-
-def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | None]]:
-    """Where a row is, once for each way in which it is computed; with ``head`` in a kind that has a loss.
-
-    In all layers of all kinds only with --exhaustive: that the steps of every kind are derived as they are computed is
-    held by test_trace.py, their gradients by tests/gradients/test_trace.py, their explanation by
+    All rows of all kinds only with --exhaustive: that the steps of every kind are derived as they are computed is held
+    by test_trace.py, their gradients by tests/gradients/test_trace.py, their explanation by
     tests/look/test_arithmetic.py.
     """
-    first = first_places(head)
-    for kind, step, layer, chooses in all_places().get((row.name, row.title), ()):
-        if (chooses or not head) and (covering.everything or first[way(step)] == (kind, layer)):
-            yield kind, step, layer
+    table, first = StepTable(config_of(kind)), first_places(head)
+    if table.chooses or not head:
+        for step, layer in table.rows:
+            if covering.everything or first[way(step)] == (kind, layer):
+                yield step, layer
+
+
+@cache
+def all_steps() -> list[Step]:
+    """The rows of all kinds, once for each way in which they are computed."""
+    return [step for kind in (*KINDS, *HEADS_OF_CLASSES) for step, _ in rows_of(kind)]
+
+
+class Subject:
+    """What the tests of one kind share."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.rows = [(step, layer) for step, layer in rows_of(kind) if step.axes]
+        self.rows_with_loss = [(step, layer) for step, layer in rows_of(kind, head=True) if step.to_loss and step.axes]
+
+    @cached_property
+    def model(self) -> Transformer:
+        return lively(config_of(self.kind)).double()
+
+    @cached_property
+    def trace(self) -> Trace:
+        return record(self.model, encoding_of(IDS))
+
+    @cached_property
+    def gradients(self) -> GradientTrace:
+        return record_gradients(self.model, encoding_of(IDS), TARGETS)
+
+    @cached_property
+    def seen(self) -> dict[str, Tensor]:
+        """Every step on its way through the running model, by its full name."""
+        found: dict[str, Tensor] = {}
+        self.run(lambda name, tensor: found.setdefault(name, tensor))
+        return found
+
+    def run(self, tap: Callable[[str, Tensor], Tensor]) -> Tensor:
+        """What the model gives where a tap exchanges steps."""
+        with torch.no_grad(), tap_steps(self.model, tap):
+            return self.model(torch.tensor([IDS]))
+
+
+@pytest.fixture(scope="module", params=[*KINDS, *HEADS_OF_CLASSES])
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param)
 
 
 def cell_of(step: Step, layer: int | None, words: int) -> Address:
@@ -133,16 +131,17 @@ def cell_of(step: Step, layer: int | None, words: int) -> Address:
     return Address(step, None if layer is None else (layer,), heads, cell)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_every_row_is_in_some_architecture_of_the_tests(row: Step) -> None:
-    assert list(places(row)), f"add a kind to tests/architectures.py that has {row.name}, {row.title}"
+def test_every_row_is_in_some_architecture_of_the_tests() -> None:
+    found = {(step.name, step.title) for step in all_steps()}
+    missing = [f"{row.name}, {row.title}" for row in STEPS if (row.name, row.title) not in found]
+    assert not missing, "add a kind to tests/architectures.py that has them"
 
 
 @pytest.mark.parametrize("kind", OPERATIONS.values(), ids=OPERATIONS)
 def test_every_operation_has_all_its_handlers_and_makes_some_step(kind: type[Operation]) -> None:
     assert not inspect.isabstract(kind)
     assert kind.words
-    used = [step for row in STEPS for _, step, _ in places(row) if type(step.operation) is kind]
+    used = [step for step in all_steps() if type(step.operation) is kind]
     assert used, f"no row is made by {kind.__name__}"
     assert kind.forward is not Base.forward or kind.derive is not Base.derive
     feeds = any(step.inputs and step.to_loss and step.reads for step in used)
@@ -152,58 +151,50 @@ def test_every_operation_has_all_its_handlers_and_makes_some_step(kind: type[Ope
     assert not has_parameters or kind.parameter_gradients is not Base.parameter_gradients
 
 
-@rows
-def test_a_row_is_derived_as_the_model_computes_it_and_passes_where_it_says(row: Step) -> None:
-    for kind, step, layer in places(row):
-        trace, name = trace_of(kind), step.full_name(layer)
-        assert step.operation is not None, f"{kind}: {name} has no operation"
+def test_rows_are_derived_as_the_model_computes_them_and_pass_where_they_say(subject: Subject) -> None:
+    trace = subject.trace
+    for step, layer in subject.rows:
+        name = step.full_name(layer)
+        assert step.operation is not None, f"{name} has no operation"
         again, held = Site(trace, step, layer).derive(), trace.step(step.name, layer)
         finite = held.isfinite()
         assert torch.equal(again.isfinite(), finite)
-        assert furthest(again[finite], held[finite]) < 1e-12, f"{kind}: {name} is derived otherwise"
+        assert furthest(again[finite], held[finite]) < 1e-12, f"{name} is derived otherwise"
         if not step.runs:
             continue
-        passing = as_step(step, seen_in(kind)[name], trace.config.at(layer))
-        assert furthest(again[finite], passing[finite]) < 1e-12, f"{kind}: {name} is another number in the model"
+        passing = as_step(step, subject.seen[name], trace.config.at(layer))
+        assert furthest(again[finite], passing[finite]) < 1e-12, f"{name} is another number in the model"
 
 
-@rows
-def test_a_row_that_is_recorded_is_kept_by_the_forward_pass(row: Step) -> None:
-    for kind, step, layer in places(row):
-        kept = step.full_name(layer) in trace_of(kind).recording.tensors
-        assert kept == step.recorded, f"{kind}: {step.full_name(layer)}"
+def test_rows_that_are_recorded_are_kept_by_the_forward_pass(subject: Subject) -> None:
+    kept = {step.full_name(layer) for step, layer in subject.rows} & {*subject.trace.recording.tensors}
+    assert kept == {step.full_name(layer) for step, layer in subject.rows if step.recorded}
 
 
-@rows
-def test_a_tap_exchanges_every_row(row: Step) -> None:
-    for kind, step, layer in places(row):
-        name, model = step.full_name(layer), model_of(kind)
-        if name not in seen_in(kind):
+def test_a_tap_exchanges_every_row(subject: Subject) -> None:
+    plain = subject.run(lambda _, tensor: tensor)
+    for step, layer in subject.rows:
+        name = step.full_name(layer)
+        if name not in subject.seen:
             continue
 
         def tap(passing: str, tensor: Tensor, name: str = name) -> Tensor:
             return tensor + 0.5 * torch.arange(1, 1 + tensor.shape[-1]) if passing == name else tensor
 
-        with torch.no_grad(), tap_steps(model, tap):
-            changed = model(torch.tensor([IDS]))
-        assert not torch.equal(plain_of(kind), changed), f"{kind}: {name} is made, and nothing takes it"
+        assert not torch.equal(plain, subject.run(tap)), f"{name} is made, and nothing takes it"
 
 
-@rows
-def test_a_row_has_the_gradient_of_autograd_and_of_finite_differences(row: Step) -> None:
+def test_rows_have_the_gradient_of_autograd_and_of_finite_differences(subject: Subject) -> None:
     generator = torch.Generator().manual_seed(4)
-    for kind, step, layer in places(row, head=True):
-        name, trace = step.full_name(layer), gradients_of(kind)
-        if not step.to_loss:
-            continue
-        assert agreement_of(kind).steps[name].relative < 1e-9, f"{kind}: ∂{name} by hand"
+    by_hand = agreement(subject.gradients).steps if subject.rows_with_loss else {}
+    for step, layer in subject.rows_with_loss:
+        name, trace = step.full_name(layer), subject.gradients
+        assert by_hand[name].relative < 1e-9, f"∂{name} by hand"
         direction = torch.randn(trace.step(step.name, layer).shape, generator=generator, dtype=torch.float64)
         direction[~trace.step(step.name, layer).isfinite()] = 0.0
         along = float((direction * trace.grad.step(step.name, layer)).sum())
 
-        def loss(size: float, kind: str = kind, name: str = name, step: Step = step, direction=direction) -> float:
-            model = model_of(kind)
-
+        def loss(size: float, name: str = name, step: Step = step, direction: Tensor = direction) -> float:
             def tap(passing: str, tensor: Tensor) -> Tensor:
                 if passing != name:
                     return tensor
@@ -211,48 +202,41 @@ def test_a_row_has_the_gradient_of_autograd_and_of_finite_differences(row: Step)
                 way = direction.transpose(0, 1).flatten(1) if flat else direction
                 return tensor + size * way
 
-            with torch.no_grad(), tap_steps(model, tap):
-                return float(losses_of(model(torch.tensor([IDS]))[0], TARGETS).mean())
+            return float(losses_of(subject.run(tap)[0], TARGETS).mean())
 
         measured = (loss(1e-6) - loss(-1e-6)) / 2e-6
-        assert measured == pytest.approx(along, rel=1e-5, abs=1e-8), f"{kind}: ∂{name} by finite differences"
+        assert measured == pytest.approx(along, rel=1e-5, abs=1e-8), f"∂{name} by finite differences"
 
 
-@rows
-def test_one_row_of_a_gradient_is_worked_out(row: Step) -> None:
-    for kind, step, layer in places(row, head=True):
+def test_one_row_of_a_gradient_is_worked_out(subject: Subject) -> None:
+    for step, layer in rows_of(subject.kind, head=True):
         if len(step.axes) < 2:
             continue
-        trace = gradients_of(kind)
         where = cell_of(step, layer, 1)
-        found = derived_row(trace, where)
-        expected = trace.grad[where]
-        assert furthest(found.result, expected) < 1e-12, f"{kind}: the row {where} of the gradient"
+        found = derived_row(subject.gradients, where)
+        assert furthest(found.result, subject.gradients.grad[where]) < 1e-12, f"the row {where} of the gradient"
         assert found.formula[0].startswith(f"∂{step.name} = ")
 
 
-@rows
-def test_a_cell_is_explained(row: Step) -> None:
-    for kind, step, layer in places(row):
-        found = explain(trace_of(kind), cell_of(step, layer, 2))
-        assert found.holds, f"{kind}: {found.address} is {found.recorded}, and explained as {found.total}"
+def test_a_cell_is_explained(subject: Subject) -> None:
+    for step, layer in subject.rows:
+        found = explain(subject.trace, cell_of(step, layer, 2))
+        assert found.holds, f"{found.address} is {found.recorded}, and explained as {found.total}"
         assert found.kind
 
 
-@rows
-def test_a_row_is_drawn_by_its_axes(row: Step) -> None:
-    for kind, step, layer in places(row):
+def test_rows_are_drawn_by_their_axes(subject: Subject) -> None:
+    for step, layer in subject.rows:
         head = 1 if step.is_split else None
-        blocks = list(step_blocks(trace_of(kind), step, layer, head, dims=8, rows=None, asked=True))
-        assert any(isinstance(block, Heat) for block in blocks) == step.is_drawn, f"{kind}: {step.full_name(layer)}"
+        blocks = list(step_blocks(subject.trace, step, layer, head, dims=8, rows=None, asked=True))
+        assert any(isinstance(block, Heat) for block in blocks) == step.is_drawn, step.full_name(layer)
         drawn = list(paint(blocks, Terminal()))
         assert any(step.name in line for line in drawn)
         assert len(drawn) > len(IDS) // 2 or len(step.axes) == 1 or step.is_vocabulary
 
 
-@rows
-def test_an_axis_is_of_a_kind_whose_size_is_known(row: Step) -> None:
-    for kind, step, layer in places(row):
-        sizes = {"token": len(IDS), "query": len(IDS), "key": len(IDS), **config_of(kind).at(layer).sizes}
-        shape = trace_of(kind).step(step.name, layer).shape
-        assert tuple(sizes[axis] for axis in step.axes) == shape, f"{kind}: {step.full_name(layer)}"
+def test_an_axis_is_of_a_kind_whose_size_is_known(subject: Subject) -> None:
+    for step, layer in subject.rows:
+        sizes = {"token": len(IDS), "query": len(IDS), "key": len(IDS), **config_of(subject.kind).at(layer).sizes}
+        shape = subject.trace.step(step.name, layer).shape
+        assert tuple(sizes[axis] for axis in step.axes) == shape, step.full_name(layer)

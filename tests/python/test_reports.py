@@ -20,12 +20,13 @@ from tinytf.checkpoints.huggingface.export import Exported
 from tinytf.errors import UsageError
 from tinytf.report import Report
 
+for _module in pkgutil.walk_packages(tinytf.__path__, "tinytf."):
+    if not _module.name.endswith("__main__"):
+        importlib.import_module(_module.name)
+
 
 def reports(kind: type[Report] = Report) -> Iterator[type[Report]]:
     """Every kind of answer that some module of the library declares, abstract ones left out."""
-    for module in pkgutil.walk_packages(tinytf.__path__, "tinytf."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
     for one in kind.__subclasses__():
         yield from (one, *reports(one)) if "KIND" in vars(one) else reports(one)
 

@@ -35,25 +35,14 @@ def test_a_grid_is_every_combination_with_its_seeds_by_name() -> None:
     assert found == set(itertools.product((0.1, 0.2), (16, 32), (3,), (0, 1)))
 
 
-def test_a_corpus_with_a_weight_is_drawn_as_train_draws_it(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "other.txt").write_text("A dog ran off. " * 30, "utf-8")
-    parts = [tmp_path / "text.txt=3", tmp_path / "other.txt"]
-    trials = grid(RECIPE, {}, seeds=1)
-    (outcome,) = sweep(parts, trials, tmp_path / "runs", begin=_begin, jobs=1)
-    assert outcome == Outcome(trials[0], True)
-    both = weighted([(find_files([corpus]), 3.0), (find_files([tmp_path / "other.txt"]), 1.0)])
-    train(both, RECIPE, tmp_path / "alone")
-    assert (tmp_path / "runs" / "run" / "model.safetensors").read_bytes() == (
-        tmp_path / "alone" / "model.safetensors"
-    ).read_bytes()
-
-
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="such signals are of POSIX")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_run_of_a_sweep_that_is_asked_to_end_leaves_a_checkpoint(name: str, corpus: Path, tmp_path: Path) -> None:
     """A terminal that closes asks every process that was started in it."""
 
     before = signal.getsignal(getattr(signal, name))
+    if before is signal.SIG_IGN:
+        pytest.skip("whoever started the tests ignores it, as nohup does, and so would the training")
 
     def begin(_: Recipe) -> tuple[None, None]:
         signal.raise_signal(getattr(signal, name))
@@ -88,12 +77,15 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_is_trained(ask, messag
 
 
 def test_runs_are_those_of_train_and_one_that_fails_ends_no_other(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("A dog ran off. " * 30, "utf-8")
+    parts = [tmp_path / "text.txt=3", tmp_path / "other.txt"]
     trials = grid(RECIPE, {"lr": (0.01, 1e30)}, seeds=1)
     ended: list[Outcome] = []
-    outcomes = sweep([corpus], trials, tmp_path / "out", begin=_begin, jobs=2, on_end=ended.append)
+    outcomes = sweep(parts, trials, tmp_path / "out", begin=_begin, jobs=2, on_end=ended.append)
     assert {one.trial.name: one.finished for one in outcomes} == {"lr-0.01": True, "lr-1e+30": False}
     assert "at step" in next(one.problem for one in outcomes if not one.finished)
-    train(find_files([corpus]), trials[0].recipe, tmp_path / "alone")
+    both = weighted([(find_files([corpus]), 3.0), (find_files([tmp_path / "other.txt"]), 1.0)])
+    train(both, trials[0].recipe, tmp_path / "alone")
     ours, alone = tmp_path / "out" / "lr-0.01", tmp_path / "alone"
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (ours / name).read_bytes() == (alone / name).read_bytes()

@@ -208,7 +208,8 @@ class Transformer(nn.Module):
             model = cls(config)
         needed = sum(parameter.nbytes for parameter in model.parameters())
         require_free("the weights take", needed, torch.device("cpu"), "give a smaller d_model, d_ff or n_layers")
-        model.to_empty(device="cpu")
+        # to_empty would import sympy
+        model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))  # type: ignore[no-untyped-call]
         model.share_layers()
         generator = torch.Generator().manual_seed(seed)
         std = config.d_model**-0.5

@@ -44,9 +44,9 @@ StepKey = tuple[str, int | None]
 """A step's short name and its layer; None outside the layers."""
 
 
-def _is_of(step: Step, row: Step) -> bool:
-    """Whether a step is that of a row, filled in for a model."""
-    return (step.name, step.title, step.mixer) == (row.name, row.title, row.mixer)
+def _row_number(step: Step) -> int:
+    """The number in STEPS of the row that a step fills in for a model."""
+    return _ROW_NUMBERS[step.name, step.title, step.mixer]
 
 
 def _of_row(row_number: int, changes: dict[str, Any]) -> Step:
@@ -55,7 +55,7 @@ def _of_row(row_number: int, changes: dict[str, Any]) -> Step:
 
 def _pickled(step: Step) -> tuple[Callable[..., Step], tuple[int, dict[str, object]]]:
     """Pickle a step as its row number in STEPS and the fields that differ there, since lambdas cannot be pickled."""
-    row_number = next(i for i, row in enumerate(STEPS) if _is_of(step, row))
+    row_number = _row_number(step)
     values = {field.name: getattr(step, field.name) for field in fields(step)}
     changes = {name: value for name, value in values.items() if value is not getattr(STEPS[row_number], name)}
     return _of_row, (row_number, changes)
@@ -70,6 +70,7 @@ STEPS: tuple[Step, ...] = (
     *embedding.ROWS, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
+_ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enumerate(STEPS)}
 _PARTS = (
     embedding,
     norm,
@@ -166,12 +167,12 @@ def _found(nearest: Nearest, above: list[Step], config: ModelConfig) -> str:
     return next(step.name for step in reversed(above) if step.role == nearest.role and step.axes == axes)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _rows(config: ModelConfig) -> tuple[Step, ...]:
     return tuple(_resolved(config))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def table_of(config: ModelConfig) -> "StepTable":
     """The step table of a configuration; cached."""
     return StepTable(config)
@@ -197,7 +198,7 @@ class StepTable:
         for step, _ in self.rows:
             first_rows.setdefault(step.name, step)
         inside = [step for step in first_rows.values() if step.in_layer]
-        self.layer_steps = tuple(step for row in STEPS for step in inside if _is_of(step, row))
+        self.layer_steps = tuple(sorted(inside, key=_row_number))
         self.before, self.after = tuple(before), tuple(after)
         self.by_name = {step.name: step for step in (*before, *self.layer_steps, *after)}
         self.embedded = next(step.name for step in reversed(before) if step.role == "residual")

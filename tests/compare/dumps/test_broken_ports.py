@@ -9,6 +9,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[2] / "parity"))
 
 import broken_ports as ports
+from covering import sample
 
 import tinytf
 from tinytf.compare.dumps.read import Dump
@@ -34,7 +35,7 @@ def test_a_sound_port_has_no_difference(name: str) -> None:
 _BUGS = [name for name, port in ports.BROKEN.items() if port.model in _SMALL and not ports.ROUNDED.search(name)]
 
 
-@pytest.mark.parametrize("name", _BUGS)
+@sample("name", _BUGS)
 def test_a_fault_in_bfloat16_is_no_rounding(name: str) -> None:
     found = ports.compared(ports.BROKEN[name], torch.bfloat16, floor="bf16")
     assert found.floor is not None

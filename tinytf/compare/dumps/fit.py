@@ -160,6 +160,8 @@ def distance(tensor: Tensor, like: Tensor) -> float:
     """The largest difference, relative to our largest number; infinite where one side alone is not finite."""
     kind = torch.promote_types(torch.promote_types(tensor.dtype, like.dtype), torch.float32)
     a, b = tensor.to(like.device, kind), like.to(kind)
+    if a.numel() and b.numel() and math.isfinite(largest := float((a - b).abs().max())):  # as all of both is then
+        return largest / (float(b.abs().max()) or 1.0)
     equal = (a == b) | (a.isnan() & b.isnan())
     differences = torch.where(equal, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     finite = b[b.isfinite()]

@@ -171,19 +171,19 @@ def _npz(path: Path) -> Dump:
         raise damage_error(path, printable(str(error), spaces=False)) from None
 
     def array_of(name: str) -> "np.ndarray[Any, Any]":
-        shape, dtype, fortran = headers[name]
+        shape, dtype, fortran, start = headers[name]
         try:
             with archive.open(f"{name}.npy") as member:
-                _numpy_header(member)
+                member.read(start)
                 data = member.read(math.prod(shape) * dtype.itemsize)
             return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
         except _UNREADABLE as error:
             raise damage_error(path, f"{name}: {printable(str(error), spaces=False)}") from None
 
-    texts = {name for name, (shape, dtype, _) in headers.items() if dtype.kind == "U" and not shape}
+    texts = {name for name, (shape, dtype, _, _) in headers.items() if dtype.kind == "U" and not shape}
     return Dump(
         path,
-        {name: shape for name, (shape, _, _) in headers.items() if name not in texts},
+        {name: shape for name, (shape, *_) in headers.items() if name not in texts},
         lambda name: _as_tensor(array_of(name), f"{path}: {printable(name, spaces=False)}"),
         {name: str(array_of(name)) for name in texts},
     )
@@ -196,8 +196,8 @@ def _numpy_header(member: Any) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
     return read(member)
 
 
-def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> tuple[tuple[int, ...], Any, bool]:
-    """Shape, dtype and whether it is in Fortran order, from the header of one array."""
+def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> tuple[tuple[int, ...], Any, bool, int]:
+    """Shape, dtype, whether it is in Fortran order, and the size of the header, from the header of one array."""
     name = printable(member.filename, spaces=False)
     if not member.filename.endswith(".npy"):
         raise DumpError(f"{path} holds {name}, which is not a numpy array")
@@ -208,7 +208,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> tu
         raise DumpError(f"{path} is refused: {name} holds pickled objects, which could run code", "write plain arrays")
     if start + math.prod(shape) * dtype.itemsize != member.file_size:
         raise damage_error(path, f"{name} says that it is {shape}, and has {member.file_size:,} bytes")
-    return shape, dtype, fortran
+    return shape, dtype, fortran, start
 
 
 def _as_tensor(array: np.ndarray[Any, Any], what: str) -> Tensor:
