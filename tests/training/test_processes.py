@@ -111,7 +111,16 @@ def metrics_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
-def test_two_processes_have_the_loss_curve_of_one(corpus: list[str], tmp_path: Path) -> None:
+def test_two_processes_have_the_loss_curve_of_one(corpus: list[str], tmp_path: Path, pair: Pair) -> None:
+    assert trained(*corpus, "--out", str(tmp_path / "one")).status == 0
+    ran = pair(*corpus, "--out", str(tmp_path / "two"))
+    assert ran.status == 0, ran.said
+    assert ran.said.count("wrote") == 1
+    has_the_loss_curve_of_one(tmp_path)
+
+
+@pytest.mark.exhaustive  # in the gate torchrun starts the two of which one is killed
+def test_torchrun_has_the_loss_curve_of_one(corpus: list[str], tmp_path: Path) -> None:
     assert trained(*corpus, "--out", str(tmp_path / "one")).status == 0
     ran = subprocess.run(torchrun(*corpus, "--out", str(tmp_path / "two")), capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
