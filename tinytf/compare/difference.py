@@ -422,7 +422,7 @@ def of_dump(model: TextModel, text: Written | None, dump: Dump, truncate: bool) 
 def _why_other_ids(model: TextModel, text: Written, encoding: Encoding, ids: list[int]) -> str:
     """How the ids of a dump come from the same text: without what the tokenizer adds, or with a chat template."""
     ours, shown = encoding.ids, model.tokenizer.shown
-    added = [token.id for token in encoding.tokens if token.special and token.start == token.end]
+    added = [token.id for token in encoding.tokens if token.is_added]
     if added and ids == [i for i, token in zip(ours, encoding.tokens, strict=True) if token.id not in added]:
         return f"lacks {' and '.join(map(shown, dict.fromkeys(added)))}, which this tokenizer adds to a text"
     if ids[1:] == ours and ids[0] in model.tokenizer.special_ids:

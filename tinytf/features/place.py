@@ -132,7 +132,7 @@ def lens_name(place: Place, table: StepTable) -> str:
 
 def own_positions(encoding: Encoding) -> list[int]:
     """The positions of a text's own tokens, without those that the tokenizer added; of all, if there are no others."""
-    own = [index for index, token in enumerate(encoding.tokens) if not (token.special and token.start == token.end)]
+    own = [index for index, token in enumerate(encoding.tokens) if not token.is_added]
     return own or list(range(len(encoding.tokens)))
 
 

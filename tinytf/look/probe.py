@@ -294,7 +294,7 @@ def recorded_activations(
     spans, start = list[slice](), 0
     for number, (encoding, rows) in enumerate(encoded, 1):
         line, count = f"line {number:,} of {source}", counts[number - 1]
-        held = [i for i, token in enumerate(encoding.tokens) if not (token.special and token.start == token.end)]
+        held = [i for i, token in enumerate(encoding.tokens) if not token.is_added]
         held = held if corpus.every_token else held[-1:]
         if len(encoding.ids) > corpus.index["window"]:
             cut = f"{corpus.folder} is recorded in windows of {corpus.index['window']:,}"

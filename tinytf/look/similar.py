@@ -262,7 +262,7 @@ def _words(encoding: Encoding) -> tuple[Word, ...]:
     for number, token in enumerate(encoding.tokens):
         piece = encoding.text[token.start : token.end]
         start = token.start + len(piece) - len(piece.lstrip())
-        of_word = piece.strip() and not (token.special and token.start == token.end)
+        of_word = piece.strip() and not token.is_added
         end = next((end for end in ends if end > start), -1)
         groups.setdefault(("word", end) if of_word else ("token", number), []).append(number)
     return tuple(_word(encoding, numbers) for numbers in groups.values())

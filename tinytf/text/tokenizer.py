@@ -53,7 +53,7 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a text. It covers ``text[start:end]``, in characters; a special token covers nothing.
+    """One token of a text. It covers ``text[start:end]``, in characters; one that the tokenizer adds covers nothing.
 
     ``data`` are its bytes: for a special token and for a byte-level or SentencePiece piece its own, which may be part
     of a character, with a space for ▁; for any other and for an unknown token the bytes of the text that it covers.
@@ -67,6 +67,11 @@ class Token:
     data: bytes
     special: bool
     type: int = 0
+
+    @property
+    def is_added(self) -> bool:
+        """Whether the tokenizer added it to the text, where a special token that the text spells out covers that."""
+        return self.special and self.start == self.end
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class Encoding(ShortRepr):
         """The encoding cut to ``limit`` tokens, keeping an added end token; ``added`` notes the cut."""
         if len(self.tokens) <= limit:
             return self
-        tail = tuple(token for token in self.tokens[-1:] if token.special and token.start == token.end)
+        tail = tuple(token for token in self.tokens[-1:] if token.is_added)
         retained = self.tokens[: limit - len(tail)] + tail
         cut = len(self.tokens) - len(retained)
         note = f"{cut:,} token{'s' if cut > 1 else ''} cut from the end"
@@ -126,7 +131,7 @@ class Encoding(ShortRepr):
     def open_ended(self, ends: Collection[int]) -> "Encoding":
         """The encoding without an added end token, for a text to continue."""
         last = self.tokens[-1] if len(self.tokens) > 1 else None
-        if last is None or not (last.special and last.start == last.end and last.id in ends):
+        if last is None or not (last.is_added and last.id in ends):
             return self
         return replace(self, tokens=self.tokens[:-1], added=f"{self.added}, {last.shown} removed again")
 
