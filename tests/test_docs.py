@@ -7,12 +7,14 @@ import importlib.util
 import json
 import re
 import shlex
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gguf
 import numpy as np
+import pyte
 import pytest
 import safetensors.torch
 import torch
@@ -130,6 +132,21 @@ def test_the_explorer_of_the_docs_is_what_it_shows(tmp_path: Path) -> None:
     script = sample_script("make_cast")
     asyncio.run(script.write_frame(tmp_path / "explore.svg"))
     assert _words(tmp_path / "explore.svg") == _words(ROOT / "samples" / "pictures" / "explore.svg")
+
+
+def test_the_recording_of_the_explorer_shows_what_its_picture_shows() -> None:
+    head, *events = (ROOT / "samples" / "pictures" / "explore.cast").read_text("utf-8").splitlines()
+    size, rows = json.loads(head), defaultdict[float, str](str)
+    picture = (ROOT / "samples" / "pictures" / "explore.svg").read_text("utf-8")
+    for y, text in re.findall(r'<text [^>]*?y="([\d.]+)"[^>]*>([^<]*)</text>', picture):
+        rows[float(y)] += html.unescape(text)
+    above = ["".join(row.split()) for _, row in sorted(rows.items())][2:16]  # the headings, and the map below them
+    screen = pyte.Screen(size["width"], size["height"])
+    stream, seen = pyte.Stream(screen), False
+    for event in events:
+        stream.feed(json.loads(event)[2])
+        seen = seen or {*above} <= {"".join(row.split()) for row in screen.display}
+    assert seen, above
 
 
 def test_no_picture_of_the_docs_is_without_its_command() -> None:
