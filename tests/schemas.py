@@ -18,6 +18,9 @@ from genson import SchemaBuilder
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 _MEMBER = re.compile(r"[a-z][a-z0-9_]*")
 """A member that a report declares; any other name is a key of a mapping: an address, a token, a path, a class."""
+_OPEN = ("labels",)
+"""Members whose objects have keys of the user's, such as the columns of a table."""
+_OF_OBJECTS = ("properties", "patternProperties", "required")
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -31,7 +34,14 @@ def hold(data: Mapping[str, Any]) -> None:
         file.write_text(json.dumps({**widened, "title": plain["kind"]}, indent=1, sort_keys=True) + "\n", "utf-8")
         return
     assert file.is_file(), f"{file.name} is missing; see tests/schemas.py"
-    jsonschema.validate(plain, _read(file), cls=jsonschema.Draft202012Validator)
+    _validator(file).validate(plain)
+
+
+@cache
+def _validator(file: Path) -> jsonschema.Draft202012Validator:
+    schema = _read(file)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 @cache
@@ -54,11 +64,13 @@ def _loose(schema: Any) -> Any:
         return [_loose(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: _loose(part) for name, part in schema.items() if name not in ("additionalProperties", "title")} | (
-        {"patternProperties": {".*": _loose(schema["additionalProperties"])}}
-        if isinstance(schema.get("additionalProperties"), dict)
-        else {}
-    )
+    made = {
+        name: {member: _loose(each) for member, each in part.items()} if name == "properties" else _loose(part)
+        for name, part in schema.items()
+        if name not in ("additionalProperties", "title")
+    }
+    values = schema.get("additionalProperties")
+    return {**made, "patternProperties": {".*": _loose(values)}} if isinstance(values, dict) else made
 
 
 def _strict(schema: Any) -> Any:
@@ -73,13 +85,22 @@ def _strict(schema: Any) -> Any:
     if schema.get("type") != "object" and not members and not patterns:
         return made
     if patterns or any(not _MEMBER.fullmatch(name) for name in members):
-        builder = SchemaBuilder(schema_uri=None)
-        for part in (*members.values(), *map(_loose, patterns.values())):
-            builder.add_schema(part)
-        made.pop("required", None)
-        return {**made, "additionalProperties": _strict(builder.to_schema())}
+        return _mapping(schema)
     return {
         **made,
-        "properties": {name: _strict(part) for name, part in members.items()},
+        "properties": {
+            name: _mapping(part) if name in _OPEN and part.get("type") == "object" else _strict(part)
+            for name, part in members.items()
+        },
         "additionalProperties": False,
     }
+
+
+def _mapping(schema: Any) -> Any:
+    """The schema of an object with any keys, whose values are of one type."""
+    made = {name: _strict(part) for name, part in schema.items() if name not in _OF_OBJECTS}
+    builder = SchemaBuilder(schema_uri=None)
+    patterns = schema.get("patternProperties", {})
+    for part in (*schema.get("properties", {}).values(), *map(_loose, patterns.values())):
+        builder.add_schema(part)
+    return {**made, "additionalProperties": _strict(builder.to_schema())}
