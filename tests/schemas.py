@@ -7,15 +7,19 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 from genson import SchemaBuilder
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
+MODEL = "shared/model.json"
+"""What the reports say of a model, once for all of them."""
 _MEMBER = re.compile(r"[a-z][a-z0-9_]*")
 """A member that a report declares; any other name is a key of a mapping: an address, a token, a path, a class."""
 _OPEN = ("labels",)
@@ -28,20 +32,23 @@ def hold(data: Mapping[str, Any]) -> None:
     """Hold a report's data against the schema of its kind, or with the variable widen that. Raises AssertionError."""
     plain = json.loads(json.dumps(data, default=str))
     file = FOLDER / f"{plain['kind']}.json"
-    if os.environ.get("TINYTF_WRITE_SCHEMAS"):
-        widened = _strict(_builder(file, plain).to_schema())
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps({**widened, "title": plain["kind"]}, indent=1, sort_keys=True) + "\n", "utf-8")
+    if not os.environ.get("TINYTF_WRITE_SCHEMAS"):
+        assert file.is_file(), f"{file.name} is missing; see tests/schemas.py"
+        _validator(file).validate(plain)
         return
-    assert file.is_file(), f"{file.name} is missing; see tests/schemas.py"
-    _validator(file).validate(plain)
+    builder = SchemaBuilder(schema_uri=_DRAFT)
+    if file.is_file():
+        builder.add_schema(_loose(_with_models(_read(file), lambda _: _read(FOLDER / MODEL))))
+    builder.add_object(plain)
+    _write(file, {**_with_models(_strict(builder.to_schema()), _shared), "title": plain["kind"]})
 
 
 @cache
 def _validator(file: Path) -> jsonschema.Draft202012Validator:
     schema = _read(file)
     jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+    shared = DRAFT202012.create_resource(_read(FOLDER / MODEL))
+    return jsonschema.Draft202012Validator(schema, registry=Registry().with_resource(MODEL, shared))
 
 
 @cache
@@ -49,13 +56,33 @@ def _read(file: Path) -> Any:
     return json.loads(file.read_text("utf-8"))
 
 
-def _builder(file: Path, data: Any) -> SchemaBuilder:
-    builder = SchemaBuilder(schema_uri=_DRAFT)
-    if file.is_file():
-        builder.add_schema(_loose(_read(file)))
-        _read.cache_clear()
-    builder.add_object(data)
-    return builder
+def _write(file: Path, schema: Any) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(schema, indent=1, sort_keys=True) + "\n", "utf-8")
+    _read.cache_clear()
+
+
+def _with_models(schema: Any, put: Callable[[Any], Any]) -> Any:
+    """A schema with what ``put`` makes of that of each model."""
+    if isinstance(schema, list):
+        return [_with_models(part, put) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: put(part)
+        if name == "model" and ("config" in part.get("properties", {}) or "$ref" in part)
+        else _with_models(part, put)
+        for name, part in schema.items()
+    }
+
+
+def _shared(model: Any) -> Any:
+    """Widen the schema of models by one, and refer to it."""
+    builder = SchemaBuilder(schema_uri=None)
+    for schema in ([_read(FOLDER / MODEL)] if (FOLDER / MODEL).is_file() else []) + [model]:
+        builder.add_schema(_loose(schema))
+    _write(FOLDER / MODEL, _strict(builder.to_schema()))
+    return {"$ref": MODEL}
 
 
 def _loose(schema: Any) -> Any:
