@@ -40,18 +40,18 @@ def sample(names: Any, cases: Iterable[Any], every: int = 3, ids: Any = None) ->
     return pytest.mark.parametrize(names, values, ids=ids)
 
 
-PART = 12
+PART = 15
 """Of what holds of every kind of model, the gate tries one kind in so many."""
 
 
 def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
     """Leaves out what only repeats before it is made: values marked ``exhaustive``, and most models of a property.
 
-    Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has a twelfth
-    of the tests, and every test a twelfth of the kinds; of the families that transformers has (reference.FAMILIES),
-    which are opened once a file, each file takes others. ``turns`` has the turn of each test and file so far. Marked
-    ``every`` a test is tried with all, and so is what is named, by file, on the command line; and so are models that
-    are picked by hand: a dozen or fewer.
+    Each test of a property takes other kinds (architectures.KINDS) than the one before it, so every kind has one in
+    PART of the tests, and every test one in PART of the kinds; of the families that transformers has
+    (reference.FAMILIES), which are opened once a file, each file takes others. ``turns`` has the turn of each test and
+    file so far. Marked ``every`` a test is tried with all, and so is what is named, by file, on the command line; and
+    so are models that are picked by hand: PART or fewer.
     """
     make, test = metafunc.parametrize, metafunc.definition
     whole = test.get_closest_marker("every") or any(".py" in argument for argument in metafunc.config.args)

@@ -93,15 +93,18 @@ def test_paths_stay_below_the_roots_and_errors_are_one_line(root: Path) -> None:
         refused = [await client.call_tool("score", {"text": TEXT, "model": name}) for name in names]
         opened = await client.call_tool("score", {"text": TEXT, "model": str(root / "mine")})
         wrong = await client.call_tool("explain", {"text": TEXT, "address": "L9.ffn[0,0]"})
-        return refused, opened, wrong
+        one = await client.call_tool("ablate", {"text": TEXT, "at": "L1H2"})
+        return refused, opened, wrong, one
 
-    refused, opened, wrong = asked(root, ask)
+    refused, opened, wrong, one = asked(root, ask)
     for result in refused:
         assert result.is_error
         assert "there is no model" in result.content[0].text or "nothing is downloaded" in result.content[0].text
     assert not opened.is_error
     assert "there is no layer 9: the model has 4 layers" in wrong.content[0].text
     assert "Traceback" not in wrong.content[0].text
+    assert one.structured_content["at"] == ["L1H2"]  # which needs no list
+    assert json.loads(one.content[0].text) == one.structured_content
 
 
 def test_a_long_answer_loses_its_largest_lists_alone_and_says_where() -> None:
@@ -118,12 +121,3 @@ def test_a_long_answer_loses_its_largest_lists_alone_and_says_where() -> None:
     assert fitted({"rows": [[*range(40)]] * 10, "few": [1, 2]}, 200) == {
         "rows": [[*range(10)]] * 5, "few": [1, 2], "left_out": {"rows": "the first 5 × 10 of 10 × 40 are here"},
     }  # fmt: skip
-
-
-def test_one_address_needs_no_list(root: Path) -> None:
-    async def ask(client: ClientSession) -> Any:
-        return await client.call_tool("ablate", {"text": TEXT, "at": "L1H2"})
-
-    answer = asked(root, ask)
-    assert json.loads(answer.content[0].text) == answer.structured_content
-    assert answer.structured_content["at"] == ["L1H2"]

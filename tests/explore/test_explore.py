@@ -865,7 +865,7 @@ def test_what_was_done_is_a_script_that_runs_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [int(os.environ.get("TINYTF_FUZZ_SEED", "0"))])
 def test_random_keys_and_sizes_never_end_it_and_its_lines_run_again(seed: int, tmp_path: Path) -> None:
     """TINYTF_FUZZ=5000 presses so many keys."""
-    draw, count = random.Random(seed), int(os.environ.get("TINYTF_FUZZ", "100"))
+    draw, count = random.Random(seed), int(os.environ.get("TINYTF_FUZZ", "60"))
     keys = [one.keys.split(",")[0] for one in KEYS if one.keys not in ("q", "p")]
     keys += ["x", "e", "full_stop", "7", "up", "down", "escape", "escape", "enter", "enter", "enter"]
 

@@ -1,5 +1,6 @@
 """The watchdog sees what it is there for: each thing that may not be, done once."""
 
+import mmap
 import signal
 import time
 from pathlib import Path
@@ -60,10 +61,16 @@ def test_a_command_that_does_not_end_is_ended_and_a_large_one_is_told(monkeypatc
     monkeypatch.setattr(watchdog, "_run", lambda words: _work())
     assert tried(case).hung
     monkeypatch.undo()
-    # more than malloc keeps of what was freed before, which would be no new memory
-    monkeypatch.setattr(watchdog, "_run", lambda words: int(not bytearray(b"x" * 2**26)))
+    monkeypatch.setattr(watchdog, "_run", lambda words: _fill())
     monkeypatch.setattr(watchdog, "MOST", 2**23)
     assert "MB of memory" in tried(case).fault
+
+
+def _fill() -> int:
+    """Take new memory, where malloc may take what was freed before."""
+    with mmap.mmap(-1, 2**26) as pages:
+        pages.write(b"x" * 2**26)
+    return 0
 
 
 def _work() -> int:

@@ -22,9 +22,8 @@ _TRIED = (
     "gain of the next layer",
     "no mask",
     "generation, stale values, smollm2",
-    "q and k norms swapped",
 )
-"""A fault of each sort, and one of Gemma 3, whose faults take 5 to 25 seconds."""
+"""A fault of each sort; those of Gemma 3 take 5 to 25 seconds."""
 _FAULTS = [name for name, port in ports.BROKEN.items() if port.model in _REAL and port.text == ports.TEXT]
 
 
