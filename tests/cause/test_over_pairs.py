@@ -395,6 +395,13 @@ def test_an_interrupt_keeps_the_pairs_so_far_and_a_file_continues_them(
     assert len(other.examples) == 3  # another question takes nothing from the file
 
 
+def test_progress_is_by_the_batch_where_a_pair_takes_no_run_of_its_own(tiny: tinytf.Model) -> None:
+    """Else the first pair of a batch would be held to take as long as all of them."""
+    done: list[int] = []
+    ask(tiny, "score", PLACES, on_progress=lambda count, of: done.append(count))
+    assert done == [24]
+
+
 # Refusals
 
 Asked = Callable[[tinytf.Model], object]

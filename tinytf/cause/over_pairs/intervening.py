@@ -63,6 +63,7 @@ def _named(groups: Groups, over: str | None) -> str:
 class _Changed(Question):
     """A question about runs with interventions: ``groups`` are the hook points of each row."""
 
+    runs_again = True
     groups: Groups
 
     @abstractmethod

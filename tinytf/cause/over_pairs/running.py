@@ -71,6 +71,8 @@ class Question(ABC):
     asked: ClassVar[str]
     even: bool = False
     """Whether both texts of a pair must have the same number of tokens, since the answer reads both runs."""
+    runs_again: bool = False
+    """Whether a pair takes runs of its own, after those of its batch; if not, progress is that of whole batches."""
 
     key: tuple[object, ...] = ()
     words: str = ""
@@ -124,7 +126,8 @@ def ask(
                 result = {"leads": [run.clean_lead, run.corrupt_lead], "values": measured.values, "check": check}
                 log.add({names[number]: result})
                 results[number] = log.found[names[number]]
-                on_progress(len(results), len(encoded))
+                if question.runs_again or number == batch[-1]:
+                    on_progress(len(results), len(encoded))
     except KeyboardInterrupt:
         if not results:
             raise
