@@ -202,8 +202,18 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
     assert shapes == 9
 
 
-@pytest.mark.parametrize("page", ["circuits.md", "features.md", "pairs.md", "recording.md"])
-def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("page", "holds"),
+    [
+        ("circuits.md", "circuit.edges[0].input == 'L1H0.v' and round(circuit.edges[0].score, 2) == 5.46"),
+        ("features.md", "tinytf.open_sae('my-sae').n_features == 64 and examples"),
+        ("pairs.md", "0 < len(plural.pairs) < len(pairs.pairs) == 50"),
+        ("recording.md", "acts.at('L3.out')[:5].shape == (5, 128) and batch.shape[1] == 128"),
+    ],
+)
+def test_the_python_of_a_page_runs_and_gives_what_the_page_says(
+    page: str, holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     for name in ("task.jsonl", "more.jsonl"):
         (tmp_path / name).symlink_to(ROOT / "samples" / "lost.jsonl")
@@ -220,6 +230,7 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytes
     }
     for code in code_blocks("python", page):
         exec(code, names)
+    assert eval(holds, names)
 
 
 def test_the_python_of_the_ports_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

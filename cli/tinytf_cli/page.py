@@ -9,6 +9,7 @@ import numpy as np
 from rich.color import Color
 
 from tinytf.look.page import ExplainedMap, TracePage
+from tinytf.text.printable import printable
 from tinytf_cli.paint.colour import level, ramp, text_on
 from tinytf_cli.terminal import Terminal
 
@@ -54,13 +55,13 @@ body {{ margin: 0; }}
 
 
 def page(report: TracePage) -> str:
-    """The page as HTML. Texts of the model are escaped, and made visible before by the report."""
+    """The page as HTML; texts are escaped, and what they have of control characters is made visible."""
     text = report.encoding.text if report.about is not None and report.about.text is not None else ""
     best = [prediction.top[0] for prediction in report.predictions[:1] if prediction.top]
     said = [f"next: {report.shown(one.id)} {one.probability:.1%}" for one in best]
     check, verdict = report.check, "checked" if report.check.holds else "check failed"
     return _PAGE.format(
-        title=escape(f"tinytf · {text}"),
+        title=escape(f"tinytf · {printable(text, spaces=False)}"),
         summary=escape(" · ".join([report.sentence, *said])),
         maps="\n".join(map(_table, report.maps)),
         check=escape(f"{verdict}: {check.what}, off by {check.difference:.1e} where {check.allowed:.1e} is allowed"),

@@ -17,6 +17,7 @@ from rich.text import Text
 from training_runs import FILMED, STORY, changed, run_once
 
 from tinytf.training.film.film import FEWEST_TOKENS, Film, read_film
+from tinytf.training.folder.history import NAMES
 from tinytf.training.loop import train
 from tinytf_cli.paged import screen_of
 from tinytf_cli.replay import Player
@@ -53,6 +54,11 @@ def test_what_falls_short_is_not_learned_and_says_by_how_much(tinytf: Tinytf, ru
     assert "copying" in short  # six steps of training do not teach it
     nearest = ", ".join(f"{kind} {short[kind]:.2f}" for kind in sorted(short, key=lambda kind: -short[kind]))
     assert f"; short of 1.0 nats: {nearest}" in tinytf("replay", run, "--width", "200").out.splitlines()[1]
+
+
+def test_no_head_is_said_to_have_a_kind_only_where_none_ends_with_one(tinytf: Tinytf, run: Path, film: Film) -> None:
+    ends = max(float(np.nanmax(film.frames[-1].heads[kind])) for kind in NAMES)
+    assert ("no head ends at a score of 0.5" in tinytf("replay", run, "--width", "200").out) == (ends < 0.5)
 
 
 def test_held_out_is_the_loss_that_the_board_has(film: Film) -> None:

@@ -89,6 +89,12 @@ def test_too_many_numbers_are_refused_before_any_is_explained(model: tinytf.Mode
         model.page(TEXT, ["L9H0.weights"])
 
 
+def test_a_text_with_control_characters_writes_none(model: tinytf.Model) -> None:
+    page = model.page("The \x1b[31mcat", ["L1H2.weights"])
+    assert "\x1b" not in page.to_html()
+    assert "of 1 step, each" in page.sentence
+
+
 def test_a_page_whose_arithmetic_is_off_does_not_say_that_it_was_checked(model: tinytf.Model) -> None:
     page = model.page(TEXT, ["L1H2.weights"])
     assert "<small>checked: " in page.to_html()

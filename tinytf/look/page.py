@@ -13,6 +13,7 @@ from tinytf.look.arithmetic.follow import explain
 from tinytf.look.overview import overview
 from tinytf.look.prediction import Prediction, predictions
 from tinytf.report import DRAWN_BY, About, Data, Report, Verified
+from tinytf.sentences import plural
 from tinytf.steps.operations.working import PRODUCT
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -62,7 +63,7 @@ class TracePage(Report):
     def in_a_sentence(self) -> str:
         """How many numbers there are, and where."""
         count = sum(len(row) for table in self.maps for row in table.numbers)
-        return f"{count:,} numbers of {len(self.maps)} steps, each with its arithmetic."
+        return f"{plural(count, 'number')} of {plural(len(self.maps), 'step')}, each with its arithmetic."
 
     def fields(self) -> dict[str, Any]:
         return self.members("maps", "check")
