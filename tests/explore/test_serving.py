@@ -7,7 +7,9 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,6 +42,10 @@ def port() -> Iterator[int]:
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env={**os.environ}) as server:
         assert server.stderr is not None
         assert f"http://localhost:{number}" in server.stderr.readline()
+        for _ in range(600):  # it says so just before it listens
+            with suppress(OSError), socket.create_connection(("127.0.0.1", number)):
+                break
+            time.sleep(0.1)
         yield number
         server.terminate()
 
