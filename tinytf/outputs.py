@@ -151,6 +151,11 @@ def fenced(fence: Fence | None) -> Iterator[None]:
         _fence = previous
 
 
+def current_fence() -> Fence | None:
+    """The fence of the stranger's lines that are running; None if there are none."""
+    return _fence
+
+
 def is_fenced() -> bool:
     """Whether a stranger's lines are running, which may write nothing outside one folder."""
     return _fence is not None

@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import DrawingOptions
 from tinytf_cli.pager import CONFIGURED as CONFIGURED_PAGER
 from tinytf_cli.pager import find_pager
+from tinytf_cli.private import require_private
 
 NAMES = ("model", "device", "dtype", "theme", "colormap", "width", "precision", "ascii", "plain")
 """The options that can be configured, besides the pager."""
@@ -85,8 +86,11 @@ def _options() -> dict[str, Option]:
     return {option.name: option for option in declared if isinstance(option, Option) and option.name in NAMES}
 
 
-def _values() -> Iterator[tuple[str, Any, str]]:
-    """Yield each configured setting: its name, its value and where it comes from."""
+def _values(refused: Callable[[UsageError], None] = lambda error: None) -> Iterator[tuple[str, Any, str]]:
+    """Yield each configured setting: its name, its value and where it comes from.
+
+    A pager is a program: that of a file that others may write is left out, and ``refused`` gets the reason.
+    """
     path = config_path()
     in_file = _read(path)
     for name in (*NAMES, PAGER):
@@ -94,7 +98,14 @@ def _values() -> Iterator[tuple[str, Any, str]]:
         if os.environ.get(variable) or (name == PAGER and variable in os.environ):
             yield name, _checked(name, os.environ[variable], variable), variable
         elif name in in_file:
-            yield name, _checked(name, in_file[name], str(path)), str(path)
+            value = _checked(name, in_file[name], str(path))
+            try:
+                if name == PAGER:
+                    require_private(path, f"the pager of {path} is not used")
+            except UsageError as error:
+                refused(error)
+            else:
+                yield name, value, str(path)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -135,11 +146,19 @@ class _ForEveryCommand(dict[str, Any]):
 
 
 def configure(context: click.Context) -> None:
-    """Give the configured values to every command of the group. Raises UsageError like ``configuration``."""
-    values = {name: value for name, value, _ in _values()}
+    """Give the configured values to every command of the group, and say on stderr which one is refused.
+
+    Raises UsageError like ``configuration``.
+    """
+    values = {name: value for name, value, _ in _values(_note)}
     if PAGER in values:
         context.meta[CONFIGURED_PAGER] = values.pop(PAGER)
     context.default_map = _ForEveryCommand(values)
+
+
+def _note(error: UsageError) -> None:
+    note = printable(f"{error.message}; {error.hint}", spaces=False)
+    click.echo(f"tinytf: note: {note}", err=True)
 
 
 def configuration() -> Configuration:

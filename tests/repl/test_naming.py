@@ -93,7 +93,7 @@ def test_a_session_at_a_terminal_begins_with_the_start_up_file(
     ran = tinytf("repl")
     assert (ran.status, ran.out, ran.err) == (0, "", "")
     assert talked[0].settings.dims == 3
-    assert talked[0].state.aliases == {"pw": "print L1H2.weights"}
+    assert talked[0].aliases == {"pw": "print L1H2.weights"}
     assert talked[0].execute("! word").text == "'mat'\n"
     assert tinytf("repl", "--no-startup").status == 0
     assert talked[1].settings.dims == 8

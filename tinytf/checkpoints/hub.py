@@ -5,7 +5,7 @@ from typing import Any
 
 from tinytf.checkpoints.stores import HUB_CACHE
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.outputs import require_unfenced
+from tinytf.outputs import is_fenced, require_unfenced
 
 _SMALL_FILES = ("*.json", "merges.txt", "vocab.txt", "*.model")
 _WEIGHTS = (
@@ -43,8 +43,9 @@ def fetch(name: str) -> Path:
             return HUB_CACHE.find(name)
         raise
 
-    if not HUB_CACHE.has(name):
-        require_unfenced(f"download hub:{name}")
+    if is_fenced() and HUB_CACHE.has(name):
+        return HUB_CACHE.find(name)  # the library would look for newer files
+    require_unfenced(f"download hub:{name}")
 
     def snapshot(*patterns: str) -> Path:
         return Path(library.snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))

@@ -7,6 +7,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
+from tinytf_cli.host import host
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ def mcp(options: Options) -> None:
     Speaks the Model Context Protocol on standard input and output until the client leaves. Answers are the data of
     --json, cut to what an assistant can read. Writes and downloads nothing.
     """
+    if host() is not None:
+        raise UsageError("a session has standard input and output already", "start tinytf mcp on the command line")
     try:
         from tinytf_cli.mcp_server import server
     except ImportError:

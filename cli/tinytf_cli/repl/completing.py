@@ -107,7 +107,7 @@ def _first_words(session: Session, prefix: str) -> Iterator[Offer]:
     for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.built_in.values())):
         if name.startswith(prefix) and name != "repl":
             yield Offer(name, _summary(session, name), True)
-    yield from with_prefix(prefix, session.state.aliases.items())
+    yield from with_prefix(prefix, session.aliases.items())
 
 
 def _summary(session: Session, name: str) -> str:
@@ -298,12 +298,12 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
         offer for offer in addresses(session, prefix) if _LAYER.fullmatch(offer.word)
     ),
     "display": lambda session, prefix, words: with_prefix(
-        prefix, ((address, f"display {number}") for number, address in enumerate(session.state.displays, start=1))
+        prefix, ((one.address, f"display {number}") for number, one in enumerate(session.state.displays, start=1))
     ),
     "stop": lambda session, prefix, words: with_prefix(
         prefix, ((str(stop.number), stop.words) for stop in session.state.stops)
     ),
-    "alias": lambda session, prefix, words: with_prefix(prefix, session.state.aliases.items()),
+    "alias": lambda session, prefix, words: with_prefix(prefix, session.aliases.items()),
     "run": lambda session, prefix, words: with_prefix(
         prefix, ((name, str(run.text)) for name, run in session.state.named_runs.items())
     ),

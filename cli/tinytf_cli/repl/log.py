@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tinytf.errors import UsageError
+from tinytf.outputs import Fence
 from tinytf_cli.repl.line import LONGEST
 from tinytf_cli.repl.state import State
 
@@ -14,7 +15,8 @@ class Entry:
     """An executed line; ``done`` is false if it failed, ``verb`` is what its first word means.
 
     ``wrote`` says whether its output became the last output, which a lone | or > sends. ``before`` and ``after`` are
-    the states that ``undo`` and ``redo`` restore; None if the line changed nothing.
+    the states that ``undo`` and ``redo`` restore; None if the line changed nothing. ``target`` is the line that an
+    undo or a redo is about, and ``fence`` that of a stranger's line.
     """
 
     line: str
@@ -24,6 +26,14 @@ class Entry:
     before: State | None = None
     after: State | None = None
     undone: bool = False
+    target: "Entry | None" = None
+    fence: Fence | None = None
+
+    @property
+    def is_foreign_alias(self) -> bool:
+        """Whether the line defines or removes a word of a stranger's file, which ends with that file."""
+        entry = self.target or self
+        return entry.fence is not None and entry.verb in ("alias", "unalias")
 
 
 class Log:
@@ -56,6 +66,7 @@ class Log:
                 entry.done
                 and entry.verb not in _LOG_VERBS
                 and entry.line != "!!"
+                and not entry.is_foreign_alias
                 and not (reuses_output and output_omitted)
             )
             if is_kept:
@@ -77,9 +88,11 @@ class Log:
             return now
         if entry.done and now != before:
             if entry.verb == "undo":
-                self.last_change().undone = True
+                entry.target = self.last_change()
+                entry.target.undone = True
             elif entry.verb == "redo":
-                self.last_undone().undone = False
+                entry.target = self.last_undone()
+                entry.target.undone = False
             else:
                 entry.before, entry.after = before, now
                 for redoable in self._changes(undone=True):

@@ -12,6 +12,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address, parse_tensor
 from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.state import Display
 from tinytf_cli.repl.verbs import Answer, answer, verb
 from tinytf_cli.views.blocks import Line
 from tinytf_cli.views.draw import Shown
@@ -169,8 +170,8 @@ def display(session: Session, words: tuple[str, ...]) -> Shown:
     if not address:
         raise AddressError("'' is not an address", "such as: display L0H0.weights")
     parsed = find_address(session, address) if session.run else parse_address(address, session.table)
-    if address not in session.state.displays:
-        session.change(displays=(*session.state.displays, address))
+    if address not in _displayed(session):
+        session.change(displays=(*session.state.displays, Display(address)))
     return address_result(session, parsed) if session.run else _displays_result(session)
 
 
@@ -178,18 +179,23 @@ def display(session: Session, words: tuple[str, ...]) -> Shown:
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
 def undisplay(session: Session, words: tuple[str, ...]) -> Shown:
     """Remove a display, or all of them."""
-    displays, word = session.state.displays, "".join(words)
+    displays, word = _displayed(session), "".join(words)
     word = {str(number): address for number, address in enumerate(displays, start=1)}.get(word, word)
     if word and word not in displays:
         raise UsageError(f"{word!r} is not displayed", did_you_mean(word, displays) if displays else "there are none")
-    session.change(displays=tuple(display for display in displays if word and display != word))
+    session.change(displays=tuple(one for one in session.state.displays if word and one.address != word))
     return _displays_result(session)
 
 
+def _displayed(session: Session) -> list[str]:
+    """The addresses of the displays."""
+    return [display.address for display in session.state.displays]
+
+
 def _displays_result(session: Session) -> Shown:
-    displays = session.state.displays
+    displays = _displayed(session)
     lines = [Line(f"{number}  {address}") for number, address in enumerate(displays, start=1)]
-    return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
+    return answer("displays", {"displays": displays}, *(lines or [Line("nothing is displayed")]))
 
 
 def address_result(session: Session, address: Address, form: str = "", rows: int | None = None) -> Shown:

@@ -11,6 +11,7 @@ from tinytf.cause.interventions.numbers import is_divisor
 from tinytf.errors import AddressError
 from tinytf.loading import Model, load
 from tinytf.model.transformer import Transformer
+from tinytf.outputs import fenced
 from tinytf.text.chat import Written
 from tinytf.through.model import ThroughModel
 from tinytf.through.traced import ThroughTrace, trace_through
@@ -73,6 +74,10 @@ class Models:
 
         Raises what ``load``, ``open_through``, ``Model.without`` and ``Model.with_numbers`` do.
         """
+        with fenced(spec.fence):
+            return self._opened(spec)
+
+    def _opened(self, spec: Spec) -> Model | ThroughModel:
         if spec.whole not in self._whole and (through := self._opened_through(spec.whole)) is not None:
             if spec.changes:
                 raise AddressError(
@@ -131,7 +136,8 @@ class Models:
         """The trace of a run, recorded if it is not cached."""
         if run not in self._traces:
             model = self.model(run.spec)
-            self._traces[run] = Model.trace(model, run.text, truncate=run.truncate, force=run.force)
+            with fenced(run.fence):
+                self._traces[run] = Model.trace(model, run.text, truncate=run.truncate, force=run.force)
         return self.add_trace(run, self._traces[run])
 
     def add_trace(self, run: Run, trace: Trace) -> Trace:
@@ -149,7 +155,8 @@ class Models:
         if run not in self._through_traces:
             model = self.opened(run.spec)
             assert isinstance(model, ThroughModel)
-            self._through_traces[run] = trace_through(model, run.text, truncate=run.truncate)
+            with fenced(run.fence):
+                self._through_traces[run] = trace_through(model, run.text, truncate=run.truncate)
         _touch(self._through_traces, run)
         return self._through_traces[run]
 

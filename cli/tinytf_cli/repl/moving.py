@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf.errors import AddressError, UsageError
+from tinytf.outputs import fenced
 from tinytf_cli.numbers import plural
 from tinytf_cli.repl.looking import address_result, find_address
 from tinytf_cli.repl.session import Session
@@ -206,15 +207,16 @@ def step_result(session: Session, message: str = "", *, new_run: bool = False) -
         for line in message.splitlines():
             yield Line(Span(line, "strong"))
         yield from current_step_blocks(trace, row)
-        for address in displays:
+        for display in displays:
             try:
-                result = address_result(session, find_address(session, address))
+                with fenced(display.fence):
+                    shown = list(address_result(session, find_address(session, display.address)).blocks(terminal))
             except AddressError as error:  # another model may not have it
-                yield Line([Span(f"{address}: ", "dim"), Span(error.message, "dim")])
+                yield Line([Span(f"{display.address}: ", "dim"), Span(error.message, "dim")])
             else:
-                yield from result.blocks(terminal)
+                yield from shown
 
-    data = {**_step_data(session), "stopped": message, "displays": list(displays)}
+    data = {**_step_data(session), "stopped": message, "displays": [display.address for display in displays]}
     return Shown(Answer(kind="place", data=data, draw=blocks))
 
 

@@ -10,6 +10,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
 from tinytf_cli.repl.line import read_line
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.state import Alias
 from tinytf_cli.repl.verbs import Lexicon, answer, verb
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 from tinytf_cli.views.draw import Shown
@@ -26,11 +27,11 @@ def alias(session: Session) -> Shown:
     """Give a line a short name, or list these names.
 
     A line that begins with NAME then runs LINE, followed by the rest of what was typed, as in pw /stats.
-    save writes LINE, not NAME.
+    save writes LINE, not NAME. The names that a file defines end with it, unless it may run code.
     """
     name, text = (*session.typed.rest.split(maxsplit=1), "", "")[:2]
     if not text:
-        return _aliases_result(session, *([_require_alias(session, name)] if name else session.state.aliases))
+        return _aliases_result(session, *([_require_alias(session, name)] if name else session.aliases))
     built_in, words = session.lexicon.built_in, session.typed.words
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -39,7 +40,7 @@ def alias(session: Session) -> Shown:
     if name in built_in:
         raise UsageError(f"{name} means {built_in[name]} already", "choose a word that is no verb or command")
     line = _resolve_first_word(session.lexicon, words[2] if len(words) == 3 else text)
-    session.change(aliases={**session.state.aliases, name: line})
+    session.change(aliases=(*_without(session, name), Alias(name, line)))
     return _aliases_result(session, name)
 
 
@@ -48,13 +49,18 @@ def alias(session: Session) -> Shown:
 def unalias(session: Session, name: str) -> Shown:
     """Remove an alias."""
     _require_alias(session, name)
-    session.change(aliases={alias: line for alias, line in session.state.aliases.items() if alias != name})
-    return _aliases_result(session, *session.state.aliases)
+    session.change(aliases=_without(session, name))
+    return _aliases_result(session, *session.aliases)
+
+
+def _without(session: Session, name: str) -> tuple[Alias, ...]:
+    """The aliases without the one that the running line may replace: a file leaves those of the user alone."""
+    return tuple(alias for alias in session.state.aliases if (alias.name, alias.fence) != (name, session.streams.fence))
 
 
 def _require_alias(session: Session, name: str) -> str:
     """The name of an alias; UsageError if there is no such alias."""
-    aliases = session.state.aliases
+    aliases = session.aliases
     if name not in aliases:
         hint = did_you_mean(name, aliases) if aliases else f"alias {name[:60]} LINE makes one"
         raise UsageError(f"there is no alias {name[:60]!r}", hint)
@@ -77,7 +83,7 @@ def _resolve_first_word(lexicon: Lexicon, line: str) -> str:
 
 
 def _aliases_result(session: Session, *names: str) -> Shown:
-    data = {name: session.state.aliases[name] for name in names}
+    data = {name: session.aliases[name] for name in names}
     if not data:
         return answer("aliases", {"aliases": data}, Line("there are no aliases"))
     columns = [

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from click.core import ParameterSource
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import command_files
@@ -29,7 +30,7 @@ from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.python import evaluate, format_traceback
 from tinytf_cli.repl.settings import Settings
-from tinytf_cli.repl.state import Run, Spec, State, find_row
+from tinytf_cli.repl.state import Movement, Run, Spec, State, find_row
 from tinytf_cli.repl.streams import Capture, Streams
 from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
 from tinytf_cli.screen import Terminated
@@ -80,7 +81,7 @@ class Session(Outlet):
         interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
-        self.lexicon, self.log = Lexicon(verbs, self, lambda: self.state.aliases), Log()
+        self.lexicon, self.log = Lexicon(verbs, self, lambda: self.aliases), Log()
         self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0
@@ -93,12 +94,17 @@ class Session(Outlet):
         ]
         self._models: Models | None = None
         self._scope: dict[str, Any] = {}
-        self._last_movement = ""
+        self._last_movement = Movement()
 
     @property
     def settings(self) -> Settings:
         """How things are shown."""
         return self.state.settings
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The aliases that have a meaning now, by name: the user's, and those of the file that is running."""
+        return {alias.name: alias.line for alias in self.state.aliases if alias.fence in (None, self.streams.fence)}
 
     @property
     def models(self) -> "Models":
@@ -276,11 +282,12 @@ class Session(Outlet):
         interrupt.happened = False
         failure, status, capture, is_last_output = None, 0, Capture(), False
         self.typed = Typed(line)
+        movement = Movement() if line.strip() else self._last_movement
         try:
-            line = self.lexicon.expanded(line if line.strip() else self._last_movement)
+            line = self.lexicon.expanded(movement.line or line)
             self.typed = read_line(line, self.lexicon.redirects)
             live = self._typed_name() in _LIVE
-            with command_files(), fenced(self.streams.fence):
+            with command_files(), fenced(self.streams.fence), fenced(movement.fence):
                 with self.streams.capturing(self.typed, self.settings, live=live) as capture:
                     status = self._dispatch()
                 is_last_output = self.streams.deliver(capture, self.typed, self.settings, live=live)
@@ -299,6 +306,7 @@ class Session(Outlet):
         succeeded = status == 0
         if self.typed.words or self.typed.sign or not succeeded:  # else the line is blank or a comment
             entry = Entry(self.typed.line.strip(), succeeded, self._typed_name(), is_last_output)
+            entry.fence = self.streams.fence
             self.state = self.log.remember(entry, state_before, self.state)
         self.typed = outer_typed
         self.last_seconds = time.perf_counter() - start
@@ -336,17 +344,17 @@ class Session(Outlet):
             command = self.lexicon.command(name)
             assert command is not None
             return self._invoke(command, name, words)
-        if verb.moves:
-            self._last_movement = typed.line
         try:
-            return self._invoke(verb.command, name, [] if verb.raw else words)
+            return self._invoke(verb.command, name, [] if verb.raw else words, moves=verb.moves)
         except click.UsageError as error:
             raise UsageError(usage_message(error), f"such as: {', '.join(verb.examples)}") from None
 
-    def _invoke(self, command: click.Command, name: str, words: Sequence[str]) -> int:
-        """Run a click command with the session as its host."""
+    def _invoke(self, command: click.Command, name: str, words: Sequence[str], *, moves: bool = False) -> int:
+        """Run a click command with the session as its host; Enter repeats one that ``moves``."""
         try:
             context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
+            if moves:
+                self._last_movement = Movement(line=_repeated(context))
             if (outer := click.get_current_context(silent=True)) is not None:
                 context.meta.update(outer.meta)
             with context:
@@ -412,6 +420,17 @@ class Session(Outlet):
         else:
             scope.pop("trace", None)
         return scope
+
+
+def _repeated(context: click.Context) -> str:
+    """The line of a movement with only its arguments: a repetition writes no file and runs no program."""
+    counts = [
+        str(context.params[parameter.name])
+        for parameter in context.command.params
+        if isinstance(parameter, click.Argument) and parameter.name is not None
+        if context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+    return " ".join([str(context.info_name), *counts])
 
 
 @functools.cache

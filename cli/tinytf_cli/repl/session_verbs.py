@@ -112,7 +112,7 @@ def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
 
     base = session.state.spec
     if options["name"]:
-        base = replace(base, adapter=None, tokenizer=None, through=None)
+        base = replace(base, adapter=None, tokenizer=None, through=None, fence=None)
     spec = replace(base, **{key: value for key, value in options.items() if value is not None})
     try:
         loaded = session.models.opened(spec)

@@ -1,11 +1,13 @@
 """The settings of a session: how output is shown."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.outputs import Fence, current_fence
 from tinytf_cli.output import DrawingOptions
 from tinytf_cli.repl.line import complete_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
@@ -24,7 +26,7 @@ def _setting(
 
 @dataclass(frozen=True)
 class Settings:
-    """How output is shown; None means ``auto``."""
+    """How output is shown; None means ``auto``. ``fences`` are those of the settings that a stranger's lines chose."""
 
     precision: int | None = _setting(None, "digits after the point", "auto or 0 to 9", (AUTO,), range(10))
     dims: int = _setting(8, "dimensions shown as numbers", "1 or more", (), _ANY[1:])
@@ -39,6 +41,7 @@ class Settings:
     head: int = _setting(0, "head of an address without one", "a number", (), _ANY)
     vi: bool = _setting(False, "vi keys at the prompt", "on or off", _SWITCH)
     pager: bool = _setting(False, "long output a screen at a time", "on or off", _SWITCH)
+    fences: Mapping[str, Fence] = field(default_factory=dict, compare=False, repr=False)
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
         """The terminal of a stream under these settings; ``color`` overrides their colour."""
@@ -47,8 +50,10 @@ class Settings:
 
     def changed(self, name: str, word: str) -> "Settings":
         """The settings with one value read from a word."""
-        setting = find_setting(name)
-        return replace(self, **{setting.name: setting.read(word)})
+        setting, fence = find_setting(name), current_fence()
+        fences = {other: fence for other, fence in self.fences.items() if other != setting.name}
+        fences |= {} if fence is None else {setting.name: fence}
+        return replace(self, **{setting.name: setting.read(word)}, fences=fences)
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Setting:
         raise UsageError(f"{self.name} takes {self.takes}, not {word!r}", nearest if nearest.endswith("?") else "")
 
 
-SETTINGS = {entry.name: Setting(entry.name, **entry.metadata) for entry in fields(Settings)}
+SETTINGS = {entry.name: Setting(entry.name, **entry.metadata) for entry in fields(Settings) if entry.metadata}
 
 
 def find_setting(word: str) -> Setting:

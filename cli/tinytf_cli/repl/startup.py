@@ -1,7 +1,6 @@
 """The start-up file: lines that a session at a terminal runs first."""
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,13 +8,12 @@ from platformdirs import user_config_path
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.failing import explained, say
+from tinytf_cli.private import require_private
 from tinytf_cli.repl.line import PYTHON, read_line, read_script
 from tinytf_cli.repl.python import statements
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import run_each
 from tinytf_cli.repl.streams import Capture
-
-_WRITABLE_BY_OTHERS = 0o022
 
 
 def startup_path() -> Path:
@@ -30,7 +28,7 @@ def run_startup(session: Session, path: Path) -> None:
     """
     session.streams.depth += 1
     try:
-        _require_private(path)
+        require_private(path, f"{path} was not run")
         lines = list(statements(read_script(path)))
         _require_session_lines(session, lines)
         with contextlib.redirect_stdout(Capture()):
@@ -45,24 +43,9 @@ def run_startup(session: Session, path: Path) -> None:
         session.streams.depth -= 1
 
 
-def _require_private(path: Path) -> None:
-    """Raise UsageError if the file or its folder belongs to another user, or others may write to it (POSIX only)."""
-    if not hasattr(os, "geteuid"):
-        return
-    for checked in (path, path.parent):
-        try:
-            status = checked.stat()
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        if status.st_uid != os.geteuid():
-            raise UsageError(f"{path} was not run: {checked} belongs to another user", "take ownership with chown")
-        if status.st_mode & _WRITABLE_BY_OTHERS:
-            raise UsageError(f"{path} was not run: others may write to {checked}", f"chmod go-w {checked}")
-
-
 def _require_session_lines(session: Session, lines: Sequence[tuple[str, str]]) -> None:
     """Raise UsageError if any line begins with no verb, command or alias: the file is then no session file."""
-    aliases = set(session.state.aliases)
+    aliases = set(session.aliases)
     for location, line in lines:
         if PYTHON.match(line):
             continue

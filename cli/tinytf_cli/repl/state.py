@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinytf.config import LEFT_OUT
+from tinytf.outputs import Fence, current_fence, fenced
 from tinytf.parts.row import Step
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import plural
@@ -33,6 +34,41 @@ def find_row(rows: Rows, name: str, layer: int | None) -> int | None:
 _SCHEMES = ("preset:", "hub:", "ollama:", "lmstudio:")
 _MOST_HEADS = 3
 """The most heads that the message of a stop describes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A part of a session's state, with the ``fence`` of the stranger's line that made or last changed it, if any.
+
+    Whatever the part stands for is opened, evaluated or run inside its fence, also after the stranger's file has ended.
+    """
+
+    fence: Fence | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fence", current_fence() or self.fence)
+
+
+@dataclass(frozen=True)
+class Alias(Made):
+    """A word that stands for a line; a stranger's has a meaning only in the lines of the file that made it."""
+
+    name: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Display(Made):
+    """An address that is shown after each movement."""
+
+    address: str
+
+
+@dataclass(frozen=True)
+class Movement(Made):
+    """A line that Enter repeats: a verb and its arguments, without options and redirection."""
+
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +98,7 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(Made):
     """How a model is opened, which of its steps are ablated, and which ``numbers`` are set, by address."""
 
     name: str = "tiny"
@@ -112,7 +148,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Made):
     """One text through one model."""
 
     spec: Spec
@@ -122,7 +158,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Made):
     """A breakpoint at the steps of ``address`` (None: every step) where ``condition`` holds.
 
     A stop with ``once`` is deleted when it first stops. ``hits`` counts how often it held in the present run; the first
@@ -188,7 +224,8 @@ class Stop:
         label = f"stop {self.number}: {self.words}"
         if self.condition is None:
             return label
-        hits = [one for one in self._moments(trace, step, layer, previous, model) if self.condition.holds(one)]
+        with fenced(self.fence):
+            hits = [one for one in self._moments(trace, step, layer, previous, model) if self.condition.holds(one)]
         if not hits:
             return None
         rest = f" and in {plural(len(hits) - _MOST_HEADS, 'more head')}" if len(hits) > _MOST_HEADS else ""
@@ -200,8 +237,9 @@ class Stop:
         if condition is None or not condition.is_bound:
             return ""
         places = [place for row, place in enumerate(rows) if self.applies_at(rows, row)]
-        moments = [moment for place in places for moment in self._moments(trace, *place, previous, model)]
-        nearest = min(moments, key=condition.missed_by, default=None)
+        with fenced(self.fence):
+            moments = [moment for place in places for moment in self._moments(trace, *place, previous, model)]
+            nearest = min(moments, key=condition.missed_by, default=None)
         return "" if nearest is None else condition.said(nearest)
 
     def _moments(
@@ -221,9 +259,9 @@ class Stop:
 class State:
     """Everything that a line can change.
 
-    ``runs`` are the last two, the present one last; ``named_runs`` those that ``keep`` has named. ``aliases`` maps each
-    word to the line that it stands for. ``row`` is the index of the present step, and ``head`` the head that ``goto``
-    named. States that differ only in these two are equal: ``undo`` undoes no movement.
+    ``runs`` are the last two, the present one last; ``named_runs`` those that ``keep`` has named. ``row`` is the
+    index of the present step, and ``head`` the head that ``goto`` named. States that differ only in these two are
+    equal: ``undo`` undoes no movement.
     """
 
     spec: Spec = field(default_factory=Spec)
@@ -231,8 +269,8 @@ class State:
     named_runs: Mapping[str, Run] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     stops: tuple[Stop, ...] = ()
-    displays: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    displays: tuple[Display, ...] = ()
+    aliases: tuple[Alias, ...] = ()
     row: int | None = field(default=None, compare=False)
     head: int | None = field(default=None, compare=False)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.outputs import Fence
+from tinytf.outputs import Fence, is_fenced
 from tinytf_cli.output import EXTENSIONS, TABLES, Output, require_place, write_file
 from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Lines, Typed
@@ -125,8 +125,8 @@ class Streams:
             self.fence = outer_fence
 
     def require_own(self, what: str) -> None:
-        """Raise UsageError if the line is of a file that may run no code; ``what`` says what it would do."""
-        if self.fence is not None:
+        """Raise UsageError if what is running was made by a file that may run no code; ``what`` says what it does."""
+        if is_fenced():
             raise UsageError(
                 f"a file may {what} only with --allow-code", "read it first: it would run with your rights"
             )
@@ -187,7 +187,8 @@ class Streams:
         return sys.stdout if self.depth else self.stdout
 
     def _is_paged(self, settings: Settings, live: bool) -> bool:
-        return settings.pager and not live and not self.depth and self.stdout.isatty()
+        wanted = settings.pager and "pager" not in settings.fences  # a pager is a program: no stranger's line starts it
+        return wanted and not live and not self.depth and self.stdout.isatty()
 
 
 def _pipe_to_command(text: str, command: str, stdout: TextIO) -> None:
