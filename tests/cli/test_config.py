@@ -1,6 +1,8 @@
 """Defaults of the user: from variables and a file, under options that are typed; nothing else is accepted."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,49 @@ def test_a_variable_with_a_wrong_value_and_a_file_that_is_gone_are_named(
 def test_help_and_version_read_no_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("not toml [")
     assert run(["--help"]) == run(["--version"]) == 0
+
+
+def paged(capsys: pytest.CaptureFixture[str]) -> tuple[tuple[str, str], str]:
+    """The pager with its source, and what is said on stderr."""
+    pager = settings(capsys)[PAGER]
+    assert run(["config", "--json"]) == 0
+    return pager, capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
+@pytest.mark.parametrize(("mode", "folder"), [(0o666, 0o700), (0o620, 0o700), (0o602, 0o755), (0o600, 0o777)])
+def test_a_pager_in_a_file_that_others_may_write_is_not_started(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mode: int, folder: int
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("PAGER", "cat")
+    file.chmod(0o600)
+    assert paged(capsys) == ((f"{shutil.which('head')} -n 3", str(file)), "")
+    file.chmod(mode)
+    file.parent.chmod(folder)
+    pager, said = paged(capsys)
+    assert pager == ("none", "default")
+    assert said.startswith(f"tinytf: note: the pager of {file} is not used: others may write to {file.parent}")
+    assert said.count("\n") == 1
+    assert settings(capsys)["model"] == ("tiny-encoder", str(file))
+    monkeypatch.setenv("TINYTF_PAGER", "head -n 2")
+    assert paged(capsys) == ((f"{shutil.which('head')} -n 2", "TINYTF_PAGER"), "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
+def test_a_pager_in_somebody_elses_file_is_not_started_nor_one_behind_a_link(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    link = tmp_path / "link.toml"
+    link.symlink_to(file.rename(tmp_path / "shared" / "config.toml"))
+    monkeypatch.setenv("TINYTF_CONFIG", str(link))
+    assert paged(capsys)[1] == ""
+    (tmp_path / "shared").chmod(0o777)
+    assert "others may write to" in paged(capsys)[1]
+    (tmp_path / "shared").chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: link.stat().st_uid + 1)
+    pager, said = paged(capsys)
+    assert pager[1] == "default"
+    assert "belongs to another user" in said

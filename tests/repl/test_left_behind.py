@@ -76,6 +76,7 @@ ATTACKS = {
     "how a model is opened": (
         (
             "model hub:org/name --dtype float64 --seed 3 --device cpu\nmodel tiny --tokenizer hub:org/other\n"
+            "model tiny --tokenizer hub:org/name\nkeep theirs\n"
             "model tiny --adapter code"
         ),
         "Spec.device Spec.dtype Spec.seed Spec.adapter Spec.tokenizer",
@@ -100,7 +101,8 @@ OWN = (
     "! 6 * 7", "", "st", "s2", "wh", "con", "The cat sat on the mat", "sat on the mat", "", "step 2", "", "st", "con",
     "list 60", "print L0H0.q /values", "where", "keep", "undo", "undo", "st", "con", "redo", "sat on", "history",
     "alias", "show", "> kept.txt", "!!", "run A dog", "model tiny", "run The dog", "model tiny-encoder", "run The dog",
-    "use theirs", "continue", "", "print L0H0.q", "model tiny", "heads", "! trace['logits'].max()", "> kept.txt",
+    "use theirs", "score The cat --device cpu", "tokens The --tokenizer tiny", "diff --versus-dtype float64",
+    "continue", "", "print L0H0.q", "model tiny", "heads", "! trace['logits'].max()", "> kept.txt",
 )  # fmt: skip
 """What the user types then. A line may fail; none starts a program, writes anything but kept.txt or downloads."""
 
@@ -108,10 +110,12 @@ OWN = (
 def members() -> set[str]:
     """Every field of the session and of all that it keeps, as CLASS.NAME."""
     session = Session(VERBS, stdout=Capture(), stderr=Capture())
-    classes = [cls for module in (state, log) for cls in vars(module).values() if is_dataclass(cls)]
-    own = [cls for cls in (*classes, Settings) if cls.__module__.startswith("tinytf_cli.repl.") and cls is not Made]
+    classes = [cls for module in (state, log) for cls in vars(module).values() if isinstance(cls, type)]
+    declared = [
+        cls for cls in (*classes, Settings) if cls.__module__.startswith("tinytf_cli.repl.") and cls is not Made
+    ]
     objects = (session, session.streams, session.log, session.lexicon, Models())
-    return {f"{cls.__name__}.{field.name}" for cls in own for field in fields(cls)} | {
+    return {f"{cls.__name__}.{field.name}" for cls in declared if is_dataclass(cls) for field in fields(cls)} | {
         f"{type(kept).__name__}.{name}" for kept in objects for name in vars(kept)
     }
 
@@ -300,3 +304,5 @@ def test_the_model_of_the_hub_that_a_file_opens_is_the_one_on_the_disk(
     assert session.session.state.spec.name == "hub:org/name"
     expected = load("tiny").trace("The cat sat")["logits"]
     assert session.session.trace["logits"].equal(expected)
+    session("score The cat --device cpu", "info")
+    assert acts == []

@@ -368,6 +368,9 @@ class Session(Outlet):
         """The session's values for the options of a command."""
         spec, names = self.state.spec, {parameter.name for parameter in command.params}
         opening = {"model": spec.name, **spec.options}
+        if spec.fence is not None:  # a name without hub: is that of the cache, and is never fetched
+            for name in ("model", "tokenizer"):
+                opening[name] = opening[name] and opening[name].removeprefix("hub:")
         values = dict(vars(self.settings))
         if opening.keys() <= names or command.name in ("info", "tokens"):
             values |= opening
