@@ -572,3 +572,9 @@ def test_a_stop_names_the_token_of_the_vocabulary_where_it_held(ran: Talk) -> No
     best = ran.session.model.shown(int(ran.session.trace["probs"][-1].argmax()))
     ran("break probs if max > 0.1")
     assert f"vocab {best}" in ran("run")
+
+
+def test_no_command_alone_on_a_line_is_a_fault(ran: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    failures = {name: ran.session.execute(name).failure for name in COMMANDS}
+    assert [name for name, failure in failures.items() if failure and "fault of tinytf" in failure.hint] == []
