@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_any_words_are_an_address_that_is_printed_as_it_is_read_or_are_refused(t
     trace = _trace()
     with suppress(AddressError):
         where = parse_any(text, trace.steps)
-        assert parse_any(str(where), trace.steps) == where
+        assert replace(parse_any(str(where), trace.steps), note="") == replace(where, note="")
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Settings:
     def changed(self, name: str, word: str) -> "Settings":
         """The settings with one value read from a word."""
         setting, fence = find_setting(name), current_fence()
-        fences = {other: fence for other, fence in self.fences.items() if other != setting.name}
+        fences = {other: kept for other, kept in self.fences.items() if other != setting.name}
         fences |= {} if fence is None else {setting.name: fence}
         return replace(self, **{setting.name: setting.read(word)}, fences=fences)
 
