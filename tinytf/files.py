@@ -106,6 +106,11 @@ def register_model(path: Path) -> None:
                 _register(file.stat(), file)
 
 
+def model_paths() -> list[Path]:
+    """The files of models that were opened."""
+    return list(_of_models.values())
+
+
 def read_standard_input() -> None:
     """Register the file that standard input comes from, if it is one."""
     try:

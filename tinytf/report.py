@@ -343,7 +343,7 @@ def text_data(encoding: "Encoding") -> dict[str, Any]:
 
     In a conversation each token has the ``role`` of its speaker, null for the chat template; in a pair its ``type``.
     """
-    roles = encoding.roles
+    roles, is_pair = encoding.roles, any(encoding.types)
     return {
         "text": encoding.text,
         "added": encoding.added,
@@ -357,7 +357,7 @@ def text_data(encoding: "Encoding") -> dict[str, Any]:
                 "bytes": token.data.hex(),
                 "special": token.special,
                 **({} if roles is None else {"role": roles[index]}),
-                **({"type": token.type} if any(encoding.types) else {}),
+                **({"type": token.type} if is_pair else {}),
             }
             for index, token in enumerate(encoding.tokens)
         ],

@@ -16,6 +16,7 @@ from tinytf_cli.output import DrawingOptions
 
 if TYPE_CHECKING:
     from tinytf_cli.explore.tour import Tour
+    from tinytf_cli.repl.state import Spec
 
 _TEXT = "The cat sat on the mat."
 
@@ -39,7 +40,8 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     checkpoints. Inside a session, explore shows the session's text, and records what you do on the screen as session
     lines.
     """
-    from tinytf.outputs import Fence
+    from tinytf.outputs import Fence, fenced
+    from tinytf.read_fence import ReadFence
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS
     from tinytf_cli.repl.settings import Settings
@@ -52,7 +54,11 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     text = " ".join(options.words)
     # textual-serve sets this to show the screen in a browser. Textual imports whatever it names: accept only its own.
     served = os.environ.get("TEXTUAL_DRIVER", "").startswith("textual.drivers.")
-    if not served:
+    if served:
+        from tinytf_cli.explore.page import end_with_server
+
+        end_with_server()
+    else:
         os.environ.pop("TEXTUAL_DRIVER", None)
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and (sys.__stdout__ or sys.stdout).isatty()
     if not served and (not at_a_terminal or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")):
@@ -72,8 +78,6 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         opened = model_options
         spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter, opened.tokenizer, opened.through)
         session = Session(VERBS, spec, Settings(**vars(drawing)))
-        if served:
-            session.streams.fence = Fence(None)  # whoever opens the page is not who started the server
     elif folder is not None:
         raise UsageError(
             "a session has its own model", f"model {text} opens this one; tinytf explore {text} explores the run"
@@ -87,6 +91,7 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         raise UsageError(
             "a model that runs through transformers has no tour", f"tinytf explore -m {session.state.spec.name} TEXT"
         )
+    reading = ReadFence(*_named_folders(session.state.spec)) if served else None
     settings = session.settings
     session.change(settings=replace(settings, color="always" if terminal.coloured else "never", theme=terminal.theme))
     if folder is not None or text or session.run is None:
@@ -94,6 +99,10 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         if outcome.failure is not None or outcome.status:
             session.say(outcome)
             return outcome.status
+    if reading is not None:  # whoever opens the page is not who started the server
+        reading.close()
+        session.streams.fence = Fence(None)
+        click.get_current_context().with_resource(fenced(session.streams.fence))
     if not terminal.coloured:
         os.environ["NO_COLOR"] = "1"
     if session.through is not None:
@@ -112,6 +121,12 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     if app.fault is not None:
         raise app.fault
     return status or 0
+
+
+def _named_folders(spec: "Spec") -> list[Path]:
+    """The folders that the command line names: of the model or the run, an adapter, a tokenizer."""
+    names = (spec.name, spec.adapter, spec.tokenizer)
+    return [Path(name) for name in names if name is not None and os.path.isdir(name)]
 
 
 def _serve(options: Options) -> int:

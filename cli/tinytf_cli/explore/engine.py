@@ -131,7 +131,7 @@ class Engine:
         session = self.session
         copied = copy.copy(session)
         copied.streams, copied.log = Streams(Capture()), Log()
-        copied.streams.stderr = None
+        copied.streams.stderr, copied.streams.fence = None, session.streams.fence
         session.models.add_trace(scene.run, scene.trace)
         runs = (scene.run,) if scene.previous_run is None else (scene.previous_run, scene.run)
         copied.change(spec=scene.run.spec, runs=runs)

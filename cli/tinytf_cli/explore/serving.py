@@ -1,5 +1,12 @@
-"""The explorer in a browser: a server on this machine, with a process of its own for every page that is open."""
+"""The explorer in a browser: a server on this machine, with a process of its own for every page that is open.
 
+Other users of this machine reach the server too, so every address begins with a random token that only the printed one
+has. It is on no command line and in no environment, which others may read, and in no log.
+"""
+
+import hmac
+import logging
+import secrets
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,34 +24,40 @@ MOST_SESSIONS = 8
 
 
 class ExplorerServer(Server):
-    """Serves the explorer to pages of its own address, and to no page of another."""
+    """Serves the explorer below an address with a ``token``, to pages of its own address, and to no page of another."""
 
     def __init__(self, command: str, host: str, port: int) -> None:
         super().__init__(command, host=host, port=port, title="tinytf explore")
         names = {host, *(LOOPBACK if host in LOOPBACK else ())}
+        self.token = secrets.token_urlsafe()
         self.sessions, self.authorities = 0, {f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names}
 
     async def on_startup(self, app: web.Application) -> None:
         """Say where the explorer is."""
-        click.echo(f"tinytf: the explorer is at {self.public_url}; Ctrl-C ends it", err=True)
+        click.echo(f"tinytf: the explorer is at {self.public_url}/{self.token}/ and Ctrl-C ends it", err=True)
 
     def initialize_logging(self) -> None:
-        """Leave logging as it is."""
+        """Leave logging as it is, without a log of requests: their addresses have the token."""
+        logging.getLogger("aiohttp.access").disabled = True
 
     async def _make_app(self) -> web.Application:
-        app = await super()._make_app()
-        app.middlewares.append(self._own_pages_only)
+        app = web.Application(middlewares=[self._own_pages_only])
+        app.on_response_prepare.append(_keep_to_itself)
+        app.add_subapp(f"/{self.token}/", await super()._make_app())
         return app
 
     @web.middleware
     async def _own_pages_only(self, request: web.Request, handler: "web.Handler") -> web.StreamResponse:  # type: ignore[name-defined]
-        """Refuse a request under another name than the server's own (a rebound one), or from another's page."""
+        """Refuse a request without the token, under another name than the server's own (a rebound one), or from
+        another's page.
+        """
+        given = request.path.split("/")[1].encode("utf-8", "replace")
+        if not hmac.compare_digest(given, self.token.encode("ascii")):
+            raise web.HTTPForbidden
         origin = request.headers.get("Origin")
         if request.host not in self.authorities or (origin and urlsplit(origin).netloc not in self.authorities):
             raise web.HTTPForbidden(text=f"tinytf serves pages of {', '.join(sorted(self.authorities))} only\n")
         response: web.StreamResponse = await handler(request)
-        if not response.prepared:
-            response.headers["Content-Security-Policy"] = _NOTHING_FOREIGN
         return response
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
@@ -58,6 +71,12 @@ class ExplorerServer(Server):
             return await super().handle_websocket(request)
         finally:
             self.sessions -= 1
+
+
+async def _keep_to_itself(request: web.Request, response: web.StreamResponse) -> None:
+    """Let a page fetch nothing from elsewhere, and tell no other site its address."""
+    response.headers["Content-Security-Policy"] = _NOTHING_FOREIGN
+    response.headers["Referrer-Policy"] = "no-referrer"
 
 
 def command_line(context: click.Context, without: Iterable[str]) -> str:
@@ -75,7 +94,8 @@ def command_line(context: click.Context, without: Iterable[str]) -> str:
         yield "--"
         yield from context.params.get("words", ())
 
-    return shlex.join([sys.executable, "-m", "tinytf", *(context.info_name or "").split(), *words()])
+    # -P: a module in the current folder is no part of tinytf.
+    return shlex.join([sys.executable, "-P", "-m", "tinytf", *(context.info_name or "").split(), *words()])
 
 
 def serve(command: str, host: str, port: int) -> None:
