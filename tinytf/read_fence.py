@@ -45,7 +45,7 @@ class ReadFence:
     def _check(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, _, flags = arguments
-            if flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY:  # for ``tinytf.outputs`` to permit
+            if flags & (os.O_WRONLY | os.O_EXCL):  # written, for ``tinytf.outputs`` to permit, or new
                 return
         elif event in ("os.listdir", "os.scandir"):
             path = arguments[0] or "."

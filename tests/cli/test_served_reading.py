@@ -1,0 +1,71 @@
+"""What a page of the served explorer reads: the model that was named at the start, and nothing beside it."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from every_command import GIVEN
+from test_every_output import made, read_by
+
+FENCED = Path(__file__).parents[1] / "explore" / "fenced_lines.py"
+NEVER_IN_A_SESSION = ("completion", "explore", "mcp", "repl")
+MORE = (
+    "source lines.txt",
+    "model decoder",
+    "model tiny --tokenizer data/tokenizer.json",
+    "model m --adapter adapter",
+    "model decoder --through transformers",
+    "without L0H0 --reference book.txt",
+    "diff --versus dump.safetensors",
+    "diff --versus other.npz",
+    "score --lines lines.txt",
+    "tokens --lines lines.txt",
+    "replay run --versus run",
+    "watch run --once",
+    "models .",
+    "card run",
+    "info cached",
+    "info decoder",
+    "info hub",
+    "trace The -m run",
+    "generate The --add joy.safetensors",
+    "lens The --translators other.npz",
+    "model m --through transformers",
+)
+
+__all__ = ["made"]
+
+
+def in_a_page(world: Path, lines: list[str]) -> list[dict[str, Any]]:
+    """What lines of a page with the model ``m`` said, and which files below ``world`` they opened."""
+    ran = subprocess.run(
+        [sys.executable, FENCED, world, "m"], input="\n".join(lines), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only inotify sees what native libraries open")
+def test_no_line_of_a_page_opens_a_file_that_was_not_named(made: Path) -> None:  # noqa: F811
+    given = [words for lines in GIVEN.values() for words in lines if words[0] not in NEVER_IN_A_SESSION]
+    lines = [*map(shlex.join, given), *MORE]
+    permitted = {path for path in read_by(("m",), made)} | {*(made / "m").iterdir()}
+    answers = in_a_page(made, lines)
+    assert [answer["line"] for answer in answers] == lines
+    foreign = {
+        answer["line"]: names
+        for answer in answers
+        if (names := [name for name in answer["opened"] if Path(name) not in permitted])
+    }
+    assert foreign == {}
+    faults = [answer for answer in answers if "fault" in answer["said"]]
+    assert faults == []
+    refused = [answer for answer in answers if "was not named when this was started" in answer["said"]]
+    assert len(refused) > 20
+    works = [answer["line"] for answer in answers if not answer["said"]]
+    assert {shlex.join(words) for words in (GIVEN["trace"][1], GIVEN["attention"][0])} - {*works} == {
+        shlex.join(GIVEN["trace"][1])  # of another model
+    }
