@@ -49,10 +49,10 @@ def in_a_page(world: Path, lines: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only inotify sees what native libraries open")
-def test_no_line_of_a_page_opens_a_file_that_was_not_named(made: Path) -> None:  # noqa: F811
+def test_no_line_of_a_page_opens_a_file_that_was_not_named(made: Path) -> None:
     given = [words for lines in GIVEN.values() for words in lines if words[0] not in NEVER_IN_A_SESSION]
     lines = [*map(shlex.join, given), *MORE]
-    permitted = {path for path in read_by(("m",), made)} | {*(made / "m").iterdir()}
+    permitted = set(read_by(("m",), made)) | {*(made / "m").iterdir()}
     answers = in_a_page(made, lines)
     assert [answer["line"] for answer in answers] == lines
     foreign = {

@@ -1,6 +1,7 @@
 """The history of a training run so far: progress, speed, the best loss, means of losses."""
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -182,10 +183,10 @@ class History:
         appendix A.1). NaN where the mean of |G|² is not positive, because noise hides it.
         """
         scales = []
-        for end, (step, _, _) in enumerate(self.noise, 1):
-            trace, square = np.mean(
-                [estimates for _, *estimates in self.noise[max(0, end - _NOISE_MEAN) : end]], axis=0
-            )
+        recent: deque[tuple[float, float]] = deque(maxlen=_NOISE_MEAN)
+        for step, *estimates in self.noise:
+            recent.append((estimates[0], estimates[1]))
+            trace, square = np.mean(recent, axis=0)
             scales.append((step, float(trace / square) if square > 0 else math.nan))
         return scales
 

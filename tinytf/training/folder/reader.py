@@ -6,22 +6,27 @@ Nothing here writes or imports torch, and each line of metrics.jsonl is read onc
 import math
 from array import array
 from collections.abc import Mapping
-from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of, read_config, read_parameter_count
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
-from tinytf.training.folder.history import History, Sample, SavedModel, Series, Speed, Steps
+from tinytf.training.folder.history import History, Sample, SavedModel, Speed, Steps
 from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
+from tinytf.training.folder.measured import BEFORE, PointColumn, ValueColumn, extras_of
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
 
-BEFORE, HEADS_BEFORE = "held_out_before", "heads_before"
-"""Fields of the first line: the held-out loss of the model that the run begins from, and the scores of its heads."""
+_POINTS = {
+    BEFORE: ("held_out", True), "held_out_loss": ("held_out", False), "seen_loss": ("seen", False),
+    "copying": ("copying", False), "noise": ("noise", False),
+}  # fmt: skip
+"""Fields of numbers that some lines have, with the column they go to, and whether they are of the step before."""
 _COLUMNS = ("loss", "lr", "grad_norm")
 _CHUNK = 1 << 20
 _TAIL = 256
@@ -37,7 +42,7 @@ class RunReader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._metrics = _MetricsReader()
+        self._metrics = _MetricsReader(directory / METRICS)
 
     def read(self) -> History:
         """Read the run as it is now. Raises UsageError if it is not a run, CheckpointError if it is damaged."""
@@ -50,10 +55,12 @@ class RunReader:
         steps = Fields(recipe, self.directory / RECIPE).whole("steps", least=1, most=2**63 - 1)
         checkpoints = _models_in(self.directory)
         if (self.directory / METRICS).is_file():
-            self._metrics.read(self.directory / METRICS)
+            self._metrics.read()
         elif checkpoints:
             raise CheckpointError(f"there is no {METRICS} in {self.directory}")
-        step, (loss, lr, grad_norm), extras = self._metrics.lines()
+        metrics = self._metrics
+        step, counts = metrics.steps()
+        loss, lr, grad_norm = (np.array(column)[counts] for column in metrics.columns)
         if self._metrics.skipped and not step.size:
             raise CheckpointError(f"{self.directory / METRICS} holds no metrics")
         last = int(step[-1]) if step.size else 0
@@ -67,24 +74,8 @@ class RunReader:
             loss,
             lr,
             grad_norm,
-            held_out=[
-                (line_step - 1 if name == BEFORE else line_step, extra[name])
-                for line_step, extra in extras
-                for name in (BEFORE, "held_out_loss")
-                if name in extra
-            ],
-            seen=[(line_step, extra["seen_loss"]) for line_step, extra in extras if "seen_loss" in extra],
-            copying=[(line_step, extra["copying"]) for line_step, extra in extras if "copying" in extra],
-            updates=[(line_step, extra["updates"]) for line_step, extra in extras if extra.get("updates")],
-            noise=[(line_step, *extra["noise"]) for line_step, extra in extras if "noise" in extra],
-            heads=[
-                (line_step - 1 if name == HEADS_BEFORE else line_step, extra[name])
-                for line_step, extra in extras
-                for name in (HEADS_BEFORE, "heads")
-                if name in extra
-            ],
-            milestones=[(line_step, text) for line_step, extra in extras for text in extra.get("milestones", ())],
-            health=[(line_step, extra["health"]) for line_step, extra in extras if "health" in extra],
+            **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
+            **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
             sizes=_read_sizes(self.directory / SIZES),
             speed=_read_speed(self.directory / SPEED),
             samples=samples,
@@ -92,7 +83,7 @@ class RunReader:
             config=read_config(checkpoints[-1].path) if checkpoints else None,
             parameters=read_parameter_count(checkpoints[-1].path) if checkpoints else None,
             skipped=self._metrics.skipped,
-            stopped=next((extra.get("stopped") for line_step, extra in reversed(extras) if line_step == last), None),
+            stopped=metrics.stopped[1] if metrics.stopped is not None and metrics.stopped[0] == last else None,
         )
 
 
@@ -139,34 +130,43 @@ def _read_speed(path: Path) -> Speed:
 class _MetricsReader:
     """Reads what was added to metrics.jsonl since the last read, into columns; a new file is read from its start.
 
-    ``skipped`` counts lines that are not metrics, without a torn last line, which may still be incomplete.
+    Of what only some lines have, ``points`` keep the numbers, and ``values`` where the lines begin. ``stopped`` is the
+    last line that says why the run ended, with its step. ``skipped`` counts lines that are not metrics, without a torn
+    last line, which may still be incomplete.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._restart()
 
     def _restart(self) -> None:
-        self._offset, self._tail = 0, b""
-        self._step, self._columns = array("q"), [array("d") for _ in _COLUMNS]
-        self._extras: list[tuple[int, Mapping[str, Any]]] = []
+        self._offset, self._tail, self._step = 0, b"", array("q")
+        self.columns = [array("d") for _ in _COLUMNS]
+        self.points = {name: PointColumn() for name in ("held_out", "seen", "copying", "noise")}
+        self.values = {name: ValueColumn(self._path, name) for name in ("updates", "heads", "milestones", "health")}
+        self.stopped: tuple[int, str] | None = None
         self.skipped = 0
 
-    def lines(self) -> tuple[Steps, list[Series], list[tuple[int, Mapping[str, Any]]]]:
-        """Steps (S,), their loss, lr and grad_norm, (S,) each, and the fields that only some lines have, with the step.
+    @property
+    def line_steps(self) -> Steps:
+        """The step of every line, also of those that do not count."""
+        return np.array(self._step, dtype=np.int64)
+
+    def steps(self) -> tuple[Steps, NDArray[np.bool_]]:
+        """Steps (S,) of the lines that count, and which lines do.
 
         A line does not count if a later line has the same or an earlier step, because the run was resumed there.
         """
-        step = np.array(self._step, dtype=np.int64)
+        step = self.line_steps
         counts = np.ones(step.shape, dtype=bool)
         if step.size:
             counts[:-1] = step[:-1] < np.minimum.accumulate(step[::-1])[::-1][1:]
-        extras = [(int(step[row]), extra) for row, extra in self._extras if counts[row]]
-        return step[counts], [np.array(column)[counts] for column in self._columns], extras
+        return step[counts], counts
 
-    def read(self, path: Path) -> None:
+    def read(self) -> None:
         """Read the new lines. Raises CheckpointError if the file cannot be read."""
         try:
-            with path.open("rb") as stream:
+            with self._path.open("rb") as stream:
                 if not self._continues(stream):
                     self._restart()
                     stream.seek(0)
@@ -183,7 +183,7 @@ class _MetricsReader:
                     if torn:  # the rest may be written while this reads
                         break
         except OSError as error:
-            raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+            raise CheckpointError(f"cannot read {self._path}: {error.strerror}") from None
 
     def _continues(self, stream: IO[bytes]) -> bool:
         """Whether the file still continues what was read; leaves the stream at the first new byte."""
@@ -192,67 +192,30 @@ class _MetricsReader:
 
     def _add_lines(self, data: bytes) -> None:
         """Add complete lines to the columns; parses them all at once, or one by one if some are not JSON."""
-        lines = [line for line in data.split(b"\n") if line.strip()]
-        parsed = json_or_none(b"[" + b",".join(lines) + b"]")
-        if not isinstance(parsed, list) or len(parsed) != len(lines):
-            parsed = [json_or_none(line) for line in lines]
-        rows = [
-            row
-            for row in parsed
-            if isinstance(row, dict) and type(step := row.get("step")) is int and 0 <= step < 2**63
-        ]
-        self.skipped += len(parsed) - len(rows)
-        self._extras += [
-            (index, extra)
-            for index, row in enumerate(rows, len(self._step))
-            if len(row) > 4 and (extra := _extras(row))
-        ]
-        self._step.extend(row["step"] for row in rows)
-        for column, name in zip(self._columns, _COLUMNS, strict=True):
-            values = (row.get(name) for row in rows)
-            column.extend(value if type(value) is float else number_or_nan(value) for value in values)
+        lines = data.split(b"\n")
+        starts = accumulate((len(line) + 1 for line in lines), initial=self._offset)
+        filled = [(line, start) for line, start in zip(lines, starts, strict=False) if line.strip()]
+        parsed = json_or_none(b"[" + b",".join(line for line, _ in filled) + b"]")
+        if not isinstance(parsed, list) or len(parsed) != len(filled):
+            parsed = [json_or_none(line) for line, _ in filled]
+        for row, (_, start) in zip(parsed, filled, strict=True):
+            if not isinstance(row, dict) or type(step := row.get("step")) is not int or not 0 <= step < 2**63:
+                self.skipped += 1
+                continue
+            if len(row) > 4:
+                self._add_extras(len(self._step), start, step, extras_of(row))
+            self._step.append(step)
+            for column, name in zip(self.columns, _COLUMNS, strict=True):
+                value = row.get(name)
+                column.append(value if type(value) is float else number_or_nan(value))
 
-
-def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The valid fields that only some lines have."""
-    extras: dict[str, Any] = {}
-    for name in (BEFORE, "held_out_loss", "seen_loss", "copying"):
-        if not math.isnan(value := number_or_nan(row.get(name))):
-            extras[name] = value
-    if isinstance(row.get("stopped"), str):
-        extras["stopped"] = row["stopped"]
-    for name in ("heads", HEADS_BEFORE):
-        if isinstance(row.get(name), dict) and (scores := _scores(row[name])):
-            extras[name] = scores
-    if isinstance(row.get("health"), dict) and (numbers := _numbers(row["health"])):
-        extras["health"] = numbers
-    if isinstance(row.get("updates"), dict):
-        ratios = {name: number_or_nan(ratio) for name, ratio in row["updates"].items()}
-        extras["updates"] = {name: ratio for name, ratio in ratios.items() if not math.isnan(ratio)}
-    if isinstance(noise := row.get("noise"), dict):
-        estimates = tuple(number_or_nan(noise.get(name)) for name in ("trace", "square"))
-        if not any(map(math.isnan, estimates)):
-            extras["noise"] = estimates
-    if isinstance(row.get("milestones"), list) and (sentences := [t for t in row["milestones"] if isinstance(t, str)]):
-        extras["milestones"] = sentences
-    return extras
-
-
-def _numbers(health: Mapping[str, Any]) -> dict[str, Series]:
-    series = {}
-    for name, values in health.items():
-        with suppress(TypeError, ValueError):
-            numbers = np.array(values, dtype=np.float64)
-            if numbers.ndim == 1 and numbers.size:
-                series[name] = numbers
-    return series
-
-
-def _scores(heads: Mapping[str, Any]) -> dict[str, Series]:
-    series = {}
-    for kind, rows in heads.items():
-        with suppress(TypeError, ValueError):
-            scores = np.array(rows, dtype=np.float64)
-            if scores.ndim == 2 and scores.size:
-                series[kind] = scores
-    return series
+    def _add_extras(self, line: int, start: int, step: int, extras: Mapping[str, Any]) -> None:
+        """Add the fields that only some lines have."""
+        for name, (column, before) in _POINTS.items():
+            if name in extras:
+                self.points[column].add(line, before, extras[name])
+        for values in self.values.values():
+            for part in values.parts(extras):
+                values.add(line, start, part)
+        if "stopped" in extras:
+            self.stopped = step, extras["stopped"]

@@ -1,5 +1,6 @@
 """Reports of training runs: one run, several side by side, or one followed while it trains; free of torch."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,18 +118,15 @@ class RunReport(Report):
             yield {"type": "run", **self.summary()}
             return
         yield {"type": "run", **self.summary(), "recipe": dict(history.recipe)}
-        held_out, heads = dict(history.held_out), dict(history.heads)
-        milestones: dict[int, list[str]] = {}
-        for step, text in history.milestones:
-            milestones.setdefault(step, []).append(text)
+        held_out, heads, milestones = map(_by_step, (history.held_out, history.heads, history.milestones))
         for row, step in enumerate(history.step.tolist()):
             position = {"name": self.name, "step": step}
             yield {"type": "step", **position, **_row(history, row)}
-            if step in held_out:
-                yield {"type": "held_out", **position, "loss": held_out[step]}
-            if step in heads:
-                yield {"type": "heads", "name": self.name, **_heads_data(step, heads[step])}
-            for text in milestones.get(step, ()):
+            for loss in held_out(step)[-1:]:
+                yield {"type": "held_out", **position, "loss": loss}
+            for scores in heads(step)[-1:]:
+                yield {"type": "heads", "name": self.name, **_heads_data(step, scores)}
+            for text in milestones(step):
                 yield {"type": "milestone", **position, "text": text}
         if history.sample is not None:
             yield {"type": "sample", "name": self.name, **vars(history.sample)}
@@ -193,6 +191,22 @@ def _flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
     model = recipe.get("model")
     inside = {f"model.{name}": value for name, value in model.items()} if isinstance(model, Mapping) else {}
     return {**{name: value for name, value in recipe.items() if name != "model"}, **inside}
+
+
+def _by_step(measured: Sequence[tuple[int, Any]]) -> Callable[[int], list[Any]]:
+    """A function of a step that gives what was measured there; it is asked for later and later steps."""
+    points = iter(measured)
+    ahead = list(itertools.islice(points, 1))
+
+    def at(step: int) -> list[Any]:
+        values = []
+        while ahead and ahead[0][0] <= step:
+            when, value = ahead.pop()
+            values += [value] if when == step else []
+            ahead.extend(itertools.islice(points, 1))
+        return values
+
+    return at
 
 
 def _columns(history: History) -> dict[str, Series]:
