@@ -7,6 +7,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from schemas import FOLDER, hold
 import tinytf
 from tinytf.checkpoints.huggingface.export import Exported
 from tinytf.errors import UsageError
-from tinytf.report import Report
+from tinytf.report import Report, text_data
+from tinytf.text.tokenizer import Token
 
 for _module in pkgutil.walk_packages(tinytf.__path__, "tinytf."):
     if not _module.name.endswith("__main__"):
@@ -64,6 +66,26 @@ def test_a_report_is_short_where_its_name_is_typed_and_whole_as_data(name: str, 
     hold(found.to_dict())
     if KINDS[name].events is Report.events:  # no member of an event hides what kind of event it is
         assert {event["type"] for event in found.events()} <= {KINDS[name].KIND, *KINDS[name].EVENTS.values()}
+
+
+class Counted(tuple[Token, ...]):
+    """Tokens that count how often they are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Token]:
+        Counted.passes += 1
+        return super().__iter__()
+
+
+def test_the_tokens_of_a_text_are_gone_through_as_often_in_a_long_text_as_in_a_short_one(model: tinytf.Model) -> None:
+    def passes(count: int) -> int:
+        encoding = model.tokenizer.encode("\u200d".join("🐈👩" * count))
+        Counted.passes = 0
+        text_data(replace(encoding, tokens=Counted(encoding.tokens)))
+        return Counted.passes
+
+    assert passes(3) == passes(30)
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -61,6 +61,48 @@ def test_a_real_run_is_read_back_as_it_was_trained(tmp_path: Path) -> None:
     assert [(one.step, one.path) for one in found] == list(zip((2, 4), places, strict=True))
 
 
+HEAVY = {
+    "heads": {"previous": [[0.25] * 4] * 4},
+    "health": {"rms": [0.5] * 8},
+    "updates": {f"blocks.{number}.weight": 0.01 for number in range(8)},
+    "noise": {"trace": 2.0, "square": 4.0},
+    "milestones": ["one", "two"],
+    "held_out_loss": 2.0,
+    "seen_loss": 1.5,
+    "copying": 0.1,
+}
+
+
+def test_the_memory_of_a_reader_does_not_grow_with_what_lines_hold(tmp_path: Path) -> None:
+    def peak(count: int) -> tuple[int, int]:
+        run = made(tmp_path / str(count), "".join(line(step, **HEAVY) for step in range(1, count + 1)), 10**6)
+        tracemalloc.start()
+        history = read_history(run)
+        assert history.heads[-1][0] == count
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size, (run / "metrics.jsonl").stat().st_size
+
+    peak(10)
+    (small, short), (large, long) = peak(2_000), peak(6_000)  # of a chunk of 1 MiB, and of some more
+    assert large - small < (long - short) / 2
+
+
+def test_what_lines_hold_is_read_of_the_lines_that_count(tmp_path: Path) -> None:
+    lines = [line(1, heads_before={"previous": [[0.1]]}, heads={"previous": [[0.2]]}), "\n", "é not JSON\n"]
+    lines += [line(step, **{**HEAVY, "updates": {"a": float(step)}}) for step in (2, 3)]
+    lines += [line(2, **{**HEAVY, "updates": {"b": 7.0}, "milestones": ["again"]})]  # resumed after step 1
+    history = read_history(made(tmp_path / "run", "".join(lines)))
+    assert [(step, scores["previous"].tolist()) for step, scores in history.heads[:2]] == [(0, [[0.1]]), (1, [[0.2]])]
+    assert history.updates == [(2, {"b": 7.0})]
+    assert history.milestones == [(2, "again")]
+    assert history.noise == [(2, 2.0, 4.0)]
+    assert [history.held_out, history.seen, history.copying] == [[(2, 2.0)], [(2, 1.5)], [(2, 0.1)]]
+    made(tmp_path / "run", line(1))
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        list(history.updates)
+
+
 def test_a_jump_of_the_loss_far_above_the_steps_before_is_a_spike_and_noise_is_none(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     losses = 4.0 * np.exp(-np.arange(200) / 100) + 0.05 * random.standard_normal(200)

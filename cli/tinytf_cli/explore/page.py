@@ -14,7 +14,7 @@ def end_with_server() -> None:
 
     Does nothing on systems that cannot wait for that, such as Windows.
     """
-    if hasattr(select, "poll"):
+    if hasattr(select, "poll") and sys.__stdin__ is not None:
         threading.Thread(target=_await_hangup, args=(sys.__stdin__.fileno(),), daemon=True).start()
 
 
