@@ -21,8 +21,15 @@ import pytest
 from browser import needs_chromium, opened
 from multidict import CIMultiDictProxy
 
+from tinytf.outputs import Fence
+from tinytf_cli.explore.engine import Engine
+from tinytf_cli.explore.scene import first_cursor
 from tinytf_cli.explore.serving import ExplorerServer
 from tinytf_cli.main import run
+from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session_verbs import VERBS
+from tinytf_cli.repl.settings import Settings
+from tinytf_cli.repl.state import Spec
 
 
 @dataclass(frozen=True)
@@ -49,15 +56,17 @@ def serving(*words: str, folder: Path | None = None) -> Iterator[Served]:
         port = free.getsockname()[1]
     line = [sys.executable, "-m", "tinytf", "explore", "--serve", "--port", str(port), "--theme", "dark", *words]
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
-        assert server.stderr is not None
-        address = re.search(rf"http://localhost:{port}/\S+", server.stderr.readline())
-        assert address is not None
-        for _ in range(600):  # it says so just before it listens
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.1)
-        yield Served(server, address[0])
-        server.terminate()
+        try:
+            assert server.stderr is not None
+            address = re.search(rf"http://localhost:{port}/\S+", server.stderr.readline())
+            assert address is not None
+            for _ in range(600):  # it says so just before it listens
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.1)
+            yield Served(server, address[0])
+        finally:
+            server.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +118,17 @@ def test_a_page_reads_no_file_that_was_not_named(served: Served) -> None:
             return [await answer_to(page, line, "secret.txt: it was not named") for line in lines]
 
     assert not [screen for screen in asyncio.run(screens()) if "swordfish" in screen]
+
+
+def test_a_line_that_a_pane_asks_again_may_do_no_more_than_when_it_was_typed() -> None:
+    session = Session(VERBS, Spec("tiny"), Settings())
+    assert session.begin("The cat").status == 0
+    session.streams.fence = Fence(None)
+    engine = Engine(session)
+    outcome = engine.ask("!print(6 * 7)", engine.scene(), engine.text_number)
+    engine.close(first_cursor(engine.scene()))
+    assert outcome.failure is not None
+    assert "may run Python only with" in outcome.failure.message
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGHUP, marks=pytest.mark.exhaustive)])
