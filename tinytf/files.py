@@ -1,7 +1,8 @@
 """Reading files of any kind, a register of the files that were read, and JSON in files.
 
 A file that a command reads is identified by its device and inode, whatever names and links lead to it, so that no
-output can replace it. Files of an open model stay registered while the process runs, all others for the command.
+output can replace it. Files of an open model and scripts stay registered while the process runs, all others for the
+command, and for the commands inside it, as the lines of a session are.
 """
 
 import errno
@@ -33,23 +34,27 @@ _FileId = tuple[int, int]
 
 @dataclass
 class _Command:
-    """The files that one command read, and those that it is to write, by device and inode."""
+    """The files that one command read, and those that it is to write, by device and inode.
 
+    It runs inside the ``outer`` one, if any.
+    """
+
+    outer: "_Command | None" = None
     read: dict[_FileId, Path] = field(default_factory=dict)
     written: set[_FileId] = field(default_factory=set)
 
 
-_of_models: dict[_FileId, Path] = {}
-"""The files of models that were opened: their weights may be mapped."""
+_lasting: dict[_FileId, Path] = {}
+"""The files of models that were opened, whose weights may be mapped, and the scripts that a session ran."""
 _command: _Command | None = None
-_opens_model = False
+_is_lasting = False
 
 
 @contextmanager
 def command_files() -> Iterator[None]:
-    """Keep the files that a command reads and writes separate from those of other commands."""
+    """Keep the files that a command reads and writes separate from those of commands before and after it."""
     global _command
-    previous, _command = _command, _Command()
+    previous, _command = _command, _Command(_command)
     try:
         yield
     finally:
@@ -57,14 +62,14 @@ def command_files() -> Iterator[None]:
 
 
 @contextmanager
-def model_files() -> Iterator[None]:
-    """Register the files that are read inside as files of an open model."""
-    global _opens_model
-    previous, _opens_model = _opens_model, True
+def lasting_files() -> Iterator[None]:
+    """Register the files that are read inside for as long as the process runs."""
+    global _is_lasting
+    previous, _is_lasting = _is_lasting, True
     try:
         yield
     finally:
-        _opens_model = previous
+        _is_lasting = previous
 
 
 def expect_unread(path: Path) -> None:
@@ -74,9 +79,11 @@ def expect_unread(path: Path) -> None:
 
 
 def is_read(path: Path) -> bool:
-    """Whether a file was read by the running command, or belongs to a model that was opened."""
-    file_id = _file_id(path.stat())
-    readers = [_of_models, *([] if _command is None else [_command.read])]
+    """Whether a file was read by the running command or those around it, is a script, or is of an open model."""
+    file_id, readers, command = _file_id(path.stat()), [_lasting], _command
+    while command is not None:
+        readers.append(command.read)
+        command = command.outer
     # An inode is reused once its file is gone, so it counts only while the path that was read still leads to it.
     return any(file_id in files and _leads_to(files[file_id], file_id) for files in readers)
 
@@ -100,7 +107,7 @@ def reading(path: Path) -> Path:
 
 def register_model(path: Path) -> None:
     """Register the file of a model, or all files in its folder, since any library may read them later."""
-    with model_files(), suppress(OSError):
+    with lasting_files(), suppress(OSError):
         for file in path.iterdir() if path.is_dir() else [path]:
             if file.is_file():
                 _register(file.stat(), file)
@@ -125,8 +132,8 @@ def read_standard_input() -> None:
 def _register(status: os.stat_result, path: Path) -> None:
     """Register a file as read. Raises UsageError for one that the running command is to write."""
     file_id = _file_id(status)
-    if _opens_model:
-        _of_models[file_id] = path.absolute()
+    if _is_lasting:
+        _lasting[file_id] = path.absolute()
     if _command is not None:
         if file_id in _command.written:
             raise UsageError(f"{path} is read by this command", "write to another file")

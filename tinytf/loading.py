@@ -11,7 +11,7 @@ from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.memory import device_and_dtype
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import model_files
+from tinytf.files import lasting_files
 from tinytf.look.size import Info
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
@@ -77,7 +77,7 @@ def load(
     return open_source(source, device=device or module_device, dtype=kind, adapter=adapter)
 
 
-@model_files()
+@lasting_files()
 def open_source(
     source: Source,
     *,

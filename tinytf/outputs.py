@@ -1,7 +1,7 @@
 """The only module that opens files for writing, makes folders, and renames or removes anything.
 
-A file that a user names is an *output*: never a file that was read, never inside the folder of a model or run, and a
-replaced file keeps its mode. A file that a run, a cache or the history keeps for itself is *state*, in folders of its
+A file that a user names is an *output*: never a file that was read, never inside a kept folder (``kept``), and a replaced
+file keeps its mode. A file that a run, a cache or the history keeps for itself is *state*, in folders of its
 own. Both appear whole: they are written next to their path, under a random name that nobody can have prepared, and
 renamed. A ``Fence`` limits what lines of a stranger's file may write.
 """
@@ -21,6 +21,7 @@ from platformdirs import user_cache_path, user_config_path, user_data_path, user
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import expect_unread, is_read, resolve_links
+from tinytf.kept import Kept, kept_above
 
 RESULTS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors", ".npz", ".cast", ".session")
 """The extensions that lines of a stranger's file may write: no file that a program would run."""
@@ -31,7 +32,6 @@ _MAX_NAME_BYTES = 255
 _NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 # What may be written
@@ -49,8 +49,8 @@ def expect_output(path: Path) -> None:
 def require_place(path: Path) -> None:
     """Raise UsageError if an output must not be written.
 
-    Refused are files that were read, read-only files, GGUF files, which may be models, anything in the folder of a
-    model or training run or in a folder inside it, and anything that the fence does not permit.
+    Refused are files that were read, read-only files, GGUF files, which may be models, anything below a kept folder,
+    and anything that the fence does not permit.
     """
     require_outside(path)
     if path.is_file():
@@ -63,23 +63,15 @@ def require_place(path: Path) -> None:
         _fence.require_result(path)
 
 
-def require_outside(path: Path) -> None:
-    """Raise UsageError for a path in the folder of a model or training run, or in a folder inside one."""
-    for absolute in dict.fromkeys((path.absolute(), resolve_links(path))):
-        for folder in absolute.parents[:2]:
-            if (kind := _kind_of(folder)) is not None:
-                raise UsageError(f"{path} lies in the folder of a {kind}, {folder}", "write to another folder")
+def require_outside(path: Path, own: Kept | None = None, within: Kept | None = None) -> None:
+    """Raise UsageError for a path below a kept folder.
 
-
-def _kind_of(folder: Path) -> str | None:
-    """``model`` or ``training run`` for the folder of one; None for any other folder."""
-
-    def has(*names: str) -> bool:
-        return any((folder / name).exists() for name in names)
-
-    if has("recipe.json") and has("metrics.jsonl", ".lock"):
-        return "training run"
-    return "model" if has("config.json") and has("tokenizer.json", *_WEIGHTS) else None
+    A command that makes a folder may go on in one of its ``own`` kind, and begin one ``within`` a folder of that kind.
+    """
+    found = kept_above(path, own)
+    if found is not None and found[1] is not within:
+        folder, kind = found
+        raise UsageError(f"{path} lies in the folder of {kind.words}, {folder}", "write to another folder")
 
 
 def _require_writable(path: Path) -> None:
@@ -347,8 +339,10 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 def filling(folder: Path) -> Iterator[None]:
     """Make a folder, or take an empty one, to fill; on failure, restore it and the folders above it.
 
-    Raises UsageError for a folder that is not empty or cannot be made, TinytfError if a file in it cannot be written.
+    Raises UsageError for a folder that is not empty, lies in a kept folder, or cannot be made; TinytfError if a file in
+    it cannot be written.
     """
+    require_outside(folder)
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         with writing(folder, "give another folder", UsageError):

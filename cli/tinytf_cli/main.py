@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from tinytf import __version__
+from tinytf.files import command_files
 from tinytf.nearest import did_you_mean
 from tinytf_cli.command import GROUPS, SHARED_OPTIONS
 from tinytf_cli.failing import explained, say
@@ -109,7 +110,7 @@ def run(arguments: list[str] | None = None) -> int:
     interrupt = Interrupt()
     previous = interrupt.listen()
     try:
-        with _libraries_quiet():
+        with _libraries_quiet(), command_files():
             status = _run(arguments, interrupt)
     except BaseException:
         if not interrupt.happened:

@@ -180,7 +180,7 @@ def test_a_file_is_read_under_all_its_names_while_the_command_runs(tmp_path: Pat
 def test_a_file_of_an_open_model_is_read_for_good(tmp_path: Path) -> None:
     path = tmp_path / "w.bin"
     path.write_bytes(b"numbers")
-    with files.command_files(), files.model_files():
+    with files.command_files(), files.lasting_files():
         read_bytes(path, 100)
     with files.command_files(), pytest.raises(UsageError, match="is read by this command"):
         write_output(path, b"")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from tinytf import kept
 from tinytf.checkpoints.load import damage_error
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, reading
@@ -25,7 +26,7 @@ from tinytf.resume_log import checksum
 from tinytf.sentences import first_of
 from tinytf.short_repr import ShortRepr
 
-INDEX, KIND, FORMAT = "index.json", "recorded corpus", 1
+INDEX, KIND, FORMAT = kept.INDEX, kept.RECORDED, 1
 INDEX_BYTES = 2**28
 """The most bytes of an index: some two million shards."""
 IDS, DOCUMENT, POSITION = "ids", "document", "position"

@@ -27,6 +27,7 @@ from tinytf.bulk.windows import Window, corpus_windows, window_length
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import UsageError
 from tinytf.files import read_json, reading, to_json
+from tinytf.kept import RECORDING
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.resume_log import checksum
 from tinytf.sentences import first_of, plural
@@ -328,7 +329,7 @@ def _report(path: Path, plan: Plan, index: Mapping[str, Any], resumed: int) -> C
 
 def _begin(path: Path, identity: Mapping[str, Any]) -> None:
     """Make the folder of a recording with its index, or find it there. Raises UsageError for any other folder."""
-    outputs.require_outside(path / INDEX)
+    outputs.require_outside(path, RECORDING)
     if (path / INDEX).is_file():
         _require_same(path, read_json(path / INDEX, INDEX_BYTES), identity)
         for part in path.glob(".*.part"):  # of a process that was killed

@@ -13,9 +13,9 @@ from typing import ClassVar
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import quoted
 from tinytf.files import SMALL, read_bytes, read_json
+from tinytf.kept import MODEL_WEIGHTS
 from tinytf.nearest import did_you_mean
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _NOT_A_MODEL = re.compile(r"mmproj|.*-(?!0*1-of-)\d+-of-\d+\.gguf", re.IGNORECASE)
 """An image projector, or a later part of a split file."""
 
@@ -43,7 +43,7 @@ def _gguf_files(folder: Path) -> dict[str, Path]:
 
 def _is_directory(folder: Path) -> bool:
     """Whether a folder has a configuration and weights as transformers writes them; broken links do not count."""
-    return os.path.exists(folder / "config.json") and any(os.path.exists(folder / name) for name in _WEIGHTS)
+    return os.path.exists(folder / "config.json") and any(os.path.exists(folder / name) for name in MODEL_WEIGHTS)
 
 
 def _contents(folder: Path) -> dict[str, Path]:

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.files import to_json
+from tinytf.kept import SAE_CONFIG, SAE_LENS
 from tinytf.outputs import filling, write_output
 from tinytf.short_repr import ShortRepr
 from tinytf.tables import Array
 from tinytf.tensor_file import safetensors
 
 _EPS = 1e-5  # of the layer norm that SAELens puts before an autoencoder
-CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
+CONFIG, WEIGHTS = SAE_CONFIG, SAE_LENS
 """The files of SAELens' layout."""
 
 

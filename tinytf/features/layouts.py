@@ -19,6 +19,7 @@ from tinytf.compare.dumps.read import open_dump
 from tinytf.errors import CheckpointError, DumpError
 from tinytf.features.coder import ACTIVATIONS, CONFIG, WEIGHTS, SparseCoder
 from tinytf.files import read_json
+from tinytf.kept import GEMMA_SCOPE, GEMMA_SCOPE_2, SPARSIFY
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
 
@@ -184,7 +185,7 @@ def _module_step(name: str) -> str:
 
 
 LAYOUTS: Mapping[str, Callable[[Path], SparseCoder]] = {
-    WEIGHTS: _sae_lens, "sae.safetensors": _sparsify, "params.npz": _gemma_scope, "params.safetensors": _gemma_scope_2,
+    WEIGHTS: _sae_lens, SPARSIFY: _sparsify, GEMMA_SCOPE: _gemma_scope, GEMMA_SCOPE_2: _gemma_scope_2,
 }  # fmt: skip
 """The layouts by the name of their file of weights."""
 

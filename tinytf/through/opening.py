@@ -12,7 +12,7 @@ from torch import nn
 from tinytf.checkpoints.huggingface.load import has_table
 from tinytf.config import MOST_LAYERS
 from tinytf.errors import CheckpointError, TinytfError, UsageError
-from tinytf.files import TOKENIZER, model_files, read_json
+from tinytf.files import TOKENIZER, lasting_files, read_json
 from tinytf.loading import DTYPES, pick_device
 from tinytf.memory import require_free
 from tinytf.sources import DirectorySource, GgufSource, Source, find_source
@@ -46,7 +46,7 @@ def directory_of(name: str | os.PathLike[str]) -> Source:
     return source
 
 
-@model_files()
+@lasting_files()
 def open_module(
     directory: Path, *, device: str | torch.device = "auto", dtype: str = "float32", trust_remote_code: bool = False
 ) -> nn.Module:

@@ -10,15 +10,19 @@ from filelock import FileLock, Timeout
 from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import resolve_links, to_json
+from tinytf.kept import RUN, Kept
 from tinytf.model.transformer import Transformer
-from tinytf.outputs import make_folder, remove, remove_all, remove_folder, write_state, writing
+from tinytf.outputs import make_folder, remove, remove_all, remove_folder, require_outside, write_state, writing
 from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.setup import Setup
 from tinytf.training.data.tokens import Stage
+from tinytf.training.folder.remembered import remember
 from tinytf.training.folder.run_files import (
+    CORPUS,
     LOCK,
     METRICS,
+    PIPED,
     RECIPE,
     TOKENS,
     holds_run,
@@ -55,6 +59,7 @@ def train(
     choose_speed: bool = False,
     on_progress: Stage = lambda *_: None,
     on_note: Callable[[str], None] = lambda _: None,
+    within: Kept | None = None,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
@@ -66,13 +71,14 @@ def train(
     updates of the ``explained`` weights (see ``choose_weight``), or of some default ones, are recorded; ``on_updates``
     gets them at the end. ``shard`` divides model, gradients and moments among several processes, which wait for each
     other at most ``timeout`` seconds. ``tensorboard`` writes event files too. ``on_progress`` reports the stages before
-    the first step, and the last measurement of the held-out text.
+    the first step, and the last measurement of the held-out text. ``within`` a sweep, ``out`` lies in its folder.
 
-    Raises UsageError if ``out`` holds a run that is neither resumed nor overwritten, or anything else; if its recipe or
+    Raises UsageError if ``out`` holds a run that is neither resumed nor overwritten, or anything else; if it lies in a
+    kept folder; if its recipe or
     text differs; if ``overwrite`` would remove the text or the model to start from; or if another process trains it.
     Raises TrainingError if a number is not finite or a checkpoint cannot be written (the last good one stays).
     """
-    require_free(out, resume=resume, overwrite=overwrite)
+    require_free(out, resume=resume, overwrite=overwrite, within=within)
     if shard and recipe.without:
         raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
     if recipe.lora and (explain or shard or model is None):
@@ -92,6 +98,7 @@ def train(
                 if overwrite:
                     remove_run(out)
                 with writing(out, "give another --out"):
+                    remember(out, files)
                     write_state(out / RECIPE, to_json(recipe.to_dict()))
                 begin_branch(files, recipe, out)
             group.wait()
@@ -139,8 +146,11 @@ def _lock_run(out: Path, group: Processes) -> Iterator[None]:
     except TinytfError:
         if group.writes and new and not (out / METRICS).exists():
             lock.release()
-            remove_all(out / TOKENS)
             with suppress(OSError):
+                if not (out / RECIPE).exists():
+                    for folder in (TOKENS, PIPED):
+                        remove_all(out / folder)
+                    remove(out / CORPUS)
                 remove(out / LOCK)
                 remove_folder(out)  # fails unless it is empty
         raise
@@ -148,8 +158,12 @@ def _lock_run(out: Path, group: Processes) -> Iterator[None]:
         lock.release()
 
 
-def require_free(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Raise UsageError if ``out`` holds another run, unless it is to be replaced, or files that no run wrote."""
+def require_free(out: Path, *, resume: bool, overwrite: bool, within: Kept | None = None) -> None:
+    """Raise UsageError if ``out`` holds another run, unless it is to be replaced, or files that no run wrote.
+
+    So it does if ``out`` lies in a kept folder other than ``within``.
+    """
+    require_outside(out, RUN, within)
     if not out.is_dir() or is_free(out):
         return
     if not holds_run(out):

@@ -16,6 +16,9 @@ import torch
 
 from tinytf.config import FIELDS
 from tinytf.errors import TinytfError, UsageError
+from tinytf.files import to_json
+from tinytf.kept import RUN, SWEEP, SWEPT
+from tinytf.outputs import make_folder, remove, require_outside, write_state, writing
 from tinytf.text.weighted import find_corpus
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.run_files import is_run
@@ -23,6 +26,7 @@ from tinytf.training.loop import train
 from tinytf.training.recipe import FIELDS as RECIPE
 from tinytf.training.recipe import Recipe
 from tinytf.training.run.checkpoints import is_published
+from tinytf.version import __version__
 
 _MAX_RUNS = 10_000
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -111,10 +115,12 @@ def sweep(
 
     ``jobs`` trials at a time share the cores. A trial that fails does not end the others. Once ``interrupted`` returns
     True, no more trials begin and the running ones stop with a checkpoint. With ``ray`` they are tasks of Ray, whose
-    machines must share the folders. Raises UsageError if Ray is not installed.
+    machines must share the folders. Raises UsageError if Ray is not installed, and like ``require_free``.
     """
     if ray and importlib.util.find_spec("ray") is None:
         raise UsageError("Ray is not installed", 'pip install "tinytf[ray]", or leave out --ray')
+    require_free(trials, out)
+    _mark(out)
     finished = {trial.name for trial in trials if _is_finished(out / trial.name)}
     outcomes = [Outcome(trial, True) for trial in trials if trial.name in finished]
     for outcome in outcomes:
@@ -127,6 +133,26 @@ def sweep(
         outcomes.append(outcome)
         on_end(outcome)
     return outcomes
+
+
+def require_free(trials: Sequence[Trial], out: Path) -> None:
+    """Raise UsageError if ``out`` is a kept folder of anything but a sweep, or lies in one."""
+    for trial in trials:
+        require_outside(out / trial.name, RUN, SWEEP)
+
+
+def _mark(out: Path) -> None:
+    """Mark a folder that has nothing in it, or what a killed process left of the mark, as that of a sweep.
+
+    In a folder with anything else only the runs are kept. Raises UsageError if it cannot be made.
+    """
+    with writing(out, "give another --out", UsageError):
+        make_folder(out)
+        left = list(out.iterdir())
+        if all(path.name.startswith(f".{SWEPT}.") for path in left):
+            for path in left:
+                remove(path)
+            write_state(out / SWEPT, to_json({"kind": "sweep", "tinytf": __version__}))
 
 
 _STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -152,8 +178,9 @@ def run_trial(corpus: list[Path], recipe: Recipe, out: Path, begin: Begin, threa
         tokenizer, model = begin(recipe)
         files = find_corpus(corpus, recipe.reading)
         last = train(
-            files, recipe, out, resume=is_run(out), tokenizer=tokenizer, model=model, interrupted=lambda: bool(stopped)
-        )
+            files, recipe, out, resume=is_run(out), tokenizer=tokenizer, model=model,
+            interrupted=lambda: bool(stopped), within=SWEEP,
+        )  # fmt: skip
     except TinytfError as error:
         return False, error.message
     return last.step >= recipe.steps or last.stopped is not None, ""

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from tinytf.errors import UsageError
-from tinytf.outputs import make_folder
+from tinytf.outputs import make_folder, require_place
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import write_file
 
@@ -31,6 +31,7 @@ def completion(options: Options) -> None:
         click.echo(script)
         return
     path, remark = _place(options.shell)
+    require_place(path)
     make_folder(path.parent)
     write_file(path, script.encode())
     click.echo(f"wrote {path}; {remark}")

@@ -50,6 +50,7 @@ def record(options: Options, model_options: ModelOptions, output: Output) -> int
     CORPUS is text files, folders, tables or - for a pipe. Ctrl-C keeps what is recorded, and the same command
     continues. For the steps of another program, see tinytf recorder.
     """
+    from tinytf.kept import RECORDING
     from tinytf.outputs import require_outside
     from tinytf.tables import in_bytes
     from tinytf.text.corpus import Reading
@@ -57,7 +58,7 @@ def record(options: Options, model_options: ModelOptions, output: Output) -> int
     from tinytf_cli.many import processes_of
     from tinytf_cli.progress_line import progress_line
 
-    require_outside(options.out / "index.json")
+    require_outside(options.out, RECORDING)
     if options.out.exists() and not options.out.is_dir():
         raise UsageError(f"{options.out} is a file", "name a folder")
     is_table = any(path.suffix.lower() in TABLES for path in options.corpus)

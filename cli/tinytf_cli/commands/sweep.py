@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from tinytf.outputs import require_outside
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
 from tinytf_cli.output import Output
@@ -44,7 +43,7 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
     from tinytf.text.weighted import find_corpus
     from tinytf.training.folder.run_report import compare_runs
     from tinytf.training.recipe import Recipe
-    from tinytf.training.sweep import grid, values_of
+    from tinytf.training.sweep import grid, require_free, values_of
     from tinytf.training.sweep import sweep as run_sweep
 
     if (session := host()) is not None:
@@ -56,7 +55,7 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
         options.corpus, trials[0].recipe.reading
     )  # reports its errors once, and protects it from being overwritten
     out = options.out or Path("runs") / f"sweep-{options.recipe.stem}"
-    require_outside(out / trials[0].name)
+    require_free(trials, out)
     jobs = min(options.jobs or os.cpu_count() or 1, len(trials))
     output.note(f"{len(trials):,} runs in {out}, {jobs:,} at a time")
     finished_count = 0

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -227,18 +226,19 @@ def _read(
     output: Output,
     on_read: "OnRead",
 ) -> "Corpus":
-    """Read the named files and folders, or standard input. Without any, a resumed run reads its own files again."""
+    """Read the named files and folders, or standard input. A resumed run without any reads its own files again."""
     from tinytf.text.corpus import find_files
     from tinytf.text.weighted import find_corpus
     from tinytf.training.folder.remembered import find_remembered_corpus
+    from tinytf.training.folder.run_files import RECIPE
 
     if not paths and resumed is not None:
+        if not (resumed / RECIPE).exists():
+            raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
         if (corpus := find_remembered_corpus(resumed, reading, on_read)) is not None:
             return corpus
-        if not (resumed / "recipe.json").exists():
-            raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
-        if sys.stdin is None or sys.stdin.isatty():
-            raise UsageError(f"{resumed} does not know where its text is", "name the same files, or pipe the text in")
+        hint = "name the same files, or - for standard input"
+        raise UsageError(f"{resumed} does not know where its text is", hint)
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
         return find_files(text, reading)

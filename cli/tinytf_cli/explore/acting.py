@@ -10,7 +10,7 @@ from platformdirs import user_pictures_dir
 from tinytf.cause.interventions import number_at
 from tinytf.errors import AddressError, TinytfError
 from tinytf.look.heads import MEASURES
-from tinytf.outputs import make_folder, write_output, writing
+from tinytf.outputs import make_folder, require_place, write_output, writing
 from tinytf_cli.explore import touring
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.cursor import Cursor, matrix
@@ -226,6 +226,7 @@ def picture(app: Explorer) -> None:
     path = next(p for n in range(1, 10**6) if not (p := folder / f"explore-{n}.svg").exists())
     try:
         with writing(path):
+            require_place(path)
             make_folder(folder)
             write_output(path, app.export_screenshot(title="tinytf explore").encode("utf-8"))
     except TinytfError as error:

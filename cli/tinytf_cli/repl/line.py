@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tinytf.errors import PlacedError, TinytfError, UsageError
-from tinytf.files import SMALL, read_bytes
+from tinytf.files import SMALL, lasting_files, read_bytes
 
 PROMPT = "tinytf> "
 LONGEST = 100_000
@@ -177,9 +177,10 @@ def _redirect_target(line: str, column: int) -> str:
 
 
 def read_script(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a file; UsageError if it cannot be read."""
+    """The lines of a file, which no output replaces from now on; UsageError if it cannot be read."""
     try:
-        data = read_bytes(path, SMALL)
+        with lasting_files():
+            data = read_bytes(path, SMALL)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     return read_stream(BytesIO(data), f"{path.name} line")

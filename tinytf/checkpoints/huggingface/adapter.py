@@ -21,11 +21,12 @@ from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import Field, Fields, quoted
 from tinytf.files import read_json, resolve_links
+from tinytf.kept import ADAPTER_CONFIG
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = ADAPTER_CONFIG, "adapter_model.safetensors"
 _ALLOWED: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none", "all", "lora_only"),

@@ -14,13 +14,13 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from tinytf.errors import UsageError
+from tinytf.kept import CACHE_SIGNATURE, CACHE_TAG
 from tinytf.outputs import is_fenced, link, make_folder, remove, remove_folder, write_state
 
 MIN_TEXT_BYTES, MAX_CACHE_BYTES = 1 << 20, 4 << 30
 """The smallest text that is cached, and the size of the cache, which keeps the entries used last."""
-FOLDER, TAG, MARK = "tinytf-tokens", "CACHEDIR.TAG", ".tinytf-cache"
+FOLDER, TAG, MARK = "tinytf-tokens", CACHE_TAG, ".tinytf-cache"
 """The folder in the user's cache, the file that marks it, and the file that marks each entry."""
-_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of tinytf. It may be removed at any time.\n"
 _FINGERPRINT = re.compile(r"(?:[a-z]+-)?[0-9a-f]{64}")
 _ENTRY = re.compile(rf"\.?{re.escape(MARK)}.*|\.?(?:tokenizer|index)\.json.*|\.?(?:train|held_out)\.bin.*")
 """The files of an entry, and the leftovers of a killed process."""
@@ -35,8 +35,8 @@ def cache_folder() -> Path | None:
     try:
         make_folder(folder)
         if all(path.name.startswith(f".{TAG}.") for path in folder.iterdir()):  # left by a killed process
-            write_state(folder / TAG, _SIGNATURE)
-        return folder if (folder / TAG).read_bytes() == _SIGNATURE else None
+            write_state(folder / TAG, CACHE_SIGNATURE)
+        return folder if (folder / TAG).read_bytes() == CACHE_SIGNATURE else None
     except (OSError, UsageError):
         return None
 

@@ -10,8 +10,7 @@ from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.outputs import make_folder, write_state
 from tinytf.text.corpus import Corpus, OnRead, Reading, find_files, ignore_progress
-
-CORPUS, PIPED = "corpus.json", "piped"
+from tinytf.training.folder.run_files import CORPUS, PIPED
 
 
 def remember(run: Path, corpus: Corpus) -> None:

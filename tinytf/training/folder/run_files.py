@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tinytf import kept
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json
 from tinytf.outputs import move, remove, remove_folder, temporary_path
 
-METRICS, SAMPLES, SPEED = "metrics.jsonl", "samples.jsonl", "speed.jsonl"
-RECIPE, TOKENS, LOCK = "recipe.json", "tokens", ".lock"
+METRICS, SAMPLES, SPEED = kept.METRICS, "samples.jsonl", "speed.jsonl"
+RECIPE, TOKENS, LOCK = kept.RECIPE, "tokens", kept.LOCK
+CORPUS, PIPED = kept.CORPUS, "piped"
 FRAMES, PROBES, SIZES = "frames", "probes.json", "text.json"
 _MODEL = r"config\.json | model\.safetensors | tokenizer\.json"
 _MANIFEST = re.compile(
@@ -26,6 +28,8 @@ _MANIFEST = re.compile(
     re.VERBOSE,
 )
 """The files that a run writes, relative to its folder; no others are ever removed."""
+_BEFORE_RECIPE = (f"{TOKENS}/", f"{PIPED}/", CORPUS)
+"""What a run writes before its recipe, with which it can be resumed."""
 _FRAME = re.compile(r"step-(\d+)(?:\.safetensors)?")
 _UNFINISHED = re.compile(r"(?:(?<=/)|^)\.([^/]+)\.[0-9a-f]+\.part$")
 """The name of a file while it is written, by this or an earlier version."""
@@ -66,7 +70,7 @@ def is_free(directory: Path) -> bool:
     """Whether a new run may use a folder: it is empty, or holds what a run leaves if killed before it begins."""
     has_lock = (directory / LOCK).is_file()
     return all(
-        has_lock and (name == LOCK or (written and (name.startswith(f"{TOKENS}/") or _UNFINISHED.search(name))))
+        has_lock and (name == LOCK or (written and (name.startswith(_BEFORE_RECIPE) or _UNFINISHED.search(name))))
         for name, written in _files_in(directory)
     )
 
@@ -99,12 +103,17 @@ def clear_leftovers(directory: Path) -> None:
 def remove_run(directory: Path) -> None:
     """Remove what a run wrote, except its tokens, which the next run may use; files that no run wrote stay.
 
-    The recipe goes last: it marks the folder as a run, so that an interrupted removal can be completed.
-    Raises UsageError if something cannot be removed.
+    The recipe goes last but for the paths of the text, which it needs: it marks the folder as a run, so that an
+    interrupted removal can be completed. Raises UsageError if something cannot be removed.
     """
     files = (path for path in written_files(directory) if path.parent.name != TOKENS)
+    last = [directory / RECIPE, directory / CORPUS]
+
+    def turn(path: Path) -> int:
+        return 1 + last.index(path) if path in last else 2 * (path.parent == directory / PIPED)
+
     with _removing(directory):
-        _remove(sorted(files, key=lambda path: path == directory / RECIPE))
+        _remove(sorted(files, key=turn))
 
 
 def remove_checkpoint(checkpoint: Path) -> None:

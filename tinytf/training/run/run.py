@@ -196,13 +196,13 @@ class Trainer:
         return metrics
 
     def begin_files(self, step: int) -> None:
-        """Write the recipe, sizes and paths of the text; remove lines after ``step``, which will be repeated."""
+        """Write paths and sizes of the text and the recipe; remove lines after ``step``, which will be repeated."""
         if not self.group.writes:
             return
         with self._writing():
+            remember(self.out, self.corpus)  # before the recipe, with which the folder is a run that can be resumed
             write_state(self.out / RECIPE, to_json(self.recipe.to_dict()))
             write_state(self.out / SIZES, to_json(sizes_of(self.setup)))
-            remember(self.out, self.corpus)
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
                 self.observer.camera.begin(self.progress.step)
