@@ -1,7 +1,7 @@
 """The only module that opens files for writing, makes folders, and renames or removes anything.
 
-A file that a user names is an *output*: never a file that was read, never inside a kept folder (``kept``), and a replaced
-file keeps its mode. A file that a run, a cache or the history keeps for itself is *state*, in folders of its
+A file that a user names is an *output*: never a file that was read, never inside a kept folder (``kept``), and a
+replaced file keeps its mode. A file that a run, a cache or the history keeps for itself is *state*, in folders of its
 own. Both appear whole: they are written next to their path, under a random name that nobody can have prepared, and
 renamed. A ``Fence`` limits what lines of a stranger's file may write.
 """

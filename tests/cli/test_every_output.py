@@ -21,8 +21,14 @@ from tinytf_cli.main import COMMANDS, cli
 WITHOUT_OUTPUT = ("completion", "explore", "mcp", "repl")
 FOLDERS = {"export": "directory", "record": "out", "sweep": "out", "train": "out", "train-sae": "out"}
 """The option or argument that names a folder to write, of each command that has one."""
-OTHERS = ("adapter", "corpus", "data")
-"""Folders of no model and no run: a sweep may make folders of its own in them."""
+FILE_OPTIONS = {
+    ("diff", "--report"): "reports",
+    ("blame", "--tensor-types"): "tensor_types",
+    ("trace", "--html"): "page",
+}
+"""Options that name a file to write, besides -o and --resume, each with its name in Python."""
+OTHERS = ("corpus", "data")
+"""Folders that nothing keeps: a sweep may make folders of its own in them."""
 CONTINUED = {"ablate": (), "blame": (), "patch": ("--sweep", "heads")}
 """What else makes a command measure what ``--resume FILE`` keeps."""
 READ = {
@@ -211,11 +217,37 @@ def test_no_folder_that_holds_anything_else_is_written_to(world: Path, tinytf: T
     before = contents(world)
     words = GIVEN[command][0]
     old = words[2] if command == "export" else words[words.index("--out") + 1]
-    for folder in ("m", "run", "run/checkpoints", "hub/snapshots/1", *(OTHERS if command != "sweep" else ())):
+    kept = ("m", "run", "run/checkpoints", "hub/snapshots/1", "adapter")
+    for folder in (*kept, *(OTHERS if command != "sweep" else ())):
         ran = tinytf(*(folder if word == old else word for word in words))
         assert is_a_clean_error(ran), f"{folder}: {ran.err}"
         after = contents(world)
         assert {path: after.get(path) for path in before} == before
+
+
+@pytest.mark.parametrize("how", ["-f", "source", "TINYTF_CONFIG", "start-up"])
+def test_no_line_of_a_session_replaces_a_file_that_began_it(
+    world: Path, tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    own = world / "own.session"
+    if how == "TINYTF_CONFIG":
+        own.write_text('theme = "dark"\n', "ascii")
+        monkeypatch.setenv("TINYTF_CONFIG", str(own))
+    else:
+        own.write_text("set precision 2\n", "ascii")
+        monkeypatch.setattr("tinytf_cli.repl.startup.startup_path", lambda: own)
+    own.chmod(0o600)
+    world.chmod(0o700)
+    began = {"-f": ("-f", own), "source": ("-c", "source own.session"), "start-up": ("--startup",)}.get(how, ())
+    os.link(own, world / "linked.txt")
+    (world / "named.json").symlink_to(own)
+    before = contents(world)
+    for name in ("own.session", "linked.txt", "named.json"):
+        for line in (f"tokens The > {name}", f"save --force {name}", f"tokens The -o {name}"):
+            ran = tinytf("repl", *began, "-c", "set width 60", "-c", line)
+            assert ran.status == 1, line
+            assert "is read by this command" in ran.err or " -o " in line, ran.err
+            assert contents(world) == before, line
 
 
 def test_every_option_of_a_path_is_known_to_this_file() -> None:
@@ -226,7 +258,7 @@ def test_every_option_of_a_path_is_known_to_this_file() -> None:
         if isinstance(parameter.type, click.Path)
     }
     outputs = {(name, "file") for name in GIVEN} | set(FOLDERS.items()) | {(name, "resume") for name in CONTINUED}
-    outputs |= {("diff", "reports"), ("blame", "tensor_types"), ("trace", "page")}
+    outputs |= {(name, parameter) for (name, _), parameter in FILE_OPTIONS.items()}
     assert outputs <= paths
     assert {name for _, name in paths - outputs} <= READ
     assert set(COMMANDS) - set(GIVEN) == set(WITHOUT_OUTPUT)
