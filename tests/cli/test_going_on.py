@@ -139,13 +139,35 @@ def test_a_run_that_is_not_there_cannot_go_on_unless_it_was_killed_before_it_beg
     assert tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "killed", "--resume").status == 0
 
 
-def test_a_run_that_does_not_know_its_text_says_so_on_a_terminal(tinytf: Tinytf, tmp_path: Path, recipe: Path) -> None:
-    out, err = tmp_path / "run", Stream()
+@pytest.mark.parametrize("screen", [True, False])
+def test_a_run_that_does_not_know_its_text_reads_none_unasked(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, screen: bool
+) -> None:
+    out, err, text = tmp_path / "run", Stream(), Stream(CORPUS[0].encode(), screen=screen)
     assert tinytf("train", "--recipe", recipe, "--out", out, stdin=CORPUS[0].encode()).status == 0
     (out / "corpus.json").unlink()
-    with streams(stdin=Stream(screen=True), stdout=Stream(), stderr=err):
+    with streams(stdin=text, stdout=Stream(), stderr=err):
         assert run(["train", "--resume", "--out", str(out)]) == 2
+        assert text.read() == CORPUS[0]
     assert f"{out} does not know where its text is" in err.got().decode()
+    assert tinytf("train", "-", "--resume", "--out", out, stdin=CORPUS[0].encode()).status == 0
+
+
+@pytest.mark.parametrize("after", ["the lock", "the corpus", "a piped text"])
+def test_a_run_that_was_killed_before_its_recipe_is_begun_again(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, after: str
+) -> None:
+    out = tmp_path / "run"
+    given = ("train", "--recipe", recipe, "--out", out)
+    assert tinytf(*given, stdin=CORPUS[0].encode()).status == 0
+    kept = {"the lock": (), "the corpus": ("corpus.json", "piped"), "a piped text": ("piped",)}[after]
+    for path in out.iterdir():
+        if path.name not in (".lock", "tokens", *kept):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    ran = tinytf("train", "--resume", "--out", out, stdin=b"another text")
+    assert is_a_clean_error(ran)
+    assert "there is no run in" in ran.err
+    assert tinytf(*given, stdin=CORPUS[0].encode()).status == 0
 
 
 def test_event_files_are_written_where_they_are_asked_for_and_go_with_the_run(

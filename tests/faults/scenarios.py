@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
@@ -95,6 +98,36 @@ def _trained(steps: int = 2, seed: int = 0) -> Callable[[], None]:
 
 def _train(**how: bool) -> Act:
     return library(lambda: train(find_files([Path("corpus.txt")]), RECIPE, Path("run"), **how))
+
+
+class _Unread(StringIO):
+    """A standard input that nothing may read."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("read", "readline", "readlines", "__next__", "buffer", "fileno"):
+            raise AssertionError(f"standard input is not to be read: {name}")
+        return super().__getattribute__(name)
+
+
+def _resumed_or(again: Act) -> Act:
+    """Resume what is there, without a word about its text; ``again`` only where nothing of a run is there.
+
+    A folder with a recipe resumes, or its checkpoints are damaged and it says so.
+    """
+
+    def act() -> int:
+        is_run = Path("run", "recipe.json").exists()
+        said = StringIO()
+        with patch.dict(os.environ, OMP_NUM_THREADS="1"), patch.object(sys, "stdin", _Unread()), redirect_stderr(said):
+            status = run(["train", "--out", "run", "--resume"])
+        if is_run or not status:
+            sys.stderr.write(said.getvalue())
+            return status
+        if not said.getvalue().startswith("tinytf: error: there is no run in run to resume\nhint: "):
+            raise AssertionError(said.getvalue())
+        return again()
+
+    return act
 
 
 def _cached() -> Act:
@@ -189,8 +222,8 @@ _EXPORT = ("export", "model", "new/folder", "--to", "huggingface")
 _SWEPT = ("ablate", "The cat sat", "--sweep", "heads", "-m", "model", "--resume", "heads.ndjson")
 
 SCENARIOS = (
-    Scenario("train", _text, _train(resume=True), _train(resume=True), TIDY),
-    Scenario("resume", _trained(1), _train(resume=True), _train(resume=True), TIDY),
+    Scenario("train", _text, _train(resume=True), _resumed_or(_train(resume=True)), TIDY),
+    Scenario("resume", _trained(1), _train(resume=True), _resumed_or(_train(resume=True)), TIDY),
     Scenario("overwrite", _trained(2, seed=9), _train(overwrite=True), _train(overwrite=True), TIDY, removes=True),
     Scenario("train with a cache", _text, _cached(), _cached_anew),
     Scenario("sweep", _text, _sweep(), _sweep(), TIDY),
