@@ -70,13 +70,8 @@ KINDS = (
 """The first that marks a folder names it."""
 
 
-def kept_above(path: Path, own: Kept | None = None) -> tuple[Path, Kept] | None:
-    """The innermost kept folder above a path, under each of its names, with its kind.
-
-    None if there is none, and if the path itself is a folder of the kind ``own``.
-    """
-    if own is not None and own.marks(path):
-        return None
+def kept_above(path: Path) -> tuple[Path, Kept] | None:
+    """The innermost kept folder above a path, under any of its names, with its kind; None if there is none."""
     above = (folder for name in _names_of(path) for folder in name.parents)
     return next(((folder, kind) for folder in above for kind in KINDS if kind.marks(folder)), None)
 

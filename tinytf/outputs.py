@@ -66,10 +66,11 @@ def require_place(path: Path) -> None:
 def require_outside(path: Path, own: Kept | None = None, within: Kept | None = None) -> None:
     """Raise UsageError for a path below a kept folder.
 
-    A command that makes a folder may go on in one of its ``own`` kind, and begin one ``within`` a folder of that kind.
+    A command that makes a folder may go on in one of its ``own`` kind, and begin one in one of the kind ``within``.
     """
-    found = kept_above(path, own)
-    if found is not None and found[1] is not within:
+    if (own is not None and own.marks(path)) or (within is not None and within.marks(path.parent)):
+        return
+    if (found := kept_above(path)) is not None:
         folder, kind = found
         raise UsageError(f"{path} lies in the folder of {kind.words}, {folder}", "write to another folder")
 
