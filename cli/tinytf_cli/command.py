@@ -15,6 +15,7 @@ from click.types import FloatParamType, IntParamType
 from tinytf.errors import TinytfError
 from tinytf.files import command_files
 from tinytf_cli.host import host
+from tinytf_cli.ranges import Range, bounds
 from tinytf_cli.sigbus import report_truncated_files
 from tinytf_cli.working import working
 
@@ -91,16 +92,6 @@ WIDE = 20
 """Columns that the choices may take beside their option; longer lists go into its help text."""
 
 
-class FloatRange(click.FloatRange):
-    """A range that refuses NaN. click's own accepts it, since every comparison with NaN is false."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if number != number:
-            self.fail("nan is no limit", param, ctx)
-        return number
-
-
 class Option(click.Option):
     """An option in a help group. Numbers are shown as N, and long lists of choices go into the help text."""
 
@@ -129,6 +120,8 @@ class Option(click.Option):
     def get_help_extra(self, ctx: Context) -> Any:
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
+        if isinstance(self.type, Range) and (words := bounds(self.type)):
+            extra["range"] = words
         if "default" in extra:
             extra["default"] = extra["default"].strip(
                 "()"

@@ -27,11 +27,8 @@ class Failure:
 
 
 _PLAINER = [
-    (r"a valid integer( range)?$", "a whole number"),
-    (r"a valid float( range)?$", "a number"),
-    (r"in the range x>=(\S+)$", r"\1 or more"),
-    (r"in the range x>(\S+)$", r"more than \1"),
-    (r"in the range (\S+)<=x<=(\S+)$", r"from \1 to \2"),
+    (r"a valid integer$", "a whole number"),
+    (r"a valid float$", "a number"),
     (r"^Missing argument '\[?([A-Z|]+)\]?'$", r"\1 is missing"),
     (r"^Invalid value for '\[?([A-Z|]+)\]?…?': ", r"\1: "),
 ]

@@ -18,6 +18,7 @@ from tinytf_cli.command import SHARED_OPTIONS, Command, argument, debug_option, 
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import conversation_in, corpus_or_recorded, read_conversations, read_texts
 from tinytf_cli.output import Output, require_place
+from tinytf_cli.ranges import SEEDS, Whole
 
 if TYPE_CHECKING:
     from tinytf.bulk.folder import RecordedCorpus
@@ -112,7 +113,7 @@ class ModelOptions:
     )  # fmt: skip
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of weights and activations.")
-    seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed.")
+    seed: int = option(type=Whole(0, SEEDS), shown=0, help="Random seed.")
     through: str | None = option(
         type=click.Choice(["transformers"]),
         help="Run a directory through transformers, with hooks on its modules; by default where tinytf has no table.",
@@ -204,9 +205,7 @@ class DecodingOptions:
     GROUP: ClassVar = "Decoding"
 
     no_cache: bool = option(is_flag=True, help="Recompute every token for each new one.")
-    chunk: int | None = option(
-        "--prefill-chunk", type=click.IntRange(1), help="Prompt tokens per forward pass, at most."
-    )
+    chunk: int | None = option("--prefill-chunk", type=Whole(1), help="Prompt tokens per forward pass, at most.")
     compile: bool = option(is_flag=True, help="Compile the kernels first; needs a C++ compiler.")
     quantize: str | None = option(type=click.Choice(["int8"]), help="Decode with 8-bit weights, and report the cost.")
 
@@ -231,8 +230,8 @@ class BlockOptions:
     layer: str = option(metavar="N", shown="0", help="Layer to show in full; -1 is the last, 0,2 shows two.")
     head: str = option(metavar="N", shown="0", help="Head to show in that layer; -1 is the last.")
     full: bool = option(is_flag=True, help="Show every layer in full.")
-    dims: int = option(type=click.IntRange(1), shown=8, help="Dimensions shown as numbers.")
-    rows: int | None = option(type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: 16 on a screen]")
+    dims: int = option(type=Whole(1), shown=8, help="Dimensions shown as numbers.")
+    rows: int | None = option(type=Whole(0), help="Tokens in a table; 0 for all.  [default: 16 on a screen]")
 
     def layers(self, model: "Model") -> tuple[int, ...]:
         """The layers to show in full. Raises AddressError for a layer or head that the model does not have."""
@@ -266,17 +265,15 @@ class FoldOptions:
 class UnitOptions:
     """How units or features are shown, and the corpus in which more of their places are looked for."""
 
-    tokens: int = option(type=click.IntRange(1), shown=5, help="Tokens shown at either end of a direction.")
+    tokens: int = option(type=Whole(1), shown=5, help="Tokens shown at either end of a direction.")
     corpus: tuple[Path, ...] = option(
         "--top-examples", multiple=True, type=click.Path(path_type=Path), metavar="CORPUS",
         help="Find where the shown ones are most active in these text files or folders, in - (a pipe), or in a folder "
         "of tinytf record. Repeatable.",
     )  # fmt: skip
-    examples: int = option(type=click.IntRange(1, 1000), shown=5, help="Examples kept for each.")
-    window: int | None = option(type=click.IntRange(1), help="Corpus tokens in one pass.  [default: at most 128]")
-    rows: int | None = option(
-        type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: as many as suit a screen]"
-    )
+    examples: int = option(type=Whole(1, 1000), shown=5, help="Examples kept for each.")
+    window: int | None = option(type=Whole(1), help="Corpus tokens in one pass.  [default: at most 128]")
+    rows: int | None = option(type=Whole(0), help="Tokens in a table; 0 for all.  [default: as many as suit a screen]")
 
     def opened(self, texts: "TextOptions") -> "Corpus | RecordedCorpus | None":
         """The corpus, if one is named. Raises UsageError as ``find_files`` does."""

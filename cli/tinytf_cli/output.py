@@ -21,6 +21,7 @@ from tinytf_cli.encodings import csv_lines, markdown_lines, ndjson_lines, tensor
 from tinytf_cli.host import Host, current_interrupt, host
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.pager import Pager, find_pager, is_screen
+from tinytf_cli.ranges import Whole
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 from tinytf_cli.views.draw import Display, Shown
 from tinytf_cli.working import quiet
@@ -229,8 +230,8 @@ class DrawingOptions:
     color: str = option(type=click.Choice(["auto", "always", "never"]), shown="auto", help="When to use colour.")
     theme: str = option(type=click.Choice(THEMES), shown="auto", help="Background of the terminal; auto asks it.")
     colormap: str = option(type=click.Choice(COLORMAPS), shown="viridis", help="Colours of values from 0 to 1.")
-    precision: int | None = option(type=click.IntRange(0, 9), help="Digits after the decimal point.")
-    width: int | None = option(type=click.IntRange(20, 1000), help="Width in columns.")
+    precision: int | None = option(type=Whole(0, 9), help="Digits after the decimal point.")
+    width: int | None = option(type=Whole(20, 1000), help="Width in columns.")
     ascii: bool = option(is_flag=True, help="Draw with ASCII characters only.")
     plain: bool = option(is_flag=True, help="Write sentences instead of tables and maps, for screen readers.")
 

@@ -13,6 +13,7 @@ from tinytf.errors import UsageError
 from tinytf.training.recipe import FIELDS as RECIPE
 from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, resumed_recipe, stored_recipe
 from tinytf_cli.command import DECLARED_BY, argument, option
+from tinytf_cli.ranges import Whole, range_of
 
 if TYPE_CHECKING:
     from tinytf.fields import Field
@@ -47,7 +48,9 @@ def _make_group(group: str, fields: "Iterable[Field]", *, takes_lists: bool = Fa
     for field in fields:
         help_text = _HELP.get(field.name)
         choices = field.limits.choices
-        settings: Any = {"type": click.Choice(tuple(choices)) if choices else field.kind}
+        is_number = field.kind in (int, float)
+        numbers = range_of(field.kind, field.limits) if is_number else field.kind
+        settings: Any = {"type": click.Choice(tuple(choices)) if choices else numbers}
         settings = {"is_flag": True, "default": None} if help_text and field.kind is bool else settings
         settings = {"type": str, "metavar": "VALUE,…"} if takes_lists else settings
         declared.append((field.name, Any, option(help=help_text, hidden=help_text is None, **settings)))
@@ -119,7 +122,7 @@ class RunOptions:
     preset: str | None = option(metavar="NAME", help="Use the architecture of this preset, such as llama-tiny.")
     begin_from: str | None = option("--from", metavar="MODEL", help="Start from this model and its tokenizer.")
     at_step: int | None = option(
-        type=click.IntRange(1), help="With --from RUN: branch off at its checkpoint of this step, with its recipe."
+        type=Whole(1), help="With --from RUN: branch off at its checkpoint of this step, with its recipe."
     )
     without: tuple[str, ...] = option(
         multiple=True, metavar="HEAD", help="With --at-step: remove a head for good, such as L1H2. Repeatable."

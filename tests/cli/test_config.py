@@ -76,7 +76,7 @@ def test_without_a_file_all_is_as_declared(capsys: pytest.CaptureFixture[str]) -
         ('them = "dark"', "unknown setting 'them'"),
         ('theme = "blue"', "theme: 'blue' is not one of"),
         ('width = "wide"', "width: 'wide' is not a valid integer"),
-        ("width = 5", "width: 5 is not in the range 20<=x<=1000"),
+        ("width = 5", "width: 5 is not from 20 to 1000"),
         ("ascii = 3", "ascii: '3' is not a valid boolean"),
         ("pager = 3", "pager is a command in quotes"),
         ("theme = [1", "is not TOML"),

@@ -174,3 +174,41 @@ def test_words_and_is_what_llama_3_ships(tmp_path):
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
     assert words_and(r"\p{N}{1,3}") == written
+
+
+def _with_id(place, token_id):
+    data = _stored()
+    if place == "vocab":
+        data["model"]["vocab"]["a"] = token_id
+    else:
+        data["added_tokens"] = [{"id": token_id, "content": "<far>", "single_word": False, "lstrip": False,
+                                 "rstrip": False, "normalized": False, "special": True}]  # fmt: skip
+    return data
+
+
+FAR = [-1, 2 * 96 + 65_536, 2**31, 2**32 - 2, 2**32, 10**30, True, 1.5, None, "7"]
+
+
+@pytest.mark.parametrize("place", ["vocab", "added"])
+@pytest.mark.parametrize("token_id", FAR)
+def test_an_id_far_beyond_the_entries_is_refused_before_the_library_reads_it(tmp_path, monkeypatch, place, token_id):
+    monkeypatch.setattr("tinytf.text.huggingface.Library", None)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: (a|<far>) has the (invalid )?id"):
+        _read(tmp_path, _with_id(place, token_id))
+
+
+@pytest.mark.parametrize("token_id", FAR)
+def test_an_id_far_beyond_the_entries_of_a_vocab_json_is_refused(tmp_path, token_id):
+    LAYOUTS["gpt2_files"](tmp_path)
+    path = tmp_path / "vocab.json"
+    vocabulary = json.loads(path.read_text("utf-8"))
+    token_id = 2 * len(vocabulary) + 65_536 if token_id == FAR[1] else token_id
+    path.write_text(json.dumps(vocabulary | {"a": token_id}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"vocab\.json: a has the (invalid )?id"):
+        load_tokenizer_directory(tmp_path)
+
+
+def test_a_vocabulary_may_leave_ids_unused(tmp_path):
+    tokenizer = _read(tmp_path, _with_id("vocab", 65_536))
+    assert tokenizer.encode("cat").ids == [ord("c") - 32, 65_536, ord("t") - 32]
+    assert (tokenizer.vocab_size, tokenizer.largest_id) == (95, 65_536)

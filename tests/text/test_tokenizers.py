@@ -214,8 +214,9 @@ def test_a_vocabulary_without_room_says_both_numbers(trainer, size, least):
     ("content", "message"),
     [
         (None, "there is no tokenizer.json in"),
-        ("{", "is not a tokenizer"),
-        ("[]", "is not a tokenizer"),
+        ("{", "tokenizer.json is not JSON"),
+        ("[]", "tokenizer.json holds a list, not a JSON object"),
+        ("[" * 100_000, "tokenizer.json is not JSON"),
         (json.dumps({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 7}}), "is not a tokenizer"),
     ],
 )

@@ -5,16 +5,20 @@ forever, and replacements can expand a text without bound. The expressions of we
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tinytf.errors import CheckpointError
+from tinytf.fields import shown
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer_classes import GPT2_WORDS, words_and, words_by_case
 
 _TIMES, _CHARACTERS = 1000, 2**16
 """The most characters that all parts together may make of one, and that one part may insert."""
 _HARMLESS_TIMES, _HARMLESS_CHARACTERS = 8, 1024
+_IDS_PER_ENTRY, _GAPS = 2, 65_536
+"""Every id is below entries × the first + the second. Published vocabularies leave some hundred ids unused."""
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _PLAIN = frozenset((
     "Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Nmt", "Prepend", "Replace",
@@ -38,8 +42,10 @@ _EXPRESSIONS = frozenset(
 def is_hazardous(data: Mapping[str, Any], path: Path) -> bool:
     """Whether a tokenizer.json has parts that are not known to be harmless, and needs a worker process.
 
-    Raises CheckpointError, with file and field, for a bomb: a short text could become millions of characters.
+    Raises CheckpointError, with file and field, for a bomb: a short text could become millions of characters, or an
+    id is far beyond the number of entries.
     """
+    require_ids(*_ids(data), path)
     hazardous = not _is_plain_vocabulary(data)
     for key in _PARTS:
         times = 1.0
@@ -52,6 +58,32 @@ def is_hazardous(data: Mapping[str, Any], path: Path) -> bool:
                 raise _bomb(path, field, f"inserts {n_inserted:,} characters")
             hazardous |= times > _HARMLESS_TIMES or n_inserted > _HARMLESS_CHARACTERS or not _is_plain(part)
     return hazardous
+
+
+def require_ids(ids: Iterable[tuple[str, Any]], count: int, path: Path) -> None:
+    """Raise CheckpointError for the first piece whose id is none, or far beyond the ``count`` of all entries.
+
+    The library allocates memory for every number up to the largest id.
+    """
+    end = _IDS_PER_ENTRY * count + _GAPS
+    for piece, token_id in ids:
+        if type(token_id) is not int or token_id < 0:
+            raise CheckpointError(f"{path}: {printable(piece)[:60]} has the invalid id {shown(token_id)}")
+        if token_id >= end:
+            raise CheckpointError(
+                f"{path}: {printable(piece)[:60]} has the id {shown(token_id)}, and there are {count:,} entries",
+                f"ids of so few have to be below {end:,}",
+            )
+
+
+def _ids(data: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], int]:
+    """The pieces of a tokenizer.json with their ids, and the number of entries; the ids of a Unigram are positions."""
+    model, added = data.get("model"), data.get("added_tokens")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = list(vocabulary.items()) if isinstance(vocabulary, dict) else []
+    if isinstance(added, list):
+        ids += [(str(entry.get("content")), entry.get("id")) for entry in added if isinstance(entry, dict)]
+    return ids, len(ids) + (len(vocabulary) if isinstance(vocabulary, list) else 0)
 
 
 def _bomb(path: Path, field: str, effect: str) -> CheckpointError:

@@ -15,6 +15,7 @@ from tinytf.files import TOKENIZER, read_bytes, read_json, reading
 from tinytf.nearest import did_you_mean
 from tinytf.text.chat import directory_template, template_of
 from tinytf.text.choice import NOTHING, Settings, setting_words
+from tinytf.text.hazards import require_ids
 from tinytf.text.ids import IdTokenizer
 from tinytf.text.library import UntrustedTokenizer, library_errors, untrusted_tokenizer
 from tinytf.text.printable import printable
@@ -351,9 +352,7 @@ def _read_merges(directory: Path) -> dict[str, Any]:
 def _read_vocabulary(path: Path) -> dict[str, int]:
     """Pieces and their ids. Raises CheckpointError for the first invalid id."""
     vocabulary = read_json(path, TOKENIZER)
-    for piece, token_id in vocabulary.items():
-        if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < 2**32:
-            raise CheckpointError(f"{path}: {printable(piece)[:60]} has the invalid id {token_id!r:.60}")
+    require_ids(vocabulary.items(), len(vocabulary), path)
     return vocabulary
 
 

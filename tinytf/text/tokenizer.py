@@ -12,7 +12,8 @@ from typing import Any, Self
 import tokenizers
 
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
-from tinytf.files import TOKENIZER, read_bytes
+from tinytf.fields import Field, Fields
+from tinytf.files import TOKENIZER, read_json
 from tinytf.short_repr import ShortRepr, shown
 from tinytf.text.chat import ChatTemplate, Conversation, MessageSpan, template_of
 from tinytf.text.choice import NOTHING, Settings, setting_words
@@ -43,6 +44,8 @@ _KINDS = (
 )
 _ENDS = ("<|endoftext|>", "</s>", "[SEP]")
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "<|endoftext|>")
+_IDS = 2**32
+"""The library stores ids in 32 bits."""
 _OWN_KEY = "tinytf"  # the key in a tokenizer.json for data that only we store
 _MASKS = ("[MASK]", "<mask>")
 _MOST_NAMED = 3
@@ -217,19 +220,17 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> Self:
         """The tokenizer of a ``tokenizer.json``. Raises CheckpointError for a missing or damaged file."""
-        if not path.exists():
-            raise CheckpointError(f"there is no {path.name} in {path.parent}")
+        data = read_json(path, TOKENIZER)
+        own = Fields(data, path).object(_OWN_KEY) or Fields({}, path)
+        data.pop(_OWN_KEY, None)
         with library_errors(CheckpointError, f"{path} is not a tokenizer"):
-            data = json.loads(read_bytes(path, TOKENIZER))
-            own_data = data.pop(_OWN_KEY, {})
-            chat = own_data.get("chat_template")
             untrusted = untrusted_tokenizer(data, path)
             return cls(
                 tokenizers.Tokenizer.from_str(json.dumps(data)),
-                [int(token_id) for token_id in own_data.get("ends", ())],
-                own_data.get("mask"),
-                own_data.get("start"),
-                template_of(chat, dict(own_data.get("names", {})), path),
+                own.array("ends", int, ()),
+                own.get(Field("mask", str, None)),
+                own.index("start", _IDS),
+                template_of(own.data.get("chat_template"), own.get(Field("names", dict, {})), path),
                 untrusted,
             )
 
@@ -335,9 +336,19 @@ class Tokenizer:
         ids = self.encode("").ids
         return ids[: self._added_before], ids[self._added_before :]
 
+    @cached_property
+    def largest_id(self) -> int:
+        """The largest id that a text or its end can have. Ids may have gaps, so it may exceed the number of entries."""
+        before, after = self.surrounding_ids()
+        return max((*self.library.get_vocab().values(), *before, *after, *self.end_ids), default=0)
+
+    def _piece(self, token_id: int) -> str | None:
+        """A vocabulary entry as it is stored; None for an id that is none."""
+        return self.library.id_to_token(token_id) if 0 <= token_id < _IDS else None
+
     def piece_bytes(self, token_id: int) -> bytes:
         """The bytes that a vocabulary entry stands for."""
-        piece = self.library.id_to_token(token_id)
+        piece = self._piece(token_id)
         if piece is None:
             return b""
         plain = token_id in self._added_ids or self.kind not in _PIECE_BYTES
@@ -345,7 +356,7 @@ class Tokenizer:
 
     def shown(self, token_id: int) -> str:
         """The printable form of a vocabulary entry: ``·cat``, ``##ing``, ``\\xf0``; ``#31`` beyond the vocabulary."""
-        if self.library.id_to_token(token_id) is None:
+        if self._piece(token_id) is None:
             return f"#{token_id}"
         return printable(self.piece_bytes(token_id).decode("utf-8", "backslashreplace"))
 
@@ -436,7 +447,7 @@ class Tokenizer:
         else:
             first = last = min(self._added_before, len(masks)) if masks else 0
         before, after = (
-            " ".join(printable(self.library.id_to_token(token_id) or "") for token_id in ids)
+            " ".join(printable(self._piece(token_id) or "") for token_id in ids)
             for ids in (pieces.ids[:first], pieces.ids[last:])
         )
         parts = [f"{names} added {side}" for names, side in ((before, "before"), (after, "after")) if names]
@@ -479,4 +490,4 @@ class Tokenizer:
         """The text of these ids, without special tokens."""
         if self._untrusted:
             return self._untrusted.decode(ids)
-        return str(self.library.decode(ids, skip_special_tokens=True))
+        return str(self.library.decode([i for i in ids if 0 <= i < _IDS], skip_special_tokens=True))

@@ -12,6 +12,7 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, ResumeOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.cause.compare_without import LeftOut
@@ -57,9 +58,7 @@ class Options:
         help="With --at: split the change of the logit: the direct effect, and what later parts put back.",
     )
     versus: str | None = option(metavar="TOKEN", help="With --repair: follow the target's lead over this token.")
-    top: int | None = option(
-        type=click.IntRange(1), help="Tokens shown, or rows of a sweep or of --repair.  [default: 5, or 8]"
-    )
+    top: int | None = option(type=Whole(1), help="Tokens shown, or rows of a sweep or of --repair.  [default: 5, or 8]")
 
 
 @command("ablate")

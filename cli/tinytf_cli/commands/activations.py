@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from tinytf_cli.command import command, option
 from tinytf_cli.options import TraceOptions
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.activations import Activations
@@ -18,7 +17,7 @@ class Options:
     """The options of this command alone."""
 
     layer: str = option(metavar="N", shown="0", help="Layer of the feed-forward; -1 is the last.")
-    rows: int | None = option(type=click.IntRange(0), help="Tokens in the table; 0 for all.  [default: 8 on a screen]")
+    rows: int | None = option(type=Whole(0), help="Tokens in the table; 0 for all.  [default: 8 on a screen]")
 
 
 @command("activations")

@@ -8,6 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.attended import Attended
@@ -32,11 +33,9 @@ class Options:
         help="Draw the attention of layer N: every head, and how they are joined.",
     )  # fmt: skip
     row: str | None = option(metavar="TOKEN", help="Show one query as bars, by text or number.")
-    top: int | None = option(type=click.IntRange(1), metavar="K", help="List the K strongest pairs.")
+    top: int | None = option(type=Whole(1), metavar="K", help="List the K strongest pairs.")
     window: str | None = option(metavar="Q0:Q1,K0:K1", help="Show only these queries and keys, such as 0:20,0:20.")
-    rows: int | None = option(
-        type=click.IntRange(0), help="Queries shown as bars; 0 for all.  [default: 24 on a screen]"
-    )
+    rows: int | None = option(type=Whole(0), help="Queries shown as bars; 0 for all.  [default: 24 on a screen]")
 
 
 @command("attention")

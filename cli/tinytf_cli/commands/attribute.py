@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.attribution import Attribution
@@ -25,7 +24,7 @@ class Options:
     position: str | None = option(
         metavar="WHERE", help="Position that predicts it: a number, -1, or a token.  [default: the last, or [MASK]]"
     )
-    top: int = option(type=click.IntRange(1), shown=15, help="Parts shown; the rest are summed.")
+    top: int = option(type=Whole(1), shown=15, help="Parts shown; the rest are summed.")
 
 
 @command("attribute")

@@ -14,6 +14,7 @@ from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import line_texts
 from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions
 from tinytf_cli.output import Output, require_place, write_file
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written
@@ -44,14 +45,12 @@ class Options:
     texts: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE", help="Measure on every line of FILE, or of - (a pipe)."
     )
-    tokens: int | None = option(type=click.IntRange(2), help="Use the first N tokens of each text.")
+    tokens: int | None = option(type=Whole(2), help="Use the first N tokens of each text.")
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
     top: int | None = option(
-        type=click.IntRange(1), help="Measure only the N tensors with the largest predicted damage.  [default: all]"
+        type=Whole(1), help="Measure only the N tensors with the largest predicted damage.  [default: all]"
     )
-    restore: int = option(
-        type=click.IntRange(1), shown=32, help="Also restore up to N of the worst tensors, from A into B."
-    )
+    restore: int = option(type=Whole(1), shown=32, help="Also restore up to N of the worst tensors, from A into B.")
     token: str | None = option(
         metavar="A", help="Measure logit A − B at the end of each text.  [default: the two most probable]"
     )
@@ -69,7 +68,7 @@ class Options:
         type=click.Path(path_type=Path), metavar="FILE",
         help="With --budget: write the types to FILE, for llama-quantize --tensor-type-file.",
     )  # fmt: skip
-    rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 6]")
+    rows: int | None = option(type=Whole(0), help="Tensors in the table; 0 for all.  [default: 6]")
 
 
 @command("blame")

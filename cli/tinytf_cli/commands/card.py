@@ -9,6 +9,7 @@ from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import whole_text
 from tinytf_cli.options import DEVICES, DTYPES, FoldOptions, complete_model
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,14 @@ class Options:
         metavar="FILE",
         help="Predict the text of this file, or of - (a pipe), instead of the built-in one.",
     )
-    context: int = option(type=click.IntRange(4), shown=512, help="Cut the text into pieces of N tokens.")
-    pieces: int | None = option(type=click.IntRange(1), help="Predict the first N pieces.  [default: all]")
+    context: int = option(type=Whole(4), shown=512, help="Cut the text into pieces of N tokens.")
+    pieces: int | None = option(type=Whole(1), help="Predict the first N pieces.  [default: all]")
     top: int = option(
-        type=click.IntRange(0), shown=6, help="Measure the N tensors with the largest expected damage alone; 0: none."
+        type=Whole(0), shown=6, help="Measure the N tensors with the largest expected damage alone; 0: none."
     )
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of the weights.")
-    rows: int | None = option(type=click.IntRange(0), help="Tensors in the table; 0 for all.  [default: 6]")
+    rows: int | None = option(type=Whole(0), help="Tensors in the table; 0 for all.  [default: 6]")
 
 
 @command("card")

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
-from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import line_texts
 from tinytf_cli.options import DEVICES, DTYPES, FoldOptions, complete_model
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Real, Whole
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ class Options:
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Also compare in this number format.")
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     tolerance: float | None = option(
-        type=FloatRange(0), metavar="TOL",
+        type=Real(0), metavar="TOL",
         help="Largest difference allowed, relative to the largest number of its token.  [default: by the dtype]",
     )  # fmt: skip
-    longest: int = option(type=click.IntRange(2), shown=512, help="Cut texts to N tokens.")
+    longest: int = option(type=Whole(2), shown=512, help="Cut texts to N tokens.")
     adapter: Path | None = option(
         type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )

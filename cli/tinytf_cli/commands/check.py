@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
-from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
 from tinytf_cli.options import complete_model
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import SEEDS, Real, Whole
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,12 @@ class Options:
     with_: str = option(
         "--with", metavar="K=V,…", default="", help="Change fields of the reference, if it is a preset."
     )
-    seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed of a preset.")
+    seed: int = option(type=Whole(0, SEEDS), shown=0, help="Random seed of a preset.")
     tolerance: float | None = option(
-        type=FloatRange(0), help="Relative difference up to which numbers count as equal.  [default: 2e-05]"
+        type=Real(0), help="Relative difference up to which numbers count as equal.  [default: 2e-05]"
     )
     timeout: float = option(
-        type=click.FloatRange(0, 86_400, min_open=True), default=30.0, metavar="SECONDS",
+        type=Real(0, 86_400, above=True), default=30.0, metavar="SECONDS",
         help="Time limit for a run of the code.",
     )  # fmt: skip
     full: bool = option(is_flag=True, help="Show every parameter and every step.")

@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.command import FloatRange, command, option
+from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, ModelOptions, PairsOptions
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Real, Whole
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,13 @@ class Options:
     """The options of this command alone."""
 
     keep: float = option(
-        type=FloatRange(0, 1, min_open=True), shown=0.9, help="The share of the effect that the circuit has to keep."
+        type=Real(0, 1, above=True), shown=0.9, help="The share of the effect that the circuit has to keep."
     )
     method: str = option(
         type=click.Choice(["gradient", "integrated", "exact"]), shown="integrated",
         help="Score edges by one gradient, by several on the way to the clean text, or by a run each.",
     )  # fmt: skip
-    steps: int = option(type=click.IntRange(1, 1000), shown=5, help="Gradients that integrated averages over.")
+    steps: int = option(type=Whole(1, 1000), shown=5, help="Gradients that integrated averages over.")
     level: str = option(
         type=click.Choice(["edges", "nodes"]), shown="edges", help="Choose single edges, or nodes with all their edges."
     )
@@ -37,11 +38,11 @@ class Options:
         help="Compare with the circuit of FILE, run on these pairs too.",
     )
     left_out: int = option(
-        type=click.IntRange(0),
+        type=Whole(0),
         shown=24,
         help="Run the circuit without each of its N nodes and N edges with the largest scores.",
     )
-    top: int | None = option(type=click.IntRange(1), help="Edges and nodes shown.  [default: 5, and up to 8]")
+    top: int | None = option(type=Whole(1), help="Edges and nodes shown.  [default: 5, and up to 8]")
 
 
 @command("circuit")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import DTYPES, ChatOptions, FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Real, Whole
 
 if TYPE_CHECKING:
     from tinytf.compare.difference import Difference
@@ -48,16 +49,16 @@ class Options:
     versus_dtype: str | None = option(type=click.Choice(DTYPES), help="Compare with the same model in this dtype.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
     tolerance: float | None = option(
-        type=FloatRange(0),
+        type=Real(0),
         help="Relative difference up to which steps count as equal.  [default: the rounding error of the dtype]",
     )  # fmt: skip
     head: str | None = option(
         metavar="ADDRESS", help="Show the weights of this head, such as L3H5.  [default: the head that differs most]"
     )
-    top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens shown for each side.")
-    rows: int | None = option(type=click.IntRange(0), help="Positions shown; 0 for all.  [default: 3]")
+    top: int = option(type=Whole(1), shown=5, help="Most probable tokens shown for each side.")
+    rows: int | None = option(type=Whole(0), help="Positions shown; 0 for all.  [default: 3]")
     fail_over: float | None = option(
-        type=FloatRange(0), metavar="TOL",
+        type=Real(0), metavar="TOL",
         help="Exit 1 if a step differs by more than TOL of a token's largest number.",
     )  # fmt: skip
     floor: str | None = option(
@@ -73,7 +74,7 @@ class Options:
         help="Compare the settings of two programs, and what they choose after TEXT: transformers, vllm, llama.cpp, "
         "a .json, 'temperature=0.7,top_p=0.9' or '--temp 0.7 --top-k 40'; vllm:FILE reads it as vLLM does.",
     )  # fmt: skip
-    max_tokens: int = option(type=click.IntRange(1), shown=50, help="With --sampling, new tokens, at most.")
+    max_tokens: int = option(type=Whole(1), shown=50, help="With --sampling, new tokens, at most.")
     reports: tuple[Path, ...] = option(
         "--report", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
         help="Write the comparison to FILE too: .md with versions and this command, .html, .json, .xml for JUnit. "

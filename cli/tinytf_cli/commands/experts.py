@@ -9,6 +9,7 @@ import click
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.experts import Experts
@@ -24,10 +25,8 @@ class Options:
         "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
         help="Also show the load over these text files or folders, or over - (a pipe). Repeatable.",
     )  # fmt: skip
-    window: int | None = option(type=click.IntRange(1), help="Corpus tokens in one pass.  [default: at most 128]")
-    rows: int | None = option(
-        type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: as many as suit a screen]"
-    )
+    window: int | None = option(type=Whole(1), help="Corpus tokens in one pass.  [default: at most 128]")
+    rows: int | None = option(type=Whole(0), help="Tokens in a table; 0 for all.  [default: as many as suit a screen]")
 
 
 @command("experts")

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.options import AddressOptions, complete_address
+from tinytf_cli.ranges import Real, Whole
 
 if TYPE_CHECKING:
     from tinytf.look.arithmetic import Explained
@@ -19,13 +18,13 @@ class Options:
 
     address: str = argument(shell_complete=complete_address)
     depth: int = option(
-        type=click.IntRange(1),
+        type=Whole(1),
         shown=1,
         help="Steps to explain: this one, then the step of its largest term, and so on.",
     )
-    top: int = option(type=click.IntRange(1), shown=8, help="Terms shown; the rest are summed.")
+    top: int = option(type=Whole(1), shown=8, help="Terms shown; the rest are summed.")
     temperature: float = option(
-        type=click.FloatRange(0, min_open=True),
+        type=Real(0, above=True),
         shown=1.0,
         help="Temperature that divides the logits, for a cell of probs.",
     )

@@ -13,6 +13,7 @@ from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import DrawingOptions
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf_cli.explore.tour import Tour
@@ -29,7 +30,7 @@ class Options:
     tour: bool = option(is_flag=True, help="A guided tour of eight stops; TEXT may be the file of another.")
     serve: bool = option(is_flag=True, help="Show it in a browser of this machine; each page is a session of its own.")
     address: str = option("--host", metavar="NAME", shown="localhost", help="With --serve, the address to listen at.")
-    port: int = option(type=click.IntRange(1, 65535), shown=8000, help="With --serve, the port.")
+    port: int = option(type=Whole(1, 65535), shown=8000, help="With --serve, the port.")
 
 
 @command("explore")

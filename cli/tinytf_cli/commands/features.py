@@ -10,6 +10,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, TraceOptions, UnitOptions, complete_address
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.features.report import Features
@@ -52,12 +53,12 @@ class Options:
         metavar="ADDRESS", shell_complete=complete_address,
         help="The step that a transcoder writes, such as L2.ffn.  [default: as its file says]",
     )  # fmt: skip
-    top: int = option(type=click.IntRange(1), shown=3, help="Features shown per token.")
+    top: int = option(type=Whole(1), shown=3, help="Features shown per token.")
     chosen: tuple[int, ...] = option(
-        "--feature", multiple=True, type=click.IntRange(0), metavar="N", help="Show only this feature. Repeatable."
+        "--feature", multiple=True, type=Whole(0), metavar="N", help="Show only this feature. Repeatable."
     )
     ablate: tuple[int, ...] = option(
-        multiple=True, type=click.IntRange(0), metavar="N", help="Predict with this feature at 0. Repeatable."
+        multiple=True, type=Whole(0), metavar="N", help="Predict with this feature at 0. Repeatable."
     )
     add: tuple[tuple[int, float], ...] = option(
         multiple=True,

@@ -11,6 +11,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
 from tinytf_cli.options import DecodingOptions, ModelOptions, ResumeOptions, TextOptions, require_only
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Real, Whole
 from tinytf_cli.views.draw import Display, Shown
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Options:
     """When to stop."""
 
-    max_tokens: int = option(type=int, shown=50, help="New tokens, at most.")
+    max_tokens: int = option(type=Whole(1), shown=50, help="New tokens, at most.")
     stops: tuple[str, ...] = option(
         "--stop", multiple=True, metavar="TEXT", help=r"Stop before this text; \n is a new line. Repeatable."
     )
@@ -44,15 +45,20 @@ class SamplingOptions:
     GROUP: ClassVar = "Sampling"
 
     temperature: float | None = option(
-        type=float, help="0 takes the most probable token.  [default: 1 with --top-k, --top-p, --min-p or --n, else 0]"
+        type=Real(0),
+        help="0 takes the most probable token.  [default: 1 with --top-k, --top-p, --min-p or --n, else 0]",
     )
-    top_k: int | None = option(type=click.IntRange(1), help="Draw from the N most probable tokens.")
-    top_p: float = option(type=float, default=1.0, help="Draw from the fewest tokens whose probabilities add up to N.")
-    min_p: float = option(type=float, default=0.0, help="Draw from tokens at least N times as probable as the best.")
+    top_k: int | None = option(type=Whole(1), help="Draw from the N most probable tokens.")
+    top_p: float = option(
+        type=Real(0, 1, above=True), default=1.0, help="Draw from the fewest tokens whose probabilities add up to N."
+    )
+    min_p: float = option(
+        type=Real(0, 1), default=0.0, help="Draw from tokens at least N times as probable as the best."
+    )
     repetition_penalty: float = option(
-        type=float, default=1.0, help="Above 1, makes tokens of the text so far less probable."
+        type=Real(0.01, 100), default=1.0, help="Above 1, makes tokens of the text so far less probable."
     )
-    samples: int = option("--n", type=click.IntRange(1), default=1, help="Draw N texts in parallel.")
+    samples: int = option("--n", type=Whole(1), default=1, help="Draw N texts in parallel.")
 
     def sampling(self, beams: int | None) -> "Sampling":
         """The sampling settings. The temperature defaults to 1 if an option asks for draws, otherwise to 0 (greedy)."""
@@ -69,8 +75,8 @@ class BeamOptions:
 
     GROUP: ClassVar = "Beam search"
 
-    beams: int | None = option(type=click.IntRange(1), help="Search for the most probable text with N hypotheses.")
-    length_penalty: float = option(type=float, default=1.0, help="Above 0, favours longer texts.")
+    beams: int | None = option(type=Whole(1), help="Search for the most probable text with N hypotheses.")
+    length_penalty: float = option(type=Real(-100, 100), default=1.0, help="Above 0, favours longer texts.")
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class WatchOptions:
     GROUP: ClassVar = "Watching"
 
     watch: bool = option(is_flag=True, help="Show the candidates for each token, what it attended to, and the cache.")
-    top: int = option(type=click.IntRange(1), shown=5, help="Candidates shown per step.")
+    top: int = option(type=Whole(1), shown=5, help="Candidates shown per step.")
     head: str | None = option(metavar="L3H5", help="Show the attention of this head, or of a layer such as L3.")
     explain_cache: bool = option(
         is_flag=True, help="Compare the time and work of every step with and without the cache."

@@ -9,6 +9,7 @@ import click
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import BlockOptions, FaultOptions, SectionOptions, TraceOptions
+from tinytf_cli.ranges import Real, Whole
 
 if TYPE_CHECKING:
     from tinytf.gradients.report import Backward
@@ -51,14 +52,14 @@ class Options:
         help="Group the table of weights by this.",
     )  # fmt: skip
     lr: float = option(
-        type=click.FloatRange(0, min_open=True),
+        type=Real(0, above=True),
         shown=1e-3,
         callback=_require_finite,
         help="Learning rate.",
     )
     integrated: bool = option(is_flag=True, help="Also attribute the loss to tokens by integrated gradients.")
     check: int = option(
-        type=click.IntRange(0, MOST_CHECKED), default=0, metavar="N", help="Check N entries by finite differences."
+        type=Whole(0, MOST_CHECKED), default=0, metavar="N", help="Check N entries by finite differences."
     )
 
 

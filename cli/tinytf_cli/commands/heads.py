@@ -11,6 +11,7 @@ from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import FoldOptions, ModelOptions, PairsOptions, require_only
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
        "agreement")  # fmt: skip
@@ -25,15 +26,11 @@ class Options:
         type=click.Choice(_BY),
         help="Score to map and to sort the table by.  [default: induction; in an encoder previous]",
     )  # fmt: skip
-    top: int | None = option(
-        type=click.IntRange(1), help="Heads in the table and in JSON.  [default: all; 8 on a screen]"
-    )
+    top: int | None = option(type=Whole(1), help="Heads in the table and in JSON.  [default: all; 8 on a screen]")
     length: int | None = option(
-        type=click.IntRange(1), help="Random tokens before they repeat.  [default: 50, or as many as fit]"
+        type=Whole(1), help="Random tokens before they repeat.  [default: 50, or as many as fit]"
     )
-    count: int = option(
-        type=click.IntRange(1, 100_000), shown=16, help="Random sequences, and at most as many windows of text."
-    )
+    count: int = option(type=Whole(1, 100_000), shown=16, help="Random sequences, and at most as many windows of text.")
     grammar: bool = option(
         is_flag=True, help="Find heads that lead from a noun to its article and from a verb to its subject instead."
     )

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-import click
-
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.options import complete_model, default_model
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 
 @dataclass(frozen=True)
@@ -17,12 +16,8 @@ class Options:
 
     model: str = argument(default=default_model, shell_complete=complete_model)
     positions: bool = option(is_flag=True, help="Show how positions are encoded: the waves and their lengths.")
-    batch: int | None = option(
-        type=click.IntRange(1), help="Show the shape of every step for a batch of N texts instead."
-    )
-    length: int | None = option(
-        type=click.IntRange(1), help="Tokens of each text of the batch.  [default: the context]"
-    )
+    batch: int | None = option(type=Whole(1), help="Show the shape of every step for a batch of N texts instead.")
+    length: int | None = option(type=Whole(1), help="Tokens of each text of the batch.  [default: the context]")
 
 
 @command("info")

@@ -12,6 +12,7 @@ from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import AddressOptions, FoldOptions, PairsOptions, TextOptions, require_only
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens
@@ -27,7 +28,7 @@ class Options:
         metavar="LIST", help="Read these positions only: 2, 0-3,7, -1, a token of the text, or all.  "
         "[default: all; in an encoder [MASK]]",
     )  # fmt: skip
-    top: int = option(type=click.IntRange(1), shown=5, help="Tokens shown per position.")
+    top: int = option(type=Whole(1), shown=5, help="Tokens shown per position.")
     track: tuple[str, ...] = option(
         multiple=True, metavar="TOKEN", help="Track the rank and probability of this word or #ID. Repeatable."
     )
@@ -41,7 +42,7 @@ class Options:
         help="Train a tuned lens on this file or folder of text, on - (a pipe), or on a folder of tinytf record, "
         "instead of reading TEXT; -o lens.safetensors keeps it.",
     )  # fmt: skip
-    steps: int = option(type=click.IntRange(0, 1_000_000), shown=100, help="With --train: steps of training.")
+    steps: int = option(type=Whole(0, 1_000_000), shown=100, help="With --train: steps of training.")
 
 
 @command("lens")

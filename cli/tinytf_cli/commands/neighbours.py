@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.options import ModelOptions, OptionalTextOptions, ResumeOptions
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.neighbours import Neighbours
@@ -37,9 +36,9 @@ class Options:
         is_flag=True, help="Also compare the words in a table of random numbers, as before training."
     )
     top: int | None = option(
-        type=click.IntRange(1), help="Neighbours of each word or vector.  [default: 10, or 4 if there are several]"
+        type=Whole(1), help="Neighbours of each word or vector.  [default: 10, or 4 if there are several]"
     )
-    rows: int | None = option(type=click.IntRange(0), help="Vectors in a table; 0 for all.  [default: 16 on a screen]")
+    rows: int | None = option(type=Whole(0), help="Vectors in a table; 0 for all.  [default: 16 on a screen]")
 
 
 @command("neighbours")

@@ -9,6 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, TraceOptions, UnitOptions
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.neurons import Neurons
@@ -20,7 +21,7 @@ class Options:
     """The options of this command alone."""
 
     layer: str | None = option(metavar="N", help="Show units of this layer only; -1 is the last.")
-    top: int = option(type=click.IntRange(1), shown=3, help="Units shown per token.")
+    top: int = option(type=Whole(1), shown=3, help="Units shown per token.")
     by: str = option(
         type=click.Choice(["activation", "contribution"]), shown="activation",
         help="Sort by activation, or by what they add to the logit of the predicted token.",

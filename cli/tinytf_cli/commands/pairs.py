@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-import click
-
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Options:
     """The options of this command alone."""
 
     task: str | None = argument(required=False)
-    count: int = option("-n", "--n", type=click.IntRange(1, 100_000), shown=200, help="Pairs to make.")
+    count: int = option("-n", "--n", type=Whole(1, 100_000), shown=200, help="Pairs to make.")
     score: bool = option(is_flag=True, help="Run the model on them, and show how often it is right.")
 
 

@@ -11,6 +11,7 @@ from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, PairsOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ class Options:
         help="With --at, --from or a sweep of heads or neurons: patch only at this token, by text or number. "
         "Repeatable.",
     )
-    top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
+    top: int | None = option(type=Whole(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
     force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
 
 
@@ -88,9 +89,7 @@ class EstimateOptions:
         help="Estimate a sweep from gradients, without a run for each patch: at the corrupt run, or averaged over the "
         "line between both texts.",
     )  # fmt: skip
-    steps: int | None = option(
-        type=click.IntRange(1), help="With --estimate integrated: points of the line.  [default: 10]"
-    )
+    steps: int | None = option(type=Whole(1), help="With --estimate integrated: points of the line.  [default: 10]")
     beside: str | None = option(
         type=click.Choice(["exact"]), help="With --estimate: run exact patching too, and compare."
     )

@@ -7,10 +7,11 @@ from typing import ClassVar
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import CORPUS, Real, Whole
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class Options:
     field: str | None = option(
         metavar="NAME", help="The text of a row of .jsonl, .csv, .tsv or .parquet.  [default: the only text]"
     )
-    window: int | None = option(type=click.IntRange(1), help="Tokens in one pass.  [default: at most 1024]")
-    limit: int | None = option(type=click.IntRange(1), help="Most tokens to record.")
+    window: int | None = option(type=Whole(1), help="Tokens in one pass.  [default: at most 1024]")
+    limit: int | None = option(type=Whole(1, CORPUS), help="Most tokens to record.")
     save_as: str = option(
         type=click.Choice(["float16", "bfloat16", "float32"]), shown="float32", help="Number format on disk."
     )
-    shard_size: float = option(type=FloatRange(min=0.001), shown=64, help="Size of a shard, in megabytes.")
+    shard_size: float = option(type=Real(0.001, 1_000_000), shown=64, help="Size of a shard, in megabytes.")
     force: bool = option(is_flag=True, help="Record even if the disk seems too small.")
 
 

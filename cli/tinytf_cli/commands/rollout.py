@@ -7,6 +7,7 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.rollout import Rollout
@@ -24,7 +25,7 @@ class Options:
         type=click.Choice(["mean", "max", "min"]), shown="mean", help="How to combine the heads of a layer."
     )
     layer: str | None = option(metavar="N", help="Last layer to include.  [default: all layers]")
-    rows: int | None = option(type=click.IntRange(0), help="Tokens in the table; 0 for all.  [default: 12]")
+    rows: int | None = option(type=Whole(0), help="Tokens in the table; 0 for all.  [default: 12]")
 
 
 @command("rollout")

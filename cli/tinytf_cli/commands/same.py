@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
 from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Real
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
@@ -26,7 +25,7 @@ class Options:
     )
     args: str = option(metavar="K=V,…", default="", help="Constructor arguments of it that cannot be guessed.")
     timeout: float = option(
-        type=click.FloatRange(0, 86_400, min_open=True), default=30.0, metavar="SECONDS",
+        type=Real(0, 86_400, above=True), default=30.0, metavar="SECONDS",
         help="Time limit for a run of its code.",
     )  # fmt: skip
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")

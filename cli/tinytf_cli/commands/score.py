@@ -9,6 +9,7 @@ import click
 from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions, TextOrPairsOptions, require_only
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.generate.score import Score
@@ -22,7 +23,7 @@ class Options:
     quantize: str | None = option(
         type=click.Choice(["int8"]), help="Score again with 8-bit weights, and report the difference."
     )
-    limit: int = option(type=click.IntRange(2), shown=32_768, help="Longest text, in tokens.")
+    limit: int = option(type=Whole(2), shown=32_768, help="Longest text, in tokens.")
 
 
 @command("score")

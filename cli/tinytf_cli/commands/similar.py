@@ -11,6 +11,7 @@ from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import line_texts, with_session_text
 from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Options:
         "with --file those for a query and a document]",
     )
     top: int | None = option(
-        type=click.IntRange(1), help="Pairs shown, or lines of LIST.  [default: 8 pairs on a screen, and every line]"
+        type=Whole(1), help="Pairs shown, or lines of LIST.  [default: 8 pairs on a screen, and every line]"
     )
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
 

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.ranges import MOST, Whole
 
 if TYPE_CHECKING:
     from tinytf.look.state import State
@@ -18,11 +17,11 @@ class Options:
     """The options of this command alone."""
 
     layer: str | None = option(metavar="N", help="Layer of the head.  [default: the first with a state]")
-    head: int = option(metavar="N", shown=0, help="Head of that layer; -1 is the last.")
+    head: int = option(type=Whole(-MOST), metavar="N", shown=0, help="Head of that layer; -1 is the last.")
     position: str | None = option(
         metavar="TOKEN", help="Show the state after this token, by text or number.  [default: the last]"
     )
-    rows: int | None = option(type=click.IntRange(0), help="Tokens in the table; 0 for all.  [default: 12]")
+    rows: int | None = option(type=Whole(0), help="Tokens in the table; 0 for all.  [default: 12]")
 
 
 @command("state")

@@ -11,6 +11,7 @@ from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, ModelOptions, OptionalTextOptions
 from tinytf_cli.output import CONTROL_VECTOR, Output
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.cause.steering.applying import Vectors
@@ -36,7 +37,7 @@ class Options:
     position: str = option(
         type=click.Choice(["last", "mean"]), shown="last", help="Take the last token of each text, or their mean."
     )
-    top: int = option(type=click.IntRange(1), shown=8, help="Tokens that a vector promotes, and demotes.")
+    top: int = option(type=Whole(1), shown=8, help="Tokens that a vector promotes, and demotes.")
     curve: str | None = option(
         metavar="LOW:HIGH:STEP", help="Add the vector at these strengths, and show the prediction after TEXT."
     )

@@ -10,6 +10,7 @@ import click
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 from tinytf_cli.recipe_options import Axes
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Options:
     out: Path | None = option(
         type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/sweep- and the name of the recipe]"
     )
-    seeds: int = option(type=click.IntRange(1, 10_000), shown=1, help="Seeds for each combination.")
-    jobs: int | None = option(type=click.IntRange(1, 1024), help="Runs at a time.  [default: one for each core]")
+    seeds: int = option(type=Whole(1, 10_000), shown=1, help="Seeds for each combination.")
+    jobs: int | None = option(type=Whole(1, 1024), help="Runs at a time.  [default: one for each core]")
     ray: bool = option(is_flag=True, help="Run them as Ray tasks, here or on a cluster. Needs tinytf[ray].")
 
 

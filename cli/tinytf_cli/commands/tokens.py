@@ -11,6 +11,7 @@ from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import DEFAULT_MODEL, OptionalTextOptions, complete_model, default_model, tokenizer_option
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written
@@ -35,12 +36,12 @@ class Options:
     )  # fmt: skip
     characters: bool = option(is_flag=True, help="Split TEXT into characters instead, numbered in their order.")
     windows: int | None = option(
-        metavar="N", type=click.IntRange(1),
+        metavar="N", type=Whole(1),
         help="Show the windows of N tokens that training would read: the input x and the target y.",
     )  # fmt: skip
     limit: int | None = option(
         metavar="N",
-        type=click.IntRange(0),
+        type=Whole(0),
         help="Tokens shown, at most; 0 for all.  [default: as many as fit a screen]",
     )
 

@@ -18,6 +18,7 @@ from tinytf_cli.options import (
     complete_address,
     require_only,
 )
+from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
     from tinytf.look.traced import Traced
@@ -55,7 +56,7 @@ class Options:
     way: str | None = option(
         "--as", type=click.Choice(WAYS), help="How to show parameters.  [default: map, or table of tokens and vectors]"
     )
-    top: int | None = option(type=click.IntRange(1), help="Predictions shown.  [default: until 99.9 %, at most 5]")
+    top: int | None = option(type=Whole(1), help="Predictions shown.  [default: until 99.9 %, at most 5]")
     page: Path | None = option(
         "--html", type=click.Path(path_type=Path), metavar="FILE",
         help="Write a page whose numbers show their arithmetic, at --at or of the head that adds most.",

@@ -15,6 +15,7 @@ from tinytf.files import resolve_links
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 from tinytf_cli.recipe_options import RecipeOverrides, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class MachineOptions:
     device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
     shard: bool = option(is_flag=True, help="Shard the model over several processes (torchrun; FSDP2).")
     process_timeout: int = option(
-        type=click.IntRange(1, 86_400),
+        type=Whole(1, 86_400),
         metavar="SECONDS",
         shown=600,
         help="How long processes wait for each other.",
@@ -58,7 +59,7 @@ class Options:
     dry_run: bool = option(is_flag=True, help="Show the schedule, sizes and first gradient; train and write nothing.")
     find_lr: bool = option(is_flag=True, help="Suggest a learning rate by a range test; write nothing.")
     explain: int | None = option(
-        type=click.IntRange(1), metavar="STEP", help="Show the arithmetic of Adam's update at this step."
+        type=Whole(1), metavar="STEP", help="Show the arithmetic of Adam's update at this step."
     )
     explained: tuple[str, ...] = option(
         "--weight", multiple=True, metavar="NAME",

@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 
 from tinytf.outputs import filling
-from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import corpus_or_recorded
 from tinytf_cli.options import ModelOptions, complete_address
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import CORPUS, Real, Whole
 
 
 @dataclass(frozen=True)
@@ -23,17 +24,17 @@ class Options:
     out: Path = option(
         type=click.Path(path_type=Path), metavar="DIR", required=True, help="A new folder, in the layout of SAELens."
     )
-    features: int = option(type=click.IntRange(1), shown=1024, help="Features of the autoencoder.")
-    k: int = option(type=click.IntRange(1), shown=16, help="Active features of each token.")
-    tokens: int = option(type=click.IntRange(1), shown=1_000_000, help="Tokens to train on, in as many passes.")
-    batch: int = option(type=click.IntRange(1), shown=512, help="Tokens per step.")
+    features: int = option(type=Whole(1), shown=1024, help="Features of the autoencoder.")
+    k: int = option(type=Whole(1), shown=16, help="Active features of each token.")
+    tokens: int = option(type=Whole(1, CORPUS), shown=1_000_000, help="Tokens to train on, in as many passes.")
+    batch: int = option(type=Whole(1), shown=512, help="Tokens per step.")
     lr: float | None = option(
-        type=FloatRange(0, min_open=True), help="Peak learning rate.  [default: 0.001 × √(16384 / features)]"
+        type=Real(0, above=True), help="Peak learning rate.  [default: 0.001 × √(16384 / features)]"
     )
     dead_after: int | None = option(
-        type=click.IntRange(1), help="Tokens without activity after which a feature is dead.  [default: a tenth]"
+        type=Whole(1, CORPUS), help="Tokens without activity after which a feature is dead.  [default: a tenth]"
     )
-    window: int | None = option(type=click.IntRange(2), help="Corpus tokens in one pass.  [default: at most 128]")
+    window: int | None = option(type=Whole(2), help="Corpus tokens in one pass.  [default: at most 128]")
 
 
 @command("train-sae")

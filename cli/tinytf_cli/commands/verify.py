@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import CORPUS, Real, Whole
 
 if TYPE_CHECKING:
     from tinytf.worked.paper import Paper, PaperCheck
@@ -25,7 +26,7 @@ class Options:
     full: bool = option(is_flag=True, help="Show every number of every step, or all about a claim.")
     wrong: bool = option(is_flag=True, help="Show every number of the wrong steps only.")
     budget: int = option(
-        type=click.IntRange(1),
+        type=Whole(1, CORPUS),
         shown=2_000_000_000,
         help="Most numbers to compute per example.",
     )
@@ -34,7 +35,7 @@ class Options:
         metavar="EDIT",
         help="Compute the example with the numbers of this TOML file too, such as d_k = 16.",
     )
-    seconds: float = option(type=FloatRange(0, min_open=True), shown=60.0, help="Time limit per example.")
+    seconds: float = option(type=Real(0, above=True), shown=60.0, help="Time limit per example.")
 
 
 @command("verify")

@@ -9,8 +9,9 @@ import click
 
 from tinytf.files import resolve_links
 from tinytf_cli.board import Board, quiet_seconds, takes_pictures
-from tinytf_cli.command import FloatRange, argument, command, option
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import Output, ReaderGone
+from tinytf_cli.ranges import Real, Whole
 
 if TYPE_CHECKING:
     from tinytf.training.folder.reader import RunReader
@@ -21,9 +22,9 @@ class Options:
     """Which run to follow, and how closely."""
 
     run: Path = argument(type=click.Path(path_type=Path))
-    every: int = option(type=click.IntRange(1), shown=100, help="Steps per line of output, off a terminal.")
+    every: int = option(type=Whole(1), shown=100, help="Steps per line of output, off a terminal.")
     once: bool = option(is_flag=True, help="Show the current state and exit.")
-    interval: float = option(type=FloatRange(0.05, 3600), shown=1.0, help="Seconds between updates.")
+    interval: float = option(type=Real(0.05, 3600), shown=1.0, help="Seconds between updates.")
     log: bool = option(is_flag=True, help="Plot the loss over a logarithmic step axis.")
 
 

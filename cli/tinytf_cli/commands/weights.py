@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-import click
-
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
+from tinytf_cli.ranges import Whole
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Options:
         "--token", multiple=True, metavar="TOKEN",
         help="With HEAD: read this token, by text or #ID, instead of the strongest ones. Repeatable.",
     )  # fmt: skip
-    top: int = option(type=click.IntRange(1), shown=5, help="With HEAD: tokens at each end, and directions.")
+    top: int = option(type=Whole(1), shown=5, help="With HEAD: tokens at each end, and directions.")
     feed_forwards: bool = option("--ffn", is_flag=True, help="Also measure the matrices of every feed-forward.")
 
 

@@ -10,6 +10,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address, parse_tensor
+from tinytf_cli.ranges import Whole
 from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Display
@@ -32,7 +33,7 @@ _verb = partial(verb, topic="looking")
     examples=("print L0H0.weights", "print/stats L0.ffn", "print logits /shape", "print L0H0.scores[1,0]", "print E"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS] [/shape|/stats|/values|/json]")
-@click.option("--rows", type=click.IntRange(0), help="Rows shown; 0 for all.")
+@click.option("--rows", type=Whole(0), help="Rows shown; 0 for all.")
 def print_address(session: Session, words: tuple[str, ...], rows: int | None) -> Shown | None:
     """Show the numbers at an address, or at the present step.
 
@@ -80,7 +81,7 @@ def heat(session: Session, words: tuple[str, ...]) -> Shown:
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[LAYER]", callback=lambda *args: _require_layers(args[-1]))
 @click.option("--by", type=click.Choice(_MEASURES), default="entropy", show_default=True, help="What to measure.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
+@click.option("--top", type=Whole(1), default=5, show_default=True, help="Heads listed.")
 def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Shown:
     """Measure every head, or those of some layers, by one number.
 
@@ -111,7 +112,7 @@ def _require_layers(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @_verb("top", "t", examples=("top", "top 20", "top --at 1"))
-@click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
+@click.argument("count", type=Whole(1, 10**6), default=10, metavar="[N]")
 @click.option("--at", "position", metavar="TOKEN", help="Predict after this token instead of the last one.")
 def top(session: Session, count: int, position: str | None) -> Shown:
     """Show the most probable next tokens, or fills of each mask."""

@@ -10,6 +10,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf.outputs import fenced
 from tinytf_cli.numbers import plural
+from tinytf_cli.ranges import Whole
 from tinytf_cli.repl.looking import address_result, find_address
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Rows
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
 
 _LISTED = 11
-_COUNT = click.IntRange(1)
+_COUNT = Whole(1)
 _verb = partial(verb, topic="moving")
 
 
@@ -108,7 +109,7 @@ def where(session: Session) -> Shown:
 
 
 @_verb("list", "l", examples=("list", "list 30"))
-@click.argument("count", type=click.IntRange(1, 10_000), default=_LISTED, metavar="[N]")
+@click.argument("count", type=Whole(1, 10_000), default=_LISTED, metavar="[N]")
 def list_steps(session: Session, count: int) -> Shown:
     """Show the steps around the present one, with their stops."""
     from tinytf_cli.views.pipeline import around, list_blocks

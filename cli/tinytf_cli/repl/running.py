@@ -9,10 +9,10 @@ import click
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
-from tinytf_cli.command import FloatRange
 from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_conversations
 from tinytf_cli.options import FoldOptions
+from tinytf_cli.ranges import Real, Whole
 from tinytf_cli.repl.moving import no_stop_held, run_to_stop, step_result
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run
@@ -117,10 +117,10 @@ def _run_names(context: click.Context, _: click.Parameter, words: tuple[str, ...
     examples=("diff", "diff --head L0H1 --top 3", 'diff cat'),
 )  # fmt: skip
 @click.argument("names", nargs=-1, metavar="[NAME [NAME]]", callback=_run_names)
-@click.option("--tolerance", type=FloatRange(0), help="Relative difference that counts as none.")
+@click.option("--tolerance", type=Real(0), help="Relative difference that counts as none.")
 @click.option("--head", metavar="ADDRESS", help="Show the weights of this head instead of the most different one.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of each run.")
-@click.option("--rows", type=click.IntRange(0), help="Positions shown; 0 for all.")
+@click.option("--top", type=Whole(1), default=5, show_default=True, help="Most probable tokens of each run.")
+@click.option("--rows", type=Whole(0), help="Positions shown; 0 for all.")
 @click.option("--full", is_flag=True, help="Show every step.")
 @click.option("--all", "everything", is_flag=True, help="Show every step, head, position and token.")
 def diff(

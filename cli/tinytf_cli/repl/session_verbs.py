@@ -17,6 +17,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import require_place, write_file
 from tinytf_cli.paint.text import shown
+from tinytf_cli.ranges import SEEDS, Whole
 from tinytf_cli.repl.helping import help_blocks
 from tinytf_cli.repl.line import PROMPT, PYTHON, Lines, read_script
 from tinytf_cli.repl.log import Entry
@@ -97,7 +98,7 @@ def _read_ablation(
 @click.argument("name", required=False, metavar="[MODEL]")
 @click.option("--device", type=click.Choice(DEVICES))
 @click.option("--dtype", type=click.Choice(DTYPES))
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Random seed of a preset's weights.")
+@click.option("--seed", type=Whole(0, SEEDS), help="Random seed of a preset's weights.")
 @click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter of PEFT to merge.")
 @click.option("--tokenizer", metavar="PLACE,KEY=VALUE", help="Where its tokenizer is, or what its files leave open.")
 @click.option("--through", type=click.Choice(["transformers"]), help="Run it through transformers, by its modules.")
@@ -218,7 +219,7 @@ def _undo_result(session: Session, kind: str, line: str) -> Shown:
 
 
 @_verb("history", examples=("history", "history 5"))
-@click.argument("count", type=click.IntRange(1), default=50, metavar="[N]")
+@click.argument("count", type=Whole(1), default=50, metavar="[N]")
 def history(session: Session, count: int) -> Shown:
     """List the last lines: which failed, can be undone, or were undone."""
     entries = list(enumerate(session.log.lines, start=1))[-count:]

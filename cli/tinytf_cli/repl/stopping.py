@@ -9,13 +9,14 @@ import click
 from tinytf.errors import UsageError
 from tinytf.trace.address import parse_address
 from tinytf_cli.numbers import plural
+from tinytf_cli.ranges import Whole
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Stop
 from tinytf_cli.repl.verbs import answer, verb
 from tinytf_cli.views.blocks import Block, Column, Line, Span, Table
 from tinytf_cli.views.draw import Shown
 
-_COUNT = click.IntRange(1)
+_COUNT = Whole(1)
 _ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
 _COMPARISON = re.compile("[<>=]")
 _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
@@ -93,7 +94,7 @@ def delete(session: Session, numbers: tuple[int, ...]) -> Shown:
 
 @verb("ignore", topic="stopping", takes=("stop",), examples=("ignore 1 3", "ignore 1 0"))
 @click.argument("number", type=_COUNT, metavar="STOP")
-@click.argument("count", type=click.IntRange(0, 10**6), metavar="COUNT")
+@click.argument("count", type=Whole(0, 10**6), metavar="COUNT")
 def ignore(session: Session, number: int, count: int) -> Shown:
     """Ignore the next COUNT hits of a stop.
 

@@ -91,7 +91,7 @@ def prepare(
                 "leave the size out, or give more text",
             )
     if model is None:
-        model = first_model(recipe, tokenizer.vocab_size)
+        model = first_model(recipe, tokenizer.largest_id + 1)
     else:
         _require_fit(model.config, tokenizer, recipe)
         for note in not_finite(dict(model.named_parameters())):
@@ -216,9 +216,9 @@ def fingerprint_of(corpus: Corpus) -> str:
 
 
 def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> None:
-    if tokenizer.vocab_size > config.vocab_size:
+    if tokenizer.largest_id >= config.vocab_size:
         raise UsageError(
-            f"the tokenizer has {tokenizer.vocab_size:,} tokens, but the model knows {config.vocab_size:,}",
+            f"the tokenizer has ids up to {tokenizer.largest_id:,}, but the model knows {config.vocab_size:,} tokens",
             "begin from the model with its own tokenizer",
         )
     if config.causal != (recipe.objective != "masked") or not config.predicts_tokens:

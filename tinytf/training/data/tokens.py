@@ -167,9 +167,8 @@ def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentence
 
 
 def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
-    """The smallest type that holds every id; ids may have gaps, so the largest id decides."""
-    highest = max(tokenizer.library.get_vocab().values(), default=0)
-    return np.dtype("<u2" if highest < 1 << 16 else "<u4")
+    """The smallest type that holds every id."""
+    return np.dtype("<u2" if tokenizer.largest_id < 1 << 16 else "<u4")
 
 
 def _cut(tokenizer: Tokenizer) -> Cut:

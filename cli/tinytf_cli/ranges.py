@@ -1,0 +1,90 @@
+"""Numbers that are typed: every numeric option and argument has a least and a most value, which click checks."""
+
+from typing import Any
+
+import click
+from click.core import Context
+
+from tinytf.fields import Limits
+
+MOST = 2**31 - 1
+"""The most of what is counted, unless an option says less or more: the product of two such numbers fits in 64 bits."""
+LARGEST = 1e30
+"""The largest real number, unless an option says less: it and its reciprocal are normal numbers of float32."""
+CORPUS = 10**15
+"""The most tokens or numbers of what is read or computed piece by piece, and never held."""
+SEEDS = 2**63 - 1
+"""The largest random seed of torch."""
+_LONGEST = 80
+"""The most characters of a typed number that an error repeats."""
+
+
+class Whole(click.IntRange):
+    """Whole numbers from ``least`` to ``most``."""
+
+    def __init__(self, least: int, most: int = MOST) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
+        return _require(self, click.INT.convert(_short(value), param, ctx), value, param, ctx)
+
+
+class Real(click.FloatRange):
+    """Finite numbers from ``least`` to ``most``: with ``above`` without the least, with ``below`` without the most."""
+
+    def __init__(self, least: float, most: float = LARGEST, *, above: bool = False, below: bool = False) -> None:
+        super().__init__(least, most, min_open=above, max_open=below)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
+        number = click.FLOAT.convert(_short(value), param, ctx)
+        if 0 < abs(number) < 1 / LARGEST:
+            self.fail(f"{value} is too near to 0", param, ctx)
+        return _require(self, number, value, param, ctx) + 0.0  # without the sign of −0
+
+
+Range = Whole | Real
+
+
+def _require(numbers: Range, number: Any, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
+    """The number, if it is one of ``numbers``, which NaN never is. Fails as click does, with the typed ``value``."""
+    least, most = numbers.min, numbers.max
+    is_enough = number > least if numbers.min_open else number >= least
+    is_most = number < most if numbers.max_open else number <= most
+    if not (is_enough and is_most):
+        words = bounds(numbers) or (f"at most {_words(most)}" if is_enough else _at_least(numbers))
+        numbers.fail(f"{_short(value)} is not {words}", param, ctx)
+    return number
+
+
+def bounds(numbers: Range) -> str:
+    """A range in words: ``from 20 to 1000``; empty for one that only ends where every other does."""
+    if numbers.max is None or numbers.max >= (MOST if isinstance(numbers, Whole) else LARGEST):
+        return ""
+    if numbers.min_open or numbers.max_open:
+        return f"{_at_least(numbers)}, {'below' if numbers.max_open else 'at most'} {_words(numbers.max)}"
+    return f"from {_words(numbers.min)} to {_words(numbers.max)}"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _at_least(numbers: Range) -> str:
+    return f"more than {_words(numbers.min)}" if numbers.min_open else f"{_words(numbers.min)} or more"
+
+
+def _words(number: float | None) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
+def range_of(kind: type, limits: Limits) -> Range:
+    """The range of a field of a recipe or configuration."""
+    least = limits.least if limits.above is None else limits.above
+    most = limits.most if limits.below is None else limits.below
+    if kind is int:
+        return Whole(-MOST if least is None else int(least), MOST if most is None else int(most))
+    return Real(
+        -LARGEST if least is None else least, LARGEST if most is None else most,
+        above=limits.above is not None, below=limits.below is not None,
+    )  # fmt: skip
