@@ -11,7 +11,8 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO
@@ -219,6 +220,22 @@ def to_json(data: object) -> bytes:
     return (json.dumps(data, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
 
 
+def parse_json(data: bytes | str) -> Any:
+    """The value of a JSON text. Raises ValueError for any other text, and for one that is nested too deeply."""
+    try:
+        return json.loads(data)  # noqa: TID251 - the one place
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_toml(text: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
+    """The table of a TOML text. Raises ValueError like ``parse_json``."""
+    try:
+        return tomllib.loads(text, parse_float=parse_float)  # noqa: TID251 - the one place
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_json(path: Path, limit: int = CONFIGURATION) -> dict[str, Any]:
     """A JSON object from a file of at most ``limit`` bytes.
 
@@ -240,7 +257,7 @@ def read_json_list(path: Path, limit: int = CONFIGURATION) -> list[dict[str, Any
 
 def _read_json(path: Path, limit: int) -> Any:
     try:
-        return json.loads(read_bytes(path, limit).decode("utf-8"))
+        return parse_json(read_bytes(path, limit).decode("utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"there is no {path.name} in {path.parent}") from None
     except UnicodeDecodeError as error:
@@ -248,7 +265,7 @@ def _read_json(path: Path, limit: int) -> Any:
     except json.JSONDecodeError as error:
         message = f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise CheckpointError(message) from None
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+    except ValueError as error:  # nested too deeply, or a number of thousands of digits
         raise CheckpointError(f"{path} is not JSON that can be read: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None

@@ -3,20 +3,20 @@
 Imports no torch.
 """
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, ClassVar
 
 from tinytf.errors import UsageError
+from tinytf.files import parse_toml
 from tinytf.lessons import TITLES
 from tinytf.look.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data, Report
 from tinytf.steps.table import STEPS
 
-_WORDS = tomllib.loads((files("tinytf") / "assets" / "words.toml").read_text("utf-8"))
+_WORDS = parse_toml((files("tinytf") / "assets" / "words.toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import TOKENIZER, read_bytes
+from tinytf.files import TOKENIZER, parse_json, read_bytes
 from tinytf.outputs import appending, write_state, writing
 from tinytf.report import plain
 
-_LINE_START = b'{"of": '
+_LINE_START, _SUM = b'{"of": ', b', "sum": "'
+"""How a line begins, and what comes between its data and their checksum."""
 
 
 class ResumeLog:
     """The results ``found`` so far, JSON data by name; with a ``path``, each is also a line of that file.
 
     ``of`` is everything that the numbers depend on: models, tensors, JSON data. A file may hold several measurements; a
-    checksum of ``of`` identifies the lines of each. Raises UsageError for a file with anything else in it.
+    checksum of ``of`` identifies the lines of each, and each line has one of its own. Raises UsageError for a file with
+    anything else in it.
     """
 
     def __init__(self, path: Path | None = None, *of: object) -> None:
@@ -34,7 +36,7 @@ class ResumeLog:
         if self.path is not None:
             rows = ({"of": self._checksum, "name": name, "found": self.found[name]} for name in results)
             with writing(self.path, "give the same command again"), appending(self.path) as file:
-                file.write("".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))
+                file.write(b"".join(_line(json.dumps(row).encode("ascii")) for row in rows))
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
@@ -47,9 +49,11 @@ class ResumeLog:
         *lines, torn = data.split(b"\n")
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                if _line(line.rpartition(_SUM)[0] + b"}") != line + b"\n":
+                    raise ValueError
+                row = parse_json(line)
                 measurement, name, value = row["of"], row["name"], row["found"]
-            except (ValueError, TypeError, LookupError, RecursionError):
+            except (ValueError, TypeError, LookupError):
                 message = f"line {number} of {path} is not from a measurement"
                 raise UsageError(message, "name a new file, or that of an interrupted measurement") from None
             if measurement == self._checksum:
@@ -60,6 +64,11 @@ class ResumeLog:
             with writing(path):
                 write_state(path, data.removesuffix(torn))
         return results
+
+
+def _line(data: bytes) -> bytes:
+    """A JSON object as a line, with the checksum of its text as a last member."""
+    return b'%s%s%s"}\n' % (data[:-1], _SUM, hashlib.sha256(data).hexdigest()[:16].encode("ascii"))
 
 
 def checksum(*of: object) -> str:

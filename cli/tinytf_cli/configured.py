@@ -1,7 +1,6 @@
 """The user's defaults for options that commands share: from the environment, or from a file of their own."""
 
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 import click
 
 from tinytf.errors import UsageError
-from tinytf.files import SMALL, read_bytes
+from tinytf.files import SMALL, parse_toml, read_bytes
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data, Report
 from tinytf.tables import ColumnStyle
@@ -114,7 +113,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise UsageError(f"there is no file {path}, which TINYTF_CONFIG names")
         return {}
     try:
-        data = tomllib.loads(read_bytes(path, SMALL).decode())
+        data = parse_toml(read_bytes(path, SMALL).decode())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:

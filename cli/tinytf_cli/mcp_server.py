@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 
 from tinytf.compare.dumps.read import is_dump, open_dump
 from tinytf.errors import TinytfError, UsageError
+from tinytf.files import parse_json
 from tinytf.loading import Model, load
 from tinytf.report import Report
 from tinytf.sources import BUILT_IN
@@ -49,7 +50,7 @@ def fitted(data: Mapping[str, Any], room: int = ROOM) -> dict[str, Any]:
     A list of lists is halved along its longer side. Short lists, such as the tokens, stay whole; numbers of steps go
     before records do.
     """
-    result: dict[str, Any] = json.loads(_json(data))
+    result: dict[str, Any] = parse_json(_json(data))
     lists = dict(_lists(result, ""))
     sizes = {path: len(_json(items)) for path, items in lists.items()}
     costs = {path: 1 if isinstance(next(iter(items), None), dict) else _NUMBERS_COST for path, items in lists.items()}

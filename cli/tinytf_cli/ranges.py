@@ -19,7 +19,7 @@ _LONGEST = 80
 """The most characters of a typed number that an error repeats."""
 
 
-class Whole(click.IntRange):
+class Whole(click.IntRange):  # noqa: TID251
     """Whole numbers from ``least`` to ``most``."""
 
     def __init__(self, least: int, most: int = MOST) -> None:
@@ -29,7 +29,7 @@ class Whole(click.IntRange):
         return _require(self, click.INT.convert(_short(value), param, ctx), value, param, ctx)
 
 
-class Real(click.FloatRange):
+class Real(click.FloatRange):  # noqa: TID251
     """Finite numbers from ``least`` to ``most``: with ``above`` without the least, with ``below`` without the most."""
 
     def __init__(self, least: float, most: float = LARGEST, *, above: bool = False, below: bool = False) -> None:
@@ -65,7 +65,7 @@ def bounds(numbers: Range) -> str:
     return f"from {_words(numbers.min)} to {_words(numbers.max)}"
 
 
-def _short(value: object) -> str:
+def _short(value: object) -> Any:  # a str; click says that it takes numbers
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 

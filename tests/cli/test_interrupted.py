@@ -72,7 +72,7 @@ def test_what_was_measured_before_an_interrupt_is_there_and_continued(
     assert list(part.events())[-1] == {"type": "interrupted"}
     assert "interrupted" not in [event["type"] for event in whole.events()]
     lines = path.read_bytes().splitlines()
-    assert all({"of", "name", "found"} == set(json.loads(line)) for line in lines)
+    assert all({"of", "name", "found", "sum"} == set(json.loads(line)) for line in lines)
     again = measure(resume=path)
     assert again.to_dict() | {"check": 0, "checks": 0} == whole.to_dict() | {"check": 0, "checks": 0}
     assert again.holds

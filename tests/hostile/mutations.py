@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -54,7 +55,9 @@ def mutated(rng: Random, data: Any) -> tuple[str, Any]:
                 parent *= rng.choice((0, 2, 50))
                 said.append(f"{tuple(above)} again and again")
             case 3 if isinstance(parent[key], (int, float)) and not isinstance(parent[key], bool):
-                parent[key] *= rng.choice((-1, 0, 2, 3, 1_000, 10**9, 0.5, 10**20))
+                factor = rng.choice((-1, 0, 2, 3, 1_000, 10**9, 0.5, 10**20))
+                with suppress(OverflowError):
+                    parent[key] *= factor
                 said.append(f"{path} = {parent[key]!r:.60}")
             case _:
                 parent[key] = value(rng)
@@ -65,7 +68,8 @@ def mutated(rng: Random, data: Any) -> tuple[str, Any]:
 def as_json(rng: Random, data: Any) -> bytes:
     """Some JSON as text, now and then with a key twice, cut short, in another encoding, or no JSON any more."""
     made = json.dumps(data, ensure_ascii=bool(rng.randrange(2)))
-    made = made.replace(json.dumps(DEEP), "[" * 3_000 + "]" * 3_000)
+    depth = rng.choice((100, 400, 900, 3_000))  # some more, some less than what Python's reader takes
+    made = made.replace(json.dumps(DEEP), "[" * depth + "]" * depth)
     match rng.randrange(30):
         case 0 if made.startswith("{"):
             made = made[:-1] + "," + made[1:]

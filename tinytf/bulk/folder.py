@@ -3,6 +3,7 @@
 Shapes: N recorded tokens, C numbers of a token at one address.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from tinytf import kept
 from tinytf.checkpoints.load import damage_error
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.fields import Field, Fields, Limits, quoted, shown
 from tinytf.files import read_json, reading
 from tinytf.nearest import did_you_mean
 from tinytf.resume_log import checksum
@@ -34,6 +36,19 @@ IDS, DOCUMENT, POSITION = "ids", "document", "position"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 ROWS = {True: "every token", False: "last token"}
 """What has a row, as an index says it: every token, or the last of each document."""
+_MOST = 2**63 - 1
+_COUNT = Limits(least=0, most=_MOST)
+_FIELDS = (
+    Field("model", dict),
+    Field("at", dict),
+    Field("dtype", str, limits=Limits(choices=DTYPES)),
+    Field("rows", str, limits=Limits(choices=ROWS.values())),
+    Field("window", int, limits=Limits(least=1, most=_MOST)),
+    Field("tokens", int, limits=_COUNT),
+    Field("documents", int, limits=_COUNT),
+    Field("complete", bool),
+    Field("shards", list, of=dict),
+)
 BATCH = 4096
 """Tokens in one batch, by default."""
 
@@ -56,29 +71,44 @@ def recorded(folder: str | Path) -> "RecordedCorpus":
         raise UsageError(
             f"{path} is not a recorded corpus: it has no {INDEX}", "tinytf record CORPUS --out DIR makes one"
         )
-    index = read_json(path / INDEX, INDEX_BYTES)
-    if index.get("kind") != KIND:
-        raise UsageError(f"{path} is not a recorded corpus: its {INDEX} is of something else")
-    if index.get("format") != FORMAT:
-        raise UsageError(f"{path} is of format {index.get('format')}, and this tinytf reads {FORMAT}")
-    try:
-        shards = tuple(Shard(path / Path(row["file"]).name, row["first"], row["stop"]) for row in index["shards"])
-        steps = {
-            str(name): RecordedStep(shards, str(name), tuple(map(str, row["axes"])), tuple(map(int, row["shape"])))
-            for name, row in index["at"].items()
-        }
-        fits = index["dtype"] in DTYPES and index["rows"] in ROWS.values() and int(index["window"]) > 0
-        if not fits or any(a.stop != b.first for a, b in pairwise(shards)):
-            raise ValueError
-    except (LookupError, TypeError, ValueError, AttributeError):
-        raise CheckpointError(f"{path / INDEX} is damaged", "record the corpus again") from None
+    index = read_index(path)
+    where, hint = path / INDEX, "record the corpus again"
+    shards = tuple(_shard(path, Fields(row, where, hint=hint)) for row in index["shards"])
+    steps = {}
+    for name, row in index["at"].items():
+        step = Fields({} if not isinstance(row, dict) else row, f"{where}: {quoted(name)}", hint=hint)
+        steps[name] = RecordedStep(shards, name, tuple(step.array("axes", str)), tuple(step.array("shape", int)))
     if not shards:
         raise UsageError(f"{path} has no finished shard yet", "give the same tinytf record command again")
     if missing := [shard.path.name for shard in shards if not shard.path.is_file()]:
         raise UsageError(
             f"{path} lacks {first_of(missing, 3)}, which its index names", "give the same tinytf record command again"
         )
+    numbers = sum(math.prod(step.row_shape) for step in steps.values())
+    follow = shards[0].first == 0 and all(a.stop == b.first for a, b in pairwise(shards))
+    if not follow or any(min(step.row_shape, default=1) < 1 for step in steps.values()):
+        raise CheckpointError(f"{where} is damaged", hint)
+    for shard in shards:  # each number takes a byte at least, so that no size in the index is larger than the disk
+        if not 0 <= (shard.stop - shard.first) * (numbers + 1) <= shard.path.stat().st_size:
+            raise CheckpointError(f"{where} is damaged: {shard.path.name} is of another size", hint)
     return RecordedCorpus(path, index, shards, steps)
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The index.json of a recorded corpus, with every field that it must have. Raises UsageError for another kind or
+    format, CheckpointError for a damaged one.
+    """
+    index = read_json(folder / INDEX, INDEX_BYTES)
+    if index.get("kind") != KIND:
+        raise UsageError(f"{folder} is not a recorded corpus: its {INDEX} is of something else", "name a new folder")
+    if index.get("format") != FORMAT:
+        raise UsageError(f"{folder} is of format {shown(index.get('format'))}, and this tinytf reads {FORMAT}")
+    fields = Fields(index, folder / INDEX, hint="record the corpus again")
+    for field_ in _FIELDS:
+        fields.get(field_)
+    model = Fields(index["model"], f"{folder / INDEX}: model", hint="record the corpus again")
+    model.text("name"), model.text("checksum")
+    return index
 
 
 @dataclass(frozen=True)
@@ -99,6 +129,14 @@ class Shard:
         if tensor.shape != (stop - start, *row_shape):
             raise damage_error(self.path, f"{name} has the shape {tuple(tensor.shape)} where its index says otherwise")
         return tensor
+
+
+def _shard(folder: Path, row: Fields) -> Shard:
+    return Shard(
+        folder / Path(row.text("file")).name,
+        row.whole("first", least=0, most=_MOST),
+        row.whole("stop", least=0, most=_MOST),
+    )
 
 
 @dataclass(frozen=True)

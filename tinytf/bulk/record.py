@@ -21,12 +21,12 @@ import torch
 from safetensors.torch import load_file
 
 from tinytf import outputs
-from tinytf.bulk.folder import DOCUMENT, DTYPES, FORMAT, IDS, INDEX, INDEX_BYTES, KIND, POSITION, ROWS
+from tinytf.bulk.folder import DOCUMENT, DTYPES, FORMAT, IDS, INDEX, KIND, POSITION, ROWS, read_index
 from tinytf.bulk.passes import Passes, Target, targets_of
 from tinytf.bulk.windows import Window, corpus_windows, window_length
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import UsageError
-from tinytf.files import read_json, reading, to_json
+from tinytf.files import reading, to_json
 from tinytf.kept import RECORDING
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.resume_log import checksum
@@ -268,7 +268,7 @@ def record_corpus(
     if group.rank == 0:
         _begin(path, plan.identity)
     group.wait()
-    index = read_json(path / INDEX, INDEX_BYTES)
+    index = read_index(path)
     if index["complete"]:
         return _report(path, plan, index, index["tokens"])
     rows = plan.estimated_rows()
@@ -331,7 +331,7 @@ def _begin(path: Path, identity: Mapping[str, Any]) -> None:
     """Make the folder of a recording with its index, or find it there. Raises UsageError for any other folder."""
     outputs.require_outside(path, RECORDING)
     if (path / INDEX).is_file():
-        _require_same(path, read_json(path / INDEX, INDEX_BYTES), identity)
+        _require_same(path, read_index(path), identity)
         for part in path.glob(".*.part"):  # of a process that was killed
             with outputs.writing(part):
                 outputs.remove(part)
@@ -346,8 +346,6 @@ def _begin(path: Path, identity: Mapping[str, Any]) -> None:
 
 def _require_same(path: Path, index: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Raise UsageError, with what differs, for the index of another recording."""
-    if (index.get("kind"), index.get("format")) != (KIND, FORMAT):
-        raise UsageError(f"{path} has an {INDEX} of something else", "name a new folder")
     try:
         for name, (words, brief) in _DIFFERS.items():
             before, now = brief(index[name]), brief(identity[name])

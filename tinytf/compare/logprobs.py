@@ -5,7 +5,6 @@ by an importance ratio e^(first − second).
 """
 
 import copy
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from tinytf.compare.floor import DTYPES, LIMIT, require_floor
 from tinytf.errors import DumpError, UsageError
-from tinytf.files import open_bytes
+from tinytf.files import open_bytes, parse_json
 from tinytf.report import Data, Report
 from tinytf.text_model import TextModel
 
@@ -112,12 +111,12 @@ def read_logprobs(path: Path) -> list[Logged]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             values = record["logprobs"]
             found = np.array([math.nan if value is None else float(value) for value in values])
             named = next((record[name] for name in _IDS if name in record), None)
             ids = None if named is None else tuple(map(int, named))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise DumpError(
                 f"{path}, line {number}: no logprobs ({type(error).__name__})",
                 'a line is {"ids": [1, 2, 3], "logprobs": [-0.1, -2.3]}: of the last tokens of the ids',
@@ -203,7 +202,7 @@ def _own(
     gaps = []
     for ids, (logged, _) in list(zip(texts, pairs, strict=True))[:_MOST_TEXTS]:
         assert ids is not None
-        given = torch.tensor([ids])
+        given = torch.tensor([model.encode_ids(ids).ids])
         both = [one(given)[0, :-1].double().log_softmax(-1) for one in (exact, rounded)]
         targets = given[0, 1:, None]
         gap = (both[0].gather(1, targets) - both[1].gather(1, targets))[:, 0].numpy()

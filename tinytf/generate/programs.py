@@ -4,7 +4,6 @@ settings as each of them spells them.
 Shapes: logits (V,) of one position.
 """
 
-import json
 import math
 import shlex
 from collections import Counter
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.files import SMALL, read_bytes
+from tinytf.files import SMALL, parse_json, read_bytes
 from tinytf.generate.samplers import keep_min_p, keep_top_k, keep_top_p, penalise_repetition, with_temperature
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
@@ -220,10 +219,10 @@ def read_settings(word: str) -> Settings:
 
 def _of_file(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_bytes(path, SMALL))
+        found = parse_json(read_bytes(path, SMALL))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", f"give settings, {_AS_GIVEN}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} is not JSON: {printable(str(error), spaces=False)}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{path} holds no settings by name", f"give settings, {_AS_GIVEN}")
@@ -257,8 +256,8 @@ def _of_words(text: str) -> dict[str, Any]:
 def _parsed(text: str) -> Any:
     """A value as JSON where it is one (numbers, true, lists), else the text."""
     try:
-        return json.loads(text.lower() if text in ("True", "False", "None") else text)
-    except (ValueError, RecursionError):
+        return parse_json(text.lower() if text in ("True", "False", "None") else text)
+    except ValueError:
         return None if text.lower() == "none" else text
 
 

@@ -3,18 +3,18 @@
 This module has their names, titles and texts, and imports no torch; ``tinytf.lessons.course`` computes them.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, ClassVar
 
 from tinytf.errors import UsageError
+from tinytf.files import parse_toml
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data, Report
 from tinytf.tables import ColumnStyle
 
-TEXTS: Mapping[str, Any] = tomllib.loads((files("tinytf") / "assets" / "lessons.toml").read_text("utf-8"))
+TEXTS: Mapping[str, Any] = parse_toml((files("tinytf") / "assets" / "lessons.toml").read_text("utf-8"))
 """The texts of each lesson, in the order of the pipeline; a lesson's number is its position here, from 1."""
 TITLES: Mapping[str, str] = {name: texts["title"] for name, texts in TEXTS.items()}
 NAMES = tuple(TITLES)

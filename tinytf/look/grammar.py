@@ -5,7 +5,6 @@ looks at the token before would count as one that finds articles (Clark et al. 2
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,12 +13,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.files import parse_toml
 from tinytf.report import About, Report
 from tinytf.sentences import percent
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Trace
 
-PAIRS: Mapping[str, list[str]] = tomllib.loads((files("tinytf") / "assets" / "grammar.toml").read_text("utf-8"))
+PAIRS: Mapping[str, list[str]] = parse_toml((files("tinytf") / "assets" / "grammar.toml").read_text("utf-8"))
 """The marked texts of each relation: [earlier word] … (later word)."""
 LEAST, APART, OFTEN = 0.3, 0.2, 7 / 8
 """A head follows a relation if it gives the word this weight, so much more than it gives its distance elsewhere, and

@@ -1,7 +1,6 @@
 """Tasks whose pairs are made here, for any tokenizer: each draws candidate rows, and what does not fit is left out."""
 
 import random
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tinytf.errors import UsageError
+from tinytf.files import parse_toml
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import Misfits, PairSet, find_answer, plain_ids
 from tinytf.pairs.scored import score_pairs
@@ -71,7 +71,7 @@ class Words:
 
     def __init__(self, model: TextModel, task: str) -> None:
         self.model, self.task = model, task
-        self.data: dict[str, Any] = tomllib.loads(_ASSET.read_text("utf-8")).get(task, {})
+        self.data: dict[str, Any] = parse_toml(_ASSET.read_text("utf-8")).get(task, {})
         self.split: list[str] = []
 
     def __getitem__(self, name: str) -> Any:

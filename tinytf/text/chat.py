@@ -1,13 +1,12 @@
 """Conversations, and the chat template of a model, which renders their messages as one text."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import CONFIGURATION, read_bytes
+from tinytf.files import CONFIGURATION, parse_json, read_bytes
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
 _DEFAULT, _TOOLS = "default", "tool_use"
@@ -52,11 +51,9 @@ class Conversation:
     def from_json(cls, text: str, system: str | None = None) -> Self:
         """The messages of a JSON list, or of an object with ``messages`` and ``tools``."""
         try:
-            data = json.loads(text)
+            data = parse_json(text)
         except ValueError as error:
             raise UsageError(f"the conversation is not JSON: {error}", f"such as {_EXAMPLE}") from None
-        except RecursionError:
-            raise UsageError("the conversation is nested too deeply", f"such as {_EXAMPLE}") from None
         tools = data.get("tools") if isinstance(data, dict) else None
         conversation = cls(data.get("messages", ()) if isinstance(data, dict) else data, tools)
         if system is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.errors import UsageError
-from tinytf.files import reading
+from tinytf.files import parse_json, reading
 from tinytf.text.stream import ByteSource, decoded
 
 MESSAGES = "messages"
@@ -35,8 +35,8 @@ def _json_lines(source: ByteSource) -> Iterator[Numbered]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = parse_json(line)
+        except ValueError:
             row = None
         if not isinstance(row, dict):
             raise UsageError(f"line {number:,} of {source.name} is not a JSON object", "each line has to be one object")

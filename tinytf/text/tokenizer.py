@@ -13,7 +13,7 @@ import tokenizers
 
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.fields import Field, Fields
-from tinytf.files import TOKENIZER, read_json
+from tinytf.files import TOKENIZER, parse_json, read_json
 from tinytf.short_repr import ShortRepr, shown
 from tinytf.text.chat import ChatTemplate, Conversation, MessageSpan, template_of
 from tinytf.text.choice import NOTHING, Settings, setting_words
@@ -236,7 +236,7 @@ class Tokenizer:
 
     def to_json(self, *, whole: bool = False) -> str:
         """The ``tokenizer.json`` for ``load``; if ``whole``, with the data that transformers keeps in other files."""
-        data, chat = json.loads(self.library.to_str()), self.chat if whole else None
+        data, chat = parse_json(self.library.to_str()), self.chat if whole else None
         if whole and (self._ends or chat is not None):
             mask = None if self._masks is _MASKS else self._masks[0]
             data[_OWN_KEY] = {"ends": self._ends, "mask": mask, "start": self._start}

@@ -1,7 +1,6 @@
 """Recipes: everything that determines a training run, from a TOML file or from options."""
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Self
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError, UsageError
 from tinytf.fields import ANY, Limits, fields_of, require_fields
-from tinytf.files import SMALL, read_bytes, read_json
+from tinytf.files import SMALL, parse_toml, read_bytes, read_json
 from tinytf.text.corpus import DOCUMENTS, Reading
 
 OBJECTIVES = ("causal", "masked", "chat")
@@ -186,12 +185,12 @@ class Recipe:
         if not path.exists() and path.name == str(path) and shipped.is_file():
             path = shipped
         try:
-            fields = tomllib.loads(read_bytes(path, SMALL).decode("utf-8"))
+            fields = parse_toml(read_bytes(path, SMALL).decode("utf-8"))
         except OSError as error:
             names = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.toml")))
             hint = f"a recipe is a TOML file, or one of {names}"
             raise UsageError(f"cannot read the recipe {path}: {error.strerror}", hint) from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UsageError(f"{path} is not TOML: {error}") from None
         return cls.from_dict({**fields, **changes}, str(path))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.files import SMALL, read_bytes
+from tinytf.files import SMALL, parse_toml, read_bytes
 from tinytf.nearest import did_you_mean
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.words import AxisNames, as_slice, find_index
@@ -171,10 +171,10 @@ def read_toml(path: Path, hint: str) -> "tuple[Mapping[str, Any], _Lines]":
         line = error.object[: error.start].count(b"\n") + 1
         raise ExampleError(f"{path}, line {line}: this is not UTF-8 text ({error.reason})") from None
     try:
-        data = tomllib.loads(text, parse_float=_decimal)
+        data = parse_toml(text, _decimal)
     except tomllib.TOMLDecodeError as error:
         raise ExampleError(f"{path} is not TOML: {str(error)[:1].lower()}{str(error)[1:]}") from None
-    except (RecursionError, ValueError) as error:
+    except ValueError as error:
         raise ExampleError(f"cannot read {path} as TOML: {error}") from None
     return data, _Lines(text)
 

@@ -19,7 +19,7 @@ from tinytf.checkpoints.gguf.header import MAGIC, read_header
 from tinytf.checkpoints.gguf.weights import read_tensor
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import UsageError
-from tinytf.files import reading
+from tinytf.files import parse_json, reading
 from tinytf.outputs import write_output
 from tinytf.tables import Array
 from tinytf.tensor_file import safetensors
@@ -81,8 +81,8 @@ def _require_known(name: str, suffix: str) -> None:
 def _read_safetensors(path: Path) -> Stored:
     file = Safetensors(path)
     try:
-        metadata = json.loads(file.metadata().get("tinytf", "null"))
-    except (ValueError, RecursionError):
+        metadata = parse_json(file.metadata().get("tinytf", "null"))
+    except ValueError:
         metadata = None
     if not isinstance(metadata, dict) or metadata.get("kind") != _KIND:
         raise UsageError(f"{path.name} holds no steering vector", _MAKES)

@@ -1,6 +1,5 @@
 """A transformers model in memory, read by the table of its family like a directory."""
 
-import json
 from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from tinytf.checkpoints.huggingface.load import checkpoint_of
 from tinytf.checkpoints.load import Checkpoint, Shapes
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import quoted
+from tinytf.files import parse_json
 
 
 class MemoryWeights:
@@ -44,7 +44,7 @@ def read_module(module: nn.Module) -> Checkpoint:
     if any(".lora_" in tensor_name for tensor_name in module.state_dict()):
         raise UsageError(f"this {name} has adapters that are not merged", "merge them with model.merge_and_unload()")
     # as save_pretrained writes it: the differences from the defaults, and the class, which implies the head
-    keys: dict[str, Any] = {**json.loads(config.to_json_string()), "architectures": [name]}
+    keys: dict[str, Any] = {**parse_json(config.to_json_string()), "architectures": [name]}
     if quantization := keys.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         raise CheckpointError(f"this {name} is quantised by {quoted(str(method))}", "open it with unquantised weights")

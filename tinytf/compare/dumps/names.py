@@ -1,7 +1,6 @@
 """The meaning of another program's tensor names: the step, its layer, and how its numbers lie."""
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.compare.dumps.layouts import Meaning, best_layout
 from tinytf.errors import AddressError, DumpError, UsageError
-from tinytf.files import SMALL, read_bytes
+from tinytf.files import SMALL, parse_toml, read_bytes
 from tinytf.steps.table import StepKey, StepTable
 from tinytf.trace.address import parse_address, parse_tensor
 from tinytf.trace.lens_names import HOOK
@@ -88,12 +87,12 @@ def read_names(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        table = tomllib.loads(read_bytes(path, SMALL).decode("utf-8"))
+        table = parse_toml(read_bytes(path, SMALL).decode("utf-8"))
     except FileNotFoundError:
         raise DumpError(f"there is no file {path}", _LINES) from None
     except OSError as error:
         raise DumpError(f"cannot read {path}: {error.strerror}", _LINES) from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, or not TOML
+    except ValueError as error:  # not UTF-8, or not TOML
         raise DumpError(f"{path} is not TOML: {error}", _LINES) from None
     return dict(_flat(table, "", path))
 

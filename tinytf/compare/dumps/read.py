@@ -1,7 +1,6 @@
 """Read a file of activations from any program: safetensors, npz, JSON or NDJSON. No code in it is ever run."""
 
 import difflib
-import json
 import math
 import os
 import tokenize
@@ -20,7 +19,7 @@ from torch import Tensor
 from tinytf.checkpoints.load import damage_error
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import DumpError, TinytfError, UsageError
-from tinytf.files import MEBI, open_bytes, read_bytes
+from tinytf.files import MEBI, open_bytes, parse_json, read_bytes
 from tinytf.text.printable import printable
 
 _WRITTEN_BY = {
@@ -152,8 +151,8 @@ def _safetensors(path: Path) -> Dump:
 def _parsed(words: str) -> Any:
     """A member of the metadata, a text; parsed if it is a JSON object or array."""
     if words[:1] in ("{", "["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(words)
+        with suppress(ValueError):
+            return parse_json(words)
     return words
 
 
@@ -229,8 +228,8 @@ def _ndjson(path: Path) -> Dump:
 
 def _loads(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(data)
+    except ValueError as error:
         raise DumpError(f"{path} is not JSON: {printable(str(error), spaces=False)}") from None
     if not isinstance(content, dict):
         raise DumpError(f"{path} holds a {type(content).__name__}, not an object of tensors by name")

@@ -324,7 +324,8 @@ def read_film(run: Path) -> Film:
     models = {
         checkpoint.step: checkpoint.path for checkpoint in reversed(history.checkpoints) if checkpoint.step is not None
     }
-    frames = [_frame(step, path, probes, models) for step, path in paths if step >= 0]
+    sizes: _Sizes = {("T", probe.name): len(probe.tokens) for probe in probes}
+    frames = [_frame(step, path, probes, models, sizes) for step, path in paths if step >= 0]
     if not frames:
         raise UsageError(f"{run} has no frame yet", "tinytf train takes the first before the first step")
     return Film(resolve_links(run).name, run, probes, tuple(frames), history)
@@ -355,7 +356,41 @@ def _probes(path: Path) -> tuple[Probe, ...]:
         raise CheckpointError(f"{path} is damaged: it does not describe the probes") from None
 
 
-def _frame(step: int, path: Path, probes: tuple[Probe, ...], models: Mapping[int, Path]) -> Frame:
+_Sizes = dict[str | tuple[str, str], int]
+"""The size of every axis: of T, Q and K for each probe. Whatever a frame has first, all others have."""
+_AXES = {"maps": "LHQK", "norms": "NT", "loss": "T", "top": "TW"}
+_OWN_AXES = {"dead": "L", "gradient_norm": "G", "update_ratio": "G"}
+"""The axes of what a frame has of each probe, and may have by itself; N = L + 1, and W is the number of words."""
+
+
+def _require_shape(name: str, tensor: Numbers, axes: str, sizes: _Sizes, probe: str = "") -> None:
+    """Raise ValueError for a tensor with other axes than ``axes``, or with other sizes than those before it."""
+    keys = [(axis, probe) if axis in "TQK" else axis for axis in axes]
+    fits = tensor.ndim == len(axes)
+    if not fits or any(sizes.setdefault(key, size) != size for key, size in zip(keys, tensor.shape, strict=True)):
+        raise ValueError(f"{name} has the shape {tensor.shape}")
+
+
+def _require_shapes(tensors: Mapping[str, Numbers], words: Any, probes: tuple[Probe, ...], sizes: _Sizes) -> None:
+    """Raise ValueError or KeyError unless a frame has all that it must have, with the shapes of ``frames.Frame``."""
+    _require_shape("rms", tensors["rms"], "L", sizes)
+    sizes["N"] = sizes["L"] + 1
+    for probe in probes:
+        for field, axes in _AXES.items():
+            name = f"{probe.name}.{field}"
+            _require_shape(name, tensors[name], axes, sizes, probe.name)
+        if max(sizes["Q", probe.name], sizes["K", probe.name]) > len(probe.tokens):
+            raise ValueError(f"{probe.name}.maps is larger than its text")
+        rows = words[probe.name]
+        lengths, kinds = [len(row) for row in rows], {type(word) for row in rows for word in row}
+        if lengths != [sizes["W"]] * len(probe.tokens) or kinds != {str}:
+            raise ValueError(f"it has other words than {sizes['W']} for each token of {probe.name}")
+    for name, tensor in tensors.items():
+        if own := "LH" if name.startswith("heads.") else _OWN_AXES.get(name):
+            _require_shape(name, tensor, own, sizes)
+
+
+def _frame(step: int, path: Path, probes: tuple[Probe, ...], models: Mapping[int, Path], sizes: _Sizes) -> Frame:
     try:
         with safe_open(path, "numpy") as file:
             metadata = json_or_none((file.metadata() or {}).get("tinytf", ""))
@@ -367,7 +402,8 @@ def _frame(step: int, path: Path, probes: tuple[Probe, ...], models: Mapping[int
         }
         names = {probe.name: words[probe.name] for probe in probes}
         rms = tensors["rms"]
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
+        _require_shapes(tensors, words, probes, sizes)
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}", "remove it; the other frames stay readable") from None
     heads = {
         name.removeprefix("heads."): scores.astype(np.float64)

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.errors import TrainingError
-from tinytf.files import reading
+from tinytf.files import parse_json, reading
 from tinytf.outputs import appending, write_state, writing
 
 
 def json_or_none(data: bytes | str) -> object:
     """Parse JSON; None if the data is not JSON."""
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data)
+    except ValueError:
         return None
 
 
