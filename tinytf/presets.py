@@ -4,6 +4,7 @@ import math
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.fields import quoted
 from tinytf.nearest import did_you_mean
 
 PRESETS: dict[str, ModelConfig] = {
@@ -109,5 +110,5 @@ PRESETS["mamba-tiny"] = PRESETS["llama-tiny"].but(
 def preset(name: str) -> ModelConfig:
     """The configuration of a preset. Raises UsageError, with the nearest name, where there is none."""
     if name not in PRESETS:
-        raise UsageError(f"there is no preset {name!r}", did_you_mean(name, PRESETS))
+        raise UsageError(f"there is no preset {quoted(name)}", did_you_mean(name, PRESETS))
     return PRESETS[name]

@@ -7,6 +7,7 @@ assistant can read. Nothing is written, and only models below the given roots ar
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic import BeforeValidator, Field
 
 from tinytf.compare.dumps.read import is_dump, open_dump
 from tinytf.errors import TinytfError, UsageError
+from tinytf.fields import quoted
 from tinytf.files import parse_json
 from tinytf.loading import Model, load
 from tinytf.report import Report
@@ -123,11 +125,12 @@ class Bench:
         if name.startswith("hub:"):
             raise UsageError("nothing is downloaded here", "give the path of a model below a root")
         for root in self.roots:
-            path = (root / name).resolve()
-            if path.is_relative_to(root) and path.exists():
-                return str(path)
+            with suppress(OSError, ValueError):  # a name that no file can have
+                path = (root / name).resolve()
+                if path.is_relative_to(root) and path.exists():
+                    return str(path)
         allowed = ", ".join(map(str, self.roots)) or "none: start with --root FOLDER"
-        raise UsageError(f"there is no model {name!r} here", f"built in: {', '.join(BUILT_IN)}; roots: {allowed}")
+        raise UsageError(f"there is no model {quoted(name)} here", f"built in: {', '.join(BUILT_IN)}; roots: {allowed}")
 
 
 def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:

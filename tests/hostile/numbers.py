@@ -71,33 +71,43 @@ def trial(name: str, parameter: click.Parameter, word: str) -> Case:
     return Case(f"{name}: {parameter.name} = {word[:80]!a}", surface.with_word(name, parameter, word), surface.files())
 
 
+def _session(rng: Random, word: str) -> Case:
+    lines = "".join(f"{rng.choice(_LINES).format(word, word)}\n" for _ in range(4))
+    words = ("repl", "-m", "model", "--on-error", "continue", "-f", "x.session")
+    made = f"run the cat sat\n{lines}".encode()
+    return Case(f"lines {lines!a:.300}", words, {**surface.files(), "x.session": made}, lines=100)
+
+
+def _setting(rng: Random, word: str) -> Case:
+    name = rng.choice(_SETTINGS)
+    line = f"{name} = {rng.choice((word, repr(word)))}\n"
+    said = rng.choice(({f"TINYTF_{name.upper()}": word}, {"TINYTF_CONFIG": "config.toml"}, {"COLUMNS": word}))
+    files = {**surface.files(), "config.toml": line.encode()}
+    return Case(f"{said!a:.200} {line[:60]}", ("trace", "the cat sat", "-m", "model"), files, environment=said)
+
+
+def _recipe(rng: Random, word: str) -> Case:
+    key = rng.choice(_KEYS)
+    lines = [line for line in surface.RECIPE.decode().splitlines() if not line.startswith(f"{key} ")]
+    at = lines.index("[model]") if rng.randrange(2) else len(lines)
+    given = "1" if key == "steps" and word in ("2147483647", "1_000") else word  # what somebody may want to wait for
+    recipe = "\n".join([*lines[:at], f"{key} = {given}", *lines[at:]]).encode()
+    words = ("train", "corpus.txt", "--recipe", "recipe.toml", "--out", "new")
+    return Case(f"recipe {key} = {word[:40]}", words, {**surface.files(), "recipe.toml": recipe})
+
+
 def cases(count: int, seed: int) -> Iterator[Case]:
     rng = Random(f"numbers {seed}")
     for _ in range(count):
         word = rng.choice(WORDS)
-        form = rng.choice(_FORMS)
         match rng.randrange(8):
             case 0 | 1 | 2:
                 yield trial(*rng.choice(accepted()))
             case 3 | 4:
-                yield trial(*rng.choice(_texts()), form.format(word, word))
+                yield trial(*rng.choice(_texts()), rng.choice(_FORMS).format(word, word))
             case 5:
-                lines = "".join(f"{rng.choice(_LINES).format(word, word)}\n" for _ in range(4))
-                yield Case(f"lines {lines!a:.300}", ("repl", "-m", "model", "--on-error", "continue", "-f", "x.session"),
-                           {**surface.files(), "x.session": f"run the cat sat\n{lines}".encode()}, lines=100)  # fmt: skip
+                yield _session(rng, word)
             case 6:
-                name = rng.choice(_SETTINGS)
-                said = rng.choice((word, f'"{word}"'))
-                files = {**surface.files(), "config.toml": f"{name} = {said}\n".encode()}
-                variables = rng.choice(({f"TINYTF_{name.upper()}": word}, {"TINYTF_CONFIG": "config.toml"},
-                                        {"COLUMNS": word, "LINES": word}))  # fmt: skip
-                yield Case(f"{variables!a:.200} {name} = {word[:40]}", ("trace", "the cat sat", "-m", "model"), files,
-                           environment=variables)  # fmt: skip
+                yield _setting(rng, word)
             case _:
-                key = rng.choice(_KEYS)
-                lines = [line for line in surface.RECIPE.decode().splitlines() if not line.startswith(f"{key} ")]
-                at = lines.index("[model]") if rng.randrange(2) else len(lines)
-                recipe = "\n".join([*lines[:at], f"{key} = {word}", *lines[at:]]).encode()
-                if (key, word) not in {("steps", "2147483647"), ("steps", "1_000")}:
-                    yield Case(f"recipe {key} = {word[:40]}", ("train", "corpus.txt", "--recipe", "recipe.toml", "--out",
-                               "new"), {**surface.files(), "recipe.toml": recipe})  # fmt: skip
+                yield _recipe(rng, word)

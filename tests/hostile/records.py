@@ -1,4 +1,4 @@
-"""What tinytf and other programs recorded: indexes, frames of a film, logs, measurements and rows, changed by others."""
+"""What tinytf and other programs recorded: indexes, frames of a film, logs, measurements and rows, then changed."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,20 @@ from hostile.mutations import as_json, bytes_of, mutated, value
 from hostile.runs import _run
 from hostile.surface import files
 
-_RECORD = ("record", "corpus.txt", "--at", "L*.out", "--at", "embed.out", "--out", "acts", "-m", "model", "--window", "16")
+_RECORD = (
+    "record",
+    "corpus.txt",
+    "--at",
+    "L*.out",
+    "--at",
+    "embed.out",
+    "--out",
+    "acts",
+    "-m",
+    "model",
+    "--window",
+    "16",
+)
 _INDEXED = (
     ("lens", "--train", "acts", "--steps", "1", "--out", "lens", "-m", "model"), _RECORD,
     ("train-sae", "acts", "--at", "L0.out", "--features", "4", "--k", "1", "--tokens", "8", "--batch", "8", "--out",

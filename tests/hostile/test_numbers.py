@@ -1,12 +1,18 @@
 """Every number that can be typed has bounds that click knows, and whatever is typed for it is no fault of tinytf."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import click
 import pytest
 
+import tinytf
 from hostile import numbers, surface
 from hostile.watchdog import tried, watched
+from tinytf.errors import TinytfError
+from tinytf.generate.samplers import Sampling
+from tinytf.text.corpus import find_files
 from tinytf_cli.failing import explained
 from tinytf_cli.ranges import Range, bounds
 from tinytf_cli.repl.session_verbs import VERBS
@@ -60,6 +66,27 @@ def test_help_shows_the_bounds_that_an_option_has_of_its_own() -> None:
         assert words in record[1], f"{name} {parameter.name}"
         told += bool(words)
     assert told > 100
+
+
+FAR_OUT = (float("nan"), float("inf"), -1, 0, 2**31, 2**63, 2**64, 10**30)
+
+
+@pytest.mark.parametrize("number", FAR_OUT)
+def test_the_library_takes_a_number_or_refuses_it_as_its_own_error(number: float, tmp_path: Path) -> None:
+    model, corpus = tinytf.load("tiny"), tmp_path / "corpus.txt"
+    corpus.write_text("The cat sat.\n")
+    whole = int(number) if number - number == 0 else 0
+    calls: Mapping[str, Callable[[], object]] = {
+        "shards": lambda: model.record_corpus(find_files([corpus]), ["L0.out"], tmp_path / "acts", shard_size=number),
+        "chunk": lambda: model.generate("The cat", max_tokens=1, chunk=whole),
+        "top_k": lambda: model.generate("The cat", max_tokens=1, sampling=Sampling(1.0, top_k=whole)),
+        "temperature": lambda: model.generate("The cat", max_tokens=1, sampling=Sampling(number)),
+        "ids": lambda: model.trace(ids=[1, whole]),
+        "decoded": lambda: model.tokenizer.decode([whole]),
+    }
+    for name, call in calls.items():
+        with suppress(TinytfError):
+            assert call() is not None, name
 
 
 @pytest.mark.exhaustive

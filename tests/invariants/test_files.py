@@ -5,13 +5,14 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tinytf import files, outputs
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import open_bytes, read_bytes, read_json
+from tinytf.files import open_bytes, parse_json, parse_toml, read_bytes, read_json
 from tinytf.outputs import write_output, write_state
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX systems")
@@ -188,3 +189,22 @@ def test_a_file_of_an_open_model_is_read_for_good(tmp_path: Path) -> None:
     path.write_bytes(b"another one, perhaps with the number of the first")
     (tmp_path / "c.txt").write_bytes(b"")
     write_output(tmp_path / "c.txt", b"after")
+
+
+@pytest.mark.parametrize("depth", [10, 100, 900, 5_000, 100_000])
+@pytest.mark.parametrize(("parse", "around"), [
+    (parse_json, "[{}]"), (parse_json, '{{"a": {}}}'), (parse_toml, "a = {}"), (parse_toml, "{}"),
+])  # fmt: skip
+def test_what_is_nested_is_parsed_or_a_value_error(parse, around, depth):
+    text = around.format("[" * depth + "]" * depth) if around != "{}" else "[" + ".".join("a" * depth) + "]"
+    if depth <= 100:
+        assert parse(text)
+    else:
+        with suppress(ValueError):
+            parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "nul", "1" * 5_000, b"\xff", "[1,", '"\x00"'])
+def test_what_is_no_json_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)

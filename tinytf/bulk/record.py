@@ -39,7 +39,8 @@ from tinytf.version import __version__
 
 WINDOW = 1024
 """The most tokens of a window, by default."""
-SHARD_MB = 64
+SHARD_MB, _SHARD_MB = 64, (0.001, 1_000_000)
+"""The size of a shard in megabytes, and its limits."""
 """The default size of a shard, in megabytes."""
 _GROUP = 64
 """Windows that are sorted by length before they go through the model in batches."""
@@ -264,6 +265,9 @@ def record_corpus(
     path, length = Path(folder), window_length(model, window, WINDOW)
     if dtype not in DTYPES:
         raise UsageError(f"activations are not stored as {dtype}", f"known: {', '.join(DTYPES)}")
+    least, most = _SHARD_MB
+    if not least <= shard_size <= most:
+        raise UsageError(f"shards of {shard_size:g} megabytes are not from {least} to {most:,}", "such as 64")
     plan = Plan(model, corpus, targets_of(at, model.config), dtype, every_token, length, shard_size, limit)
     if group.rank == 0:
         _begin(path, plan.identity)

@@ -167,7 +167,7 @@ class Runner:
             if self._is_turned:
                 self.cache.clear()
             ids = ids[:, self.cache.position :]
-        size = self.chunk if self.chunk and self.cache is not None else length
+        size = min(self.chunk, length) if self.chunk and self.cache is not None else length
         if 0 < turn < length:  # the first piece must be turned by the angles of the whole text
             size = max(size, turn + 1)
         with evaluating(self.model), torch.inference_mode():

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 
+_HOTTEST = 1e30
+"""The largest temperature: far below it, all tokens are equally probable already."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -28,7 +31,7 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+        if not 0 <= self.temperature <= _HOTTEST:
             raise UsageError(f"a temperature of {self.temperature} is not a number of at least 0", "use 0 for greedy")
         if self.top_k < 0:
             raise UsageError(f"top-k {self.top_k} is below 1", "leave it out for no limit")
@@ -56,7 +59,7 @@ def with_temperature(logits: Tensor, temperature: float) -> Tensor:
 
     Where the quotient overflows, the result is the limit: 0 for the largest logits and −∞ for all others.
     """
-    divided = logits / temperature
+    divided = logits / float(temperature)
     if math.isfinite(float(divided.max())):
         return divided
     return torch.where(logits == logits.max(), 0.0, -math.inf)
