@@ -9,8 +9,8 @@ from tinytf.fields import Limits
 
 MOST = 2**31 - 1
 """The most of what is counted, unless an option says less or more: the product of two such numbers fits in 64 bits."""
-LARGEST = 1e30
-"""The largest real number, unless an option says less: it and its reciprocal are normal numbers of float32."""
+LARGEST = 3.4e38
+"""The largest real number, unless an option says less: that of float32."""
 CORPUS = 10**15
 """The most tokens or numbers of what is read or computed piece by piece, and never held."""
 SEEDS = 2**63 - 1
@@ -37,8 +37,6 @@ class Real(click.FloatRange):  # noqa: TID251
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
         number = click.FLOAT.convert(_short(value), param, ctx)
-        if 0 < abs(number) < 1 / LARGEST:
-            self.fail(f"{value} is too near to 0", param, ctx)
         return _require(self, number, value, param, ctx) + 0.0  # without the sign of −0
 
 

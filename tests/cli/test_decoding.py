@@ -270,7 +270,7 @@ def test_stop_strings_and_chunks_arrive(tinytf: Tinytf, decoder: Path, opened: M
         (("--beams", "2", "--top-k", "4"), "draws nothing"),
         (("--beams", "2", "--stop", "x"), "not at --stop"),
         (("--beams", "2", "--on-overflow", "slide"), "older half"),
-        (("--beams", "2", "--length-penalty", "nan"), "length penalty of nan"),
+        (("--beams", "2", "--length-penalty", "nan"), "nan is not from -1000 to 1000"),
         (("--head", "L9"), "layer 9"),
         (("--head", "L0H0.q"), "not one head"),
         (("--head", "L0-1"), "not one head"),

@@ -17,8 +17,8 @@ WORDS = (
 _FORMS = ("{}", "{},1", "1,{}", "0-{}", "{}-1", "{}:{}", "-{}", "#{}", "L{}", "L0H{}", "L0-{}", "L0H0.scores[{},0]",
           "logits[-1,#{}]", "{}GB", "{}*{}", "17*{}", "cat#{}", "x=={}", "bpe:{}", "0..{}")  # fmt: skip
 """How a number stands in an option that is a text: a list, a range, an address, a size."""
-_LONG = {("grad", "check"), ("train", "steps"), ("diff", "max_tokens")}
-"""Numbers that may be as large as the patience of a user: of steps, tokens and measurements."""
+_LONG = {("grad", "check"), ("train", "steps"), ("train", "threads"), ("train-sae", "tokens")}
+"""Numbers that may be as large as a user has patience, or processors."""
 _LINES = ("step {}", "back {}", "list {}", "history {}", "top {}", "goto {}", "print L0.q[{}]", "heat L0H{} --rows {}",
           "set dims {}", "set width {}", "set precision {}", "set rows {}", "set layer {}", "set head {}",
           "delete {}", "ignore 1 {}", "break L{}.scores", "break L0.q if max > {}", "L0.q[0,0] = {}", "!{}", "!!{}",

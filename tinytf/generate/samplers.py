@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 
-_HOTTEST = 1e30
-"""The largest temperature: far below it, all tokens are equally probable already."""
+_HOTTEST = 3.4e38
+"""The largest temperature: that of float32."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class BeamOptions:
     GROUP: ClassVar = "Beam search"
 
     beams: int | None = option(type=Whole(1), help="Search for the most probable text with N hypotheses.")
-    length_penalty: float = option(type=Real(-100, 100), default=1.0, help="Above 0, favours longer texts.")
+    length_penalty: float = option(type=Real(-1000, 1000), default=1.0, help="Above 0, favours longer texts.")
 
 
 @dataclass(frozen=True)

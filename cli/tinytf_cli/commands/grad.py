@@ -1,6 +1,5 @@
 """``tinytf grad``: the backward pass of a text."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
 
 MOST_CHECKED = 10_000
 """Most entries that finite differences may check; each takes two or more runs of the model."""
-
-
-def _require_finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a learning rate")
-    return value
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,6 @@ class Options:
     lr: float = option(
         type=Real(0, above=True),
         shown=1e-3,
-        callback=_require_finite,
         help="Learning rate.",
     )
     integrated: bool = option(is_flag=True, help="Also attribute the loss to tokens by integrated gradients.")
