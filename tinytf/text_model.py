@@ -168,7 +168,7 @@ class TextModel(ShortRepr):
                 raise UsageError(
                     "the text is empty, and this model has no start token", "give a few words, such as: The cat sat"
                 )
-            return start
+            return self._fitting(start, truncate, self._context)
         return self.encode(text, truncate=truncate).open_ended(self.tokenizer.end_ids)
 
     def find_token(self, word: str | int, option: str = "target") -> int:
