@@ -114,9 +114,9 @@ def register_model(path: Path) -> None:
                 _register(file.stat(), file)
 
 
-def model_paths() -> list[Path]:
-    """The files of models that were opened."""
-    return list(_of_models.values())
+def lasting_paths() -> list[Path]:
+    """The files of models that were opened, and the scripts that ran."""
+    return list(_lasting.values())
 
 
 def read_standard_input() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tinytf.files import model_paths, resolve_links
+from tinytf.files import lasting_paths, resolve_links
 
 _SYSTEM = (
     "/dev/null", "/dev/urandom", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/self/maps", "/proc/self/stat",
@@ -39,7 +39,7 @@ class ReadFence:
     def close(self) -> None:
         """Permit nothing more than what was read so far."""
         self._folders.update(str(resolve_links(path)) for path in _imported())
-        self._files.update(str(resolve_links(path)) for path in model_paths())
+        self._files.update(str(resolve_links(path)) for path in lasting_paths())
         self._is_closed = True
 
     def _check(self, event: str, arguments: tuple[Any, ...]) -> None:
