@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytf.lazy_methods import imported_when_called
-from tinytf.text_model import TextModel
+from tinytf.model.turn import using
+from tinytf.text_model import TextModel, in_turn_of_all
 
 if TYPE_CHECKING:
     from tinytf.checkpoints.huggingface.export import Exported
 
-with imported_when_called(__name__):  # all of them at once would make every command a tenth slower
+with imported_when_called(__name__, in_turn_of_all):  # all of them at once would make every command a tenth slower
     from tinytf.bulk.record import record_corpus
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
@@ -96,7 +97,9 @@ class Model(TextModel):
         """
         from tinytf.checkpoints.huggingface.export import export
 
-        return replace(export(self.transformer, self.tokenizer, Path(directory), self.prompts), model=self.name)
+        with using(self.transformer):
+            exported = export(self.transformer, self.tokenizer, Path(directory), self.prompts)
+        return replace(exported, model=self.name)
 
     tokens = tokens
     record_corpus = record_corpus

@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO
 from pathlib import Path
@@ -48,7 +49,7 @@ class _Command:
 _lasting: dict[_FileId, Path] = {}
 """The files of models that were opened, whose weights may be mapped, and the scripts that a session ran."""
 _command: _Command | None = None
-_is_lasting = False
+_is_lasting = ContextVar("_is_lasting", default=False)
 
 
 @contextmanager
@@ -64,13 +65,13 @@ def command_files() -> Iterator[None]:
 
 @contextmanager
 def lasting_files() -> Iterator[None]:
-    """Register the files that are read inside for as long as the process runs."""
-    global _is_lasting
-    previous, _is_lasting = _is_lasting, True
+    """Register the files that this thread reads inside for as long as the process runs."""
+    previous = _is_lasting.get()
+    _is_lasting.set(True)
     try:
         yield
     finally:
-        _is_lasting = previous
+        _is_lasting.set(previous)
 
 
 def expect_unread(path: Path) -> None:
@@ -133,7 +134,7 @@ def read_standard_input() -> None:
 def _register(status: os.stat_result, path: Path) -> None:
     """Register a file as read. Raises UsageError for one that the running command is to write."""
     file_id = _file_id(status)
-    if _is_lasting:
+    if _is_lasting.get():
         _lasting[file_id] = path.absolute()
     if _command is not None:
         if file_id in _command.written:

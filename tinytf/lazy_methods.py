@@ -1,27 +1,31 @@
 """Methods of a class that are functions of other files, each imported when it is first called."""
 
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 
 class LazyMethod:
     """A function of a module, as a method of the class whose attribute it is."""
 
-    def __init__(self, module: str, name: str) -> None:
-        self._module, self._name = module, name
+    def __init__(self, module: str, name: str, asked: Wrapper) -> None:
+        self._module, self._name, self._asked = module, name, asked
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         function = getattr(import_module(self._module), self._name)
-        return function if instance is None else function.__get__(instance, owner)
+        return function if instance is None else self._asked(function).__get__(instance, owner)
 
 
 @contextmanager
-def imported_when_called(importer: str) -> Iterator[None]:
+def imported_when_called(importer: str, asked: Wrapper) -> Iterator[None]:
     """Inside, ``from … import name`` in the module ``importer`` gives LazyMethods, without importing anything.
+
+    A method of an object is what ``asked`` makes of the function.
 
     To whatever reads the source these are plain imports, so an editor and a type checker see plain methods.
     """
@@ -36,7 +40,7 @@ def imported_when_called(importer: str) -> Iterator[None]:
     ) -> Any:
         if globals is None or globals.get("__name__") != importer or not fromlist:
             return import_now(name, globals, locals, fromlist, level)
-        return SimpleNamespace(**{each: LazyMethod(name, each) for each in fromlist})
+        return SimpleNamespace(**{each: LazyMethod(name, each, asked) for each in fromlist})
 
     builtins.__import__ = import_lazily
     try:

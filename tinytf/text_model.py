@@ -1,16 +1,17 @@
 """A transformer with its tokenizer, which takes texts and records them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.model.turn import using_all
 from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
@@ -25,6 +26,8 @@ from tinytf.trace.record import record, record_all
 from tinytf.trace.trace import Text, Trace
 
 AnyModel = TypeVar("AnyModel", bound="TextModel")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,17 @@ class TextModel(ShortRepr):
         trace = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
         trace.about = About(self, encoding)
         return trace
+
+
+def in_turn_of_all(question: Callable[P, R]) -> Callable[P, R]:
+    """The question, asked while no other thread uses any of the models that it gets."""
+
+    @wraps(question)
+    def ask(*args: P.args, **options: P.kwargs) -> R:
+        with using_all(value.transformer for value in (*args, *options.values()) if isinstance(value, TextModel)):
+            return question(*args, **options)
+
+    return ask
 
 
 def require_text_list(texts: Sequence[Written]) -> Sequence[Written]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -105,10 +106,11 @@ def _halve(items: list[Any]) -> None:
 
 @dataclass
 class Bench:
-    """The models that the tools open, each once; paths lead below ``roots``."""
+    """The models that the tools open, each once; paths lead below ``roots``. Calls take turns: one is ``at_work``."""
 
     roots: tuple[Path, ...]
     opened: dict[str, Model] = field(default_factory=dict)
+    at_work: Lock = field(default_factory=Lock)
 
     def model(self, name: str) -> Model:
         """The model of this name. Raises UsageError for a path outside of the roots, and for one of the hub."""
@@ -223,21 +225,28 @@ def _other(bench: Bench, name: str) -> Any:
 def server(roots: Sequence[Path]) -> MCPServer:
     """The server of all tools; models are built in, or below ``roots``."""
     made = MCPServer("tinytf", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
-    for name, function in tools(Bench(tuple(root.resolve() for root in roots))).items():
+    bench = Bench(tuple(root.resolve() for root in roots))
+    for name, function in tools(bench).items():
         made.add_tool(
-            _answering(function), name=name, annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False)
+            answering(function, bench),
+            name=name,
+            annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
         )
     return made
 
 
-def _answering(function: Callable[..., Report]) -> Callable[..., CallToolResult]:
-    """The function with its report as fitted data and as compact text, and an error as one line with its hint."""
+def answering(function: Callable[..., Report], bench: Bench) -> Callable[..., CallToolResult]:
+    """The function with its report as fitted data and as compact text, and an error as one line with its hint.
+
+    The server calls it in threads; each call waits until no other one is at work.
+    """
 
     @wraps(function)
     def answer(*args: Any, **kwargs: Any) -> CallToolResult:
         try:
-            report = function(*args, **kwargs)
-            data = fitted({"holds": report.holds, **report.to_dict()})
+            with bench.at_work:
+                report = function(*args, **kwargs)
+                data = fitted({"holds": report.holds, **report.to_dict()})
         except TinytfError as error:
             raise ToolError(f"{error.message}. {error.hint}".strip()) from None
         return CallToolResult(content=[TextContent(type="text", text=_json(data))], structured_content=data)

@@ -1,19 +1,22 @@
 """The tools for assistants, asked by the client of the protocol's own package, over a real process."""
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client
+from mcp.server.mcpserver.exceptions import ToolError
 
 import tinytf
-from tinytf_cli.mcp_server import fitted
+from tinytf_cli.mcp_server import Bench, answering, fitted, tools
 
 ASSETS = Path(tinytf.__file__).parent / "assets"
 TEXT = "The cat sat on the"
@@ -42,7 +45,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return inside
 
 
-def test_every_tool_answers_with_the_data_of_its_command(root: Path) -> None:
+def test_every_tool_answers_with_the_data_of_its_command_also_when_all_are_asked_at_once(root: Path) -> None:
     model = tinytf.load("tiny")
     calls: dict[str, tuple[dict[str, Any], Any]] = {
         "trace": ({"text": TEXT, "at": ["L1H2.weights"]}, model.traced(TEXT, at=["L1H2.weights"])),
@@ -63,9 +66,10 @@ def test_every_tool_answers_with_the_data_of_its_command(root: Path) -> None:
 
     async def ask(client: ClientSession) -> Any:
         listed = await client.list_tools()
-        answers = {name: await client.call_tool(name, arguments) for name, (arguments, _) in calls.items()}
-        ported = await client.call_tool("diff", {"text": TEXT, "other_model": "mine"})
-        return listed.tools, answers, ported
+        both = ({"text": TEXT, "other_model": "mine"}, {"text": TEXT, "model": "mine", "other_model": "tiny"})
+        at_once = [client.call_tool(name, arguments) for name, (arguments, _) in calls.items()]
+        *answers, ported, back = await asyncio.gather(*at_once, *(client.call_tool("diff", pair) for pair in both))
+        return listed.tools, dict(zip(calls, answers, strict=True)), (ported, back)
 
     listed, answers, ported = asked(root, ask)
     assert [tool.name for tool in listed] == list(calls)
@@ -82,8 +86,7 @@ def test_every_tool_answers_with_the_data_of_its_command(root: Path) -> None:
         assert set(data) == set(expected)
         if not left_out:
             assert data == expected
-    same = json.loads(ported.content[0].text)
-    assert same["holds"]
+    assert all(json.loads(one.content[0].text)["holds"] for one in ported)
 
 
 def test_paths_stay_below_the_roots_and_errors_are_one_line(root: Path) -> None:
@@ -105,6 +108,40 @@ def test_paths_stay_below_the_roots_and_errors_are_one_line(root: Path) -> None:
     assert "Traceback" not in wrong.content[0].text
     assert one.structured_content["at"] == ["L1H2"]  # which needs no list
     assert json.loads(one.content[0].text) == one.structured_content
+
+
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(1, id="all at once"), pytest.param(0, id="every pair", marks=pytest.mark.exhaustive)]
+)
+def test_calls_in_threads_answer_what_they_answer_one_after_the_other(root: Path, rounds: int) -> None:
+    bench = Bench((root,))
+    asks = {name: answering(function, bench) for name, function in tools(bench).items()}
+    pair = {"clean": TEXT, "corrupt": "The dog sat on the", "answer": "mat", "versus": "rug"}
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("trace", {"text": TEXT}),
+        ("trace", {"text": TEXT, "model": "mine"}),
+        ("explain", {"text": TEXT, "address": "L1H2.scores[2,1]"}),
+        ("diff", {"text": TEXT, "other_text": "The dog sat on the"}),
+        ("lens", {"text": TEXT, "track": ["mat"]}),
+        ("attribute", {"text": TEXT}),
+        ("ablate", {"text": TEXT}),
+        ("patch", {**pair}),
+        ("score", {"text": TEXT, "model": "tiny-encoder"}),
+        ("score", {"text": TEXT}),
+    ]
+
+    def ask(number: int) -> str:
+        name, arguments = calls[number]
+        try:
+            return str(asks[name](**arguments).content[0].text)  # type: ignore[union-attr]
+        except ToolError as error:
+            return str(error)
+
+    alone = [ask(number) for number in range(len(calls))]
+    together = [[*range(len(calls))] * rounds] if rounds else itertools.product(range(len(calls)), repeat=2)
+    for numbers in together:
+        with ThreadPoolExecutor(len(numbers)) as threads:
+            assert [*threads.map(ask, numbers)] == [alone[number] for number in numbers]
 
 
 def test_a_long_answer_loses_its_largest_lists_alone_and_says_where() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.model.turn import using
 from tinytf.steps.table import table_of
 
 Values = Mapping[str, Tensor]
@@ -25,16 +26,17 @@ _AT_ONCE = 2**11  # tokens that go through a block at a time; more are no faster
 
 @contextmanager
 def swapped(model: Transformer, values: Values) -> Iterator[None]:
-    """Give parameters other values inside the ``with`` block; the model's own are not copied."""
-    parameters = {path: model.get_parameter(path) for path in values}
-    originals = {path: parameter.data for path, parameter in parameters.items()}
-    try:
-        for path, parameter in parameters.items():
-            parameter.data = values[path]
-        yield
-    finally:
-        for path, parameter in parameters.items():
-            parameter.data = originals[path]
+    """Give parameters other values inside the ``with`` block, for this thread alone; the model's own are not copied."""
+    with using(model):
+        parameters = {path: model.get_parameter(path) for path in values}
+        originals = {path: parameter.data for path, parameter in parameters.items()}
+        try:
+            for path, parameter in parameters.items():
+                parameter.data = values[path]
+            yield
+        finally:
+            for path, parameter in parameters.items():
+                parameter.data = originals[path]
 
 
 class Swapping:

@@ -13,6 +13,7 @@ from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched, without_kernel
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.turn import using
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.tolerance import DECODED, INT8, allowed
@@ -51,8 +52,14 @@ class Runner:
         self.texts = [list(prompt)]
         self.dropped, self.note, self._prompt, self._kind = 0, "", len(prompt), kind
         self._device = next(model.parameters()).device
-        self._decoder: Decoder | None = None
         self._compare = compare
+        with using(model):  # hooks of another thread do not decide what fits
+            self._decoder = self._fitting_decoder(texts)
+        if cache is not None and cache.position == 0:
+            cache.select([0])
+
+    def _fitting_decoder(self, texts: int) -> Decoder | None:
+        model, cache, look, kind = self.model, self.cache, self.look, self._kind
         if kind != PLAIN and (lacking := without_kernel(model)):
             raise UsageError(
                 f"compiled and int8 decoding have no kernel for: {'; '.join(lacking)}",
@@ -60,15 +67,14 @@ class Runner:
             )
         if cache is not None and Decoder.fits(model):
             decoder = Decoder(model, cache, texts, kind)
-            self._decoder = decoder if look is None or decoder.can_look else None
-        elif kind != PLAIN or (look is not None and (cache is None or is_watched(model))):
+            return decoder if look is None or decoder.can_look else None
+        if kind != PLAIN or (look is not None and (cache is None or is_watched(model))):
             raise UsageError(
                 "compiled and int8 decoding, and looking at attention, need a cache and a model without hooks or "
                 "replaced parts",
                 "leave out --no-cache, or --compile, --quantize and --head",
             )
-        if cache is not None and cache.position == 0:
-            cache.select([0])
+        return None
 
     @property
     def full(self) -> bool:

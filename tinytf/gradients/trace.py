@@ -14,6 +14,7 @@ from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer
+from tinytf.model.turn import in_turn, using
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
 from tinytf.report import About
@@ -169,6 +170,7 @@ def _classes(model: TextModel, encoding: Encoding, named: int | None, positions:
     return Targets(chosen, tuple(int(trace.logits_at(row).argmax()) if named is None else named for row in chosen))
 
 
+@in_turn
 def record_gradients(
     model: Transformer, encoding: Encoding, of: Targets | Metric, *, force: bool = False
 ) -> GradientTrace:
@@ -241,15 +243,16 @@ def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
     for name, parameter in parameters.items():
         if not parameter.is_floating_point():
             raise UsageError(f"{name} is of {parameter.dtype}, which has no gradient", "load it with --dtype float32")
-    required = {name: parameter.requires_grad for name, parameter in parameters.items()}
-    try:
-        for parameter in parameters.values():
-            parameter.requires_grad_(True)
-        with torch.inference_mode(False), torch.enable_grad():
-            yield parameters
-    finally:
-        for name, parameter in parameters.items():
-            parameter.requires_grad_(required[name])
+    with using(model):
+        required = {name: parameter.requires_grad for name, parameter in parameters.items()}
+        try:
+            for parameter in parameters.values():
+                parameter.requires_grad_(True)
+            with torch.inference_mode(False), torch.enable_grad():
+                yield parameters
+        finally:
+            for name, parameter in parameters.items():
+                parameter.requires_grad_(required[name])
 
 
 def _require_room(model: Transformer, tokens: int) -> None:

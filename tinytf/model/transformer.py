@@ -17,6 +17,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.memory import require_free
 from tinytf.model.cache import KVCache, LayerCache
+from tinytf.model.turn import Turn, in_turn, using
 from tinytf.steps.fused import kernels
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.linear import Unembedding
@@ -173,7 +174,9 @@ class Transformer(nn.Module):
         # those of them whose function changes each position by itself, so that a cache works, see Model.steered
         self.by_position: tuple[str, ...] = ()
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
+        self.turn = Turn()  # whose it is among threads
 
+    @in_turn
     def __reduce__(self) -> Any:
         """Pickle the configuration and a copy of the weights, which may be views of a whole file.
 
@@ -185,9 +188,12 @@ class Transformer(nn.Module):
             )
         return _unpickled, (self.config, {name: tensor.detach().clone() for name, tensor in self.state_dict().items()})
 
+    @in_turn
     def __deepcopy__(self, memo: dict[int, Any]) -> "Transformer":
         """Copy like any module, with its hooks, instead of by ``__reduce__``."""
         copied = memo[id(self)] = type(self).__new__(type(self))
+        shares_weights = any(memo.get(id(tensor)) is tensor for tensor in self.parameters())
+        memo[id(self.turn)] = Turn(self.turn.lock if shares_weights else None)
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
         return copied
 
@@ -266,6 +272,7 @@ class Transformer(nn.Module):
         weight = next(self.parameters())
         return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
 
+    @in_turn
     def hidden(
         self,
         ids: Tensor,
@@ -315,6 +322,7 @@ class Transformer(nn.Module):
         return self.config.looks_ahead or self.needs_whole_text
 
     @property
+    @in_turn
     def needs_whole_text(self) -> bool:
         """Whether an edit's function takes all tokens of a text together."""
         return len(self.edited) > len(self.by_position)
@@ -352,21 +360,25 @@ class Transformer(nn.Module):
             )
         return head
 
+    @in_turn
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states: (…, C) -> (…, V). Raises UsageError for a model without a head."""
         head = self.require_head("it has no logits")
         return head(hidden, self.embed.tokens.weight)
 
+    @in_turn
     def over_vocabulary(self, hidden: Tensor) -> dict[str, Tensor]:
         """The steps from hidden states (…, C) to logits, by name, (…, V) each; the logits come last."""
         return {} if self.head is None else self.head.named(hidden, self.embed.tokens.weight)
 
+    @in_turn
     def pool(self, hidden: Tensor) -> Tensor:
         """BERT's pooled vector, tanh(W·x + b) of the first token: (B, T, C) -> (B, C). UsageError without one."""
         if self.pooler is None:
             raise UsageError("this model has no pooler")
         return torch.tanh(self.pooler(hidden[:, 0]))
 
+    @in_turn
     def forward(self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """Logits at every position, or the hidden states of a model without a head: ids (B, T) -> (B, T, V or C).
 
@@ -403,12 +415,13 @@ def _unpickled(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Context in evaluation mode, without dropout."""
-    training = model.training
-    if training:  # eval() walks through all modules, too slow for every decoded token
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()
+    """Context in evaluation mode, without dropout, for this thread alone."""
+    with using(model):
+        training = model.training
+        if training:  # eval() walks through all modules, too slow for every decoded token
+            model.eval()
+        try:
+            yield
+        finally:
+            if training:
+                model.train()

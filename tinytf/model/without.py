@@ -7,6 +7,7 @@ import torch
 from tinytf.config import LEFT_OUT, ModelConfig
 from tinytf.errors import ConfigError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.model.turn import Turn
 from tinytf.steps.table import table_of
 
 
@@ -55,5 +56,5 @@ def with_config(model: Transformer, config: ModelConfig) -> Transformer:
     for name in list(result.state_dict()):
         path, _, leaf = name.rpartition(".")
         setattr(result.get_submodule(path), leaf, getattr(model.get_submodule(path), leaf))
-    result.rooms = model.rooms
+    result.rooms, result.turn = model.rooms, Turn(model.turn.lock)
     return result.eval()

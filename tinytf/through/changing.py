@@ -14,6 +14,7 @@ from tinytf.report import About, Report
 from tinytf.sentences import changed
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import in_turn_of_all
 from tinytf.through.model import ThroughModel
 from tinytf.through.recording import Recording, tensors_in
 from tinytf.through.traced import matching, predicted
@@ -47,6 +48,7 @@ class Changed(Report):
         return self.members("modules", "how", "before", "after", "divergence", "followed")
 
 
+@in_turn_of_all
 def ablate_through(
     model: ThroughModel, text: Written, at: Sequence[str], *, top: int = 5, truncate: bool = False
 ) -> Changed:
@@ -61,6 +63,7 @@ def ablate_through(
     return _compared(model, encoding, recording, zeros, f"zeros for {_named(paths)}", top)
 
 
+@in_turn_of_all
 def patch_through(
     model: ThroughModel, clean: Written, corrupt: Written, at: Sequence[str], *, top: int = 5, truncate: bool = False
 ) -> Changed:

@@ -11,6 +11,7 @@ from tinytf.errors import DumpError, UsageError
 from tinytf.report import About, Data, Report
 from tinytf.tables import ColumnStyle
 from tinytf.text.chat import Written
+from tinytf.text_model import in_turn_of_all
 from tinytf.through.model import ThroughModel
 from tinytf.through.recording import unbatched
 from tinytf.tolerance import RUN, allowed
@@ -69,6 +70,7 @@ class ModuleDifferences(Report):
         return self.members("versus", "tolerance", "unmatched", "first", "modules")
 
 
+@in_turn_of_all
 def diff_through(
     model: ThroughModel,
     text: Written | None,

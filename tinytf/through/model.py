@@ -14,7 +14,7 @@ from tinytf.short_repr import shown
 from tinytf.text.chat import TextPair
 from tinytf.text.library import Limit
 from tinytf.text.tokenizer import Encoding
-from tinytf.text_model import TextModel
+from tinytf.text_model import TextModel, in_turn_of_all
 from tinytf.through.formulas import compared
 from tinytf.through.opening import directory_of, open_module, quiet_transformers, reason_of, vocabulary_of
 from tinytf.through.recording import Recording, logits_of, record
@@ -118,12 +118,14 @@ class ThroughModel(TextModel):
     def _pair(self, pair: TextPair, limit: Limit) -> Encoding:
         raise UsageError("run through transformers, a model reads one text, not a pair", "leave out --pair")
 
+    @in_turn_of_all
     @torch.no_grad()
     def logits(self, ids: list[int], answer: list[int] | None = None) -> Tensor | None:
         """The logits (T, V) of a text or the ``answer`` to it, or (classes,); None if the model gives none."""
         torch.manual_seed(0)
         return logits_of(self._run(lambda: self.transformer(**self.inputs(ids, answer))))
 
+    @in_turn_of_all
     def record(self, encoding: Encoding) -> tuple[Recording, Roles]:
         """Every call of a module for a text, and the roles of the modules.
 

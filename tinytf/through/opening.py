@@ -15,6 +15,7 @@ from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.files import TOKENIZER, lasting_files, read_json
 from tinytf.loading import DTYPES, pick_device
 from tinytf.memory import require_free
+from tinytf.model.turn import using
 from tinytf.sources import DirectorySource, GgufSource, Source, find_source
 from tinytf.text.hazards import is_hazardous
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
@@ -117,22 +118,27 @@ def open_transformers(directory: Path, hint: str = "") -> Iterator[Any]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[Any]:
-    """Yield transformers, without progress bars and warnings. Raises UsageError if it is not installed."""
+    """Yield transformers, without progress bars and warnings, for this thread alone.
+
+    Its switches, and torch's seed, which its models draw from, belong to the process; so do hooks on its modules.
+    Raises UsageError if it is not installed.
+    """
     try:
         import transformers
     except ImportError:
         message = "this goes through transformers, which is not installed"
         raise UsageError(message, 'pip install "tinytf[hf]"') from None
     logging: Any = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield transformers
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+    with using(transformers):
+        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield transformers
+        finally:
+            logging.set_verbosity(level)
+            if bars:
+                logging.enable_progress_bar()
 
 
 def reason_of(error: Exception) -> str:

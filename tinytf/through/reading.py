@@ -19,10 +19,12 @@ from tinytf.text.chat import Written
 from tinytf.text.library import Limit
 from tinytf.text.tokenizer import Encoding
 from tinytf.text.words import positions_in
+from tinytf.text_model import in_turn_of_all
 from tinytf.through.model import ThroughModel
 from tinytf.through.recording import tensors_in, unbatched
 
 
+@in_turn_of_all
 def score_through(model: ThroughModel, text: Written, *, truncate: bool = False, limit: int = SCORE_LIMIT) -> Score:
     """How well the model predicts each token of a text that fits its context.
 
@@ -92,6 +94,7 @@ def generate_through(model: ThroughModel, prompt: Encoding, options: Streaming) 
 
 
 @torch.no_grad()
+@in_turn_of_all
 def lens_through(
     model: ThroughModel,
     text: Written,

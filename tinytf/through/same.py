@@ -19,7 +19,7 @@ from tinytf.report import About, Data, Report
 from tinytf.steps.table import table_of
 from tinytf.tables import ColumnStyle
 from tinytf.text.tokenizer import Encoding
-from tinytf.text_model import TextModel
+from tinytf.text_model import TextModel, in_turn_of_all
 from tinytf.through.model import ThroughModel
 from tinytf.through.opening import reason_of
 from tinytf.through.recording import tensors_in
@@ -225,6 +225,7 @@ class Same(Report):
         return {**self.members("target", "steps", "ways"), "check": check}
 
 
+@in_turn_of_all
 def same(
     model: "TextModel | ThroughModel", text: str = TEXT, other: str | None = None, *, truncate: bool = False
 ) -> Same:

@@ -17,6 +17,7 @@ from tinytf.sentences import percent
 from tinytf.tables import Array, ColumnStyle
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import in_turn_of_all
 from tinytf.through.model import ThroughModel
 from tinytf.through.recording import Call, Recording, unbatched
 from tinytf.through.roles import innermost
@@ -180,6 +181,7 @@ def _array(name: str, tensor: Tensor, encoding: Encoding) -> Array:
     return Array(name, axes, lambda: tensor)
 
 
+@in_turn_of_all
 def trace_through(
     model: ThroughModel, text: Written, *, at: Sequence[str] = (), top: int = 10, truncate: bool = False
 ) -> ThroughTrace:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
+from tinytf.model.turn import using
 from tinytf.parts.row import Step
 from tinytf.steps.table import table_of
 
@@ -27,7 +28,7 @@ def recording_hooks(
     is always recorded. Logits are not: the caller decides for which positions to compute them.
     """
     table, last = table_of(model.config), model.config.n_layers - 1
-    with ExitStack() as stack, torch.no_grad():
+    with using(model), ExitStack() as stack, torch.no_grad():
         for module in model.modules():
             if module.training:  # tested first: setting it on every module takes a twentieth of a short recording
                 stack.callback(setattr, module, "training", True)
@@ -97,15 +98,16 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 @contextmanager
 def stepwise(model: Transformer, fused: bool = False) -> Iterator[None]:
     """Put the model in evaluation mode and, unless ``fused``, run every step by itself; restore all afterwards."""
-    flags = [
-        (module, name, vars(module)[name]) for module in model.modules() for name in _FLAGS if name in vars(module)
-    ]
-    try:
-        model.eval().fuse(fused)
-        yield
-    finally:
-        for module, name, flag in flags:
-            setattr(module, name, flag)
+    with using(model):
+        flags = [
+            (module, name, vars(module)[name]) for module in model.modules() for name in _FLAGS if name in vars(module)
+        ]
+        try:
+            model.eval().fuse(fused)
+            yield
+        finally:
+            for module, name, flag in flags:
+                setattr(module, name, flag)
 
 
 _FLAGS = ("training", "fused")

@@ -11,6 +11,7 @@ from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.batches import batches, padded, typed
 from tinytf.model.transformer import Transformer
+from tinytf.model.turn import in_turn
 from tinytf.steps.operations import Add, Same
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
@@ -39,6 +40,7 @@ def record(
     return trace
 
 
+@in_turn
 @torch.no_grad()
 def record_all(
     model: Transformer,

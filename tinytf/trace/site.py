@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.model.turn import using
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Operation
 from tinytf.steps.table import StepKey, StepTable
@@ -124,7 +125,8 @@ class Site:
 
     def derive(self, heads: tuple[int, ...] | None = None) -> Tensor:
         """The step recomputed from the steps before it."""
-        return self.operation.derive(self, heads)
+        with using(self.trace.model):
+            return self.operation.derive(self, heads)
 
 
 def _variable(name: str) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.model.turn import using
 from tinytf.parts.row import Step
 from tinytf.report import About
 from tinytf.short_repr import brief, shown
@@ -135,12 +136,13 @@ class Trace:
             recorded = ", ".join(map(str, self.recording.layers)) or "none"
             raise AddressError(f"layer {layer} was not recorded", f"recorded: {recorded}")
         key = (full, heads)
-        if key in self._derived:
-            self._derived.move_to_end(key)
-            return self._derived[key]
-        with torch.no_grad():
-            tensor = self._derived_step(step, layer, heads)
-        self._keep(key, tensor)
+        with using(self.model):  # whose modules derive it, and of which other threads derive steps too
+            if key in self._derived:
+                self._derived.move_to_end(key)
+                return self._derived[key]
+            with torch.no_grad():
+                tensor = self._derived_step(step, layer, heads)
+            self._keep(key, tensor)
         return tensor
 
     def underived(self) -> Self:
@@ -177,7 +179,7 @@ class Trace:
             return self.recorded_logits[[rows.index(position) for position in positions]]
         site = Site(self, step, None)
         (source,) = site.source_steps
-        with torch.no_grad():
+        with using(self.model), torch.no_grad():
             if site.operation.over_tokens:
                 return site.operation.forward(self.step(source.name))[list(positions)]
             if source.is_vocabulary:

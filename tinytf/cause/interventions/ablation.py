@@ -15,8 +15,9 @@ from tinytf.cause.interventions.hooks import (
     Intervention,
     hidden_with,
     hook_points,
+    hooked_by_user,
+    intervene,
     intervened,
-    intervening,
     logits_with,
     point_names,
     points_of,
@@ -354,11 +355,11 @@ def ablated(
 ) -> Iterator[AnyModel]:
     """Ablate the steps of ``at`` for every text that runs inside the ``with`` block, which gets the model.
 
-    This holds for forward passes, traces and generation; ``how`` is ``zero`` or ``mean``. Raises the errors of
-    ``ablate``.
+    This holds for forward passes, traces and generation; other threads are refused meanwhile. ``how`` is ``zero`` or
+    ``mean``. Raises the errors of ``ablate``.
     """
     interventions, _ = _interventions(model, at, how, reference)
-    with intervening(model.transformer, interventions):
+    with hooked_by_user(model.transformer, intervene(model.transformer, interventions)):
         yield model
 
 

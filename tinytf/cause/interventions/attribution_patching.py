@@ -31,6 +31,7 @@ from tinytf.errors import UsageError
 from tinytf.estimate import rank_correlation
 from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.turn import using
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Data, Progress, Verified, ignore_progress
 from tinytf.steps.table import table_of
@@ -275,14 +276,15 @@ def _gradients(runs: Runs, inputs: Tensor, sites: Sequence[HookPoint]) -> tuple[
 @contextmanager
 def _constant_weights(model: Transformer) -> Iterator[None]:
     """Take no gradients of parameters inside the ``with`` block: they would take a third of the time."""
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        for parameter in learned:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in learned:
-            parameter.requires_grad_(True)
+    with using(model):
+        learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        try:
+            for parameter in learned:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter in learned:
+                parameter.requires_grad_(True)
 
 
 def _verify_point(runs: Runs, logits: Tensor) -> Verified:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from tinytf.cause.interventions.hooks import hooked
+from tinytf.cause.interventions.hooks import hooked_by_user
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
@@ -35,7 +35,8 @@ def edited(model: AnyModel, edits: Mapping[str, Edit]) -> AbstractContextManager
     and returns a tensor of that shape or a number, or changes its argument in place. A tensor or a number replaces the
     step directly. An address of several layers edits each of them. Traces, gradients and scores see the edit. So does
     generation, which computes the whole text for each token, without a cache: a function always sees all tokens so far.
-    The block restores the model at its end, and after an error. Edits nest: the inner takes the outer's result.
+    The block restores the model at its end, and after an error; other threads are refused meanwhile. Edits nest: the
+    inner takes the outer's result.
 
     Raises AddressError for an address that is not a step, or not one that can be edited.
     """
@@ -97,7 +98,7 @@ def _can_edit(step: Step) -> bool:
 
 @contextmanager
 def _edited(model: AnyModel, edits_at: list[tuple[Address, Edit]]) -> Iterator[AnyModel]:
-    with hooked(model.transformer, hook_edits(model.transformer, edits_at)):
+    with hooked_by_user(model.transformer, hook_edits(model.transformer, edits_at)):
         yield model
 
 

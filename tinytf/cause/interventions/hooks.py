@@ -2,6 +2,7 @@
 
 import copy
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.look.neurons import parse_unit, require_units
 from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.turn import using
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import into_heads, side_by_side
 from tinytf.steps.table import StepTable, table_of
@@ -237,9 +239,7 @@ class Intervention:
 @contextmanager
 def changed(model: Transformer, changes: Sequence[tuple[HookPoint, Change]]) -> Iterator[None]:
     """Apply a change to each step inside the ``with`` block."""
-    with ExitStack() as stack:
-        for point, change in changes:
-            stack.callback(_hooked(model, point, change).remove)
+    with hooked(model, (_hooked(model, point, change) for point, change in changes)):
         yield
 
 
@@ -262,19 +262,39 @@ def intervening(model: Transformer, interventions: Sequence[Intervention]) -> It
     A forward pass raises UsageError if a value has positions and the text has another length. A trace's check leaves
     the replaced steps out, and names them.
     """
-    with hooked(model, _intervene(model, interventions)):
+    with hooked(model, intervene(model, interventions)):
         yield
 
 
 @contextmanager
 def hooked(model: Transformer, handles: Iterable[RemovableHandle]) -> Iterator[None]:
-    """Keep hooks inside the ``with`` block only, and the names of the steps that they replace."""
+    """Keep hooks, and the names of the steps that they replace, in the ``with`` block only, for this thread alone."""
+    with using(model), _put_on(model, handles):
+        yield
+
+
+@contextmanager
+def hooked_by_user(model: Transformer, handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """``hooked`` in a block of a user, which may last: other threads do not wait for its end, they are refused."""
+    with using(model):
+        stack = _put_on(model, handles)
+        stack.callback(setattr, model.turn, "editor", model.turn.editor)
+        model.turn.editor = threading.get_ident()
+    try:
+        yield
+    finally:
+        with model.turn.lock, stack:  # whichever thread ends the block
+            pass
+
+
+def _put_on(model: Transformer, handles: Iterable[RemovableHandle]) -> ExitStack:
+    """What takes the hooks off again."""
     with ExitStack() as stack:
-        for name in ("exchanged", "edited"):
+        for name in ("exchanged", "edited", "by_position"):
             stack.callback(setattr, model, name, getattr(model, name))
         for handle in handles:
             stack.callback(handle.remove)
-        yield
+        return stack.pop_all()
 
 
 def intervened(model: Transformer, interventions: Sequence[Intervention]) -> Transformer:
@@ -285,11 +305,11 @@ def intervened(model: Transformer, interventions: Sequence[Intervention]) -> Tra
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     clone = copy.deepcopy(model, shared).eval()
-    list(_intervene(clone, interventions))  # the hooks stay
+    list(intervene(clone, interventions))  # the hooks stay
     return clone
 
 
-def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
+def intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
     """Hook each intervention on the module of its step, and have traces record steps that they would else derive."""
     table = table_of(model.config)
     for intervention in interventions:

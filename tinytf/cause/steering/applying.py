@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from tinytf.cause.interventions.edits import hook_edits
+from tinytf.cause.interventions.hooks import hooked_by_user
 from tinytf.cause.steering.vector import SteeringVector, require_width, steering_vector, stream_steps
 from tinytf.errors import UsageError
 from tinytf.model.batches import typed
@@ -146,20 +147,10 @@ def steered(
     ``add`` maps addresses to vectors, such as ``{"L12.out": 4 * vector}``; a SteeringVector alone is for its own steps.
     ``remove`` projects directions out, one for each address (of several vectors the best), before anything is added.
     Traces, scores and gradients see it, and so does generation, with its cache, since a position's change does not
-    depend on other positions. Blocks nest. Raises AddressError for a step that takes no vector, UsageError for a vector
-    of another width.
+    depend on other positions. Blocks nest; other threads are refused meanwhile. Raises AddressError for a step that
+    takes no vector, UsageError for a vector of another width.
     """
-    return _steered(model.transformer, steering_of(model, add, remove).changes)
-
-
-@contextmanager
-def _steered(model: Transformer, changes: Sequence[Change]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for name in ("exchanged", "edited", "by_position"):
-            stack.callback(setattr, model, name, getattr(model, name))
-        for handle in _hook(model, changes):
-            stack.callback(handle.remove)
-        yield
+    return hooked_by_user(model.transformer, _hook(model.transformer, steering_of(model, add, remove).changes))
 
 
 def steered_model(model: AnyModel, changes: Sequence[Change]) -> AnyModel:
