@@ -3,6 +3,7 @@
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -16,18 +17,20 @@ class LazyMethod:
     def __init__(self, module: str, name: str, asked: Wrapper) -> None:
         self._module, self._name, self._asked = module, name, asked
 
+    @cached_property
+    def _function(self) -> Any:
+        return self._asked(getattr(import_module(self._module), self._name))
+
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        function = getattr(import_module(self._module), self._name)
-        return function if instance is None else self._asked(function).__get__(instance, owner)
+        return self._function if instance is None else self._function.__get__(instance, owner)
 
 
 @contextmanager
 def imported_when_called(importer: str, asked: Wrapper) -> Iterator[None]:
     """Inside, ``from … import name`` in the module ``importer`` gives LazyMethods, without importing anything.
 
-    A method of an object is what ``asked`` makes of the function.
-
-    To whatever reads the source these are plain imports, so an editor and a type checker see plain methods.
+    A method is what ``asked`` makes of its function. To whatever reads the source these are plain imports, so an editor
+    and a type checker see plain methods.
     """
     import_now = builtins.__import__
 

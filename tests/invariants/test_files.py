@@ -208,3 +208,15 @@ def test_what_is_nested_is_parsed_or_a_value_error(parse, around, depth):
 def test_what_is_no_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
+
+
+def test_what_one_thread_reads_of_a_model_is_no_matter_of_another(tmp_path: Path) -> None:
+    (mine := tmp_path / "mine.bin").write_bytes(b"1")
+    (others := tmp_path / "others.txt").write_bytes(b"2")
+    with files.lasting_files():
+        reading = threading.Thread(target=read_bytes, args=(others, 9))
+        reading.start()
+        reading.join()
+        read_bytes(mine, 9)
+    assert files.is_read(mine)
+    assert not files.is_read(others)

@@ -1,6 +1,8 @@
 """Questions to a model through transformers have the answers that transformers itself gives."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from tinytf.through.changing import ablate_through, patch_through
 from tinytf.through.comparing import diff_through
 from tinytf.through.model import open_through
 from tinytf.through.reading import generate_through, lens_through, score_through
+from tinytf.through.traced import trace_through
 from tinytf_cli.main import run
 
 THROUGH = ["--through", "transformers"]
@@ -70,6 +73,24 @@ def test_a_lens_reads_each_layer_by_final_norm_and_head(directories):
     torch.testing.assert_close(first.probabilities[:, 0], logits.softmax(-1)[:, cat], rtol=1e-4, atol=1e-6)
     assert first.top_ids[:, 0].tolist() == logits.argmax(-1).tolist()
     assert report.stages[-1].top_ids[:, 0].tolist() == logits_of(model).argmax(-1).tolist()
+
+
+def test_several_threads_get_what_one_gets(directories):
+    models = [open_through(directories(kind)) for kind in ("gpt2", "reformer")]  # which draws from torch's own seed
+    part = "transformer.h.1.attn"
+    asks = [
+        *(partial(trace_through, model, text) for model in models for text in (TEXT, OTHER)),
+        partial(ablate_through, models[0], TEXT, [part]),
+        partial(patch_through, models[0], OTHER, TEXT, [part]),
+        partial(lens_through, models[0], TEXT),
+        partial(score_through, models[0], TEXT),
+    ]
+    alone = [json.dumps(ask().to_dict(), default=str) for ask in asks]
+    verbosity = transformers.utils.logging.get_verbosity()
+    with ThreadPoolExecutor(8) as threads:
+        together = [*threads.map(lambda ask: json.dumps(ask().to_dict(), default=str), asks * 2)]
+    assert together == alone * 2
+    assert transformers.utils.logging.get_verbosity() == verbosity
 
 
 def test_what_a_module_returned_is_replaced(directories):

@@ -27,7 +27,8 @@ def mcp(options: Options) -> None:
     Setup   {"command": "tinytf", "args": ["mcp", "--root", "/path/to/models"]}
 
     Speaks the Model Context Protocol on standard input and output until the client leaves. Answers are the data of
-    --json, cut to what an assistant can read. Writes and downloads nothing.
+    --json, cut to what an assistant can read. Calls that overlap are answered one after the other. Writes and downloads
+    nothing.
     """
     if host() is not None:
         raise UsageError("a session has standard input and output already", "start tinytf mcp on the command line")

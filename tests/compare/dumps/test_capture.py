@@ -1,6 +1,7 @@
 """What tinytf.capture catches of any PyTorch model, and what it leaves behind: a file, and no hook."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -55,6 +56,17 @@ def test_every_module_is_caught_by_its_path_as_it_was_when_it_returned():
     assert torch.equal(dump["inner#2"], second)
     assert torch.equal(dump["output"], result)
     assert not any(tensor.requires_grad for tensor in dump.values())
+
+
+def test_calls_of_several_threads_are_not_taken_for_those_of_one():
+    module, other = InPlace(), ThreadPoolExecutor(1)
+    with pytest.raises(UsageError, match="2 threads ran the modules"), tinytf.capture(module):
+        [run(IDS) for run in (module, lambda ids: other.submit(module, ids).result())]
+    assert not hooks(module)
+    with tinytf.capture(module) as dump:
+        other.submit(module, IDS).result()
+    other.shutdown()
+    assert list(dump) == ["embed", "inner", "inner#2", "output"]
 
 
 def test_a_model_of_transformers_gives_its_hidden_states_and_logits_by_name(gpt2):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -99,8 +100,9 @@ def capture(module: nn.Module, names: str | Iterable[str] | None = None) -> Iter
     """Record what every module inside ``module`` returns while the ``with`` block runs it; then remove all hooks.
 
     ``names`` are paths of ``named_modules``, or patterns such as ``model.layers.*.self_attn``; "" is the module itself.
-    Nothing is changed: each tensor is a copy. Raises UsageError for a name that matches no module, and for compiled
-    modules, which never call their hooks.
+    Nothing is changed: each tensor is a copy. Raises UsageError for a name that matches no module, for compiled
+    modules, which never call their hooks, and at the end of the block if several threads ran the modules, whose calls
+    are then mixed.
     """
     if not isinstance(module, nn.Module):
         raise UsageError(f"a {type(module).__name__} is no PyTorch module", "pass the model itself")
@@ -111,12 +113,15 @@ def capture(module: nn.Module, names: str | Iterable[str] | None = None) -> Iter
                 f"{path or 'the model'} is compiled, and calls no hooks", "capture it before torch.compile"
             )
     chosen = modules if names is None else _chosen(modules, [names] if isinstance(names, str) else list(names))
-    caught, calls = Captured(module), dict[str, int]()
+    caught, calls, threads = Captured(module), dict[str, int](), set[int]()
     with ExitStack() as stack:
         stack.callback(module.register_forward_pre_hook(partial(_note_ids, caught), with_kwargs=True).remove)
         for path in chosen:
-            stack.callback(modules[path].register_forward_hook(partial(_keep, caught.tensors, calls, path)).remove)
+            keep = partial(_keep, caught.tensors, calls, threads, path)
+            stack.callback(modules[path].register_forward_hook(keep).remove)
         yield caught
+    if len(threads) > 1:
+        raise UsageError(f"{len(threads)} threads ran the modules that are captured", "run them in one thread")
 
 
 def _chosen(modules: Mapping[str, nn.Module], names: list[str]) -> list[str]:
@@ -135,9 +140,16 @@ def _note_ids(caught: Captured, module: nn.Module, args: tuple[Any, ...], kwargs
 
 
 def _keep(
-    tensors: dict[str, Tensor], calls: dict[str, int], path: str, module: nn.Module, args: Any, result: Any
+    tensors: dict[str, Tensor],
+    calls: dict[str, int],
+    threads: set[int],
+    path: str,
+    module: nn.Module,
+    args: Any,
+    result: Any,
 ) -> None:
     """Copy the tensors of one call of a module."""
+    threads.add(get_ident())
     calls[path] = calls.get(path, 0) + 1
     suffix = f"#{calls[path]}" if calls[path] > 1 else ""
     if isinstance(result, Mapping):
