@@ -322,19 +322,15 @@ class Report(ShortRepr):
     def metadata(self) -> dict[str, Any]:
         """The metadata of a file of tensors, as plain JSON data: model and text, and the axes of each tensor.
 
-        ``places`` are the indices on an axis, for tensors that hold only some of them.
+        ``places`` are the indices that a tensor holds of an axis, for those that do not count from 0.
         """
         stored, of = self.stored(), self.about.to_dict() if self.about else {}
-        partial = {
-            array.name: {axis: list(at) for axis, at in array.places.items() if list(at) != list(range(len(at)))}
-            for array in stored
-        }
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": self.KIND,
             **of,
             "axes": {array.name: list(array.axes) for array in stored},
-            "places": {name: places for name, places in partial.items() if places},
+            "places": {array.name: array.partial for array in stored if array.partial},
         }
 
 

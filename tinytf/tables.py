@@ -66,12 +66,18 @@ class Sheet:
     rows: Iterable[Row]
 
 
+def partial_places(places: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """The indices on each axis as plain data, without axes that count from 0."""
+    indices = {axis: list(index) for axis, index in places.items()}
+    return {axis: index for axis, index in indices.items() if index != list(range(len(index)))}
+
+
 @dataclass(frozen=True)
 class Array:
     """A tensor of a report that is read when it is needed: its address, its axes, and a function that reads it.
 
-    ``places`` are the indices on an axis, if it holds only some. ``one_part`` is the size of the first axis and a
-    function that reads one part of it, if that gives the shape with less work.
+    ``places`` are the indices that it holds of an axis, where it does not hold all. ``one_part`` is the size of the
+    first axis and a function that reads one part of it, if that gives the shape with less work.
     """
 
     name: str
@@ -84,6 +90,10 @@ class Array:
     def of(cls, name: str, axes: Sequence[str], tensor: "Tensor") -> "Array":
         """An array of a tensor in memory."""
         return cls(name, axes, lambda: tensor)
+
+    @property
+    def partial(self) -> dict[str, list[int]]:
+        return partial_places(self.places)
 
     def form(self) -> "tuple[tuple[int, ...], torch.dtype]":
         """Its shape and dtype."""

@@ -229,8 +229,10 @@ class BlockOptions:
 
     layer: str = option(metavar="N", shown="0", help="Layer to show in full; -1 is the last, 0,2 shows two.")
     head: str = option(metavar="N", shown="0", help="Head to show in that layer; -1 is the last.")
-    full: bool = option(is_flag=True, help="Show every layer in full.")
-    dims: int = option(type=Whole(1), shown=8, help="Dimensions shown as numbers.")
+    full: bool = option(is_flag=True, help="Show every layer in full, with every number.")
+    dims: int | None = option(
+        type=Whole(0), help="Numbers of a row; 0 for all.  [default: 8, all of up to 1,000 at an address]"
+    )
     rows: int | None = option(type=Whole(0), help="Tokens in a table; 0 for all.  [default: 16 on a screen]")
 
     def layers(self, model: "Model") -> tuple[int, ...]:
@@ -240,6 +242,11 @@ class BlockOptions:
         self.head_of(model)
         layers = parse_numbers(self.layer, model.config.n_layers, "layer") or ()
         return tuple(range(model.config.n_layers)) if self.full else layers
+
+    def dims_and_rows(self, everything: bool) -> tuple[int | None, int | None]:
+        """``dims`` and ``rows``: unless they were set, 0 for all with ``full`` or where ``everything`` is shown."""
+        usual = 0 if everything or self.full else None
+        return usual if self.dims is None else self.dims, usual if self.rows is None else self.rows
 
     def head_of(self, model: "Model") -> int:
         """The head to show. Raises AddressError for one that the model does not have."""
@@ -320,7 +327,7 @@ class SectionOptions:
 
     GROUP: ClassVar = "Block"
 
-    every: bool = option("--all", is_flag=True, help="Show every layer, the pipeline, a block and every head.")
+    every: bool = option("--all", is_flag=True, help="Show every layer, the pipeline, a block, every head and number.")
     pipeline: bool = option(is_flag=True, help="Show the pipeline alone: one line a step.")
     blocks: tuple[str, ...] = option(
         "--block", multiple=True, metavar="ADDRESS",

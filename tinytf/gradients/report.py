@@ -225,8 +225,8 @@ class Backward(Report):
             ],
             "gradients": [row.to_dict() for row in self.rows],
             "values": {
-                str(address): {"axes": address.axes, "gradient": self.trace.grad[address].tolist()}
-                for address in self._in_full()
+                array.name: {"axes": list(array.axes), "places": array.partial, "gradient": plain(array.read())}
+                for array in self.arrays()
             },
             "derivations": [derivation.to_dict() for derivation in self.derivations],
             "flow": self.flow.to_dict(),
@@ -271,7 +271,10 @@ class Backward(Report):
     def arrays(self) -> list[Array]:
         """The gradients of the chosen steps, one tensor per layer; none if only derivations were chosen."""
         grad = self.trace.grad
-        return [Array(str(address), address.axes, partial(grad.__getitem__, address)) for address in self._in_full()]
+        return [
+            Array(str(address), address.axes, partial(grad.__getitem__, address), grad.places(address))
+            for address in self._in_full()
+        ]
 
 
 def backward(

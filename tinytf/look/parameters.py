@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -77,9 +76,10 @@ class ParameterValues:
         return int((energy < ENERGY * energy[-1]).sum()) + 1
 
     @property
-    def by_axis(self) -> dict[str, Sequence[int]]:
-        """``places`` by the name of the axis."""
-        return dict(zip(self.where.axes, self.places, strict=True))
+    def array(self) -> Array:
+        """Its numbers with their axes, and the indices of each."""
+        places = dict(zip(self.where.axes, self.places, strict=True))
+        return Array(str(self.where), self.where.axes, lambda: self.values, places)
 
     @property
     def row_axis(self) -> int:
@@ -99,6 +99,7 @@ class ParameterValues:
             "address": str(self.where),
             "name": self.name,
             "axes": list(axes),
+            "places": self.array.partial,
             "shape": list(self.values.shape),
             "makes": list(self.makes),
             "note": self.where.note,
@@ -127,10 +128,7 @@ class Parameters(Report):
         return self.arrays()
 
     def arrays(self) -> list[Array]:
-        return [
-            Array(str(parameter.where), parameter.where.axes, partial(getattr, parameter, "values"), parameter.by_axis)
-            for parameter in self.found
-        ]
+        return [parameter.array for parameter in self.found]
 
 
 def _spectrum(parameter: ParameterValues) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tinytf.look.prediction import Prediction, predictions
 from tinytf.look.values import array_at
 from tinytf.report import About, Report, derived, plain
 from tinytf.sentences import from_where_on, percent
-from tinytf.tables import Array
+from tinytf.tables import Array, partial_places
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
@@ -115,7 +115,11 @@ class Traced(Report):
         return {
             "steps": plain(self.rows),
             "values": {
-                str(address): {"axes": address.axes, "values": plain(seen[address])}
+                str(address): {
+                    "axes": address.axes,
+                    "places": partial_places(seen.places(address)),
+                    "values": plain(seen[address]),
+                }
                 for address in self._full_addresses()
             },
             **self._context_fields(),

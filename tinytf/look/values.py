@@ -79,8 +79,11 @@ class AddressValues(Report):
         tokens = self.trace.tokens
         token_values = {"ids": [token.id for token in tokens], "tokens": [token.shown for token in tokens]}
         if name in token_values:
-            return {name: {"axes": ["token"], "values": token_values[name]}}
-        return {array.name: {"axes": list(array.axes), "values": plain(array.read())} for array in self.arrays()}
+            return {name: {"axes": ["token"], "places": {}, "values": token_values[name]}}
+        return {
+            array.name: {"axes": list(array.axes), "places": array.partial, "values": plain(array.read())}
+            for array in self.arrays()
+        }
 
 
 @dataclass(frozen=True)

@@ -311,7 +311,10 @@ class Trace:
         return tensor
 
     def places(self, address: Address) -> dict[str, Sequence[int]]:
-        """The selected indices of each axis on which an address selects is_selection, by axis name."""
+        """The indices that an address selects of each axis, by its name; of an axis that is left out, all.
+
+        An axis of which it names one index has that index alone, though the tensor lacks the axis.
+        """
         axes = (address.lens.axes(address.step) if address.lens else address.step.axes) if address.step else ()
         layer = None if address.layers is None else address.layers[0]
         length = len(self.tokens)
@@ -322,9 +325,8 @@ class Trace:
         if address.heads is not None and len(address.heads) > 1:
             selected[axes[0]] = address.heads
         for axis, word in address.words(len(axes)):
-            picked = self.pick_indices(word, axes[axis], sizes[axes[axis]]) if is_selection(word) else 0
-            if not isinstance(picked, int):
-                selected[axes[axis]] = picked
+            picked = self.pick_indices(word, axes[axis], sizes[axes[axis]])
+            selected[axes[axis]] = (picked,) if isinstance(picked, int) else picked
         return selected
 
     def positions(self, words: str, option: str = "--position") -> tuple[int, ...]:

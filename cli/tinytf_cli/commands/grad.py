@@ -81,7 +81,6 @@ def grad(
     visible_sections = sections.chosen() or (frozenset() if at or derived else frozenset({"summary"}))
     if sections.every or is_typed("by", "lr"):
         visible_sections |= {"weights"}
-    rows = 0 if sections.every and block_options.rows is None else block_options.rows
 
     def question(text: "Written") -> "Backward":
         trace = model.grad(
@@ -97,7 +96,8 @@ def grad(
                 force=tracing.force,
             )  # fmt: skip
 
-    display = GradDisplay(block_options.dims, rows, visible_sections, tracing.command_lines())
+    dims, rows = block_options.dims_and_rows(sections.every)
+    display = GradDisplay(dims, rows, visible_sections, tracing.command_lines())
     return tracing.texts.answer(
         lambda texts: map(question, texts), tracing.output, "grads", display, of=model.transformer,
         measures=bool(options.integrated),

@@ -87,6 +87,7 @@ def trace(
     if through is not None:
         return _through(through, options, block_options, sections, tracing)
     fail_on, model = faults.kinds, tracing.model
+    dims, rows = block_options.dims_and_rows(sections.every)
     table = StepTable(model.config)
     layers, head = block_options.layers(model), block_options.head_of(model)
     blocks = [parse_block(text, table) for text in sections.blocks]
@@ -114,17 +115,14 @@ def trace(
         return tracing.show(lambda trace: teach(model, trace, place), "taught")
     if weights and not chosen and not fail_on:
         tracing.note_unread_text()
-        tracing.output.draw(
-            model.parameters(weights, way=options.way), ParametersDisplay(block_options.dims, block_options.rows)
-        )
+        tracing.output.draw(model.parameters(weights, way=options.way), ParametersDisplay(dims, rows))
         return 0
     recorded = {layer for address in chosen for layer in address.layers or ()} if chosen and not fail_on else None
 
     requested = sections.chosen()
     in_full = bool(blocks) or "block" in requested or is_typed("dims")
     display = TraceDisplay(
-        block_options.dims, block_options.rows, "pipeline" in requested, in_full, sections.every, options.top,
-        tracing.command_lines(),
+        dims, rows, "pipeline" in requested, in_full, sections.every, options.top, tracing.command_lines()
     )  # fmt: skip
 
     def question(trace: "Trace") -> "Traced":
@@ -176,7 +174,7 @@ def _through(
     from tinytf_cli.views.through import ThroughDisplay
 
     require_only(("addresses", "top", "every", "dims", "rows"), (Options, SectionOptions, BlockOptions, FaultOptions))
-    display = ThroughDisplay(sections.every, options.top or 5, block_options.dims, block_options.rows)
+    display = ThroughDisplay(sections.every, options.top or 5, *block_options.dims_and_rows(sections.every))
     top, truncate = options.top or 10, tracing.texts.truncate
 
     def trace_each(texts: "Sequence[Written]") -> "Iterator[ThroughTrace]":

@@ -1,6 +1,7 @@
 """Tables, value tables, bars and rows of tokens."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from rich.cells import cell_len
@@ -37,7 +38,6 @@ _CUT, _ROUNDING = "◀▶", 1e-6
 _METER = 8
 _STRIP = 64
 """The widest strip, in cells."""
-_NAME = 8  # widest column title of a named dimension whose numbers are narrower
 
 
 def histogram(counts: Sequence[int], terminal: Terminal, full: int = 0) -> str:
@@ -199,46 +199,87 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
-    """The first dimensions as numbers; all of them as a strip, pooled to the remaining width."""
+    """The first numbers of each row, wrapped under their labels; of a cut row also the largest, and all as a strip."""
     labels = [shown(label, terminal) for label in block.labels]
     label_width = names_width(labels, terminal)
-    dims = block.values.shape[1]
-    first = min(block.first, dims)
     groups = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
-    texts = [row for part in groups for row in numbers(part[:, :first], terminal.form(number_format(part[:, :first])))]
-    columns = [shown(name, terminal) for name in block.columns[:first]] or [f"d{d}" for d in range(first)]
-    least = max((cell_len(name) for name in columns), default=0)
-    width = max([len(t) for row in texts for t in row] + [min(least, _NAME)]) + 1
-    room = max(1, (terminal.width - label_width - 3) // width)
-    strips = [range(min(first, room))]
-    if terminal.cuts:
-        first = min(first, room)
-    else:
-        strips += [range(s, min(first, s + room)) for s in range(room, first, room)]
+    cut_short = block.first < block.values.shape[1]
+    columns = _number_columns(block, groups, terminal) + ([_largest_column(block, terminal)] if cut_short else [])
     lines: list[PaintedLine] = []
-    for strip in strips:
-        room_left = terminal.width - label_width - 3 - width * len(strip) - 2
-        with_strip = strip.start == 0 and room_left >= 8 and dims > 1
-        head = (
-            "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
-        )
+    noted = False
+    for strip in _strips(columns, terminal.width - label_width - 3):
+        width = sum(column.width for column in strip)
+        room_left = terminal.width - label_width - 5 - width
+        with_strip = cut_short and not lines and room_left >= 8
         strip_head = _strip_head(block, room_left - 1, terminal) if with_strip else []
-        head_fits = not strip_head or line_width(strip_head) <= room_left
-        lines.append(
-            [Segment(head, role_style("dim", terminal)), *([Segment("   "), *strip_head] if head_fits else [])]
-        )
+        noted = noted or (bool(strip_head) and line_width(strip_head) <= room_left)
+        head = "".join(pad_text(column.title, column.width, terminal, "right") for column in strip)
+        title = Segment(" " * (2 + label_width) + head, role_style("dim", terminal))
+        lines.append([title, *([Segment("   "), *strip_head] if noted and with_strip else [])])
         for r, label in enumerate(labels):
             line = [Segment("  " + pad_text(label, label_width, terminal))]
-            line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
+            line.append(Segment("".join(column.texts[r].rjust(column.width) for column in strip)))
             if with_strip:
                 line.append(Segment("   "))
                 line += _strip(block.values[r], _largest(groups[r if block.several else 0]), room_left - 1, terminal)
             lines.append(line)
-        if not head_fits:
+        if with_strip and not noted:
             lines += wrap(
                 [Segment("  " + " " * label_width + " strip: "), *strip_head], terminal.width, label_width + 3
             )
-    return lines
+    return lines + (_cut_note(block, terminal) if cut_short else [])
+
+
+@dataclass(frozen=True)
+class _NumberColumn:
+    """A column of a value table: its title and the text of each row, ``width`` with the space before it."""
+
+    title: str
+    texts: Sequence[str]
+    width: int
+
+
+def _number_columns(block: Values, groups: Sequence[Array], terminal: Terminal) -> list[_NumberColumn]:
+    """The first numbers of each row; a column is as wide as the widest number, or as its title."""
+    shown_parts = [part[:, : block.first] for part in groups]
+    texts = [row for part in shown_parts for row in numbers(part, terminal.form(number_format(part)))]
+    titles = [shown(title, terminal) for title in block.columns[: block.first]]
+    width = max((len(text) for row in texts for text in row), default=0)
+    by_column = zip(titles, zip(*texts, strict=True), strict=True)
+    return [_NumberColumn(title, cells, 1 + max(width, cell_len(title))) for title, cells in by_column]
+
+
+def _largest_column(block: Values, terminal: Terminal) -> _NumberColumn:
+    """The number of largest magnitude in each row, behind its label."""
+    texts = []
+    for row in block.values:
+        at = int(np.argmax(np.abs(np.nan_to_num(row, nan=np.inf))))
+        texts.append(f"{shown(block.columns[at], terminal)} {number(float(row[at]), terminal.form(''))}")
+    return _NumberColumn("largest", texts, 2 + max(map(cell_len, ("largest", *texts))))
+
+
+def _strips(columns: Sequence[_NumberColumn], room: int) -> Iterator[Sequence[_NumberColumn]]:
+    """The columns in strips that fit ``room``, at least one in each."""
+    strip, used = list[_NumberColumn](), 0
+    for column in columns:
+        if strip and used + column.width > room:
+            yield strip
+            strip, used = [], 0
+        strip.append(column)
+        used += column.width
+    if strip:
+        yield strip
+
+
+def _cut_note(block: Values, terminal: Terminal) -> list[PaintedLine]:
+    """A line that says how many numbers of a row are shown."""
+    which = (
+        f"the first {block.first:,} of {block.values.shape[1]:,} numbers and the largest"
+        if block.first
+        else (f"the largest of {block.values.shape[1]:,} numbers")
+    )
+    note = which + (f"; {block.remedy}" if block.remedy and terminal.advises else "")
+    return wrap([Segment("  " + shown(note, terminal), role_style("dim", terminal))], terminal.width, 2)
 
 
 def _largest(values: Array) -> float:
@@ -304,23 +345,26 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
-    """``·cat looks at ·cat 68 % ████  The 32 % ██``: as many entries as fit."""
+    """``·cat looks at ·cat 68 % ████  The 32 % ██``, and how many entries a line has no room for, or all in lines."""
     labels = [shown(label, terminal) for label, _ in block.rows]
     label_width = names_width(labels, terminal)
     widest = names_width([shown(name, terminal) for _, row in block.rows for name, _ in row], terminal)
-    entry = widest + 6 + 13
-    room = max(1, (terminal.width - label_width - len(block.verb) - 6) // entry)
+    entry, start = widest + 6 + 13, label_width + len(block.verb) + 6
+    room = max(1, (terminal.width - start) // entry)
     lines: list[PaintedLine] = []
+    dim = role_style("dim", terminal)
     for label, (_, row) in zip(labels, block.rows, strict=True):
-        line = [
-            Segment("  " + pad_text(label, label_width, terminal)),
-            Segment(f"  {block.verb}  ", role_style("dim", terminal)),
-        ]
-        for name, share in row[:room]:
+        line = [Segment("  " + pad_text(label, label_width, terminal)), Segment(f"  {block.verb}  ", dim)]
+        for place, (name, share) in enumerate(row if block.every else row[:room]):
+            if place and place % room == 0:
+                lines.append(line)
+                line = [Segment(" " * start)]
             drawn = bar(share, 10, terminal)
             line += [Segment(pad_text(shown(name, terminal), widest, terminal) + f"{share * 100:4.0f} % ")]
             line += [Segment(drawn, role_style("attention", terminal)), Segment(" " * (13 - cell_len(drawn) - 1))]
         lines.append(line)
+    if not block.every and any(len(row) > room for _, row in block.rows):
+        lines.append([Segment(f"  the largest{f' {room}' if room > 1 else ''} of each row", dim)])
     return lines
 
 

@@ -213,14 +213,13 @@ def address_result(session: Session, address: Address, form: str = "", rows: int
 def _module_result(session: Session, path: str, form: str, rows: int | None) -> Shown:
     """The outputs of the modules of a path or pattern, through transformers."""
     from tinytf_cli.views.through import ThroughDisplay, output_blocks
-    from tinytf_cli.views.values import EVERY_DIMENSION
 
     if not path or form in ("shape", "stats"):
         message = f"/{form} is of a step, and this model runs through transformers" if path else "no module is named"
         raise UsageError(message, "print PATH shows the shape and numbers of a module; run lists them")
     settings, every = session.settings, form == "values"
-    dims, max_rows = (EVERY_DIMENSION, 0) if every else (settings.dims, settings.rows if rows is None else rows)
-    report, display = session.through_trace.showing([path]), ThroughDisplay(every, dims=dims, rows=max_rows)
+    display = ThroughDisplay(every, dims=settings.dims, rows=settings.rows if rows is None else rows)
+    report = session.through_trace.showing([path])
     values = {"values": report.fields()["values"]}
     return Shown(Answer(kind="values", data=values, draw=lambda terminal: output_blocks(report, terminal, display)))
 
@@ -229,7 +228,6 @@ def _parameter_result(session: Session, word: str, form: str = "", rows: int | N
     """The parameters at an address of the present model, in a ``form``; None if ``word`` names none."""
     from tinytf.trace.parameters import parse_parameter
     from tinytf_cli.views.parameters import ParametersDisplay
-    from tinytf_cli.views.values import EVERY_DIMENSION
 
     address = parse_parameter(word, session.table)
     if address is None:
@@ -237,7 +235,7 @@ def _parameter_result(session: Session, word: str, form: str = "", rows: int | N
     view = {"stats": "histogram", "values": "table", "heat": "map" if len(address.axes) == 2 else None}.get(form)
     dims, max_rows = session.settings.dims, session.settings.rows if rows is None else rows
     if form == "values":
-        dims, max_rows = EVERY_DIMENSION, 0
+        dims, max_rows = 0, 0
     return Shown(session.model.parameters(address, way=view), ParametersDisplay(dims, max_rows, banner=False))
 
 

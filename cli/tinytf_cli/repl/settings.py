@@ -29,7 +29,7 @@ class Settings:
     """How output is shown; None means ``auto``. ``fences`` are those of the settings that a stranger's lines chose."""
 
     precision: int | None = _setting(None, "digits after the point", "auto or 0 to 9", (AUTO,), range(10))
-    dims: int = _setting(8, "dimensions shown as numbers", "1 or more", (), _ANY[1:])
+    dims: int | None = _setting(None, "numbers of a row shown; 0 is all", "auto or a number", (AUTO,), _ANY)
     rows: int | None = _setting(None, "tokens shown in a table; 0 is all", "auto or a number", (AUTO,), _ANY)
     colormap: str = _setting("viridis", "colours of values in 0…1", ", ".join(COLORMAPS), COLORMAPS)
     theme: str = _setting(AUTO, "background to draw for", ", ".join(THEMES), THEMES)

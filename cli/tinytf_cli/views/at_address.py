@@ -21,6 +21,7 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
+from tinytf_cli.views.parts import Extent
 from tinytf_cli.views.steps import (
     Word,
     address_blocks,
@@ -30,6 +31,7 @@ from tinytf_cli.views.steps import (
     axis_labels,
     down_and_across,
     labels,
+    labels_at,
     largest,
     row_labels,
     step_heading,
@@ -40,14 +42,12 @@ _LABEL = 18
 """The width of a row label beside a map, in columns."""
 
 
-def value_blocks(
-    trace: Trace, where: Address, head: int, dims: int, rows: int | None, word: Word | None = None
-) -> Iterator[Block]:
+def value_blocks(trace: Trace, where: Address, head: int, extent: Extent, word: Word | None = None) -> Iterator[Block]:
     """The numbers at an address, as a table or a map."""
     if where.step is not None and where.step.name == "next":
         yield Line("next is not a tensor: top shows the prediction")
         return
-    yield from address_blocks(trace, where, head, dims=dims, rows=rows, word=word)
+    yield from address_blocks(trace, where, head, extent, word)
 
 
 def shape_blocks(trace: Trace, where: Address) -> Iterator[Block]:
@@ -78,7 +78,7 @@ def statistics_blocks(trace: Trace, where: Address) -> Iterator[Block]:
     yield Table(columns)
 
 
-def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Block]:
+def heat_blocks(trace: Trace, where: Address, terminal: Terminal, word: Word | None = None) -> Iterator[Block]:
     """Every tensor at an address as a map: tokens down; keys, or dimensions, across."""
     yield from address_note(where)
     for address in single_addresses(trace, where):
@@ -86,40 +86,36 @@ def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Bl
         assert step is not None
         if address.cell or (address.lens is not None and not address.lens.is_step):
             yield address_heading(trace, address)
-            values, chosen = np.atleast_1d(as_array(trace[address])), trace.places(address)
-            sizes = dict(zip(address.axes, values.shape, strict=False))
-            values = values.reshape(-1, values.shape[-1])
-            axis_names = [axis_labels(trace, axis, size, chosen=chosen.get(axis)) for axis, size in sizes.items()]
-            rows = axis_names[0] if len(axis_names) == 2 and axis_names[0] else [str(row) for row in range(len(values))]
-            rows = rows if len(values) > 1 else [""]
-            yield _map(values, rows, step.role, terminal, axis_names[-1] if axis_names else ())
+            values = as_array(trace[address])
+            rows, columns = labels_at(trace, address, values.shape, word) if values.ndim else ([""], [""])
+            yield _map(values.reshape(len(rows), -1), rows, step.role, terminal, columns)
             continue
         heads: Sequence[int | None] = address.heads or (None,)
         if step.is_split and not address.heads:
             heads = step.part_numbers(trace.config.at(address.layers[0] if address.layers else None))
         for head in heads:
             yield step_heading(trace, step, layer, head)
-            yield _heat(trace, Address(step, address.layers, None if head is None else (head,)), terminal)
+            yield _heat(trace, Address(step, address.layers, None if head is None else (head,)), terminal, word)
 
 
-def _heat(trace: Trace, where: Address, terminal: Terminal) -> Block:
+def _heat(trace: Trace, where: Address, terminal: Terminal, word: Word | None) -> Block:
     step, names = where.step, labels(trace)
     assert step is not None
     values = as_array(tensor_at(trace, where))
+    columns = axis_labels(trace, step.axes[-1], range(values.shape[-1]), word)
     if step.is_vocabulary:
-        return _map(values, [names[row] for row in trace.recording.logit_rows], step.role, terminal)
+        return _map(values, [names[row] for row in trace.recording.logit_rows], step.role, terminal, columns)
     if step.is_map:
         seen, axes = visible_array(trace, step, where.layers[0] if where.layers else None), down_and_across(step)
         if step.holds_shares:
             return Heat(values, names, names, "unit", seen, axes=axes)
         return Heat(values, names, names, "signed", seen, largest(values, seen), axes=axes)
     names = row_labels(trace, step)
-    return _map(np.atleast_2d(values), names if values.ndim > 1 else ["[0]"], step.role, terminal)
+    return _map(np.atleast_2d(values), names if values.ndim > 1 else ["[0]"], step.role, terminal, columns)
 
 
-def _map(values: Array, names: Sequence[str], role: str, terminal: Terminal, columns: Sequence[str] = ()) -> Block:
+def _map(values: Array, names: Sequence[str], role: str, terminal: Terminal, columns: Sequence[str]) -> Block:
     """A cell per number; if that is wider than the screen, each row as a strip of colour."""
     if 2 * values.shape[1] > terminal.width - _LABEL:
-        return Values(list(names), values, 0, role)
-    columns = columns or [f"d{d}" for d in range(values.shape[1])]
+        return Values(list(names), values, 0, role, columns)
     return Heat(values, list(names), columns, "signed", None, largest(values))

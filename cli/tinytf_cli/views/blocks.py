@@ -1,9 +1,9 @@
 """The blocks that views are made of: plain data, without colour codes, widths or printing."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,19 +140,39 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Values:
-    """One row per token: the ``first`` dimensions as numbers, and all dimensions as a strip of colour.
+class Labels(Sequence[str]):
+    """The labels of some indices of an axis, each made by ``name`` when it is read: a vocabulary has very many."""
 
-    With ``several`` quantities, each row has its own digits and scale. ``columns`` are the names of the dimensions, if
-    they have names.
+    name: Callable[[int], str]
+    numbers: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Labels": ...
+    def __getitem__(self, at: "int | slice") -> "str | Labels":
+        return Labels(self.name, self.numbers[at]) if isinstance(at, slice) else self.name(self.numbers[at])
+
+
+@dataclass(frozen=True)
+class Values:
+    """One row per token: the ``first`` numbers, wrapped over lines; ``columns`` are the labels of all its numbers.
+
+    Of a row that is cut, the largest number comes after the first ones, and all are a strip of colour. A line says how
+    many are shown, and ``remedy`` how to see the others. With ``several`` quantities, each row has its own digits and
+    scale.
     """
 
     labels: Sequence[str]
     values: Array
     first: int
     role: str
+    columns: Sequence[str]
     several: bool = False
-    columns: Sequence[str] = ()
+    remedy: str = ""
 
     def only(self, keep: Sequence[int]) -> "Values":
         """This block with only these rows."""
@@ -258,10 +278,14 @@ class Bars:
 
 @dataclass(frozen=True)
 class RowBars:
-    """One line per row: a label, then its largest entries, each with a short bar. Values are shares of 1."""
+    """One line per row: a label, then its largest entries, each with a short bar. Values are shares of 1.
+
+    As many entries as fit are shown, and how many are left out; with ``every``, all, wrapped over lines.
+    """
 
     rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]
     verb: str = "looks at"
+    every: bool = False
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from tinytf_cli.views.blocks import (
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.overview import Again, commands_about
 from tinytf_cli.views.parts import (
+    Extent,
     coloured_text,
     figures,
     folded,
@@ -44,7 +45,6 @@ from tinytf_cli.views.parts import (
     not_finite,
     note,
     one_form,
-    row_limit,
     share_column,
     signed_bars,
     titled,
@@ -70,7 +70,7 @@ class GradDisplay(Display):
     ``sections`` are some of ``summary`` (long beside ``pipeline``), ``pipeline``, ``block`` and ``weights``.
     """
 
-    dims: int = 8
+    dims: int | None = None
     rows: int | None = None
     sections: Set[str] = frozenset({"summary"})
     again: Callable[[str], Again] | None = None
@@ -83,7 +83,8 @@ class GradDisplay(Display):
 @draws(Backward, GradDisplay)
 def grad(report: Backward, terminal: Terminal, display: GradDisplay) -> Iterator[Block]:
     """The verdict and its grounds, then the sections asked for, in the order of the backward pass."""
-    model, trace, rows = model_of(report), report.trace, row_limit(terminal, display.rows)
+    model, trace = model_of(report), report.trace
+    extent = Extent(display.dims, display.rows, terminal.cuts)
     yield from banner(model, trace.encoding)
     yield from _verdict(report, model.shown)
     if "summary" in display.sections:
@@ -94,11 +95,11 @@ def grad(report: Backward, terminal: Terminal, display: GradDisplay) -> Iterator
         yield from _backward(report)
     if "block" in display.sections:
         for layer in reversed(report.layers):
-            yield from _block(report, layer, display.dims, rows)
+            yield from _block(report, layer, extent)
     for address in report.addresses:
-        yield from _address(report, address, model.shown, display.dims, rows)
+        yield from _address(report, address, model.shown, extent)
     for derivation in report.derivations:
-        yield from derivation_blocks(trace, derivation, display.dims, model.shown)
+        yield from derivation_blocks(trace, derivation, extent, model.shown)
     if "weights" in display.sections:
         yield from _weights(report.weights, report.by, report.lr)
     if report.differences is not None:
@@ -148,27 +149,27 @@ def _summary(report: Backward, shown: Shown, short: bool, plain: bool) -> Iterat
     yield from [Beside([[stack], causes], _CAUSES), *folds] if short else [stack, *causes]
 
 
-def _block(report: Backward, layer: int, dims: int, rows: int | None) -> Iterator[Block]:
+def _block(report: Backward, layer: int, extent: Extent) -> Iterator[Block]:
     config = report.trace.config.at(layer)
     subtitle = f"of {config.n_layers} layers and {config.n_heads} heads"
     advice = "--layer and --head choose, --full shows all"
     yield Heading(f"block L{layer}, head {report.head}", subtitle, advice=advice)
     for step in reversed(report.trace.steps.in_layer(layer)):
-        yield from gradient_blocks(report, step, layer, report.head, dims=dims, rows=rows, asked=False)
+        yield from gradient_blocks(report, step, layer, report.head, extent, asked=False)
 
 
-def _address(report: Backward, address: Address, shown: Shown, dims: int, rows: int | None) -> Iterator[Block]:
+def _address(report: Backward, address: Address, shown: Shown, extent: Extent) -> Iterator[Block]:
     yield from address_note(address)
     if address.step is None:
         yield Heading(f"block {address}", "the last step comes first")
     if address.cell:
-        yield from cell_blocks(report.trace, address, dims, shown)
+        yield from cell_blocks(report.trace, address, extent, shown)
         return
     for step, layer, head in tensors_at(report.trace, address, backward=True):
         if step.is_vocabulary:
-            yield from vocabulary_blocks(report, step, shown, dims, rows)
+            yield from vocabulary_blocks(report, step, shown, extent)
         else:
-            yield from gradient_blocks(report, step, layer, head, dims=dims, rows=rows, asked=True)
+            yield from gradient_blocks(report, step, layer, head, extent, asked=True)
 
 
 def _targets(report: Backward, shown: Shown, most: int | None) -> Iterator[Block]:

@@ -25,7 +25,7 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
-from tinytf_cli.views.parts import spread
+from tinytf_cli.views.parts import numbered, spread
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
     from tinytf.lessons.live import Live
@@ -110,7 +110,8 @@ class LessonView:
         for _, group in groupby(rows_of_steps, lambda address: self.live.at(address).size):
             rows_alike = list(group)  # each has digits and a scale of its own
             values = np.stack([self.live.at(address) for address in rows_alike]).astype(np.float32)
-            yield Values(rows_alike, values, self.dims, self.lesson.role, several=True)
+            first, columns = min(self.dims, values.shape[1]), numbered("d", values.shape[1])
+            yield Values(rows_alike, values, first, self.lesson.role, columns, several=True)
         for address in addresses:
             if address not in rows_of_steps:
                 yield from self._step(address, rows)
@@ -169,7 +170,7 @@ class LessonView:
             yield from self.revealed(_ROWS)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:
-        from tinytf_cli.views.steps import as_array, labels, largest, visible_array
+        from tinytf_cli.views.steps import as_array, labels, labels_at, largest, visible_array
 
         trace = self.live.trace
         where = trace.address(address)
@@ -188,7 +189,9 @@ class LessonView:
             part = None if seen is None else seen[keep]
             yield Heat(values[keep], [names[i] for i in keep], names, scale, part, limit)
         else:
-            yield Values([names[i] for i in keep], values[keep], self.dims, step.role)
+            row_names, columns = labels_at(trace, where, values.shape)
+            first = min(self.dims, values.shape[1])
+            yield Values([row_names[i] for i in keep], values[keep], first, step.role, columns)
         if len(keep) < len(names):
             tokens = f"tokens {keep[0]} to {keep[-1]}" if len(keep) > 1 else f"token {keep[0]}"
             yield Line(Span(f"  {tokens} of {len(names)}", "dim"))

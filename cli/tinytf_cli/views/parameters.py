@@ -1,6 +1,6 @@
 """The view of parameters: what each is and which step it makes, its figures, and its numbers in several forms."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,21 +12,32 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, number_format, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Curve, Curves, Figure, Heading, Heat, Line, Piece, Span, Values
+from tinytf_cli.views.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Curve,
+    Curves,
+    Figure,
+    Heading,
+    Heat,
+    Labels,
+    Line,
+    Piece,
+    Span,
+    Values,
+)
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import fold_note, middle_out, note, row_limit
-from tinytf_cli.views.steps import as_array, largest
-
-_NAMED = 64
-"""The most rows or columns of a map that have names; more have numbers, since they are pooled."""
+from tinytf_cli.views.parts import Extent, fold_note, middle_out, note
+from tinytf_cli.views.steps import ALL, as_array, largest
 
 
 @dataclass(frozen=True)
 class ParametersDisplay(Display):
-    """``dims`` is how many numbers of a row are shown; ``rows`` the most rows: 0 for all, None for what suits the
+    """``dims`` is how many numbers of a row are shown, ``rows`` the most rows: 0 for all, None for what suits the
     terminal. ``banner`` names the model first."""
 
-    dims: int = 8
+    dims: int | None = None
     rows: int | None = None
     banner: bool = True
 
@@ -36,13 +47,13 @@ def parameters(report: Parameters, terminal: Terminal, display: ParametersDispla
     """The model, then each parameter."""
     if display.banner:
         yield from banner(model_of(report))
-    yield from parameter_blocks(model_of(report), report, display.dims, row_limit(terminal, display.rows))
+    yield from parameter_blocks(model_of(report), report, Extent(display.dims, display.rows, terminal.cuts))
 
 
-def parameter_blocks(model: Model, report: Parameters, dims: int, rows: int | None) -> Iterator[Block]:
+def parameter_blocks(model: Model, report: Parameters, extent: Extent) -> Iterator[Block]:
     """Each parameter, in the form that was asked for."""
     for parameter in report.found:
-        yield from _blocks(_Drawing(model, parameter, dims, rows))
+        yield from _blocks(_Drawing(model, parameter, extent))
 
 
 @dataclass(frozen=True)
@@ -51,8 +62,7 @@ class _Drawing:
 
     model: Model
     parameter: ParameterValues
-    dims: int
-    rows: int | None
+    extent: Extent
 
 
 def _blocks(drawing: _Drawing) -> Iterator[Block]:
@@ -88,24 +98,20 @@ def _table(drawing: _Drawing) -> Iterator[Block]:
     """Rows as numbers and strips of colour; a vector is one row."""
     parameter, values = drawing.parameter, as_array(drawing.parameter.values)
     matrix = np.atleast_2d(values)
-    keep = middle_out(len(matrix), drawing.rows)
-    names = _names(drawing, 0, keep) if values.ndim > 1 else [""]
-    tokens = parameter.where.axes[-1] in ("vocab", "label")
-    across = _names(drawing, values.ndim - 1, range(min(drawing.dims, matrix.shape[1]))) if tokens else ()
-    yield Values(names, matrix[keep], drawing.dims, parameter.where.step.role, columns=across)
-    yield from fold_note(range(len(matrix)), keep, "rows")
+    keep = middle_out(len(matrix), drawing.extent.most(matrix))
+    names = _names(drawing, 0) if values.ndim > 1 else [""]
+    columns, first = _names(drawing, values.ndim - 1), drawing.extent.first(matrix)
+    yield Values(names, matrix, first, parameter.where.step.role, columns, remedy=ALL).only(keep)
+    yield from fold_note(names, keep, "rows")
 
 
 def _map(drawing: _Drawing) -> Iterator[Block]:
     """A cell per number, or per strongest of several."""
     values = as_array(drawing.parameter.values)
-    rows, columns = (
-        _names(drawing, axis, range(size)) if size <= _NAMED else [str(i) for i in range(size)]
-        for axis, size in enumerate(values.shape)
-    )
+    rows, columns = _names(drawing, 0), _names(drawing, 1)
     down, across = drawing.parameter.where.axes
     yield note(f"{down} down, {across} across")
-    yield Heat(values, rows, columns, "signed", None, largest(values))
+    yield Heat(values, rows, columns, "signed", None, largest(values), every=drawing.extent.whole(values))
 
 
 def _histogram(drawing: _Drawing) -> Iterator[Block]:
@@ -134,9 +140,10 @@ def _norms(drawing: _Drawing) -> Iterator[Block]:
     """The L2 norm of each row, the largest first."""
     norms, axis = drawing.parameter.row_norms.cpu().numpy(), drawing.parameter.row_axis
     order = np.argsort(-norms, kind="stable")
-    keep = middle_out(len(order), drawing.rows)
+    keep = middle_out(len(order), drawing.extent.most(norms[:, None]))
     form = number_format(norms.astype(np.float32))
-    names = _names(drawing, axis, [int(order[i]) for i in keep])
+    all_names = _names(drawing, axis)
+    names = [all_names[int(order[i])] for i in keep]
     values = [float(norms[order[i]]) for i in keep]
     bars = [Bar(name, value, Figure(value, form)) for name, value in zip(names, values, strict=True)]
     yield note(f"norm by {drawing.parameter.where.axes[axis]}, the largest first")
@@ -144,17 +151,18 @@ def _norms(drawing: _Drawing) -> Iterator[Block]:
     yield from fold_note(range(1, len(order) + 1), keep, "ranks")
 
 
-def _names(drawing: _Drawing, axis: int, indices: Sequence[int]) -> list[str]:
-    """The names of some indices of an axis."""
-    name, chosen = drawing.parameter.where.axes[axis], drawing.parameter.places[axis]
-    indices = [chosen[index] for index in indices]
-    if name == "vocab":
-        return [drawing.model.tokenizer.shown(i) for i in indices]
-    if name == "label":
-        return [drawing.model.shown(i) for i in indices]
-    if name in ("position", "type"):
-        return [f"{name} {i}" for i in indices]
-    return [dimension(name, i, drawing.model.config) for i in indices]
+def _names(drawing: _Drawing, axis: int) -> Labels:
+    """The labels of the indices of an axis."""
+    name, model = drawing.parameter.where.axes[axis], drawing.model
+
+    def label(number: int) -> str:
+        if name == "vocab":
+            return model.tokenizer.shown(number)
+        if name == "label":
+            return model.shown(number)
+        return f"{name} {number}" if name in ("position", "type") else dimension(name, number, model.config)
+
+    return Labels(label, drawing.parameter.places[axis])
 
 
 _WAYS: dict[str, Callable[[_Drawing], Iterator[Block]]] = {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +35,12 @@ from tinytf_cli.views.blocks import (
 if TYPE_CHECKING:
     from tinytf.estimate import Estimate
 
+DIMS = 8
+"""The numbers of a row that are shown where no other number is asked for."""
+SCREEN = 16
+"""The rows of a table that are shown on a screen."""
+WHOLE = 1000
+"""The most numbers of a tensor that is shown whole where its address was asked for, as in numpy."""
 LONG_STACK = 12
 """A stack of more layers is folded, or drawn small, unless all are asked for."""
 
@@ -69,9 +75,37 @@ def shortened(name: str, most: int) -> str:
     return name if cell_len(name) <= most else f"{set_cell_size(name, most - 1).rstrip()}…"
 
 
-def row_limit(terminal: Terminal, requested: int | None, screen: int = 16) -> int | None:
+def row_limit(terminal: Terminal, requested: int | None, screen: int = SCREEN) -> int | None:
     """The most rows of a table: the requested number (0: all), else what suits a screen; None for all."""
     return (requested if requested is not None else screen if terminal.cuts else 0) or None
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of a tensor is shown: ``dims`` numbers of a row and ``rows`` rows; 0 for all, None for what suits it.
+
+    A tensor of at most ``WHOLE`` numbers is whole where its address was ``asked`` for; others are folded, and more on a
+    ``screen``.
+    """
+
+    dims: int | None = None
+    rows: int | None = None
+    screen: bool = False
+
+    def whole(self, values: Array, asked: bool = True) -> bool:
+        """Whether all numbers of each row are shown, at any width."""
+        return self.dims == 0 or (asked and self.dims is None and values.size <= WHOLE)
+
+    def first(self, values: Array, asked: bool = True) -> int:
+        """How many numbers of each row are shown."""
+        width: int = values.shape[-1]
+        return width if self.whole(values, asked) else min(width, self.dims or DIMS)
+
+    def most(self, values: Array, asked: bool = True) -> int | None:
+        """The most rows that are shown; None for all."""
+        if self.rows is not None:
+            return self.rows or None
+        return SCREEN if self.screen and not self.whole(values, asked) else None
 
 
 def most_rows(requested: int | None, usual: int) -> int | None:

@@ -20,6 +20,7 @@ from tinytf_cli.views.blocks import (
     Figure,
     Heading,
     Heat,
+    Labels,
     Line,
     RowBars,
     Span,
@@ -27,7 +28,7 @@ from tinytf_cli.views.blocks import (
     Values,
     Visible,
 )
-from tinytf_cli.views.parts import fold_note, folded, middle_out, note, numbered
+from tinytf_cli.views.parts import Extent, fold_note, folded, middle_out, note, numbered
 
 _TABLE = 84
 """The width of a table of values that is beside others, in columns."""
@@ -49,6 +50,8 @@ def signed_role(value: float, most: float) -> str:
     return f"signed:{round((min(1.0, max(-1.0, share)) + 1) / 2 * 255)}"
 
 
+ALL = "--all shows all"
+"""How a command shows the numbers that a table leaves out."""
 Word = Callable[[int], str | None]
 """How a token of the vocabulary is shown."""
 
@@ -80,18 +83,20 @@ def down_and_across(step: Step) -> str:
     return f"{step.axes[-2]} ↓ {step.axes[-1]} →"
 
 
-def query_blocks(weights: Array, names: Sequence[str], seen: Visible, most: int | None) -> Iterator[Block]:
-    """For each query its keys by falling weight; at most ``most`` queries."""
+def query_blocks(
+    weights: Array, names: Sequence[str], seen: Visible, most: int | None, every: bool = False
+) -> Iterator[Block]:
+    """For each query its keys by falling weight, with ``every`` all of them; at most ``most`` queries."""
     keep, rows = middle_out(len(names), most), []
     for query in keep:
         order = np.argsort(-weights[query], kind="stable")
         entries = [(names[k], float(weights[query, k])) for k in order if seen is None or seen[query, k]]
         rows.append((names[query], entries))
-    yield RowBars(rows)
+    yield RowBars(rows, every=every)
     yield from fold_note(range(len(names)), keep, "tokens")
 
 
-def _sight(seen: NDArray[np.bool_], names: Sequence[str], most: int | None) -> Iterator[Block]:
+def _sight(seen: NDArray[np.bool_], names: Sequence[str], most: int | None, every: bool) -> Iterator[Block]:
     """How many keys each query sees, and which; at most ``most`` queries."""
     keep = middle_out(len(names), most)
     keys = [[name for name, visible in zip(names, seen[query], strict=True) if visible] for query in keep]
@@ -99,20 +104,23 @@ def _sight(seen: NDArray[np.bool_], names: Sequence[str], most: int | None) -> I
         [
             Column("", [names[query] for query in keep], said="query"),
             Column("", [f"sees {len(row)} of {len(names)}" for row in keys], "right"),
-            Column("", [" ".join(row if len(row) <= _SEEN else [*row[:4], "…", *row[-4:]]) for row in keys], shrink=8),
+            Column("", [" ".join(row if every or len(row) <= _SEEN else [*row[:4], "…", *row[-4:]]) for row in keys]),
         ],
         header=False,
     )
     yield from fold_note(range(len(names)), keep, "tokens")
 
 
-def _read(weights: Array, seen: NDArray[np.bool_], names: Sequence[str], most: int | None) -> Iterator[Block]:
+def _read(
+    weights: Array, seen: NDArray[np.bool_], names: Sequence[str], most: int | None, every: bool
+) -> Iterator[Block]:
     """The keys that each query reads with the largest weights, of either sign; at most ``most`` queries."""
     keep = middle_out(len(names), most)
     rounded = np.where(seen, np.round(weights, 3), 0)
     largest_keys = [np.argsort(-np.abs(rounded[query]), kind="stable") for query in keep]
+    most_keys = len(names) if every else _READ
     read = [
-        "   ".join(f"{names[key]} {rounded[query, key]:.3f}" for key in keys[:_READ] if rounded[query, key])
+        "   ".join(f"{names[key]} {rounded[query, key]:.3f}" for key in keys[:most_keys] if rounded[query, key])
         for query, keys in zip(keep, largest_keys, strict=True)
     ]
     label = Column("", [names[query] for query in keep], said="query")
@@ -135,22 +143,22 @@ def meaning(trace: Trace, step: Step, layers: Sequence[int | None], heads: Seque
     return f" = {step.formula}" if step.formula else ""
 
 
-def block_blocks(trace: Trace, layer: int, head: int, *, dims: int, rows: int | None, width: int) -> Iterator[Block]:
+def block_blocks(trace: Trace, layer: int, head: int, extent: Extent, width: int) -> Iterator[Block]:
     """A block in full: its steps in order, neighbours with the same axes side by side if ``width`` allows."""
     layer_steps = [step for step, step_layer in trace.steps.rows if step_layer == layer]
     for _, group in groupby(layer_steps, key=lambda step: step.axes):
         steps = list(group)
         if steps[0].is_map:
-            yield from _maps(trace, steps, layer, head, rows, width)
+            yield from _maps(trace, steps, layer, head, extent, width)
         else:
             parts = (
-                step_blocks(trace, step, layer, trace.shown_part(step, layer, head), dims=dims, rows=rows, asked=False)
+                step_blocks(trace, step, layer, trace.shown_part(step, layer, head), extent, asked=False)
                 for step in steps
             )
             yield Beside([list(part) for part in parts], least=_TABLE, even=True)
 
 
-def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int | None, width: int) -> Iterator[Block]:
+def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, extent: Extent, width: int) -> Iterator[Block]:
     """From scores to weights, step by step: formulas, maps, and what each query looks at in the last map."""
     names = labels(trace)
     yield Line("")
@@ -161,10 +169,11 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int 
         values, seen = as_array(trace.step(step.name, layer, (head,)))[0], visible_array(trace, step, layer)
         scale, limit = ("unit", 1.0) if step.holds_shares else ("signed", largest(values, seen))
         title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
-        maps.append([title, Heat(values, names, names, scale, seen, limit, axes=down_and_across(step))])
+        axes, every = down_and_across(step), extent.whole(values, asked=False)
+        maps.append([title, Heat(values, names, names, scale, seen, limit, every=every, axes=axes)])
     yield Beside(maps, least=_map_width(names, width), even=True)
     if step.holds_shares:
-        yield from query_blocks(values, names, seen, rows)
+        yield from query_blocks(values, names, seen, extent.most(values, asked=False), every)
 
 
 def _map_width(names: Sequence[str], width: int) -> int:
@@ -175,12 +184,12 @@ def _map_width(names: Sequence[str], width: int) -> int:
 
 
 def step_blocks(
-    trace: Trace, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
+    trace: Trace, step: Step, layer: int | None, head: int | None, extent: Extent, *, asked: bool
 ) -> Iterator[Block]:
-    """A step of one layer (and head, where it has heads) as a titled table or map, with at most ``rows`` tokens."""
+    """A step of one layer (and head, where it has heads) as a titled table or map."""
     yield step_heading(trace, step, layer, head)
     shares = step.holds_shares
-    yield from value_blocks(trace, step, layer, head, dims=dims, rows=rows, asked=asked, shares=shares)
+    yield from value_blocks(trace, step, layer, head, extent, asked=asked, shares=shares)
 
 
 def value_blocks(
@@ -188,9 +197,8 @@ def value_blocks(
     step: Step,
     layer: int | None,
     head: int | None,
+    extent: Extent,
     *,
-    dims: int,
-    rows: int | None,
     asked: bool,
     shares: bool = False,
 ) -> Iterator[Block]:
@@ -201,30 +209,33 @@ def value_blocks(
         yield Line("  " + " ".join(names if step.name == "tokens" else [str(t.id) for t in trace.tokens]))
         return
     if step.is_vocabulary:
-        yield vocabulary_values(trace, step, dims)
+        yield vocabulary_values(trace, step, extent)
         return
     values = as_array(trace.step(step.name, layer, heads))
     if heads is not None:
         values = values[0]
+    dims, rows, every = extent.first(values, asked), extent.most(values, asked), extent.whole(values, asked)
     if step.is_map:
         seen, axes = visible_array(trace, step, layer), down_and_across(step)
         if shares:
-            yield Heat(values, names, names, "unit", seen, asked=asked, axes=axes)
-            yield from query_blocks(values, names, seen, rows)
+            yield Heat(values, names, names, "unit", seen, asked=asked, every=every, axes=axes)
+            yield from query_blocks(values, names, seen, rows, every)
         else:
-            yield Heat(values, names, names, "signed", seen, largest(values, seen), asked=asked, axes=axes)
+            limit = largest(values, seen)
+            yield Heat(values, names, names, "signed", seen, limit, asked=asked, every=every, axes=axes)
             if seen is not None:
                 mixes = step is trace.steps.map_of(layer or 0)
-                yield from _read(values, seen, names, rows) if mixes else _sight(seen, names, rows)
+                yield from _read(values, seen, names, rows, every) if mixes else _sight(seen, names, rows, every)
     elif step.is_drawn:
         unit = bool(((values >= 0) & (values <= 1)).all())
         scale, limit = ("unit", 1.0) if unit else ("signed", largest(values))
-        heat = Heat(values, names, numbered("E", values.shape[1]), scale, None, limit)
+        heat = Heat(values, names, numbered("E", values.shape[1]), scale, None, limit, every=every)
         yield from folded(heat, range(len(names)), rows, "tokens", "--rows 0")
     elif values.ndim == 1:
-        yield Values(["[0]"], values[None], dims, step.role)
+        yield Values(["[0]"], values[None], dims, step.role, axis_labels(trace, step.axes[-1], range(len(values))))
     else:
-        table = Values(row_labels(trace, step), values, dims, step.role)
+        columns = axis_labels(trace, step.axes[-1], range(values.shape[1]))
+        table = Values(row_labels(trace, step), values, dims, step.role, columns, remedy=ALL)
         if "distance" not in step.axes:
             yield from folded(table, range(len(names)), rows, "tokens", "--rows 0")
         elif asked:
@@ -255,7 +266,7 @@ def tensors_at(
 
 
 def address_blocks(
-    trace: Trace, where: Address, head: int, *, dims: int, rows: int | None, word: Word | None = None
+    trace: Trace, where: Address, head: int, extent: Extent, word: Word | None = None
 ) -> Iterator[Block]:
     """The tensors at an address: a cell, a step in each of its layers and heads, or a whole block.
 
@@ -265,14 +276,14 @@ def address_blocks(
     if where.cell or (where.lens is not None and not where.lens.is_step):
         assert where.step is not None
         yield address_heading(trace, where)
-        yield cell_block(trace, trace[where], where, dims, word, trace.seen(where))
+        yield cell_block(trace, trace[where], where, extent, word, trace.seen(where))
         return
     for step, layer, part in tensors_at(trace, where, head):
         if step.is_vocabulary:
             yield step_heading(trace, step, layer, part)
-            yield vocabulary_values(trace, step, dims, word)
+            yield vocabulary_values(trace, step, extent, word)
             continue
-        yield from step_blocks(trace, step, layer, part, dims=dims, rows=rows, asked=True)
+        yield from step_blocks(trace, step, layer, part, extent, asked=True)
 
 
 def address_note(where: Address) -> Iterator[Line]:
@@ -289,15 +300,16 @@ def address_heading(trace: Trace, where: Address) -> Heading:
     return Heading(str(where), title, where.step.role)
 
 
-def vocabulary_values(trace: Trace, step: Step, dims: int, word: Word | None = None) -> Values:
+def vocabulary_values(trace: Trace, step: Step, extent: Extent, word: Word | None = None) -> Values:
     """A step over the vocabulary at the positions that the forward pass read."""
     values, names = as_array(trace.at_logit_rows(step)), labels(trace)
-    columns = axis_labels(trace, step.axes[-1], min(dims, values.shape[1]), word)
-    return Values([names[row] for row in trace.recording.logit_rows], values, dims, step.role, columns=columns)
+    columns = axis_labels(trace, step.axes[-1], range(values.shape[1]), word)
+    rows = [names[row] for row in trace.recording.logit_rows]
+    return Values(rows, values, extent.first(values), step.role, columns, remedy=ALL)
 
 
 def cell_block(
-    trace: Trace, tensor: Tensor, where: Address, dims: int, word: Word | None = None, seen: Tensor | None = None
+    trace: Trace, tensor: Tensor, where: Address, extent: Extent, word: Word | None = None, seen: Tensor | None = None
 ) -> Block:
     """One number, or the rows of a tensor, with the labels of their axes.
 
@@ -308,31 +320,37 @@ def cell_block(
         return Line([Span("  "), Figure(float(tensor), "%.9g", "strong"), Span("   masked" if masked else "", "dim")])
     assert where.step is not None
     values = as_array(tensor)
-    flat, chosen = values.reshape(-1, values.shape[-1]), trace.places(where)
-    sizes = [*values.shape[:-1], min(dims, flat.shape[1])]
-    along = (
-        axis_labels(trace, axis, size, word, chosen.get(axis)) for axis, size in zip(where.axes, sizes, strict=True)
-    )
-    *names, columns = along
-    rows = [" ".join(name) for name in product(*names)] if all(names) else [str(row) for row in range(len(flat))]
+    flat, (rows, columns) = values.reshape(-1, values.shape[-1]), labels_at(trace, where, values.shape, word)
     if seen is not None and not bool(seen.all()):
         visible_cells = seen.cpu().numpy().reshape(flat.shape)
         scale, limit = ("unit", 1.0) if where.step.holds_shares else ("signed", largest(flat, visible_cells))
-        columns = axis_labels(trace, where.axes[-1], flat.shape[1], word, chosen.get(where.axes[-1]))
-        return Heat(flat, rows, columns, scale, visible_cells, limit)
-    return Values(rows, flat, dims, where.step.role, columns=columns)
+        return Heat(flat, rows, columns, scale, visible_cells, limit, every=extent.whole(flat))
+    return Values(rows, flat, extent.first(flat), where.step.role, columns, remedy=ALL)
 
 
-def axis_labels(
-    trace: Trace, axis: str, count: int, word: Word | None = None, chosen: Sequence[int] | None = None
-) -> list[str]:
-    """The labels of the first ``count`` entries of an axis, or of the ``chosen`` ones; empty for plain numbers."""
-    numbers = range(count) if chosen is None else chosen[:count]
-    if axis in ("token", "query", "key"):
-        return [labels(trace)[index] for index in numbers]
-    if axis == "label":
-        return [trace.config.labels[index] for index in numbers]
-    if axis == "vocab":
-        return [] if word is None else [word(index) or f"#{index}" for index in numbers]
-    letter = {"layer": "L", "head": "H", "kv head": "H", "expert": "E"}.get(axis)
-    return [] if letter is None else [f"{letter}{index}" for index in numbers]
+def labels_at(trace: Trace, where: Address, shape: Sequence[int], word: Word | None = None) -> tuple[list[str], Labels]:
+    """The labels of the rows and columns of a tensor of this ``shape`` at an address; leading axes are one."""
+    chosen = trace.places(where)
+    *leading, columns = (
+        axis_labels(trace, axis, chosen.get(axis, range(size)), word)
+        for axis, size in zip(where.axes, shape, strict=True)
+    )
+    if not leading:  # the one row is that of the indices which the address names
+        leading = [axis_labels(trace, axis, at, word) for axis, at in chosen.items() if axis not in where.axes]
+    return [" ".join(row) for row in product(*leading)], columns
+
+
+def axis_labels(trace: Trace, axis: str, index: Sequence[int], word: Word | None = None) -> Labels:
+    """The labels of some indices of an axis."""
+    letter = {"layer": "L", "head": "H", "kv head": "H", "expert": "E", "vocab": "#"}.get(axis, "d")
+
+    def name(number: int) -> str:
+        if axis in ("token", "query", "key"):
+            return trace.tokens[number].shown
+        if axis == "label":
+            return trace.config.labels[number]
+        if axis == "distance":
+            return distances_in_words(trace.config)[number]
+        return (word(number) if word is not None and axis == "vocab" else None) or f"{letter}{number}"
+
+    return Labels(name, index)

@@ -14,9 +14,10 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Figure, Heading, Heat, Line, Piece, Values
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import folded, note, row_limit, verdict
+from tinytf_cli.views.parts import Extent, folded, note, numbered, verdict
 from tinytf_cli.views.predictions import likely_blocks
 from tinytf_cli.views.records import record_table
+from tinytf_cli.views.steps import ALL
 
 _GROUPS = 20
 """The most groups of modules on a screen."""
@@ -29,7 +30,7 @@ class ThroughDisplay(Display):
 
     all: bool = False
     top: int = 5
-    dims: int = 8
+    dims: int | None = None
     rows: int | None = None
 
 
@@ -111,8 +112,10 @@ def _output_blocks(
     yield Heading(name, shape, "output")
     table: Array = values.reshape(-1, values.shape[-1]) if values.ndim else np.reshape(values, (1, 1))
     labels = _names(shown, len(table))
-    block = Values(labels, table, min(display.dims, table.shape[1]), "residual")
-    yield from folded(block, labels, row_limit(terminal, 0 if display.all else display.rows), "rows", "--rows 0")
+    extent = Extent(0, 0) if display.all else Extent(display.dims, display.rows, terminal.cuts)
+    columns = numbered("d", table.shape[1])
+    block = Values(labels, table, extent.first(table), "residual", columns, remedy=ALL)
+    yield from folded(block, labels, extent.most(table), "rows", "--rows 0")
 
 
 def _names(shown: list[str], count: int) -> list[str]:

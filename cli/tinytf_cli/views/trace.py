@@ -11,7 +11,7 @@ from tinytf_cli.views.blocks import Bars, Block, Heading, Line, Span
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.overview import Again, Screen, answer_blocks, commands_about, short_banner, text_block
 from tinytf_cli.views.parameters import parameter_blocks
-from tinytf_cli.views.parts import row_limit
+from tinytf_cli.views.parts import Extent
 from tinytf_cli.views.pipeline import pipeline_blocks
 from tinytf_cli.views.predictions import check_blocks, check_line, fault_blocks, prediction_blocks
 from tinytf_cli.views.steps import address_blocks, block_blocks
@@ -25,13 +25,17 @@ class TraceDisplay(Display):
     asked for, the first screen. ``again`` makes command lines about a text.
     """
 
-    dims: int = 8
+    dims: int | None = None
     rows: int | None = None
     pipeline: bool = False
     blocks: bool = False
     layers: bool = False
     top: int | None = None
     again: Callable[[str], Again] | None = None
+
+    def extent(self, terminal: Terminal) -> Extent:
+        """How much of a tensor is shown."""
+        return Extent(self.dims, self.rows, terminal.cuts)
 
     @property
     def is_first_screen(self) -> bool:
@@ -84,7 +88,7 @@ def _verdict(report: Traced) -> Iterator[Block]:
 
 
 def _parts(report: Traced, screen: Screen, terminal: Terminal, display: TraceDisplay) -> Iterator[Block]:
-    recorded, rows = report.trace, row_limit(terminal, display.rows)
+    recorded, extent = report.trace, display.extent(terminal)
     if display.layers:
         yield from screen.layers(None)
     if display.pipeline:
@@ -93,18 +97,18 @@ def _parts(report: Traced, screen: Screen, terminal: Terminal, display: TraceDis
     for layer, head in report.blocks if display.blocks else ():
         config = recorded.config.at(layer)
         yield Heading(f"block L{layer}, head {head}", f"of {config.n_layers} layers and {config.n_heads} heads")
-        yield from block_blocks(recorded, layer, head, dims=display.dims, rows=rows, width=terminal.width)
+        yield from block_blocks(recorded, layer, head, extent, terminal.width)
     if display.layers and recorded.steps.attention_layers:
         yield Heading("weights of every head", "query down, key across")
         yield thumbnails(recorded)
 
 
 def _addresses(report: Traced, terminal: Terminal, display: TraceDisplay) -> Iterator[Block]:
-    rows, dims = row_limit(terminal, display.rows), display.dims
+    extent = display.extent(terminal)
     for address in report.addresses:
         if address.step is not None and address.step.name == "next":
             yield from prediction_blocks(report.trace, report.predictions)
         else:
-            yield from address_blocks(report.trace, address, report.head, dims=dims, rows=rows, word=report.word)
+            yield from address_blocks(report.trace, address, report.head, extent, report.word)
     if report.parameters is not None:
-        yield from parameter_blocks(model_of(report), report.parameters, dims, rows)
+        yield from parameter_blocks(model_of(report), report.parameters, extent)

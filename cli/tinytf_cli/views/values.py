@@ -1,16 +1,14 @@
 """The tensors at an address: their numbers, statistics, shape or map."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tinytf.look.values import AddressValues
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.at_address import heat_blocks, shape_blocks, statistics_blocks, value_blocks
-from tinytf_cli.views.blocks import Block, Heat
+from tinytf_cli.views.blocks import Block
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import row_limit
-
-EVERY_DIMENSION = 10**6
+from tinytf_cli.views.parts import Extent
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class ValuesDisplay(Display):
 
     form: str = ""
     head: int = 0
-    dims: int = 8
+    dims: int | None = None
     rows: int | None = None
 
 
@@ -36,8 +34,6 @@ def values(report: AddressValues, terminal: Terminal, display: ValuesDisplay) ->
         case "stats":
             return statistics_blocks(trace, address)
         case "heat":
-            return heat_blocks(trace, address, terminal)
-        case "values":
-            blocks = value_blocks(trace, address, display.head, EVERY_DIMENSION, None, report.word)
-            return (replace(block, every=True) if isinstance(block, Heat) else block for block in blocks)
-    return value_blocks(trace, address, display.head, display.dims, row_limit(terminal, display.rows), report.word)
+            return heat_blocks(trace, address, terminal, report.word)
+    extent = Extent(0, 0) if display.form == "values" else Extent(display.dims, display.rows, terminal.cuts)
+    return value_blocks(trace, address, display.head, extent, report.word)
