@@ -45,6 +45,7 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Heat
+from tinytf_cli.views.parts import Extent
 from tinytf_cli.views.steps import step_blocks
 
 
@@ -228,7 +229,7 @@ def test_a_cell_is_explained(subject: Subject) -> None:
 def test_rows_are_drawn_by_their_axes(subject: Subject) -> None:
     for step, layer in subject.rows:
         head = 1 if step.is_split else None
-        blocks = list(step_blocks(subject.trace, step, layer, head, dims=8, rows=None, asked=True))
+        blocks = list(step_blocks(subject.trace, step, layer, head, Extent(dims=8), asked=True))
         assert any(isinstance(block, Heat) for block in blocks) == step.is_drawn, step.full_name(layer)
         drawn = list(paint(blocks, Terminal()))
         assert any(step.name in line for line in drawn)

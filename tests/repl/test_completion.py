@@ -179,7 +179,7 @@ def test_every_address_that_is_offered_is_one(session: Session) -> None:
 
 def test_settings_are_offered_with_what_they_are_now(session: Session) -> None:
     assert _offers(session, "set ") == list(SETTINGS)
-    assert _about(session, "set di", "dims").startswith("8: ")
+    assert _about(session, "set di", "dims").startswith("auto: ")
 
 
 def test_what_is_displayed_and_where_it_stops_is_offered_to_be_taken_away() -> None:

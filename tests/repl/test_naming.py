@@ -96,13 +96,13 @@ def test_a_session_at_a_terminal_begins_with_the_start_up_file(
     assert talked[0].aliases == {"pw": "print L1H2.weights"}
     assert talked[0].execute("! word").text == "'mat'\n"
     assert tinytf("repl", "--no-startup").status == 0
-    assert talked[1].settings.dims == 8
+    assert talked[1].settings.dims is None
 
 
 def test_a_script_does_without_the_start_up_file_unless_it_asks(tinytf: Tinytf, startup: Callable[[str], Path]) -> None:
     startup("set dims 3\n")
-    assert tinytf("repl", "-c", "show dims").out.split()[1] == "8"
-    assert tinytf("repl", stdin=b"show dims\n").out.split()[1] == "8"
+    assert tinytf("repl", "-c", "show dims").out.split()[1] == "auto"
+    assert tinytf("repl", stdin=b"show dims\n").out.split()[1] == "auto"
     assert tinytf("repl", "--startup", "-c", "show dims").out.split()[1] == "3"
 
 
@@ -123,12 +123,12 @@ def test_a_start_up_file_that_cannot_be_read_is_told_and_ends_nothing(
     path = startup("set dims 3\n")
     path.write_bytes(b"set dims 3\nrun \xff\nset dims 4\n")
     ran = tinytf("repl", "--startup", "-c", "show dims")
-    assert (ran.status, ran.out.split()[1]) == (0, "8")
+    assert (ran.status, ran.out.split()[1]) == (0, "auto")
     assert "session line 2 is not UTF-8" in ran.err
     path.unlink()
     path.mkdir()
     ran = tinytf("repl", "--startup", "-c", "show dims")
-    assert (ran.status, ran.out.split()[1]) == (0, "8")
+    assert (ran.status, ran.out.split()[1]) == (0, "auto")
     assert "tinytf: error: cannot read " in ran.err
 
 

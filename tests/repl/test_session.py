@@ -308,7 +308,7 @@ def test_whoever_stops_reading_ends_the_session_quietly() -> None:
 def test_a_session_takes_no_text_from_its_own_lines(tinytf: Tinytf) -> None:
     ran = tinytf("repl", "--on-error", "continue", stdin=b"trace -\ntokens\ntrain\nset dims 3\n")
     assert ran.status == 1
-    assert ran.lines == ["  dims  3  1 or more  dimensions shown as numbers"]
+    assert ran.lines == ["  dims  3  auto or a number  numbers of a row shown; 0 is all"]
 
 
 def test_an_undo_whose_output_cannot_be_delivered_takes_nothing_back(ran: Talk) -> None:
@@ -317,7 +317,7 @@ def test_an_undo_whose_output_cannot_be_delivered_takes_nothing_back(ran: Talk) 
     assert ran.session.settings.dims == 3
     assert "can be undone" in ran("history").splitlines()[1]
     ran("undo")
-    assert ran.session.settings.dims == 8
+    assert ran.session.settings.dims is None
     assert ran("history").splitlines()[1].split()[-1] == "undone"
 
 
