@@ -73,7 +73,8 @@ class Editor:
     """Undo and redo as an editor has them: two stacks."""
 
     def __init__(self) -> None:
-        self.now, self.past, self.future = 8, [0][:0], [0][:0]
+        self.now: int | None = None
+        self.past, self.future = list[int | None](), list[int | None]()
 
     def set(self, number: int) -> None:
         if number != self.now:

@@ -69,11 +69,14 @@ def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
     lines = []
     for label, row in zip(block.labels, block.values, strict=True):
         form = terminal.form(number_format(row if block.several else block.values))
-        texts, rest = [number(float(value), form) for value in row], ""
+        texts = [f"{_token(block.columns[at])} {number(float(row[at]), form)}" for at in range(first)]
         if len(row) > first:
-            low, high = (number(float(end), form) for end in (row.min(), row.max()))
-            rest = f", and {len(row) - first} more dimensions, all from {low} to {high}"
-        lines.append(f"{_token(label)}: {', '.join(texts[:first])}{rest}.")
+            low, high = (
+                f"{number(float(row[at]), form)} at {_token(block.columns[at])}"
+                for at in (int(row.argmin()), int(row.argmax()))
+            )
+            texts.append(f"and {len(row) - first} more, all from {low} to {high}")
+        lines.append(f"{_token(label)}: {', '.join(texts)}.")
     return lines
 
 
