@@ -18,7 +18,7 @@ from tinytf.report import Report
 from tinytf.text.printable import printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.encodings import csv_lines, markdown_lines, ndjson_lines, tensor_file, to_json
-from tinytf_cli.host import Host, current_interrupt, host
+from tinytf_cli.host import Host, current_interrupt, host, is_typed
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.pager import Pager, find_pager, is_screen
 from tinytf_cli.ranges import Whole
@@ -259,6 +259,8 @@ class OutputOptions:
     def resolved(self) -> Output:
         """The Output. Raises UsageError for two different formats, or a file that cannot be written."""
         form, terminal, session = self._format(), self.drawing.terminal(), host()
+        if is_typed("all", "every", "full"):
+            terminal = replace(terminal, cuts=False, whole=True)
         if isinstance(session, Outlet):
             return session.output(terminal, form, self.file)
         pages = is_screen(sys.stdout) and not (self.no_pager or self.file or terminal.plain)
@@ -320,7 +322,7 @@ def _control_vector(report: Report, name: str) -> Iterable[bytes]:
 
 def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:
     """A picture of a true-colour screen of this width and any height; all frames or the graph of a report with them."""
-    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False, picture=True)
+    screen = replace(terminal, depth="truecolor", cuts=not terminal.whole, ascii=False, plain=False, picture=True)
     frames = shown.frames(screen) if extension in (".svg", FILM) else None
     if frames is not None:
         from tinytf_cli.film import moving_picture, painted, recording

@@ -25,7 +25,8 @@ class Terminal:
     ``cuts`` is true on a screen, where wide lines are shortened; elsewhere nothing is cut. ``palette`` is the colour
     map for values in 0…1 (one of COLORMAPS). ``theme`` is the background, ``dark`` or ``light``. ``digits`` is the
     number of digits after the point; with None each number chooses its own. A ``picture`` is written to a file whole.
-    Only where it ``advises`` are options of the command line named.
+    Only where it ``advises`` are options of the command line named. With ``whole``, all numbers and words are written,
+    at any length: nothing is cut, folded or pooled.
     """
 
     width: int = PIPE_WIDTH
@@ -39,6 +40,7 @@ class Terminal:
     theme: str = "dark"
     picture: bool = False
     advises: bool = True
+    whole: bool = False
 
     @property
     def coloured(self) -> bool:

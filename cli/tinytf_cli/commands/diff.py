@@ -124,7 +124,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     expect_reports(options.reports)
     report = _compared(options, model_options)
     display = DifferenceDisplay(
-        fold.rows(options.rows), options.full, options.head is not None, options.top, fix=options.fix
+        fold.rows(options.rows), options.full or fold.all, options.head is not None, options.top, fix=options.fix
     )
     output.draw(report, display)
     write_reports(options.reports, report, display, output)

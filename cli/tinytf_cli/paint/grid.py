@@ -75,7 +75,7 @@ def _layouts(block: Grid, room: int, terminal: Terminal) -> Iterator[_Layout]:
         widths = tuple(max(w, len(text)) for w, text in zip(widths, block.above, strict=True))
     all_columns = range(len(widths))
     number_width = 1 + len(number(1.0, terminal.form(_SHARE)))
-    if block.asked and not terminal.cuts:
+    if terminal.whole or (block.asked and not terminal.cuts):
         start = 0
         while start < len(widths):
             layout = _Layout(all_columns, widths, number_width)
@@ -121,7 +121,7 @@ def _omitted_note(block: Grid, layout: _Layout, terminal: Terminal) -> list[Pain
     """Say which columns a screen has no room for."""
     count = len(block.column_labels)
     missing = [c for c in range(count) if c not in layout.columns]
-    if not missing or (block.asked and not terminal.cuts):
+    if not missing or terminal.whole or (block.asked and not terminal.cuts):
         return []
     names = block.above or block.column_labels
     ends = " to ".join(names[c].rstrip(".") for c in dict.fromkeys((missing[0], missing[-1])))

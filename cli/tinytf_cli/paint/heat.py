@@ -104,7 +104,7 @@ def cell_widths(block: Heat, terminal: Terminal) -> tuple[int, int]:
     room = terminal.width - label_width - 3
     if terminal.coloured and len(columns) * (width + 1) <= room:
         width += 1  # a space on either side of a number
-    if block.every:
+    if block.every or terminal.whole:
         return label_width, width
     tall = block.most and len(block.row_labels) > block.most
     wide = len(columns) > max(1, room // width) and not (block.asked and not terminal.cuts)

@@ -350,12 +350,12 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
     label_width = names_width(labels, terminal)
     widest = names_width([shown(name, terminal) for _, row in block.rows for name, _ in row], terminal)
     entry, start = widest + 6 + 13, label_width + len(block.verb) + 6
-    room = max(1, (terminal.width - start) // entry)
+    room, every = max(1, (terminal.width - start) // entry), block.every or terminal.whole
     lines: list[PaintedLine] = []
     dim = role_style("dim", terminal)
     for label, (_, row) in zip(labels, block.rows, strict=True):
         line = [Segment("  " + pad_text(label, label_width, terminal)), Segment(f"  {block.verb}  ", dim)]
-        for place, (name, share) in enumerate(row if block.every else row[:room]):
+        for place, (name, share) in enumerate(row if every else row[:room]):
             if place and place % room == 0:
                 lines.append(line)
                 line = [Segment(" " * start)]
@@ -363,7 +363,7 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
             line += [Segment(pad_text(shown(name, terminal), widest, terminal) + f"{share * 100:4.0f} % ")]
             line += [Segment(drawn, role_style("attention", terminal)), Segment(" " * (13 - cell_len(drawn) - 1))]
         lines.append(line)
-    if not block.every and any(len(row) > room for _, row in block.rows):
+    if not every and any(len(row) > room for _, row in block.rows):
         lines.append([Segment(f"  the largest{f' {room}' if room > 1 else ''} of each row", dim)])
     return lines
 

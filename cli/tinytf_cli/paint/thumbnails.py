@@ -22,9 +22,14 @@ _MOST_TIMES = 4  # as often a number is drawn in each direction, at most
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
-def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
-    """(cells per side, heads per row) that fit ``width``: all heads in one row if each gets at least 3 cells."""
+def thumbnail_size(length: int, n_heads: int, width: int, whole: bool = False) -> tuple[int, int]:
+    """(cells per side, heads per row) that fit ``width``: all heads in one row if each gets at least 3 cells.
+
+    With ``whole`` every number has its cell.
+    """
     label = 5
+    if whole:
+        return length, min(n_heads, max(1, (width - label) // (length + 1)))
     side = min(length, _LARGEST, (width - label) // n_heads - 1)
     if side >= min(3, length):
         return side, n_heads
@@ -215,7 +220,7 @@ def _even(levels: NDArray[np.int64]) -> NDArray[np.int64]:
 def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:
     """A grid with one row of maps per layer: half blocks in colour, shades without."""
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
-    side, per_row = thumbnail_size(length, n_heads, terminal.width)
+    side, per_row = thumbnail_size(length, n_heads, terminal.width, terminal.whole)
     factor = -(-length // side)
     cells = -(-length // factor)
     lines, layers = list[PaintedLine](), block.layers or range(len(block.maps))

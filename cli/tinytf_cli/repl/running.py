@@ -150,7 +150,7 @@ def diff(
     first, second = (session.models.trace(run) for run in runs)
     report = model_a.diff(first, (model_b, second), tolerance=tolerance, head=head, top=top)
     max_rows = FoldOptions(everything).rows(rows)
-    return Shown(report, DifferenceDisplay(max_rows, full, head is not None, top))
+    return Shown(report, DifferenceDisplay(max_rows, full or everything, head is not None, top))
 
 
 def _module_differences(session: Session, runs: Sequence[Run], tolerance: float | None, full: bool) -> Shown:

@@ -152,8 +152,8 @@ def _table(report: Census, every: bool) -> Iterator[Block]:
     chosen = order[: report.top or (None if every else _ROWS)]
     labels = [report.labels[layer][head] for layer, head in chosen]
     title = "every head" if len(chosen) == len(order) else f"the first {len(chosen)} of {len(order)} heads"
-    words = f"by {report.by}, the highest first; --by maps a score, --all shows every head"
-    yield Heading(title, words, "attention")
+    advice = "--by maps a score" + "; --all shows every head" * (len(chosen) < len(order))
+    yield Heading(title, f"by {report.by}, the highest first", "attention", advice)
     yield Table(
         [
             Column("head", [Span(f"L{layer}H{head}", "strong") for layer, head in chosen], said=""),

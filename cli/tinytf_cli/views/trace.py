@@ -67,7 +67,7 @@ def trace(report: Traced, terminal: Terminal, display: TraceDisplay) -> Iterator
     if not report.holds:
         yield from _verdict(report)
     digits, every = terminal.digits is not None, display.layers
-    yield text_block(report.trace, terminal.width, every=every)
+    yield text_block(report.trace, terminal.width, every=every or terminal.whole)
     answer = list(answer_blocks(report.trace, report.predictions, display.top, digits=digits, every=every))
     yield from answer
     screen = Screen(model, report, (display.again or commands_about(report))(report.trace.encoding.text))
