@@ -175,21 +175,26 @@ def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
             *_left_without(rows),
             Column("in", [Figure(node.incoming, "%.0f") for node in rows], "right", drop=2),
             Column("out", [Figure(node.outgoing, "%.0f") for node in rows], "right", drop=3),
-            Column("reads", [_in_words(reads.get(node.name, [])) for node in rows], shrink=12, drop=1),
+            Column(
+                "reads",
+                [_in_words(reads.get(node.name, []), None if most is None else _READ) for node in rows],
+                shrink=12,
+                drop=1,
+            ),
         ]
     )
     if len(chosen) < len(nodes):
         yield note("", "--all lists every node and edge; -o FILE.svg draws them")
 
 
-def _in_words(edges: Sequence[CircuitEdge]) -> Sequence[Piece]:
-    """The largest edges into a node: which input, from where, with the score."""
+def _in_words(edges: Sequence[CircuitEdge], most: int | None) -> Sequence[Piece]:
+    """The largest edges into a node, at most ``most``: which input, from where, with the score."""
     pieces: list[Piece] = []
-    for edge in edges[:_READ]:
+    for edge in edges[:most]:
         way = f"{_projection(edge.input)} {edge.source} ".lstrip()
         pieces += [f"{', ' if pieces else ''}{way}", Span(number(edge.score, _FORM), side(edge.score))]
-    if len(edges) > _READ:
-        pieces.append(Span(f", {len(edges) - _READ:,} more", "dim"))
+    if most is not None and len(edges) > most:
+        pieces.append(Span(f", {len(edges) - most:,} more", "dim"))
     return pieces or [""]
 
 

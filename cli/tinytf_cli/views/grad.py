@@ -152,7 +152,7 @@ def _summary(report: Backward, shown: Shown, short: bool, plain: bool) -> Iterat
 def _block(report: Backward, layer: int, extent: Extent) -> Iterator[Block]:
     config = report.trace.config.at(layer)
     subtitle = f"of {config.n_layers} layers and {config.n_heads} heads"
-    advice = "--layer and --head choose, --full shows all"
+    advice = "--layer and --head choose"
     yield Heading(f"block L{layer}, head {report.head}", subtitle, advice=advice)
     for step in reversed(report.trace.steps.in_layer(layer)):
         yield from gradient_blocks(report, step, layer, report.head, extent, asked=False)

@@ -41,9 +41,9 @@ def _figure(value: float, statistics: Statistics) -> Figure:
     return Figure(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
 
 
-def pipeline_blocks(trace: Trace, rows: Sequence[StepSummary], *, short: bool) -> Iterator[Block]:
-    """The table of some steps; with ``short`` shapes, also the legend of their letters."""
-    formulas = [row.step.formula if row.step.is_tensor else _tokens_or_ids(trace, row) for row in rows]
+def pipeline_blocks(trace: Trace, rows: Sequence[StepSummary], *, short: bool, every: bool = False) -> Iterator[Block]:
+    """The table of some steps, with ``every`` token; with ``short`` shapes, also the legend of their letters."""
+    formulas = [row.step.formula if row.step.is_tensor else _tokens_or_ids(trace, row, every) for row in rows]
     shapes = [shape_words(row.shape) + (f" ({row.note})" if row.note else "") for row in rows]
     yield Table(
         [
@@ -74,8 +74,8 @@ def _legend(config: ModelConfig) -> str:
     return ", ".join(f"{letter} {axis}" for axis, letter in _LETTERS.items() if axis not in absent)
 
 
-def _tokens_or_ids(trace: Trace, row: StepSummary) -> str:
-    """The formula cell of a step that is not a tensor: the tokens or ids themselves, as far as they fit."""
+def _tokens_or_ids(trace: Trace, row: StepSummary, every: bool) -> str:
+    """The formula cell of a step that is not a tensor: the tokens or ids themselves, as far as they fit or all."""
     if row.step.name == "next":
         return row.step.formula
     texts = [token.shown if row.step.name == "tokens" else str(token.id) for token in trace.tokens]
@@ -83,7 +83,7 @@ def _tokens_or_ids(trace: Trace, row: StepSummary) -> str:
     text = ""
     for index, piece in enumerate(texts):
         longer = text + (gap if index else "") + piece
-        if len(longer) > _TOKENS_WIDTH:
+        if not every and len(longer) > _TOKENS_WIDTH:
             return f"{text}{gap}…"
         text = longer
     return text

@@ -93,7 +93,8 @@ def _parts(report: Traced, screen: Screen, terminal: Terminal, display: TraceDis
         yield from screen.layers(None)
     if display.pipeline:
         yield Heading("pipeline", f"{len(report.rows)} steps")
-        yield from pipeline_blocks(recorded, report.rows, short=terminal.width < 130 and not terminal.plain)
+        short = terminal.width < 130 and not terminal.plain
+        yield from pipeline_blocks(recorded, report.rows, short=short, every=terminal.whole)
     for layer, head in report.blocks if display.blocks else ():
         config = recorded.config.at(layer)
         yield Heading(f"block L{layer}, head {head}", f"of {config.n_layers} layers and {config.n_heads} heads")
