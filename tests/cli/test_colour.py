@@ -15,6 +15,7 @@ from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS, LEVELS, accents, r
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import COLORMAPS, Terminal, colour_depth, detect
 from tinytf_cli.views.blocks import Block, Grid, Heat, Thumbnails, Values
+from tinytf_cli.views.parts import numbered
 
 XTERM = {"TERM": "xterm-256color"}
 FULL = {**XTERM, "COLORTERM": "truecolor"}
@@ -317,7 +318,11 @@ SCALED: dict[str, tuple[Block, str, tuple[str, ...]]] = {
     "small cells": (Heat(np.ones((1, 60), dtype=np.float32), "a", ["b" * 8] * 60, "signed"), "signed", ("-1", " 1")),
     "words": (Grid([["a"] * 4] * 4, _MAPS[0], "abcd", "abcd"), "unit", ("0 ", " 1")),
     "thumbnails": (Thumbnails([_MAPS], [None]), "unit", ("0 ", " 1")),
-    "strips": (Values("ab", np.array([[1, -3.5] * 20] * 2, dtype=np.float32), 4, ""), "signed", ("±3.5",)),
+    "strips": (
+        Values("ab", np.array([[1, -3.5] * 20] * 2, dtype=np.float32), 4, "", numbered("d", 40)),
+        "signed",
+        ("±3.5",),
+    ),
 }
 
 

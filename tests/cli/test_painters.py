@@ -37,6 +37,7 @@ from tinytf_cli.views.blocks import (
     Thumbnails,
     Values,
 )
+from tinytf_cli.views.parts import numbered
 
 TRUE = Terminal(100, "truecolor")
 BARE = Terminal(100)
@@ -119,7 +120,7 @@ def test_values_beyond_a_scale_take_its_ends_without_a_warning(recwarn: pytest.W
             lines = drawn(Heat(values, ["q"], list("abcdef"), scale, None, 0.5), terminal)
             assert "inf" in lines[1]
             assert "nan" in lines[1]
-            drawn(Values(["q"], values, 3, "q"), terminal)
+            drawn(Values(["q"], values, 3, "q", list("abcdef")), terminal)
             drawn(Bars([Bar("a", float(v), "x") for v in values[0]]), terminal)
     assert [str(warning.message) for warning in recwarn] == []
 
@@ -419,7 +420,7 @@ BLOCKS: dict[str, Block] = {
     "wide line": Line("猫 " * 60),
     "bars": Bars([Bar(f"{_TOKEN} → {_TOKEN}", 0.5, "0.500"), Bar("a", 1.0, "1.000")]),
     "row bars": RowBars([(_TOKEN, [(_TOKEN, 0.5), (_TOKEN, 0.25), ("a", 0.25)])] * 2),
-    "values": Values([_TOKEN], np.linspace(-123456, 123456, 64, dtype=np.float32)[None], 8, "q"),
+    "values": Values([_TOKEN], np.linspace(-123456, 123456, 64, dtype=np.float32)[None], 8, "q", numbered("d", 64)),
     "heat": Heat(np.full((9, 9), -12345.678, dtype=np.float32), [_TOKEN] * 9, [_TOKEN] * 9, "signed",
                  np.tril(np.ones((9, 9), dtype=bool)), 12345.678),
     "pooled heat": Heat(np.zeros((200, 200), dtype=np.float32), [_TOKEN] * 200, [_TOKEN] * 200, "unit",

@@ -10,6 +10,7 @@ from tinytf_cli.paint.colour import LEVELS, ramp
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import DEPTHS, Terminal
 from tinytf_cli.views.blocks import Array, Values
+from tinytf_cli.views.parts import numbered
 
 START = 6
 """The column of a strip after a label of one letter and no numbers."""
@@ -47,7 +48,7 @@ def signs_of(line: str, count: int, terminal: Terminal) -> list[int]:
 def test_a_cell_has_the_sign_of_the_value_furthest_from_0(width: int, dims: int, several: bool, depth: str) -> None:
     values = made(dims)
     terminal = Terminal(width, "none" if depth == "ascii" else depth, ascii=depth == "ascii", cuts=True)
-    title, *lines = paint([Values(["a", "b"], values, 0, "", several)], terminal)
+    title, *lines = paint([Values(["a", "b"], values, 0, "", numbered("d", dims), several)], terminal)
     for row, line in zip(values, lines, strict=False):
         expected, size = pooled(row, min(64, width - START - 1))
         limit = abs(row if several else values).max()
@@ -63,7 +64,7 @@ def test_a_cell_has_the_sign_of_the_value_furthest_from_0(width: int, dims: int,
 @pytest.mark.parametrize("ascii", [False, True])
 def test_without_colour_a_pipe_shows_the_sign_and_no_solid_block(ascii: bool) -> None:
     values = np.array([[-2.0, -1.0, 0.0, 1.0, 2.0] * 2], dtype=np.float32)
-    title, line = paint([Values("a", values, 2, "")], Terminal(60, ascii=ascii))
+    title, line, _ = paint([Values("a", values, 2, "", numbered("d", 10))], Terminal(60, ascii=ascii))
     signs = "=- +#" if ascii else "▼▾ ▴▲"
     assert line.endswith(signs * 2)
     assert title.endswith(signs)
@@ -71,6 +72,6 @@ def test_without_colour_a_pipe_shows_the_sign_and_no_solid_block(ascii: bool) ->
 
 def test_a_screen_reader_hears_the_ends_of_what_is_left_out() -> None:
     values = np.array([[0.5, -2.0, 1.0, 3.25]], dtype=np.float32)
-    assert list(paint([Values(["a"], values, 1, "")], Terminal(plain=True))) == [
-        "a: 0.500, and 3 more dimensions, all from -2.000 to 3.250."
+    assert list(paint([Values(["a"], values, 1, "", numbered("d", 4))], Terminal(plain=True))) == [
+        "a: d0 0.500, and 3 more, all from -2.000 at d1 to 3.250 at d3."
     ]

@@ -164,14 +164,14 @@ def test_off_a_screen_a_map_that_was_asked_for_has_every_number(tinytf: Tinytf, 
 
 def test_off_a_screen_every_token_is_in_the_table_of_values(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
     text = " ".join([SENTENCE] * 6)
-    out = tinytf("trace", text, "-m", decoder, "--at", "L0.in")
+    out = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--dims", "4")
     rows = [line for line in out.lines if re.match(r"  \S+ +-?\d+\.\d+ ", line)]
     assert [row.split()[0] for row in rows] == [token.shown for token in opened.encode(text).tokens]
 
 
 def test_on_a_screen_long_tables_leave_out_the_middle_and_say_so(tinytf: Tinytf, decoder: Path) -> None:
     text = " ".join([SENTENCE] * 5)
-    out = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--color", "never", screen=True).out
+    out = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--dims", "4", "--color", "never", screen=True).out
     assert "folded:" in out
     assert "folded:" not in tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", "0", screen=True).out
 
@@ -184,7 +184,7 @@ def test_a_table_has_the_rows_that_were_asked_for_and_no_single_one_is_folded(
 ) -> None:
     text = " ".join(["cat"] * count)
     names = [token.shown for token in opened.encode(text).tokens]
-    lines = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", str(limit)).lines
+    lines = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--dims", "4", "--rows", str(limit)).lines
     rows = [line.split()[0] for line in lines if re.match(r"  \S+ +-?\d+\.\d+ ", line)]
     whole = len(names) <= limit + 1
     assert len(rows) == (len(names) if whole else limit)

@@ -35,7 +35,7 @@ def _paint_heading(block: blocks.Heading, terminal: Terminal) -> list[PaintedLin
         return [[], title]
     note = Segment(shown(words, terminal), role_style("dim", terminal))
     line = [*title, Segment("   "), note]
-    if not terminal.cuts or line_width(line) <= terminal.width:
+    if not (terminal.cuts or terminal.whole) or line_width(line) <= terminal.width:
         return [[], line]
     return [[], title, *wrap([Segment("  "), note], terminal.width, 4)]
 

@@ -204,10 +204,11 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
     label_width = names_width(labels, terminal)
     groups = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
     cut_short = block.first < block.values.shape[1]
-    columns = _number_columns(block, groups, terminal) + ([_largest_column(block, terminal)] if cut_short else [])
+    columns = _number_columns(block, groups, terminal)
+    columns += [_largest_column(block, terminal)] if cut_short and columns else []
     lines: list[PaintedLine] = []
     noted = False
-    for strip in _strips(columns, terminal.width - label_width - 3):
+    for strip in _strips(columns, terminal.width - label_width - 3) if columns else ((),):
         width = sum(column.width for column in strip)
         room_left = terminal.width - label_width - 5 - width
         with_strip = cut_short and not lines and room_left >= 8
@@ -227,7 +228,7 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
             lines += wrap(
                 [Segment("  " + " " * label_width + " strip: "), *strip_head], terminal.width, label_width + 3
             )
-    return lines + (_cut_note(block, terminal) if cut_short else [])
+    return lines + (_cut_note(block, terminal) if cut_short and columns else [])
 
 
 @dataclass(frozen=True)
@@ -273,12 +274,9 @@ def _strips(columns: Sequence[_NumberColumn], room: int) -> Iterator[Sequence[_N
 
 def _cut_note(block: Values, terminal: Terminal) -> list[PaintedLine]:
     """A line that says how many numbers of a row are shown."""
-    which = (
-        f"the first {block.first:,} of {block.values.shape[1]:,} numbers and the largest"
-        if block.first
-        else (f"the largest of {block.values.shape[1]:,} numbers")
+    note = f"the first {block.first:,} of {block.values.shape[1]:,} numbers and the largest" + (
+        f"; {block.remedy}" if block.remedy and terminal.advises else ""
     )
-    note = which + (f"; {block.remedy}" if block.remedy and terminal.advises else "")
     return wrap([Segment("  " + shown(note, terminal), role_style("dim", terminal))], terminal.width, 2)
 
 

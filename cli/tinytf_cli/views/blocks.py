@@ -161,9 +161,9 @@ class Labels(Sequence[str]):
 class Values:
     """One row per token: the ``first`` numbers, wrapped over lines; ``columns`` are the labels of all its numbers.
 
-    Of a row that is cut, the largest number comes after the first ones, and all are a strip of colour. A line says how
-    many are shown, and ``remedy`` how to see the others. With ``several`` quantities, each row has its own digits and
-    scale.
+    Of a row that is cut, the largest number comes after the first ones, if any, and all are a strip of colour. A line
+    says how many are shown, and ``remedy`` how to see the others. With ``several`` quantities, each row has its own
+    digits and scale.
     """
 
     labels: Sequence[str]

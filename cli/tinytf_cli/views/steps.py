@@ -219,13 +219,14 @@ def value_blocks(
         seen, axes = visible_array(trace, step, layer), down_and_across(step)
         if shares:
             yield Heat(values, names, names, "unit", seen, asked=asked, every=every, axes=axes)
-            yield from query_blocks(values, names, seen, rows, every)
+            yield from query_blocks(values, names, seen, rows, extent.dims == 0)
         else:
             limit = largest(values, seen)
             yield Heat(values, names, names, "signed", seen, limit, asked=asked, every=every, axes=axes)
             if seen is not None:
                 mixes = step is trace.steps.map_of(layer or 0)
-                yield from _read(values, seen, names, rows, every) if mixes else _sight(seen, names, rows, every)
+                in_full = extent.dims == 0
+                yield from _read(values, seen, names, rows, in_full) if mixes else _sight(seen, names, rows, in_full)
     elif step.is_drawn:
         unit = bool(((values >= 0) & (values <= 1)).all())
         scale, limit = ("unit", 1.0) if unit else ("signed", largest(values))
