@@ -227,3 +227,9 @@ def test_a_cut_row_keeps_its_largest_number_and_says_how_many_there_are(trace: l
     for row in whole:
         at = int(np.abs(row).argmax())
         assert re.search(rf"\bd{at} {row[at]:.4f}\b", drawn)
+
+
+def test_explain_of_a_slice_names_its_first_cell(tinytf: Tinytf) -> None:
+    ran = tinytf("explain", "L3.out[2,100:106]", TEXT, "-m", "tiny")
+    assert ran.status == 2
+    assert "for example L3.out[2,100]" in ran.err

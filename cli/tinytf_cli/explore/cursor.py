@@ -14,7 +14,7 @@ from tinytf.trace.address import Address
 from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.trace import Trace
 from tinytf_cli.repl.state import find_row
-from tinytf_cli.views.steps import row_labels
+from tinytf_cli.views.steps import axis_labels, row_labels
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,7 @@ def labels(trace: Trace, cursor: Cursor, columns: int) -> tuple[list[str], list[
     tokens = row_labels(trace, step)
     axes = step.axes[-2:]
     rows = [tokens[row] for row in trace.recording.logit_rows] if step.is_vocabulary else tokens
-    if axes[-1] == "key":
-        return rows, tokens
-    letter = {"expert": "E", "vocab": "#"}.get(axes[-1], "d")
-    return rows if len(axes) == 2 else [""], [f"{letter}{number}" for number in range(columns)]
+    return rows if len(axes) == 2 else [""], list(axis_labels(trace, axes[-1], range(columns)))
 
 
 def window(count: int, center: int, size: int) -> slice:

@@ -72,11 +72,13 @@ def find_cell(trace: Trace, address: str | Address) -> tuple[Cell, str]:
         reason = "it is read off probs" if step.name == "next" else "it is looked up in the vocabulary"
         raise AddressError(f"{step.name} has no arithmetic: {reason}", "explain a number, such as probs[0,0]")
     if step is None:
-        raise AddressError(f"{where} names no step", f"for example {_example(where, trace.steps.by_name['scores'])}")
+        raise AddressError(
+            f"{where} names no step", f"for example {_example(trace, where, trace.steps.by_name['scores'])}"
+        )
     problem = _why_not_one_cell(where, step)
     if problem:
         message = f"{where} {problem}, and one number is explained at a time"
-        raise AddressError(message, f"for example {_example(where, step)}")
+        raise AddressError(message, f"for example {_example(trace, where, step)}")
     axes = step.axes[-2:]
     layer = None if where.layers is None else where.layers[0]
     sizes = _sizes(trace, step, layer)
@@ -100,12 +102,14 @@ def _why_not_one_cell(where: Address, step: Step) -> str:
     return ""
 
 
-def _example(where: Address, step: Step) -> str:
+def _example(trace: Trace, where: Address, step: Step) -> str:
+    """The first cell of those that an address names."""
     layers = None if where.layers is None else where.layers[:1]
     heads = (where.heads or (0,))[:1] if step.is_split else None
-    count = len(step.axes[-2:])
-    cell = tuple("0" if is_selection(word) else word for word in where.cell)
-    return str(Address(step, layers, heads, (cell + ("0",) * count)[:count]))
+    axes, places = step.axes[-2:], trace.places(where)
+    words = zip(axes, (*where.cell, *[""] * len(axes)), strict=False)
+    cell = tuple(word if word and not is_selection(word) else str(places.get(axis, (0,))[0]) for axis, word in words)
+    return str(Address(step, layers, heads, cell))
 
 
 def _sizes(trace: Trace, step: Step, layer: int | None) -> tuple[int, ...]:
