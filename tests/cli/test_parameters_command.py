@@ -55,7 +55,7 @@ def test_a_matrix_in_a_pipe_has_every_row(tinytf: Tinytf) -> None:
     assert all(f"\n  d{row} " in shown for row in range(128))
     assert "folded" not in shown
     cut = tinytf("trace", "--at", "L0.W_Q", "--as", "table", "--color", "never", screen=True).out
-    assert "folded: 112 of 128 rows, 8 to 119; --rows 0 shows them" in cut
+    assert "folded: 112 of 128 rows, d8 to d119; --rows 0 shows them" in cut
 
 
 def test_a_steps_address_beside_a_parameters_needs_a_text(tinytf: Tinytf) -> None:

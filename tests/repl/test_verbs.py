@@ -388,7 +388,8 @@ def test_every_number_that_was_asked_for_is_written_on_a_narrow_screen_too(talk:
     trace = tiny.trace(LONG)
     text = seen("print L1H2.weights /values")
     assert "max-pooled" not in text
-    assert text == seen("print L1H2.weights"), "and a map of 1,000 numbers or fewer without /values"
+    short = seen("print L1H2.weights")
+    assert text.split("looks at")[0] == short.split("looks at")[0], "a map of up to 1,000 numbers needs no /values"
     assert "max-pooled" in seen("heat L1H2.weights")
     numbers = re.findall(r"\d\.\d{3}(?=[ ░▒▓█])", text)
     rows = trace["L1H2.weights"].numpy()
