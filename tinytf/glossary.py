@@ -13,6 +13,7 @@ from tinytf.files import parse_toml
 from tinytf.lessons import TITLES
 from tinytf.look.kinds import LABELS
 from tinytf.nearest import did_you_mean
+from tinytf.parts.row import K, Nearest, Q, Step, V
 from tinytf.report import Data, Report
 from tinytf.steps.table import STEPS
 
@@ -71,11 +72,19 @@ def _table() -> Iterator[Word]:
     for name, title in TITLES.items():
         yield Word(name, "lesson", title, (), (f"learn {name}",))
     for step in STEPS:
-        formula = "" if "{" in step.formula else step.formula  # a part in braces depends on the model
-        facts = {"formula": formula, "shape": f"({', '.join(step.axes)})" if step.is_tensor else ""}
+        facts = {"formula": _formula(step), "shape": f"({', '.join(step.axes)})" if step.is_tensor else ""}
         address = f"L*.{step.name}" if step.in_layer else step.name
         read = (f"trace TEXT --at '{address}'", "trace TEXT --teach") if step.is_tensor else ("trace TEXT --teach",)
         yield Word(step.name, "step", step.title, tuple((key, fact) for key, fact in facts.items() if fact), read)
+
+
+def _formula(step: Step) -> str:
+    """Its formula; empty where the words or the inputs depend on the model. A query is q, however it was changed."""
+    names = [name.role if isinstance(name, Nearest) and name in (Q, K, V) else name for name in step.inputs]
+    try:
+        return "" if any("<" in name for name in names) else step.formula.format(*names)
+    except KeyError:
+        return ""
 
 
 def glossary() -> Glossary:

@@ -90,13 +90,13 @@ def _summands(c: Config) -> tuple[str, ...]:
 
 ROWS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
-    Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
-    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", EMBEDDED, ("ids",), "embed", False, True,
+    Step("ids", "token ids", "each of {0} → its id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
+    Step("embed.tokens", "token embeddings", "E[{0}]{embed_scale}", EMBEDDED, ("ids",), "embed", False, True,
          make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E"),
-    Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", WIDE, ("embed.tokens",),
+    Step("embed.projected", "token embeddings, projected", "{0}·W_in{projection_bias}", WIDE, ("embed.tokens",),
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=make_widening, module="embed.projection", matrix="W_in", late=True),
-    Step("embed.kept", "token embeddings, but for masks", "tokens · (1 − {masked_share}) / (1 − masks / T), 0 at masks",
+    Step("embed.kept", "token embeddings, but for masks", "{0} · (1 − {masked_share}) / (1 − masks / T), 0 at masks",
          EMBEDDED, ("embed.tokens",), "embed", False, when=_drops_masks,
          absent="masks have embeddings like other tokens in this model",
          make=lambda o, c: o.Keep(c.masked_share, c.mask_id)),
@@ -108,16 +108,17 @@ ROWS: tuple[Step, ...] = (
     Step("embed.types", "token types", "S[type]", SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S"),
-    Step("embed.sum", "embeddings, summed", "{embed_sum}", SUMMED, ("<embeddings>",), "embed", False,
+    Step("embed.sum", "embeddings, summed", "{inputs}", SUMMED, ("<embeddings>",), "embed", False,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
          make=lambda o, _: o.Add()),
-    Step("embed.norm", "embedding norm", "{norm}(sum)", SUMMED, ("embed.sum",), "residual", False, True,
+    Step("embed.norm", "embedding norm", "{norm}({0})", SUMMED, ("embed.sum",), "residual", False, True,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model",
          make=make_norm, module="embed.norm", matrix="gain"),
-    Step("embed.out", "embeddings, projected", "x₀ = embed.norm·W_in{projection_bias}", WIDE, ("embed.norm",),
-         "residual", False, True, when=_sum_widened, absent="{not_widened}",
+    Step("embed.out", "embeddings, projected", "x₀ = {0}·W_in{projection_bias}", WIDE, ("embed.norm",),
+         "residual", False, True, symbol="x₀", when=_sum_widened, absent="{not_widened}",
          make=make_widening, module="embed.projection", matrix="W_in", late=True),
-    Step("embed.out", "embeddings", "x₀ = {embed_sum}", WIDE, ("<embeddings>",), "residual", False, True,
+    Step("embed.out", "embeddings", "x₀ = {inputs}", WIDE, ("<embeddings>",), "residual", False, True,
+         symbol="x₀",
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add()),
 )  # fmt: skip
 """From the text to the residual stream."""
@@ -137,7 +138,6 @@ def formulas(c: Config) -> dict[str, str]:
         "position_formula": by_kind.get(c.positions, halves),
         "embed_scale": "" if c.embed_scale == 1.0 else f" · {c.embed_scale:.4g}",
         "masked_share": f"{c.masked_share:g}",
-        "embed_sum": " + ".join(name.partition(".")[2] for name in _summands(c)),
         "projection_bias": " + b" if c.projection_bias else "",
         "not_widened": projected
         if _sum_widened(c)

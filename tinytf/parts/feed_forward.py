@@ -270,87 +270,88 @@ _NO_DENSE = "{no_dense}"
 _NO_NORMS = "router and experts have no norms of their own in this model"
 
 ROWS: tuple[Step, ...] = (
-    Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, (RESIDUAL,), "ffn",
+    Step("ffn.hidden", "feed-forward, expanded", "{0}·{w_up}{ffn_bias_1}", _HIDDEN, (RESIDUAL,), "ffn",
          recorded=True, when=_dense, absent=_NO_DENSE, make=_up, module="ffn.up",
          matrix="{w_up}"),
-    Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, (RESIDUAL,), "ffn",
+    Step("ffn.gate", "feed-forward, gate", "{0}·W_gate{ffn_bias_g}", _HIDDEN, (RESIDUAL,), "ffn",
          recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
          make=_up, module="ffn.gate", matrix="W_gate", late=True),
-    Step("ffn.sparse", "feed-forward, gate above a threshold", "max(0, gate − mean − {deviations}·σ)", _HIDDEN,
+    Step("ffn.sparse", "feed-forward, gate above a threshold", "max(0, {0} − ({threshold}))", _HIDDEN,
          ("ffn.gate",), "ffn", when=_sparse, absent="{no_sparse}", make=lambda o, c: o.Exceed(_deviations(c))),
     *ADAPTED_FFN,
-    Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn",
+    Step("ffn.act", "feed-forward, activated", "{activated}", _HIDDEN, ("<activated>",), "ffn",
          when=lambda c: _dense(c) and not _learned(c), absent=_NO_DENSE, make=_activate),
-    Step("ffn.act", "feed-forward, activated by learned slopes", "{act}", _HIDDEN, ("<activated>",), "ffn",
+    Step("ffn.act", "feed-forward, activated by learned slopes", "{activated}", _HIDDEN, ("<activated>",), "ffn",
          when=lambda c: _dense(c) and _learned(c), make=lambda o, _: o.Xielu(), module="ffn.act", matrix="",
          late=True),
-    Step("ffn.act_norm", "feed-forward, activated and normed", "{norm}(act)", _HIDDEN, ("ffn.act",), "ffn",
+    Step("ffn.act_norm", "feed-forward, activated and normed", "{norm}({0})", _HIDDEN, ("ffn.act",), "ffn",
          when=lambda c: _dense(c) and c.act_norm, absent="{no_act_norm}", make=_act_norm, module="ffn.act_norm",
          matrix="gain"),
-    Step("ffn", "feed-forward output", "{down_in}·{w_down}{ffn_bias_2}", WIDE, ("<into down>",), "ffn", recorded=True,
+    Step("ffn", "feed-forward output", "{0}·{w_down}{ffn_bias_2}", WIDE, ("<into down>",), "ffn", recorded=True,
          when=_dense, absent=_NO_DENSE, make=_ffn, module="ffn.down", matrix="{w_down}"),
-    Step("ffn.router_norm", "norm before the router", "{norm}({ffn_stream})", WIDE, ("<read>",), "ffn", when=_normed,
+    Step("ffn.router_norm", "norm before the router", "{norm}({0})", WIDE, ("<read>",), "ffn", when=_normed,
          absent=_NO_NORMS, make=make_norm, module="ffn.router_norm", matrix="gain"),
-    Step("ffn.router_in", "input of the router", "router_norm / √{d_model}", WIDE, ("ffn.router_norm",), "ffn",
+    Step("ffn.router_in", "input of the router", "{0} / √{d_model}", WIDE, ("ffn.router_norm",), "ffn",
          when=_normed, absent=_NO_NORMS, make=lambda o, c: o.Multiply(c.d_model**-0.5)),
-    Step("ffn.experts_norm", "norm before the experts", "{norm}({ffn_stream})", WIDE, ("<read>",), "ffn", when=_normed,
+    Step("ffn.experts_norm", "norm before the experts", "{norm}({0})", WIDE, ("<read>",), "ffn", when=_normed,
          absent=_NO_NORMS, make=make_norm, module="ffn.experts_norm", matrix="gain"),
-    Step("ffn.router", "router", "{router_in}·W_router{router_bias}", ROUTES, ("<into router>",), "ffn", recorded=True,
+    Step("ffn.router", "router", "{0}·W_router{router_bias}", ROUTES, ("<into router>",), "ffn", recorded=True,
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router"),
     Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
          when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
          make=_prefer, module="ffn.preference", matrix="", in_experts=True, to_loss=False),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}{in_groups}, else 0", ROUTES,
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}, else 0", ROUTES,
          ("<decides>",), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_choose, in_experts=True, to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
          when=_mixed, absent=_NO_EXPERTS, in_experts=True, make=_route),
-    Step("ffn.weights", "weights of the experts, scaled", "routes ⊙ gain", ROUTES, ("ffn.routes",), "ffn",
+    Step("ffn.weights", "weights of the experts, scaled", "{0} ⊙ gain", ROUTES, ("ffn.routes",), "ffn",
          when=_normed, absent="the weights of experts are not scaled one by one in this model",
          make=lambda o, _: o.Gain(), module="ffn.weights", matrix="gain", in_experts=True),
-    Step("expert.in", "what an expert takes", "routes ⊙ {ffn_in}", ("expert", *WIDE), (RESIDUAL, "ffn.routes"),
+    Step("expert.in", "what an expert takes", "{1} ⊙ {0}", ("expert", *WIDE), (RESIDUAL, "ffn.routes"),
          "ffn", when=_weighed_first, absent="{no_expert_in}", make=lambda o, _: o.Weigh(), in_experts=True),
-    Step("expert.hidden", "expert, expanded", "{expert_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
+    Step("expert.hidden", "expert, expanded", "{0}·{w_up}{ffn_bias_1} where {1}, else 0", _OF_EXPERTS,
          ("<into expert>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
          matrix="{w_up}", in_experts=True),
-    Step("expert.gate", "expert, gate", "{expert_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
+    Step("expert.gate", "expert, gate", "{0}·W_gate{ffn_bias_g} where {1}, else 0", _OF_EXPERTS,
          ("<into expert>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
          module="ffn.experts.gate", matrix="W_gate", in_experts=True, late=True),
-    Step("expert.act", "expert, activated", "{act}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
+    Step("expert.act", "expert, activated", "{activated}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
          absent=_NO_EXPERTS, make=_activate, in_experts=True),
-    Step("expert.out", "expert output", "act·{w_down}{ffn_bias_2} where chosen, else 0", ("expert", *WIDE),
+    Step("expert.out", "expert output", "{0}·{w_down}{ffn_bias_2} where {1}, else 0", ("expert", *WIDE),
          ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
          matrix="{w_down}", in_experts=True),
-    Step("expert.given", "expert output, or its input", "out, or {ffn_in} of the last {identities} where chosen",
+    Step("expert.given", "expert output, or its input", "{0}, or {1} of the last {identities} where {2}",
          ("expert", *WIDE), ("expert.out", RESIDUAL, "ffn.chosen"), "ffn", when=_passes_on,
          absent="every expert has matrices in this model",
          make=lambda o, c: o.PassOn(c.experts - c.identity_experts), in_experts=True),
-    Step("expert.added", "what an expert adds", "{weights} ⊙ {given}", ("expert", *WIDE), ("<given>", "<weights>"),
+    Step("expert.added", "what an expert adds", "{1} ⊙ {0}", ("expert", *WIDE), ("<given>", "<weights>"),
          "ffn", when=lambda c: _mixed(c) and not c.routes_first, absent="{no_expert_added}",
          make=lambda o, _: o.Weigh(), in_experts=True),
-    Step("ffn", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn", recorded=True,
+    Step("ffn", "experts, summed", "Σ {0}", WIDE, ("<of experts>",), "ffn", recorded=True,
          when=lambda c: _mixed(c) and not (_shared(c) or _biased(c)), make=lambda o, _: o.SumExperts(), at="ffn.sum"),
-    Step("ffn.mixed", "experts, summed", "Σ {inputs}", WIDE, ("<of experts>",), "ffn",
+    Step("ffn.mixed", "experts, summed", "Σ {0}", WIDE, ("<of experts>",), "ffn",
          when=lambda c: _shared(c) or _biased(c), absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
-    Step("ffn.mixed_norm", "experts, summed and normed", "{norm}(mixed)", WIDE, ("ffn.mixed",), "ffn", when=_normed,
+    Step("ffn.mixed_norm", "experts, summed and normed", "{norm}({0})", WIDE, ("ffn.mixed",), "ffn", when=_normed,
          absent=_NO_NORMS, make=make_norm, module="ffn.mixed_norm", matrix="gain"),
-    Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, (RESIDUAL,), "ffn",
+    Step("shared.hidden", "shared expert, expanded", "{0}·{w_up}{ffn_bias_1}", _SHARED, (RESIDUAL,), "ffn",
          recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}"),
-    Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, (RESIDUAL,), "ffn",
+    Step("shared.gate", "shared expert, gate", "{0}·W_gate{ffn_bias_g}", _SHARED, (RESIDUAL,), "ffn",
          recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
          matrix="W_gate", late=True),
-    Step("shared.act", "shared expert, activated", "{act}", _SHARED, ("<of shared>",), "ffn", when=_shared,
+    Step("shared.act", "shared expert, activated", "{activated}", _SHARED, ("<of shared>",), "ffn", when=_shared,
          absent=_NO_SHARED, make=_activate),
-    Step("shared.out", "shared expert output", "act·{w_down}{ffn_bias_2}", WIDE, ("shared.act",), "ffn", when=_shared,
+    Step("shared.out", "shared expert output", "{0}·{w_down}{ffn_bias_2}", WIDE, ("shared.act",), "ffn", when=_shared,
          absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}"),
-    Step("shared.norm", "shared expert output, normed", "{norm}(out)", WIDE, ("shared.out",), "ffn", when=_normed,
+    Step("shared.norm", "shared expert output, normed", "{norm}({0})", WIDE, ("shared.out",), "ffn", when=_normed,
          absent=_NO_NORMS, make=make_norm, module="ffn.shared_norm", matrix="gain"),
-    Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), (RESIDUAL,), "ffn",
+    Step("shared.score", "score of the shared expert", "{0}·W_score", ("token", "switch"), (RESIDUAL,), "ffn",
          when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Linear(False),
          module="ffn.shared_score", matrix="W_score"),
-    Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", WIDE, ("shared.out", "shared.score"), "ffn",
+    Step("shared.added", "what the shared expert adds", "σ({1}) ⊙ {0}", WIDE, ("shared.out", "shared.score"), "ffn",
          when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch()),
-    Step("ffn.constant", "bias of the sum of experts", "b", WIDE, ("ffn.mixed",), "ffn", when=_biased,
+    Step("ffn.constant", "bias of the sum of experts", "b, for each token of {0}", WIDE, ("ffn.mixed",), "ffn",
+         when=_biased,
          absent="the sum of experts has no bias in this model", make=lambda o, _: o.Constant(), module="ffn.constant",
          matrix="", late=True),
     Step("ffn", "experts and their bias", "{inputs}", WIDE, ("ffn.mixed", "ffn.constant"), "ffn", recorded=True,
@@ -364,16 +365,11 @@ ROWS: tuple[Step, ...] = (
 def formulas(c: Config) -> dict[str, str]:
     """The words that fill each placeholder in the formulas of these rows."""
     no_dense = "this layer has experts instead of one feed-forward; see expert.hidden" if _mixed(c) else NO_FEED_FORWARD
-    bias, read = c.ffn_bias, "mid" if c.norm_order == "output" else "n"
+    bias = c.ffn_bias
     groups = grouped_words(c.ffn_groups)
     of_router = "experts take what the router reads in this model; see ffn.router"
     of_experts = "the weights multiply the inputs of experts in this model; see expert.in"
     return {
-        "ffn_in": read,
-        "expert_in": "in" if c.routes_first else "experts_norm" if c.expert_norms else read,
-        "router_in": "router_in" if c.expert_norms else read,
-        "weights": "weights" if c.expert_norms else "routes",
-        "given": "given" if c.identity_experts else "out",
         "identities": str(c.identity_experts),
         "no_expert_in": of_router if _mixed(c) else _NO_EXPERTS,
         "no_expert_added": of_experts if _mixed(c) else _NO_EXPERTS,
@@ -382,17 +378,16 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_1": (" + b₁" if bias and c.up_bias else "") + groups,
         "ffn_bias_g": (" + b" if bias and c.up_bias else "") + groups,
         "ffn_bias_2": (" + b₂" if bias else "") + groups,
-        "act": _act_words(c),
+        "activation": ACTIVATION_NAMES[c.activation],
+        "activated": _activated_words(c),
         "no_dense": no_dense,
-        "down_in": "act_norm" if c.act_norm else "act",
         "no_act_norm": "activated units are not normed in this model" if _dense(c) else no_dense,
-        "deviations": f"{_deviations(c):.4g}",
+        "threshold": f"mean {'−' if _deviations(c) < 0 else '+'} {abs(_deviations(c)):.4g}·σ",
         "no_sparse": "the whole gate passes in this layer" if _dense(c) and c.gated else _no_gate(c, no_dense),
         "no_gate": _no_gate(c, no_dense),
         "per_token": str(c.experts_per_token),
-        "decides": "preference" if c.choice_bias else "router",
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
-        "preference": f"{'softmax' if c.router == 'softmax' else 'σ'}(router)" if c.choice_of_scores else "router",
+        "preference": f"{'softmax' if c.router == 'softmax' else 'σ'}({{0}})" if c.choice_of_scores else "{0}",
         "router_bias": " + b" if c.router_bias else "",
         "routes": _routes_words(c),
     }
@@ -402,13 +397,12 @@ def _no_gate(c: Config, no_dense: str) -> str:
     return "the feed-forward of this model has no gate" if _dense(c) else no_dense
 
 
-def _act_words(c: Config) -> str:
+def _activated_words(c: Config) -> str:
     """The formula of the activated units, from hidden units and gate."""
     act = ACTIVATION_NAMES[c.activation]
     if c.glu_limit:
-        return f"(hidden + 1) ⊙ gate·σ({c.glu_alpha:g}·gate), both up to {c.glu_limit:g}"
-    gate, hidden = _sent_on(c)
-    return f"{act}({gate}) ⊙ {hidden}" if c.gated else f"{act}({hidden})"
+        return f"({{1}} + 1) ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
+    return f"{act}({{0}})" + " ⊙ {1}" * c.gated
 
 
 def _sent_on(c: Config) -> tuple[str, str]:
@@ -422,12 +416,12 @@ def _routes_words(c: Config) -> str:
     times = "" if c.routed_scale == 1.0 else f"{c.routed_scale:g}·"
     score = "softmax" if c.router == "softmax" else "σ"
     if c.route_margin:
-        return f"{times}1 / Σ e^(router − its own) of those at most {c.route_margin:.0%} below, else 0"
+        return f"{times}1 / Σ e^({{0}} − its own) of those at most {c.route_margin:.0%} below, where {{1}}, else 0"
     if not c.routes_renormed:
-        return f"{times}{score}(router) of the chosen, else 0"
+        return f"{times}{score}({{0}}) where {{1}}, else 0"
     if c.router == "softmax":
-        return f"{times}softmax(router of the chosen), else 0"
-    return f"{times}σ(router) / Σ σ(router) of the chosen, else 0"
+        return f"{times}softmax({{0}} where {{1}}), else 0"
+    return f"{times}σ({{0}}) / Σ σ({{0}}) where {{1}}, else 0"
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:

@@ -6,7 +6,6 @@ Shapes: B batch, T tokens, H heads of values, G heads of queries and keys, K and
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.parts.norm import normed_input
 from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, leaf, listed
 from tinytf.parts.recurrence import MatrixState, activate, project
 from tinytf.parts.row import KV, MAP, OF_HEADS, RESIDUAL, WIDE, Config, Step
@@ -52,54 +51,54 @@ _FITS = ("kv head", "query", "key")
 _ONE = ("head", "token", "switch")
 
 ROWS: tuple[Step, ...] = (
-    Step("q", "queries before their convolution", "{delta_in}·W_Q", KV, (RESIDUAL,), "q", recorded=True,
+    Step("q", "queries before their convolution", "{0}·W_Q", KV, (RESIDUAL,), "q", recorded=True,
          make=project, module="delta.q", matrix="W_Q"),
-    Step("k", "keys before their convolution", "{delta_in}·W_K", KV, (RESIDUAL,), "k", recorded=True,
+    Step("k", "keys before their convolution", "{0}·W_K", KV, (RESIDUAL,), "k", recorded=True,
          make=project, module="delta.k", matrix="W_K"),
-    Step("v", "values before their convolution", "{delta_in}·W_V", OF_HEADS, (RESIDUAL,), "v", recorded=True,
+    Step("v", "values before their convolution", "{0}·W_V", OF_HEADS, (RESIDUAL,), "v", recorded=True,
          make=project, module="delta.v", matrix="W_V"),
-    Step("q_conv", "queries, convolved", "Σ w·q of the last {taps} tokens", KV, ("q",), "q", make=_convolve,
+    Step("q_conv", "queries, convolved", "Σ w·{0} of the last {taps} tokens", KV, ("q",), "q", make=_convolve,
          module="delta.q_conv"),
-    Step("k_conv", "keys, convolved", "Σ w·k of the last {taps} tokens", KV, ("k",), "k", make=_convolve,
+    Step("k_conv", "keys, convolved", "Σ w·{0} of the last {taps} tokens", KV, ("k",), "k", make=_convolve,
          module="delta.k_conv"),
-    Step("v_conv", "values, convolved", "Σ w·v of the last {taps} tokens", OF_HEADS, ("v",), "v", make=_convolve,
+    Step("v_conv", "values, convolved", "Σ w·{0} of the last {taps} tokens", OF_HEADS, ("v",), "v", make=_convolve,
          module="delta.v_conv"),
-    Step("q_act", "queries, activated", "SiLU(q_conv)", KV, ("q_conv",), "q", make=activate),
-    Step("k_act", "keys, activated", "SiLU(k_conv)", KV, ("k_conv",), "k", make=activate),
-    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
-    Step("q_unit", "queries of length 1", "q_act / ‖q_act‖", KV, ("q_act",), "q", make=_unit),
-    Step("k_unit", "keys of length 1", "k_act / ‖k_act‖", KV, ("k_act",), "k", make=_unit),
-    Step("beta_in", "writing strength before its sigmoid", "{delta_in}·W_B", _ONE, (RESIDUAL,), "k", make=project,
+    Step("q_act", "queries, activated", "SiLU({0})", KV, ("q_conv",), "q", make=activate),
+    Step("k_act", "keys, activated", "SiLU({0})", KV, ("k_conv",), "k", make=activate),
+    Step("v_act", "values, activated", "SiLU({0})", OF_HEADS, ("v_conv",), "v", make=activate),
+    Step("q_unit", "queries of length 1", "{0} / ‖{0}‖", KV, ("q_act",), "q", make=_unit),
+    Step("k_unit", "keys of length 1", "{0} / ‖{0}‖", KV, ("k_act",), "k", make=_unit),
+    Step("beta_in", "writing strength before its sigmoid", "{0}·W_B", _ONE, (RESIDUAL,), "k", make=project,
          module="delta.beta_in", matrix="W_B"),
-    Step("beta", "writing strength", "σ(beta_in)", _ONE, ("beta_in",), "k", make=lambda o, _: o.Sigmoid()),
-    Step("beta_scaled", "writing strength, scaled", "beta · {beta_scale}", _ONE, ("beta",), "k",
+    Step("beta", "writing strength", "σ({0})", _ONE, ("beta_in",), "k", make=lambda o, _: o.Sigmoid()),
+    Step("beta_scaled", "writing strength, scaled", "{0} · {beta_scale}", _ONE, ("beta",), "k",
          when=lambda c: c.beta_scale != 1, absent="writing strengths are not scaled in this model",
          make=lambda o, c: o.Multiply(c.beta_scale)),
-    Step("decay_in", "decay before its softplus", "{delta_in}·W_A", _ONE, (RESIDUAL,), "attention", make=project,
+    Step("decay_in", "decay before its softplus", "{0}·W_A", _ONE, (RESIDUAL,), "attention", make=project,
          module="delta.decay_in", matrix="W_A"),
-    Step("dt", "step size", "Δ = softplus(decay_in + b)", _ONE, ("decay_in",), "attention",
-         make=lambda o, _: o.Softplus(), module="delta.dt", matrix=""),
-    Step("decay", "logarithm of the decay", "−e^A·Δ", _ONE, ("dt",), "attention", make=lambda o, _: o.Decay(),
+    Step("dt", "step size", "Δ = softplus({0} + b)", _ONE, ("decay_in",), "attention",
+         symbol="Δ", make=lambda o, _: o.Softplus(), module="delta.dt", matrix=""),
+    Step("decay", "logarithm of the decay", "−e^A·{0}", _ONE, ("dt",), "attention", make=lambda o, _: o.Decay(),
          module="delta.decay", matrix=""),
-    Step("written", "what a token writes", "β·(v_act − k_unit·S)", OF_HEADS, ("k_unit", "v_act", "<beta>", "decay"),
-         "v", make=lambda o, _: o.Write()),
-    Step("scores", "fit of queries and keys", "q_unit·k_unitᵀ", _FITS, ("q_unit", "k_unit"), "attention", core=True,
+    Step("written", "what a token writes", "{2}·({1} − {0}·S), where S decays by e^{3}", OF_HEADS, ("k_unit", "v_act",
+         "<beta>", "decay"), "v", make=lambda o, _: o.Write()),
+    Step("scores", "fit of queries and keys", "{0}·{1}ᵀ", _FITS, ("q_unit", "k_unit"), "attention", core=True,
          make=lambda o, _: o.Scores()),
     Step("scaled", "fit of queries and keys, scaled", "{fit}", _FITS, ("scores",), "attention", core=True,
          make=lambda o, c: o.Scale(c.d_head**0.5, "√d_head", f"√{c.d_head}")),
-    Step("read", "weights of what is read", "scaled · e^(decay since the key), 0 where key > query", MAP,
+    Step("read", "weights of what is read", "{0} · e^({1} since the key), 0 where key > query", MAP,
          ("scaled", "decay"), "attention", core=True, make=lambda o, _: o.Fade()),
-    Step("head_out", "what is read", "read·written", OF_HEADS, ("read", "written"), "v", recorded=True, core=True,
+    Step("head_out", "what is read", "{0}·{1}", OF_HEADS, ("read", "written"), "v", recorded=True, core=True,
          make=lambda o, _: o.Mix()),
-    Step("head_norm", "what is read, normed", "RMSNorm(head_out) in each head", OF_HEADS, ("head_out",), "v",
+    Step("head_norm", "what is read, normed", "RMSNorm({0}) in each head", OF_HEADS, ("head_out",), "v",
          make=lambda o, c: o.Norm(False, c.head_norm_eps or c.norm_eps, ("gain",)), module="delta.norm", matrix="gain"),
-    Step("gate", "gate of what is read", "{delta_in}·W_Z", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{0}·W_Z", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          make=project, module="delta.gate", matrix="W_Z"),
-    Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_norm", OF_HEADS, ("gate", "head_norm"), "v",
+    Step("head_gated", "what is read, gated", "SiLU({0}) ⊙ {1}", OF_HEADS, ("gate", "head_norm"), "v",
          recorded=True, make=activate),
-    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
-         ("head_gated",), "v", make=lambda o, _: o.Concat()),
-    Step("attn", "output of the delta rule", "concat·W_O", WIDE, ("concat",), "attention", recorded=True, make=project,
+    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}] of {0}", ("token",
+         "n_heads·d_value"), ("head_gated",), "v", make=lambda o, _: o.Concat()),
+    Step("attn", "output of the delta rule", "{0}·W_O", WIDE, ("concat",), "attention", recorded=True, make=project,
          module="delta.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of the mixer to its output."""
@@ -108,10 +107,8 @@ ROWS: tuple[Step, ...] = (
 def formulas(c: Config) -> dict[str, str]:
     """The words that fill each placeholder in the formulas of these rows."""
     return {
-        "delta_in": "n" if normed_input(c) else "x",
-        "taps": str(c.conv_width),
         "beta_scale": f"{c.beta_scale:g}",
-        "fit": f"scores / √{c.d_head} = scores / {c.d_head**0.5:.4g}",
+        "fit": f"{{0}} / √{c.d_head} = {{0}} / {c.d_head**0.5:.4g}",
     }
 
 

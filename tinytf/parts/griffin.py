@@ -6,7 +6,6 @@ Shapes: B batch, T tokens, H heads, each D channels, among which the matrices of
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.parts.norm import normed_input
 from tinytf.parts.part import POSITIVE, leaf
 from tinytf.parts.recurrence import Recurrence
 from tinytf.parts.row import HEADS, RESIDUAL, WIDE, Config, Step
@@ -50,37 +49,27 @@ def _of_head(o: "ModuleType", _: Config) -> Any:
 
 
 ROWS: tuple[Step, ...] = (
-    Step("v", "values before their convolution", "{griffin_in}·W_V + b", HEADS, (RESIDUAL,), "v", recorded=True,
+    Step("v", "values before their convolution", "{0}·W_V + b", HEADS, (RESIDUAL,), "v", recorded=True,
          make=_project, module="griffin.v", matrix="W_V"),
-    Step("v_conv", "values, convolved", "Σ w·v of the last {griffin_taps} tokens + b", HEADS, ("v",), "v",
+    Step("v_conv", "values, convolved", "Σ w·{0} of the last {taps} tokens + b", HEADS, ("v",), "v",
          make=lambda o, c: o.ShortConv(c.conv_width, True), module="griffin.v_conv"),
-    Step("gate_in", "input gate before its sigmoid", "v_conv·W_GI + b in each head", HEADS, ("v_conv",), "attention",
+    Step("gate_in", "input gate before its sigmoid", "{0}·W_GI + b in each head", HEADS, ("v_conv",), "attention",
          recorded=True, make=_of_head, module="griffin.gate_in", matrix="W_GI"),
-    Step("v_gated", "values, gated", "v_conv ⊙ σ(gate_in)", HEADS, ("v_conv", "gate_in"), "v",
+    Step("v_gated", "values, gated", "{0} ⊙ σ({1})", HEADS, ("v_conv", "gate_in"), "v",
          make=lambda o, _: o.Switch()),
-    Step("gate_kept", "recurrence gate before its sigmoid", "v_conv·W_GR + b in each head", HEADS, ("v_conv",),
+    Step("gate_kept", "recurrence gate before its sigmoid", "{0}·W_GR + b in each head", HEADS, ("v_conv",),
          "attention", recorded=True, make=_of_head, module="griffin.gate_kept", matrix="W_GR"),
-    Step("decay", "logarithm of the share of its state that a channel keeps", "−8·softplus(Λ)·σ(gate_kept)", HEADS,
+    Step("decay", "logarithm of the share of its state that a channel keeps", "−8·softplus(Λ)·σ({0})", HEADS,
          ("gate_kept",), "attention", make=lambda o, _: o.ChannelDecay(), module="griffin.decay", matrix=""),
-    Step("head_out", "the state of each channel", "S ← e^decay·S + √(1 − e^(2·decay))·v_gated, of the first all", HEADS,
+    Step("head_out", "the state of each channel", "S ← e^{0}·S + √(1 − e^(2·{0}))·{1}, of the first all", HEADS,
          ("decay", "v_gated"), "v", recorded=True, core=True, make=lambda o, _: o.Retain()),
-    Step("gate", "gate of what is read", "{griffin_in}·W_G + b", HEADS, (RESIDUAL,), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{0}·W_G + b", HEADS, (RESIDUAL,), "attention", recorded=True,
          make=_project, module="griffin.gate", matrix="W_G"),
-    Step("head_gated", "what is read, gated", "{act}(gate) ⊙ head_out", HEADS, ("gate", "head_out"), "v", recorded=True,
-         make=lambda o, c: o.Activate(c.activation)),
-    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
-         ("head_gated",), "v", make=lambda o, _: o.Concat()),
-    Step("attn", "output of the recurrence", "concat·W_O + b", WIDE, ("concat",), "attention", recorded=True,
+    Step("head_gated", "what is read, gated", "{activation}({0}) ⊙ {1}", HEADS, ("gate", "head_out"), "v",
+         recorded=True, make=lambda o, c: o.Activate(c.activation)),
+    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}] of {0}", ("token",
+         "n_heads·d_value"), ("head_gated",), "v", make=lambda o, _: o.Concat()),
+    Step("attn", "output of the recurrence", "{0}·W_O + b", WIDE, ("concat",), "attention", recorded=True,
          make=_project, module="griffin.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of the mixer to its output."""
-
-
-def formulas(c: Config) -> dict[str, str]:
-    """The words that fill each placeholder in the formulas of these rows."""
-    return {"griffin_in": "n" if normed_input(c) else "x", "griffin_taps": str(c.conv_width)}
-
-
-def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that each placeholder among the inputs of these rows stands for; none here."""
-    return {}

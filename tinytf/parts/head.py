@@ -153,39 +153,39 @@ _NO_HEAD = "this model has no language-model head"
 _NO_HEAD_DENSE = "the head of this model has no dense layer"
 
 ROWS: tuple[Step, ...] = (
-    Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
+    Step("pooled", "pooled first token", "tanh(W·{0}[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",
          to_loss=False),
-    Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", EMBEDDED, ("<final>",), "output",
+    Step("head.projected", "hidden state, projected", "{0}·W_out{projection_bias}", EMBEDDED, ("<final>",), "output",
          False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
          make=make_widening, module="head.projection", matrix="W_out", late=True),
-    Step("head.dense", "head, dense", "x·W{dense_bias}", HEAD, ("<final>",), "output", False, when=_head_dense,
+    Step("head.dense", "head, dense", "{0}·W{dense_bias}", HEAD, ("<final>",), "output", False, when=_head_dense,
          absent=_NO_HEAD_DENSE, make=lambda o, c: o.Linear(c.head_dense_bias), module="head.dense"),
-    Step("head.act", "head, activated", "{head_act}(dense)", HEAD, ("head.dense",), "output", False, when=_head_dense,
+    Step("head.act", "head, activated", "{head_act}({0})", HEAD, ("head.dense",), "output", False, when=_head_dense,
          absent=_NO_HEAD_DENSE, make=lambda o, c: o.Activate(c.head_activation)),
-    Step("head.norm", "head, norm", "{norm}(act)", HEAD, ("<acted>",), "output", False, when=_head_normed,
+    Step("head.norm", "head, norm", "{norm}({0})", HEAD, ("<acted>",), "output", False, when=_head_normed,
          absent="the head of this model has no norm", make=make_norm, module="head.norm", matrix="gain"),
-    Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
+    Step("head.logits", "logits before the cap", "{0}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_capped_head,
          make=_unembed, module="head.decoder", matrix="{matrix}"),
-    Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
+    Step("logits", "logits, capped", "{logit_cap}·tanh({0} / {logit_cap})", _VOCABULARY, ("head.logits",),
          "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), at="head.cap"),
-    Step("head.logits", "logits before the scale", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
+    Step("head.logits", "logits before the scale", "{0}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_scaled_head, absent="logits are neither capped nor scaled in this model",
          make=_unembed, module="head.decoder", matrix="{matrix}"),
-    Step("logits", "logits, scaled", "{logit_scale} · head.logits", _VOCABULARY, ("head.logits",), "output", False,
+    Step("logits", "logits, scaled", "{logit_scale} · {0}", _VOCABULARY, ("head.logits",), "output", False,
          True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), at="head.scale"),
-    Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
+    Step("logits", "logits", "{0}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
          when=lambda c: c.predicts_tokens and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
          make=_unembed, module="head.decoder", matrix="{matrix}"),
-    Step("logits", "logits of the classes", "{logits_in}·W_U{head_bias}", _CLASSES, ("<logits>",), "output", False,
+    Step("logits", "logits of the classes", "{0}·W_U{head_bias}", _CLASSES, ("<logits>",), "output", False,
          True, when=_classes, make=_unembed, module="head.decoder", matrix="W_U"),
-    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False,
+    Step("probs", "probabilities", "softmax({0})", _VOCABULARY, ("logits",), "output", False,
          when=lambda c: c.predicts_tokens, absent="{no_probs}", make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
     Step("probs", "probabilities of the classes", "{class_shares}", _CLASSES, ("logits",), "output", False,
          when=lambda c: _classes(c) and c.decides != "number", make=_class_shares, to_loss=False),
-    Step("next", "prediction", "{prediction}", (), ("<shares>",), "output", False, when=_has_head, absent=_NO_HEAD,
-         to_loss=False),
+    Step("next", "prediction", "{prediction}, by {0}", (), ("<shares>",), "output", False, when=_has_head,
+         absent=_NO_HEAD, to_loss=False),
 )  # fmt: skip
 """From the last hidden states to the prediction."""
 
@@ -200,19 +200,18 @@ _PREDICTIONS = {
 
 def formulas(c: Config) -> dict[str, str]:
     """The words that fill each placeholder in the formulas of these rows."""
-    kind, unembedded = c.head.kind, _unembedded(c)
-    shares = "σ(logits)" if c.decides == "several" else "softmax(logits)"
+    kind = c.head.kind
+    shares = "σ({0})" if c.decides == "several" else "softmax({0})"
     return {
         "logit_cap": f"{c.logit_cap:g}",
         "logit_scale": f"{c.logit_scale:.4g}",
         "head_act": ACTIVATION_NAMES[c.head_activation],
-        "logits_in": unembedded.replace("head.act", "act") or "x",
         "unembed": "Eᵀ" if c.tied_head else "W_U",
         "matrix": "E" if c.tied_head else "W_U",
         "dense_bias": " + b" if c.head_dense_bias else "",
         "head_bias": " + b" if c.head_bias else "",
         "prediction": _PREDICTIONS.get("mlm" if kind == "lm" and not c.causal else kind, ""),
-        "class_shares": "softmax(logits) over the tokens" if kind == "question" else shares,
+        "class_shares": "softmax({0}) over the tokens" if kind == "question" else shares,
         "no_probs": "the head of this model gives a number" if c.decides == "number" else _NO_HEAD,
     }
 

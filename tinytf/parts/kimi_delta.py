@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tinytf.errors import ConfigError
 from tinytf.parts import gated_delta
 from tinytf.parts.recurrence import MatrixState, project
-from tinytf.parts.row import HEADS, MAP, OF_HEADS, RESIDUAL, Config, Step
+from tinytf.parts.row import HEADS, MAP, OF_HEADS, RESIDUAL, Step
 
 if TYPE_CHECKING:
     pass
@@ -38,27 +38,27 @@ class KimiDelta(MatrixState):
 _LOW = ("token", "d_head")
 _OWN: dict[str, tuple[Step, ...]] = {
     "decay_in": (
-        Step("decay_low", "decays, compressed", "{delta_in}·W_AD", _LOW, (RESIDUAL,), "attention", make=project,
+        Step("decay_low", "decays, compressed", "{0}·W_AD", _LOW, (RESIDUAL,), "attention", make=project,
              module="delta.decay_low", matrix="W_AD"),
-        Step("decay_in", "decay of each channel before its softplus", "decay_low·W_A", HEADS, ("decay_low",),
+        Step("decay_in", "decay of each channel before its softplus", "{0}·W_A", HEADS, ("decay_low",),
              "attention", make=project, module="delta.decay_in", matrix="W_A"),
     ),
     "dt": (
-        Step("dt", "step size of each channel", "Δ = softplus(decay_in + b)", HEADS, ("decay_in",), "attention",
-             make=lambda o, _: o.Softplus(), module="delta.dt", matrix=""),
+        Step("dt", "step size of each channel", "Δ = softplus({0} + b)", HEADS, ("decay_in",), "attention",
+             symbol="Δ", make=lambda o, _: o.Softplus(), module="delta.dt", matrix=""),
     ),
     "decay": (
-        Step("decay", "logarithm of the decay of each channel", "−e^A·Δ", HEADS, ("dt",), "attention",
+        Step("decay", "logarithm of the decay of each channel", "−e^A·{0}", HEADS, ("dt",), "attention",
              make=lambda o, _: o.Decay(), module="delta.decay", matrix=""),
-        Step("key_fits", "fit of keys and earlier keys", "Σ k_unit·k_unit·e^(decay since the key)", MAP,
+        Step("key_fits", "fit of keys and earlier keys", "Σ {0}·{1}·e^({2} since the key)", MAP,
              ("k_unit", "k_unit", "decay"), "attention", make=lambda o, _: o.DecayedFits()),
     ),
     "written": (
-        Step("written", "what a token writes", "β·(v_act − k_unit·S)", OF_HEADS, ("key_fits", "v_act", "beta"), "v",
-             make=lambda o, _: o.WriteByFits()),
+        Step("written", "what a token writes", "{2}·({1} − Σ {0}·written of earlier tokens)", OF_HEADS, ("key_fits",
+         "v_act", "beta"), "v", make=lambda o, _: o.WriteByFits()),
     ),
     "scores": (
-        Step("scores", "fit of queries and keys", "Σ q_unit·k_unit·e^(decay since the key)", MAP,
+        Step("scores", "fit of queries and keys", "Σ {0}·{1}·e^({2} since the key)", MAP,
              ("q_unit", "k_unit", "decay"), "attention", core=True, make=lambda o, _: o.DecayedRead()),
     ),
     "scaled": (
@@ -68,17 +68,17 @@ _OWN: dict[str, tuple[Step, ...]] = {
     "beta_scaled": (),
     "read": (),
     "head_norm": (
-        Step("head_norm", "what is read, normed", "RMSNorm(head_out) in each head", OF_HEADS, ("head_out",), "v",
+        Step("head_norm", "what is read, normed", "RMSNorm({0}) in each head", OF_HEADS, ("head_out",), "v",
              make=lambda o, c: o.Norm(False, c.norm_eps, ("gain",)), module="delta.norm", matrix="gain"),
     ),
     "gate": (
-        Step("gate_low", "gate of what is read, compressed", "{delta_in}·W_ZD", _LOW, (RESIDUAL,), "attention",
+        Step("gate_low", "gate of what is read, compressed", "{0}·W_ZD", _LOW, (RESIDUAL,), "attention",
              make=project, module="delta.gate_low", matrix="W_ZD"),
-        Step("gate", "gate of what is read", "gate_low·W_Z", OF_HEADS, ("gate_low",), "attention", recorded=True,
+        Step("gate", "gate of what is read", "{0}·W_Z", OF_HEADS, ("gate_low",), "attention", recorded=True,
              make=project, module="delta.gate", matrix="W_Z"),
     ),
     "head_gated": (
-        Step("head_gated", "what is read, gated", "head_norm ⊙ σ(gate)", OF_HEADS, ("head_norm", "gate"), "v",
+        Step("head_gated", "what is read, gated", "{0} ⊙ σ({1})", OF_HEADS, ("head_norm", "gate"), "v",
              recorded=True, make=lambda o, _: o.Switch()),
     ),
     "attn": (replace(gated_delta.ROWS[-1], title="output of Kimi delta attention"),),
@@ -87,13 +87,3 @@ _OWN: dict[str, tuple[Step, ...]] = {
 
 ROWS: tuple[Step, ...] = tuple(own for row in gated_delta.ROWS for own in _OWN.get(row.name, (row,)))
 """From the input of the mixer to its output."""
-
-
-def formulas(c: Config) -> dict[str, str]:
-    """The words that fill each placeholder in the formulas of these rows; those of the gated delta rule."""
-    return {}
-
-
-def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that each placeholder among the inputs of these rows stands for; none here."""
-    return {}

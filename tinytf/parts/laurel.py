@@ -31,13 +31,13 @@ def _linear(o: "ModuleType", _: Config) -> Any:
 _NONE = "there is no low-rank residual beside attention in this model"
 
 ROWS: tuple[Step, ...] = (
-    Step("laurel.left", "low-rank residual, narrowed", "n·W_left", ("token", "laurel_rank"), ("norm1",), "ffn",
+    Step("laurel.left", "low-rank residual, narrowed", "{0}·W_left", ("token", "laurel_rank"), ("norm1",), "ffn",
          when=has_laurel, absent=_NONE, make=_linear, module="laurel.left", matrix="W_left", late=True),
-    Step("laurel.right", "low-rank residual, widened", "left·W_right", WIDE, ("laurel.left",), "ffn", when=has_laurel,
+    Step("laurel.right", "low-rank residual, widened", "{0}·W_right", WIDE, ("laurel.left",), "ffn", when=has_laurel,
          absent=_NONE, make=_linear, module="laurel.right", matrix="W_right", late=True),
-    Step("laurel.norm", "low-rank residual, normed", "{norm}(right)", WIDE, ("laurel.right",), "ffn", when=has_laurel,
+    Step("laurel.norm", "low-rank residual, normed", "{norm}({0})", WIDE, ("laurel.right",), "ffn", when=has_laurel,
          absent=_NONE, make=make_norm, module="laurel.norm", matrix="gain", late=True),
-    Step("laurel.out", "what the low-rank residual adds", "n + norm", WIDE, ("norm1", "laurel.norm"), "ffn",
+    Step("laurel.out", "what the low-rank residual adds", "{inputs}", WIDE, ("norm1", "laurel.norm"), "ffn",
          recorded=True, when=has_laurel, absent=_NONE, make=lambda o, _: o.Add()),
     Step("laurel.sum", "residual after attention, to be scaled", "{inputs}", WIDE,
          ("<entering>", ATTN, "laurel.out"), when=has_laurel, absent=_NONE, make=lambda o, _: o.Add()),

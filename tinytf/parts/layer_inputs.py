@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.parts.norm import has_streams, make_norm
 from tinytf.parts.part import COUNT, Part, leaf, listed
 from tinytf.parts.row import RESIDUAL, WIDE, Config, Step
@@ -42,27 +41,27 @@ _NONE = "the layers of this model have no embeddings of their own"
 _NARROW = ("token", "d_layer_input")
 
 ROWS: tuple[Step, ...] = (
-    Step("ple.tokens", "the layer's token embeddings", "E_L[ids] · √{d_layer_input}", _NARROW, ("ids",), "embed",
+    Step("ple.tokens", "the layer's token embeddings", "E_L[{0}] · √{d_layer_input}", _NARROW, ("ids",), "embed",
          when=_has, absent=_NONE, module="ple.tokens",
          make=lambda o, c: o.Lookup(scale=c.d_layer_input**0.5 or 1.0, rows=c.layer_vocab),
          matrix="E_L", late=True),
-    Step("ple.context", "embeddings, projected for the layer", "x₀·W_LE", _NARROW, ("<embedded>",), "embed",
+    Step("ple.context", "embeddings, projected for the layer", "{0}·W_LE", _NARROW, ("<embedded>",), "embed",
          when=_has, absent=_NONE, make=_project, module="ple.context", matrix="W_LE", late=True),
-    Step("ple.scaled", "embeddings, projected and scaled", "context / √{d_model}", _NARROW, ("ple.context",), "embed",
+    Step("ple.scaled", "embeddings, projected and scaled", "{0} / √{d_model}", _NARROW, ("ple.context",), "embed",
          when=_has, absent=_NONE, make=lambda o, c: o.Multiply(c.d_model**-0.5)),
-    Step("ple.norm", "embeddings, projected and normed", "{norm}(scaled)", _NARROW, ("ple.scaled",), "embed",
+    Step("ple.norm", "embeddings, projected and normed", "{norm}({0})", _NARROW, ("ple.scaled",), "embed",
          when=_has, absent=_NONE, make=make_norm, module="ple.norm", matrix="gain", shared=True, late=True),
-    Step("ple.sum", "both embeddings of the layer", "norm + tokens", _NARROW, ("ple.norm", "ple.tokens"), "embed",
+    Step("ple.sum", "both embeddings of the layer", "{inputs}", _NARROW, ("ple.norm", "ple.tokens"), "embed",
          when=_has, absent=_NONE, make=lambda o, _: o.Add()),
-    Step("ple.in", "input of the layer", "sum / √2", _NARROW, ("ple.sum",), "embed", when=_has, absent=_NONE,
+    Step("ple.in", "input of the layer", "{0} / √2", _NARROW, ("ple.sum",), "embed", when=_has, absent=_NONE,
          make=lambda o, _: o.Multiply(2**-0.5)),
-    Step("ple.gate", "gate of the layer's input", "{gate_in}·W_LG", _NARROW, (RESIDUAL,), "ffn", when=_has,
+    Step("ple.gate", "gate of the layer's input", "{0}·W_LG", _NARROW, (RESIDUAL,), "ffn", when=_has,
          absent=_NONE, make=_project, module="ple.gate", matrix="W_LG", late=True),
-    Step("ple.act", "the layer's input, gated", "{ple_act}(gate) ⊙ in", _NARROW, ("ple.gate", "ple.in"), "ffn",
+    Step("ple.act", "the layer's input, gated", "{activation}({0}) ⊙ {1}", _NARROW, ("ple.gate", "ple.in"), "ffn",
          when=_has, absent=_NONE, make=lambda o, c: o.Activate(c.activation)),
-    Step("ple.out", "what the layer's input adds", "act·W_LO", WIDE, ("ple.act",), "ffn", recorded=True, when=_has,
+    Step("ple.out", "what the layer's input adds", "{0}·W_LO", WIDE, ("ple.act",), "ffn", recorded=True, when=_has,
          absent=_NONE, make=_project, module="ple.out", matrix="W_LO", late=True),
-    Step("ple.out_norm", "what the layer's input adds, normed", "{norm}(out)", WIDE, ("ple.out",), "ffn", when=_has,
+    Step("ple.out_norm", "what the layer's input adds, normed", "{norm}({0})", WIDE, ("ple.out",), "ffn", when=_has,
          absent=_NONE, make=make_norm, module="ple.out_norm", matrix="gain", late=True),
     Step("ple.added", "residual after the layer's input", "{inputs}", WIDE, ("sum", "ple.out_norm"),
          when=lambda c: _has(c) and not has_streams(c), absent="{not_added}", make=lambda o, _: o.Add()),
@@ -75,11 +74,9 @@ def formulas(c: Config) -> dict[str, str]:
     return {
         "d_layer_input": str(c.d_layer_input),
         "d_model": str(c.d_model),
-        "gate_in": ("gained" if c.stream_gain else "current") if has_streams(c) else "sum",
         "not_added": "the input of the layer is added to all streams but the first, as out"
         if has_streams(c)
         else _NONE,
-        "ple_act": ACTIVATION_NAMES[c.activation],
     }
 
 

@@ -6,7 +6,6 @@ Shapes: B batch, T tokens, H heads, D their width.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.parts.norm import normed_input
 from tinytf.parts.part import ABOVE_ZERO, leaf
 from tinytf.parts.recurrence import Recurrence, project
 from tinytf.parts.row import HEADS, KV, MAP, RESIDUAL, VALUES, WIDE, Config, Step
@@ -50,40 +49,30 @@ def _activate(o: "ModuleType", c: Config) -> Any:
 
 
 ROWS: tuple[Step, ...] = (
-    Step("q", "queries before their activation", "{lightning_in}·W_Q", HEADS, (RESIDUAL,), "q", recorded=True,
+    Step("q", "queries before their activation", "{0}·W_Q", HEADS, (RESIDUAL,), "q", recorded=True,
          make=project, module="lightning.q", matrix="W_Q"),
-    Step("k", "keys before their activation", "{lightning_in}·W_K", KV, (RESIDUAL,), "k", recorded=True,
+    Step("k", "keys before their activation", "{0}·W_K", KV, (RESIDUAL,), "k", recorded=True,
          make=project, module="lightning.k", matrix="W_K"),
-    Step("v", "values before their activation", "{lightning_in}·W_V", VALUES, (RESIDUAL,), "v", recorded=True,
+    Step("v", "values before their activation", "{0}·W_V", VALUES, (RESIDUAL,), "v", recorded=True,
          make=project, module="lightning.v", matrix="W_V"),
-    Step("q_act", "queries, activated", "{act}(q)", HEADS, ("q",), "q", make=_activate),
-    Step("k_act", "keys, activated", "{act}(k)", KV, ("k",), "k", make=_activate),
-    Step("v_act", "values, activated", "{act}(v)", VALUES, ("v",), "v", make=_activate),
-    Step("scores", "fit of queries and keys", "q_act·k_actᵀ", MAP, ("q_act", "k_act"), "attention", core=True,
+    Step("q_act", "queries, activated", "{activation}({0})", HEADS, ("q",), "q", make=_activate),
+    Step("k_act", "keys, activated", "{activation}({0})", KV, ("k",), "k", make=_activate),
+    Step("v_act", "values, activated", "{activation}({0})", VALUES, ("v",), "v", make=_activate),
+    Step("scores", "fit of queries and keys", "{0}·{1}ᵀ", MAP, ("q_act", "k_act"), "attention", core=True,
          make=lambda o, _: o.Scores()),
-    Step("read", "weights of what is read", "scores · e^(−s·(query − key)), 0 where key > query", MAP, ("scores",),
+    Step("read", "weights of what is read", "{0} · e^(−s·(query − key)), 0 where key > query", MAP, ("scores",),
          "attention", core=True, make=lambda o, c: o.FadeAtRate(c.n_heads, c.decay_scale)),
-    Step("head_out", "what is read", "read·v_act", VALUES, ("read", "v_act"), "v", recorded=True, core=True,
+    Step("head_out", "what is read", "{0}·{1}", VALUES, ("read", "v_act"), "v", recorded=True, core=True,
          make=lambda o, _: o.Mix()),
-    Step("head_norm", "what is read, normed", "RMSNorm(head_out) over all heads", VALUES, ("head_out",), "v",
+    Step("head_norm", "what is read, normed", "RMSNorm({0}) over all heads", VALUES, ("head_out",), "v",
          make=lambda o, _: o.HeadNorm(False, NORM_EPS, ("gain",), 1), module="lightning.norm", matrix="gain"),
-    Step("gate", "gate of what is read", "{lightning_in}·W_Z", VALUES, (RESIDUAL,), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{0}·W_Z", VALUES, (RESIDUAL,), "attention", recorded=True,
          make=project, module="lightning.gate", matrix="W_Z"),
-    Step("head_gated", "what is read, gated", "head_norm ⊙ σ(gate)", VALUES, ("head_norm", "gate"), "v", recorded=True,
+    Step("head_gated", "what is read, gated", "{0} ⊙ σ({1})", VALUES, ("head_norm", "gate"), "v", recorded=True,
          make=lambda o, _: o.Switch()),
-    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
-         ("head_gated",), "v", make=lambda o, _: o.Concat()),
-    Step("attn", "output of lightning attention", "concat·W_O", WIDE, ("concat",), "attention", recorded=True,
+    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}] of {0}", ("token",
+         "n_heads·d_value"), ("head_gated",), "v", make=lambda o, _: o.Concat()),
+    Step("attn", "output of lightning attention", "{0}·W_O", WIDE, ("concat",), "attention", recorded=True,
          make=project, module="lightning.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of the mixer to its output."""
-
-
-def formulas(c: Config) -> dict[str, str]:
-    """The words that fill each placeholder in the formulas of these rows."""
-    return {"lightning_in": "n" if normed_input(c) else "x"}
-
-
-def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that each placeholder among the inputs of these rows stands for; none here."""
-    return {}

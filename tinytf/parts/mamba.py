@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
-from tinytf.parts.norm import normed_input
 from tinytf.parts.part import COUNT, NOT_NEGATIVE, POSITIVE, choice, leaf, listed
 from tinytf.parts.recurrence import Recurrence, activate, project
 from tinytf.parts.row import KV, OF_HEADS, RESIDUAL, WIDE, Config, Step
@@ -95,63 +94,52 @@ _NOT_NORMED = "queries, keys and steps are not normed in this model"
 _INNER = ("token", "n_heads·d_value")
 
 ROWS: tuple[Step, ...] = (
-    Step("v", "values (Mamba's x) before their convolution", "{mamba_in}·W_V", OF_HEADS, (RESIDUAL,), "v",
+    Step("v", "values (Mamba's x) before their convolution", "{0}·W_V", OF_HEADS, (RESIDUAL,), "v",
          recorded=True, make=project, module="mamba.v", matrix="W_V"),
-    Step("v_conv", "values, convolved", "Σ w·v of the last {mamba_taps} tokens{conv_bias}", OF_HEADS, ("v",), "v",
+    Step("v_conv", "values, convolved", "Σ w·{0} of the last {taps} tokens{conv_bias}", OF_HEADS, ("v",), "v",
          make=lambda o, c: o.ShortConv(c.conv_width, c.conv_bias), module="mamba.v_conv"),
-    Step("v_act", "values, activated", "SiLU(v_conv)", OF_HEADS, ("v_conv",), "v", make=activate),
-    Step("inner", "values, side by side", "[head 0 | … | head {last_head}]", _INNER, ("v_act",), "v",
+    Step("v_act", "values, activated", "SiLU({0})", OF_HEADS, ("v_conv",), "v", make=activate),
+    Step("inner", "values, side by side", "[head 0 | … | head {last_head}] of {0}", _INNER, ("v_act",), "v",
          make=lambda o, _: o.Concat()),
-    Step("q", "queries (Mamba's C)", "inner·W_Q", KV, ("inner",), "q", recorded=True, when=_one_head, make=project,
+    Step("q", "queries (Mamba's C)", "{0}·W_Q", KV, ("inner",), "q", recorded=True, when=_one_head, make=project,
          module="mamba.q", matrix="W_Q"),
-    Step("q", "queries (Mamba's C) of each head", "inner·W_Q in each head", KV, ("inner",), "q", recorded=True,
+    Step("q", "queries (Mamba's C) of each head", "{0}·W_Q in each head", KV, ("inner",), "q", recorded=True,
          when=_in_heads, make=_project_part, module="mamba.q", matrix="W_Q"),
-    Step("k", "keys (Mamba's B)", "inner·W_K", KV, ("inner",), "k", recorded=True, when=_one_head, make=project,
+    Step("k", "keys (Mamba's B)", "{0}·W_K", KV, ("inner",), "k", recorded=True, when=_one_head, make=project,
          module="mamba.k", matrix="W_K"),
-    Step("k", "keys (Mamba's B) of each head", "inner·W_K in each head", KV, ("inner",), "k", recorded=True,
+    Step("k", "keys (Mamba's B) of each head", "{0}·W_K in each head", KV, ("inner",), "k", recorded=True,
          when=_in_heads, make=_project_part, module="mamba.k", matrix="W_K"),
-    Step("dt_low", "step size, compressed", "inner·W_dt_down", ("token", "dt_rank"), ("inner",), "attention",
+    Step("dt_low", "step size, compressed", "{0}·W_dt_down", ("token", "dt_rank"), ("inner",), "attention",
          when=_one_head, make=project, module="mamba.dt_low", matrix="W_dt_down"),
-    Step("dt_low", "step size of each head, compressed", "inner·W_dt_down in each head",
+    Step("dt_low", "step size of each head, compressed", "{0}·W_dt_down in each head",
          ("token", "n_kv_heads·dt_rank"), ("inner",), "attention", when=_in_heads, make=_project_part,
          module="mamba.dt_low", matrix="W_dt_down"),
-    Step("q_norm", "queries, normed", "RMSNorm(q)", KV, ("q",), "q", when=_inner_normed, absent=_NOT_NORMED, make=_norm,
-         module="mamba.q_norm", matrix="gain"),
-    Step("k_norm", "keys, normed", "RMSNorm(k)", KV, ("k",), "k", when=_inner_normed, absent=_NOT_NORMED, make=_norm,
+    Step("q_norm", "queries, normed", "RMSNorm({0})", KV, ("q",), "q", when=_inner_normed, absent=_NOT_NORMED,
+         make=_norm, module="mamba.q_norm", matrix="gain"),
+    Step("k_norm", "keys, normed", "RMSNorm({0})", KV, ("k",), "k", when=_inner_normed, absent=_NOT_NORMED, make=_norm,
          module="mamba.k_norm", matrix="gain"),
-    Step("dt_norm", "step size, compressed and normed", "RMSNorm(dt_low)", ("token", "dt_rank"), ("dt_low",),
+    Step("dt_norm", "step size, compressed and normed", "RMSNorm({0})", ("token", "dt_rank"), ("dt_low",),
          "attention", when=_inner_normed, absent=_NOT_NORMED, make=_norm, module="mamba.dt_norm", matrix="gain"),
-    Step("dt_in", "step size of each channel before its softplus", "{inputs}·W_dt", OF_HEADS, ("<low>",), "attention",
+    Step("dt_in", "step size of each channel before its softplus", "{0}·W_dt", OF_HEADS, ("<low>",), "attention",
          when=_one_head, make=project, module="mamba.dt_in", matrix="W_dt"),
-    Step("dt_in", "step size of each channel in its head, before its softplus", "dt_low·W_dt in each head", OF_HEADS,
+    Step("dt_in", "step size of each channel in its head, before its softplus", "{0}·W_dt in each head", OF_HEADS,
          ("dt_low",), "attention", when=_in_heads, make=lambda o, c: o.GroupedLinear(False, c.scan_heads, "dt_rank"),
          module="mamba.dt_in", matrix="W_dt"),
-    Step("dt", "step size of each channel", "Δ = softplus(dt_in + b)", OF_HEADS, ("dt_in",), "attention",
-         make=lambda o, _: o.Softplus(), module="mamba.dt", matrix=""),
-    Step("head_out", "what is read of each channel's state", "{scan}", OF_HEADS,
-         ("<scan q>", "<scan k>", "dt", "v_act"), "v", recorded=True, core=True, make=lambda o, _: o.Scan(),
+    Step("dt", "step size of each channel", "Δ = softplus({0} + b)", OF_HEADS, ("dt_in",), "attention",
+         symbol="Δ", make=lambda o, _: o.Softplus(), module="mamba.dt", matrix=""),
+    Step("head_out", "what is read of each channel's state", "{0}·S + D·{3}, S ← e^(−e^A·{2})·S + {2}·{3}·{1}",
+         OF_HEADS, ("<scan q>", "<scan k>", "dt", "v_act"), "v", recorded=True, core=True, make=lambda o, _: o.Scan(),
          module="mamba.scan", matrix=""),
-    Step("gate", "gate of what is read", "{mamba_in}·W_Z", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
+    Step("gate", "gate of what is read", "{0}·W_Z", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          make=project, module="mamba.gate", matrix="W_Z"),
-    Step("head_gated", "what is read, gated", "SiLU(gate) ⊙ head_out", OF_HEADS, ("gate", "head_out"), "v",
+    Step("head_gated", "what is read, gated", "SiLU({0}) ⊙ {1}", OF_HEADS, ("gate", "head_out"), "v",
          recorded=True, make=activate),
-    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}]", _INNER, ("head_gated",), "v",
-         make=lambda o, _: o.Concat()),
-    Step("attn", "output of the state space", "concat·W_O", WIDE, ("concat",), "attention", recorded=True,
+    Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}] of {0}", _INNER,
+         ("head_gated",), "v", make=lambda o, _: o.Concat()),
+    Step("attn", "output of the state space", "{0}·W_O", WIDE, ("concat",), "attention", recorded=True,
          make=project, module="mamba.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of the mixer to its output."""
-
-
-def formulas(c: Config) -> dict[str, str]:
-    """The words that fill each placeholder in the formulas of these rows."""
-    normed = "_norm" if _inner_normed(c) else ""
-    return {
-        "mamba_in": "n" if normed_input(c) else "x",
-        "mamba_taps": str(c.conv_width),
-        "conv_bias": " + b" if c.conv_bias else "",
-        "scan": f"q{normed}·S + D·v_act, S ← e^(−e^A·Δ)·S + Δ·v_act·k{normed}",
-    }
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:

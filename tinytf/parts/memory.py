@@ -80,20 +80,20 @@ _NOT_ADAPTED = "the matrices of this layer have no adapters"
 _JOINED, _HIDDEN = ("token", "d_memory"), ("token", "d_ff")
 
 READ: tuple[Step, ...] = (
-    Step("memory.embedded", "embeddings", "x₀", WIDE, ("<embedded>",), "embed", when=beside, absent=_NOT_BESIDE,
-         make=lambda o, _: o.Same()),
-    Step("memory.in", "stream and embeddings, side by side", "[x | x₀]", _JOINED, ("in", "memory.embedded"),
+    Step("memory.embedded", "embeddings", "{0}", WIDE, ("<embedded>",), "embed", symbol="x₀", when=beside,
+         absent=_NOT_BESIDE, make=lambda o, _: o.Same()),
+    Step("memory.in", "stream and embeddings, side by side", "[{0} | {1}]", _JOINED, ("in", "memory.embedded"),
          when=beside, absent=_NOT_BESIDE, make=lambda o, _: o.Append()),
-    Step("norm1", "norm of stream and embeddings", "n = {norm}(memory.in)", _JOINED, ("memory.in",), when=beside,
+    Step("norm1", "norm of stream and embeddings", "n = {norm}({0})", _JOINED, ("memory.in",), symbol="n", when=beside,
          make=make_norm, module="memory.norm", matrix="gain"),
-    Step("memory.out", "output of the layer below", "memory.out of the layer below", WIDE, ("memory.out",),
+    Step("memory.out", "output of the layer below", "{0} of the layer below", WIDE, ("memory.out",),
          recorded=True, when=takes, make=lambda o, _: o.Same(), below=True),
     Step("memory.sum", "stream and output of the layer below", "{inputs}", WIDE, ("in", "memory.out"), when=takes,
          absent=_NOT_BESIDE, make=_add),
 )  # fmt: skip
 """From the residual stream to the input of the norm before the mixer, or of attention in a layer that gives."""
 GIVEN: tuple[Step, ...] = (
-    Step("memory.out", "what the layer above takes", "ffn·W_M", WIDE, ("ffn",), "ffn", recorded=True, when=beside,
+    Step("memory.out", "what the layer above takes", "{0}·W_M", WIDE, ("ffn",), "ffn", recorded=True, when=beside,
          absent=_NOT_BESIDE, make=project, module="memory.out", matrix="W_M", own=True),
 )  # fmt: skip
 """After the feed-forward of a layer that gives."""
@@ -105,7 +105,7 @@ def _adapter(
     """What the adapter of one matrix adds, from its ``low`` dimensions, and the sum."""
     role, matrix = "ffn" if name.startswith("ffn") else name, f"B_{letter}"
     return (
-        Step(f"{name}_adapter", f"{title}, what the adapter adds", f"{low.rpartition('.')[2]}·{matrix}", axes, (low,),
+        Step(f"{name}_adapter", f"{title}, what the adapter adds", f"{{0}}·{matrix}", axes, (low,),
              role, when=when, absent=_NOT_ADAPTED, make=project, module=f"{module}_adapter", matrix=matrix, own=True),
         Step(f"{name}_adapted", f"{title}, with what the adapter adds", "{inputs}", axes, (name, f"{name}_adapter"),
              role, when=when, absent=_NOT_ADAPTED, make=_add),
@@ -114,8 +114,8 @@ def _adapter(
 
 def _compress(name: str, title: str, matrix: str, read: str, role: str, module: str, when: Predicate) -> Step:
     """The first matrix of an adapter."""
-    return Step(name, f"{title}, compressed for the adapter", f"n·{matrix}", ("token", "adapter_rank"), (read,), role,
-                when=when, absent=_NOT_ADAPTED, make=project, module=module, matrix=matrix, own=True)  # fmt: skip
+    return Step(name, f"{title}, compressed for the adapter", f"{{0}}·{matrix}", ("token", "adapter_rank"), (read,),
+                role, when=when, absent=_NOT_ADAPTED, make=project, module=module, matrix=matrix, own=True)  # fmt: skip
 
 
 ADAPTED_ATTENTION: tuple[Step, ...] = tuple(
@@ -134,11 +134,6 @@ ADAPTED_FFN: tuple[Step, ...] = (
     *_adapter("ffn.gate", "feed-forward, gate", _HIDDEN, "ffn.low", "gate", "ffn.gate", _adapts_gate),
 )
 """After the hidden units and the gate of a feed-forward."""
-
-
-def formulas(c: Config) -> dict[str, str]:
-    """The words that fill each placeholder in the formulas of these rows; none here."""
-    return {}
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:

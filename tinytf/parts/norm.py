@@ -174,50 +174,50 @@ _NO_OUTPUT_NORM = "the outputs of attention and feed-forward are not normed in t
 _NOT_KEPT = "the residual stream is not scaled in this model"
 _NOT_SCALED = "the outputs of attention and feed-forward are not scaled in this model"
 
-INPUT = Step("in", "block input", "x", STREAM, (), recorded=True, from_stream=True,
+INPUT = Step("in", "block input", "x", STREAM, (), symbol="x", recorded=True, from_stream=True,
              make=lambda o, c: o.Same() if c.d_layer_input or c.memory_sets else o.Add())  # fmt: skip
 """The residual stream, or all of them."""
 BEFORE_MIXER: tuple[Step, ...] = (
-    Step("norm1", "norm before attention", "n = {norm}({entering})", WIDE, ("<into norm1>",),
+    Step("norm1", "norm before attention", "n = {norm}({0})", WIDE, ("<into norm1>",), symbol="n",
          when=lambda c: normed_input(c) and has_mixer(c) and not (c.norm_below or beside(c)), make=make_norm,
          module="norm1", matrix="gain"),
-    Step("norm1", "norm of the layer below", "n = norm1 of the layer below", WIDE, ("norm1",),
+    Step("norm1", "norm of the layer below", "n = {0} of the layer below", WIDE, ("norm1",), symbol="n",
          when=lambda c: has_mixer(c) and c.norm_below, recorded=True, make=lambda o, _: o.Same(), below=1),
 )  # fmt: skip
 """From the stream that enters the layer to the input of attention."""
 ATTENTION_ADDED: tuple[Step, ...] = (
-    Step("attn_norm", "attention output, normed", "{norm}(attn)", WIDE, ("attn",), "attention",
+    Step("attn_norm", "attention output, normed", "{norm}({0})", WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="attn_norm", matrix="gain"),
-    Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", WIDE, (ATTN,), "attention",
+    Step("attn_scaled", "attention output, scaled", "{0} · {residual_scale}", WIDE, (ATTN,), "attention",
          when=lambda c: _scaled_residual(c) and has_mixer(c), absent=_NOT_SCALED, make=_scale_added),
 )  # fmt: skip
 """From the output of attention to what is added to the stream."""
 BETWEEN: tuple[Step, ...] = (
-    Step("in_kept", "normed input, scaled for the sum", "norm1 · {kept_scale}", WIDE, ("norm1",), when=_kept,
+    Step("in_kept", "normed input, scaled for the sum", "{0} · {kept_scale}", WIDE, ("norm1",), when=_kept,
          absent=_NOT_KEPT, make=_scale_kept),
     Step("mid", "residual after attention", "{inputs}", WIDE, ("<kept>", ATTN),
          when=lambda c: _sequential(c) and _has_both(c) and not (has_laurel(c) or beside(c)), absent="{no_mid}",
          make=lambda o, _: o.Add()),
-    Step("mid", "residual after attention and its low-rank residual", "laurel.sum / √2", WIDE, ("laurel.sum",),
+    Step("mid", "residual after attention and its low-rank residual", "{0} / √2", WIDE, ("laurel.sum",),
          when=has_laurel, make=lambda o, _: o.Multiply(2**-0.5)),
-    Step("norm1", "norm after attention", "n = {norm}(mid)", WIDE, ("mid",), when=_order("post"),
+    Step("norm1", "norm after attention", "n = {norm}({0})", WIDE, ("mid",), symbol="n", when=_order("post"),
          absent="the inputs of attention and feed-forward are not normed in this model",
          make=make_norm, module="norm1", matrix="gain"),
-    Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", WIDE, ("<read>",),
+    Step("norm2", "norm before feed-forward", "n = {norm}({0})", WIDE, ("<read>",), symbol="n",
          when=lambda c: c.norm_order in ("pre", "both") and not (c.shared_norm or c.shortcut) and has_ffn(c),
          absent="{no_norm2}", make=make_norm, module="norm2", matrix="gain"),
-    Step("norm2", "norm of two layers below", "n = norm2 of two layers below", WIDE, ("norm2",),
+    Step("norm2", "norm of two layers below", "n = {0} of two layers below", WIDE, ("norm2",), symbol="n",
          when=lambda c: has_ffn(c) and c.shortcut, recorded=True, make=lambda o, _: o.Same(), below=2),
 )  # fmt: skip
 """From what attention adds to the input of the feed-forward."""
 FFN_ADDED: tuple[Step, ...] = (
-    Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", WIDE, ("ffn",), "ffn",
+    Step("ffn_norm", "feed-forward output, normed", "{norm}({0})", WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="ffn_norm", matrix="gain"),
-    Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", WIDE, (FFN,), "ffn",
+    Step("ffn_scaled", "feed-forward output, scaled", "{0} · {residual_scale}", WIDE, (FFN,), "ffn",
          when=lambda c: _scaled_residual(c) and has_ffn(c), absent=_NOT_SCALED, make=_scale_added),
-    Step("mid_kept", "normed residual, scaled for the sum", "norm2 · {kept_scale}", WIDE, ("norm2",), when=_kept,
+    Step("mid_kept", "normed residual, scaled for the sum", "{0} · {kept_scale}", WIDE, ("norm2",), when=_kept,
          absent=_NOT_KEPT, make=_scale_kept),
     Step("sum", "residual after feed-forward, to be scaled", "{inputs}", WIDE, ("<added>",),
          when=lambda c: c.layer_scale, make=lambda o, _: o.Add()),
@@ -226,14 +226,14 @@ FFN_ADDED: tuple[Step, ...] = (
 )  # fmt: skip
 """From the output of the feed-forward to the residual stream, where more follows."""
 AFTER: tuple[Step, ...] = (
-    Step("out", "block output, scaled", "{inputs} · s", WIDE, (RESIDUAL,), recorded=True,
+    Step("out", "block output, scaled", "{0} · s", WIDE, (RESIDUAL,), recorded=True,
          when=lambda c: c.layer_scale, make=lambda o, _: o.LayerScale(), module="scale", matrix=""),
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True,
          when=lambda c: c.norm_order != "post" and not c.layer_scale and not has_streams(c),
          make=lambda o, c: o.Same() if beside(c) else o.Add()),
     Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", FFN), when=_order("post"), absent=
          "the layers of this model add up to out directly", make=lambda o, _: o.Add()),
-    Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", WIDE, ("sum",), recorded=True,
+    Step("norm2", "norm after feed-forward, the block's output", "{norm}({0})", WIDE, ("sum",), recorded=True,
          when=lambda c: c.norm_order == "post" and not c.side_width, make=make_norm, module="norm2", matrix="gain"),
 )  # fmt: skip
 """To the residual stream after the layer."""
@@ -264,8 +264,6 @@ def formulas(c: Config) -> dict[str, str]:
         else NO_FEED_FORWARD
         if has_mixer(c)
         else NO_MIXER,
-        "entering": "active" if has_streams(c) else "memory.sum" if c.memory == "takes" else "x",
-        "ffn_stream": "attn" if beside(c) else "mid" if _sequential(c) and has_mixer(c) else "x",
     }
 
 

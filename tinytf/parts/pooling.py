@@ -9,12 +9,12 @@ from tinytf.parts.part import POSITIVE, Part, choice, leaf, listed
 from tinytf.parts.row import Config, Step
 
 FORMULAS = {
-    "mean": "Σ x[i] / T",
-    "sqrt": "Σ x[i] / √T",
-    "weighted": "Σ (i + 1)·x[i] / Σ (i + 1)",
-    "first": "x[0]",
-    "last": "x[T−1]",
-    "max": "max x[i], in each dimension",
+    "mean": "Σ {0}[i] / T",
+    "sqrt": "Σ {0}[i] / √T",
+    "weighted": "Σ (i + 1)·{0}[i] / Σ (i + 1)",
+    "first": "{0}[0]",
+    "last": "{0}[T−1]",
+    "max": "max {0}[i], in each dimension",
 }
 """How the tokens i of a text of T become one vector, by the word of ``pooling``."""
 WORDS = {
@@ -80,19 +80,19 @@ ROWS: tuple[Step, ...] = (
     Step("pooled", "tokens, pooled", "{pool}", ("d_model",), ("<final>",), "output", False, when=_pools,
          absent="this model has no pooler and no pooling", make=lambda o, c: o.Pool(c.pooling), at="pooling.pooled",
          to_loss=False),
-    Step("pooled.dense", "pooled vector, dense", "pooled·W{pooled_bias}", ("d_dense",), ("pooled",), "output", False,
+    Step("pooled.dense", "pooled vector, dense", "{0}·W{pooled_bias}", ("d_dense",), ("pooled",), "output", False,
          when=_dense(1), absent=_NO_DENSE, make=lambda o, c: o.Linear(c.pooled_bias), module="pooling.dense",
          to_loss=False),
-    Step("pooled.act", "pooled vector, activated", "{pooled_act}(dense)", ("d_dense",), ("pooled.dense",), "output",
+    Step("pooled.act", "pooled vector, activated", "{pooled_act}({0})", ("d_dense",), ("pooled.dense",), "output",
          False, when=_acts(1), absent=_NO_ACT, make=lambda o, c: o.Activate(c.pooled_activation), at="pooling.act",
          to_loss=False),
-    Step("pooled.dense2", "pooled vector, second dense", "{dense_in}·W{pooled_bias}", ("d_vector",), ("<dense>",),
+    Step("pooled.dense2", "pooled vector, second dense", "{0}·W{pooled_bias}", ("d_vector",), ("<dense>",),
          "output", False, when=_dense(2), absent=_NO_DENSE, make=lambda o, c: o.Linear(c.pooled_bias),
          module="pooling.dense2", to_loss=False),
-    Step("pooled.act2", "pooled vector, activated again", "{pooled_act}(dense2)", ("d_vector",), ("pooled.dense2",),
+    Step("pooled.act2", "pooled vector, activated again", "{pooled_act}({0})", ("d_vector",), ("pooled.dense2",),
          "output", False, when=_acts(2), absent=_NO_ACT, make=lambda o, c: o.Activate(c.pooled_activation),
          at="pooling.act2", to_loss=False),
-    Step("embedding", "embedding of the text", "{vector} / ‖{vector}‖", ("d_vector",), ("<vector>",), "output", False,
+    Step("embedding", "embedding of the text", "{0} / ‖{0}‖", ("d_vector",), ("<vector>",), "output", False,
          when=lambda c: c.unit_embedding, absent="{no_unit}", make=lambda o, _: o.Unit(UNIT_EPS),
          at="pooling.embedding", to_loss=False),
 )  # fmt: skip
@@ -106,8 +106,6 @@ def formulas(c: Config) -> dict[str, str]:
         "pool": FORMULAS.get(c.pooling, ""),
         "pooled_bias": " + b" if c.pooled_bias else "",
         "pooled_act": ACTIVATION_NAMES.get(c.pooled_activation, ""),
-        "dense_in": _vector(c, 1).removeprefix("pooled."),
-        "vector": vector.removeprefix("pooled."),
         "no_unit": f"the vector of a text is {vector} in this model, of any length" if _pools(c) else _NO_VECTOR,
     }
 

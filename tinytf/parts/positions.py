@@ -215,73 +215,74 @@ _NO_SEGMENTS = "scores do not depend on segments in this model"
 _NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 
 TURNED: tuple[Step, ...] = (
-    Step("q_rot", "queries, rotated", "q turned by its position", HEADS, (Q,), "q", when=_rotary,
+    Step("q_rot", "queries, rotated", "{0} turned by its position", HEADS, (Q,), "q", when=_rotary,
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
-    Step("k_rot", "keys, rotated", "k turned by its position", KV, (K,), "k",
+    Step("k_rot", "keys, rotated", "{0} turned by its position", KV, (K,), "k",
          when=lambda c: _rotary(c) and owns_keys(c),
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
 )  # fmt: skip
 """Queries and keys, rotated by RoPE."""
 GROWN: tuple[Step, ...] = (
-    Step("q_scaled", "queries, scaled by position", "{inputs} · (1 + {query_scale})", HEADS, (Q,), "q",
+    Step("q_scaled", "queries, scaled by position", "{0} · (1 + {query_scale})", HEADS, (Q,), "q",
          when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
          make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first)),
 )  # fmt: skip
 """Queries, scaled by their position."""
 SHIFTED: tuple[Step, ...] = (
-    Step("q_segment", "queries that score segments", "q + b", HEADS, ("q",), "q", when=lambda c: c.segments,
+    Step("q_segment", "queries that score segments", "{0} + b", HEADS, ("q",), "q", when=lambda c: c.segments,
          absent=_NO_SEGMENTS, make=_shift, module="attention.q_segment", matrix="", late=True),
-    Step("q_position", "queries that score distances", "q + b", HEADS, ("q",), "q",
+    Step("q_position", "queries that score distances", "{0} + b", HEADS, ("q",), "q",
          when=lambda c: c.query_biases and c.distance_keys, absent=_NO_BIASES, make=_shift,
          module="attention.q_position", matrix="", late=True),
-    Step("q_content", "queries that score keys", "q + b", HEADS, ("q",), "q", when=lambda c: c.query_biases,
+    Step("q_content", "queries that score keys", "{0} + b", HEADS, ("q",), "q", when=lambda c: c.query_biases,
          absent=_NO_BIASES, make=_shift, module="attention.q_content", matrix="", late=True),
 )  # fmt: skip
 """Queries with a bias of their own for each of the things that they score."""
 OF_DISTANCES: tuple[Step, ...] = (
-    Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed",
+    Step("distances", "embeddings of distances", "R", _DISTANCES, (), "embed", symbol="R",
          when=lambda c: c.distances > 0 and not c.distance_waves,
          absent=_NO_DISTANCES, make=lambda o, _: o.Table(), module="attention.distances", matrix="R", shared=True,
          late=True),
-    Step("distances_norm", "embeddings of distances, normed", "n = {norm}(R)", _DISTANCES, ("distances",), "embed",
+    Step("distances_norm", "embeddings of distances, normed", "n = {norm}({0})", _DISTANCES, ("distances",), "embed",
+         symbol="n",
          when=lambda c: c.distance_norm, absent="{no_distance_norm}", make=make_norm,
          module="attention.distances_norm", matrix="gain", shared=True, late=True),
-    Step("pos_k", "keys of distances, as of tokens", "{distances}·W_K{k_bias}", _OF_DISTANCES, ("<distances>",), "k",
+    Step("pos_k", "keys of distances, as of tokens", "{0}·W_K{k_bias}", _OF_DISTANCES, ("<distances>",), "k",
          when=_distant(False, keys=True), make=make_keys, module="attention.k", matrix="W_K",
          at="attention.pos_k", late=True),
     Step("pos_k", "keys of distances, of waves", "[sin | cos](query − key)·W_KD", _OF_DISTANCES, (), "k",
          when=lambda c: c.distance_waves, make=lambda o, c: o.WaveKeys(c.distances, c.d_head),
          module="attention.pos_k", matrix="W_KD", late=True),
-    Step("pos_k", "keys of distances", "{distances}·W_KD{k_bias}", _OF_DISTANCES, ("<distances>",), "k",
+    Step("pos_k", "keys of distances", "{0}·W_KD{k_bias}", _OF_DISTANCES, ("<distances>",), "k",
          when=lambda c: _distant(True, keys=True)(c) and not c.distance_waves, absent="{no_distance_keys}",
          make=make_keys, module="attention.pos_k", matrix="W_KD", late=True),
-    Step("pos_q", "queries of distances, as of tokens", "{distances}·W_Q{qkv_bias}", _OF_DISTANCES, ("<distances>",),
+    Step("pos_q", "queries of distances, as of tokens", "{0}·W_Q{qkv_bias}", _OF_DISTANCES, ("<distances>",),
          "q", when=_distant(False, keys=False), make=make_projection, module="attention.q", matrix="W_Q",
          at="attention.pos_q", late=True),
-    Step("pos_q", "queries of distances", "{distances}·W_QD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "q",
+    Step("pos_q", "queries of distances", "{0}·W_QD{qkv_bias}", _OF_DISTANCES, ("<distances>",), "q",
          when=_distant(True, keys=False), absent="{no_distance_queries}", make=make_projection,
          module="attention.pos_q", matrix="W_QD", late=True),
 )  # fmt: skip
 """Embeddings of distances, and the keys and queries made of them."""
 SCORED: tuple[Step, ...] = (
-    Step("c2p", "scores, with content to position", "{map} + q·pos_k[query − key]", MAP,
+    Step("c2p", "scores, with content to position", "{0} + {1}·{2}[query − key]", MAP,
          (SCORES, "<q of distances>", "pos_k"),
          "attention", core=True, when=lambda c: c.distance_keys, absent="queries score no distances in this model",
          make=lambda o, c: _by_distance(o, c, of_keys=False)),
-    Step("p2c", "scores, with position to content", "{map} + k·pos_q[query − key]", MAP, (SCORES, K, "pos_q"),
+    Step("p2c", "scores, with position to content", "{0} + {1}·{2}[query − key]", MAP, (SCORES, K, "pos_q"),
          "attention", core=True, when=lambda c: c.distance_queries, absent="keys score no distances in this model",
          make=lambda o, c: _by_distance(o, c, of_keys=True)),
-    Step("segment", "scores, with segments", "{map} + G[another segment]·q_segment", MAP, (SCORES, "q_segment"),
+    Step("segment", "scores, with segments", "{0} + G[another segment]·{1}", MAP, (SCORES, "q_segment"),
          "attention", core=True, when=lambda c: c.segments, absent=_NO_SEGMENTS, make=lambda o, _: o.BySegment(),
          module="attention.segments", matrix="G", late=True),
 )  # fmt: skip
 """Scores with the products of distances added, before the scaling."""
 BIASED: tuple[Step, ...] = (
-    Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", MAP, (SCORES,), "attention",
+    Step("relative", "scores, with a bias of distance", "{0} + B[bucket(key − query)]", MAP, (SCORES,), "attention",
          core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
          make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True,
          late=True),
-    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
+    Step("biased", "scores, less by distance", "{0} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
          make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
@@ -302,7 +303,6 @@ def formulas(c: Config) -> dict[str, str]:
         or (NOT_OWN if _rotary(c) else "")
         or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
         "no_added_positions": no_sum or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
-        "distances": "n" if c.distance_norm else "R",
         "no_distance_norm": unnormed if c.distances else _NO_DISTANCES,
         "no_distance_keys": _no_matrix(c, c.distance_keys, "keys", "W_K"),
         "no_distance_queries": _no_matrix(c, c.distance_queries, "queries", "W_Q"),

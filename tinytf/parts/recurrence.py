@@ -64,3 +64,8 @@ def project(o: "ModuleType", _: Config) -> Any:
 def activate(o: "ModuleType", _: Config) -> Any:
     """SiLU; of two inputs, it multiplies the second by the SiLU of the first."""
     return o.Activate("silu")
+
+
+def formulas(c: Config) -> dict[str, str]:
+    """The words that fill each placeholder in the formulas of mixers with convolutions."""
+    return {"taps": str(c.conv_width), "conv_bias": " + b" if c.conv_bias else ""}

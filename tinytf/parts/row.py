@@ -54,11 +54,12 @@ Q, K, V, SCORES = Nearest("q", HEADS), Nearest("k", KV), Nearest("v", VALUES), N
 class Step:
     """One row of the step table.
 
-    ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one in
-    <…> stands for other steps: the ``Nearest`` row above, or the steps that its part names in ``inputs``. ``operation``
-    computes the step from them, with the parameters of ``module`` (a path from the block for a step in a layer, else
-    from the model); ``matrix`` names the module's matrix, table or gain, and is empty where it has none. ``role``
-    decides the accent colour in every view.
+    ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one
+    in <…> stands for other steps: the ``Nearest`` row above, or the steps that its part names in ``inputs``. A
+    ``formula`` calls its inputs {0}, {1}, …, or {inputs} for their sum; other rows write the step as its
+    ``symbol``, if it has one. ``operation`` computes the step from them, with the parameters of ``module`` (a path
+    from the block for a step in a layer, else from the model); ``matrix`` names the module's matrix, table or gain,
+    and is empty where it has none. ``role`` decides the accent colour in every view.
 
     ``recorded`` steps are stored during the forward pass; the others are derived from them on demand. ``core``: part of
     the attention core; ``in_experts``: between a router and the sum over experts; ``from_stream``: reads the residual
@@ -95,6 +96,7 @@ class Step:
     lent: str = ""
     below: int = 0
     own: bool = False
+    symbol: str = ""
     operation: Any = None
     reads: str = ""
 

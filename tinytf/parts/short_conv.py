@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
-from tinytf.parts.norm import normed_input
 from tinytf.parts.part import POSITIVE, leaf
 from tinytf.parts.recurrence import Recurrence, project
 from tinytf.parts.row import HEADS, RESIDUAL, WIDE, Config, Step
@@ -55,30 +54,20 @@ def _multiply(o: "ModuleType", _: Config) -> Any:
 
 
 ROWS: tuple[Step, ...] = (
-    Step("gate_in", "input gate", "{conv_in}·W_GI", HEADS, (RESIDUAL,), "attention", recorded=True, make=project,
+    Step("gate_in", "input gate", "{0}·W_GI", HEADS, (RESIDUAL,), "attention", recorded=True, make=project,
          module="conv.gate_in", matrix="W_GI"),
-    Step("v", "values before their gate", "{conv_in}·W_V", HEADS, (RESIDUAL,), "v", recorded=True, make=project,
+    Step("v", "values before their gate", "{0}·W_V", HEADS, (RESIDUAL,), "v", recorded=True, make=project,
          module="conv.v", matrix="W_V"),
-    Step("v_gated", "values, gated", "gate_in ⊙ v", HEADS, ("gate_in", "v"), "v", make=_multiply),
-    Step("v_conv", "gated values, convolved", "Σ w·v_gated of the last {conv_taps} tokens", HEADS, ("v_gated",), "v",
+    Step("v_gated", "values, gated", "{0} ⊙ {1}", HEADS, ("gate_in", "v"), "v", make=_multiply),
+    Step("v_conv", "gated values, convolved", "Σ w·{0} of the last {taps} tokens", HEADS, ("v_gated",), "v",
          make=lambda o, c: o.ShortConv(c.conv_width), module="conv.v_conv"),
-    Step("gate", "gate of the convolution", "{conv_in}·W_G", HEADS, (RESIDUAL,), "attention", recorded=True,
+    Step("gate", "gate of the convolution", "{0}·W_G", HEADS, (RESIDUAL,), "attention", recorded=True,
          make=project, module="conv.gate", matrix="W_G"),
-    Step("head_out", "convolution, gated", "gate ⊙ v_conv", HEADS, ("gate", "v_conv"), "v", recorded=True, core=True,
+    Step("head_out", "convolution, gated", "{0} ⊙ {1}", HEADS, ("gate", "v_conv"), "v", recorded=True, core=True,
          make=_multiply),
-    Step("concat", "convolution, groups side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"),
-         ("head_out",), "v", make=lambda o, _: o.Concat()),
-    Step("attn", "output of the short convolution", "concat·W_O", WIDE, ("concat",), "attention", recorded=True,
+    Step("concat", "convolution, groups side by side", "[head 0 | … | head {last_head}] of {0}", ("token",
+         "n_heads·d_value"), ("head_out",), "v", make=lambda o, _: o.Concat()),
+    Step("attn", "output of the short convolution", "{0}·W_O", WIDE, ("concat",), "attention", recorded=True,
          make=project, module="conv.o", matrix="W_O"),
 )  # fmt: skip
 """From what the mixer reads to what it gives."""
-
-
-def formulas(c: Config) -> dict[str, str]:
-    """The words that these rows have for a model, by their places in the formulas."""
-    return {"conv_in": "n" if normed_input(c) else "x", "conv_taps": str(c.conv_width)}
-
-
-def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that a place among the inputs of these rows stands for."""
-    return {}

@@ -40,17 +40,17 @@ def _has(c: Config) -> bool:
 _NONE = "this layer has no convolution beside it"
 
 ROWS: tuple[Step, ...] = (
-    Step("norm2", "norm after feed-forward, before any convolution", "{norm}(sum)", WIDE, ("sum",), recorded=True,
+    Step("norm2", "norm after feed-forward, before any convolution", "{norm}({0})", WIDE, ("sum",), recorded=True,
          when=lambda c: c.side_width > 0, make=make_norm, module="norm2", matrix="gain"),
-    Step("side.near", "tokens around each token", "x of {side_width} tokens", ("token", "d_model·near"), ("in",), "ffn",
-         when=_has, absent=_NONE, make=lambda o, c: o.Neighbours(c.side_width or 1)),
-    Step("side", "convolution of the block input", "near·W_SC + b", WIDE, ("side.near",), "ffn", recorded=True,
+    Step("side.near", "tokens around each token", "{0} of {side_width} tokens", ("token", "d_model·near"), ("in",),
+         "ffn", when=_has, absent=_NONE, make=lambda o, c: o.Neighbours(c.side_width or 1)),
+    Step("side", "convolution of the block input", "{0}·W_SC + b", WIDE, ("side.near",), "ffn", recorded=True,
          when=_has, absent=_NONE, make=lambda o, _: o.Linear(True), module="side.conv", matrix="W_SC", late=True),
-    Step("side_act", "convolution, activated", "{side_act}(side)", WIDE, ("side",), "ffn", when=_has, absent=_NONE,
+    Step("side_act", "convolution, activated", "{side_act}({0})", WIDE, ("side",), "ffn", when=_has, absent=_NONE,
          make=lambda o, c: o.Activate(c.side_activation)),
     Step("side_sum", "block output and convolution", "{inputs}", WIDE, ("norm2", "side_act"), when=_has, absent=_NONE,
          make=lambda o, _: o.Add()),
-    Step("side_norm", "block output and convolution, normed", "{norm}(side_sum)", WIDE, ("side_sum",), recorded=True,
+    Step("side_norm", "block output and convolution, normed", "{norm}({0})", WIDE, ("side_sum",), recorded=True,
          when=_has, absent=_NONE, make=make_norm, module="side.norm", matrix="gain", late=True),
     Step("out", "block output, after any convolution", "{inputs}", WIDE, (RESIDUAL,), recorded=True,
          when=lambda c: c.side_width > 0, make=lambda o, _: o.Same()),
@@ -61,8 +61,3 @@ ROWS: tuple[Step, ...] = (
 def formulas(c: Config) -> dict[str, str]:
     """The words that fill each placeholder in the formulas of these rows."""
     return {"side_width": str(c.side_width), "side_act": ACTIVATION_NAMES[c.side_activation]}
-
-
-def inputs(c: Config) -> dict[str, tuple[str, ...]]:
-    """The steps that each placeholder among the inputs of these rows stands for."""
-    return {}

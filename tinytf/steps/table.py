@@ -7,10 +7,10 @@ model's table hold operations, which need torch.
 """
 
 import copyreg
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError
@@ -21,18 +21,15 @@ from tinytf.parts import (
     embedding,
     feed_forward,
     gated_delta,
-    griffin,
     head,
-    kimi_delta,
     layer_inputs,
-    lightning,
     mamba,
     mamba2,
     memory,
     norm,
     pooling,
     positions,
-    short_conv,
+    recurrence,
     side_conv,
 )
 from tinytf.parts.row import ROUTES, STREAMS, Nearest, Step
@@ -40,6 +37,7 @@ from tinytf.parts.row import ROUTES, STREAMS, Nearest, Step
 if TYPE_CHECKING:
     from tinytf.steps.operations import Parameter
 
+T = TypeVar("T")
 StepKey = tuple[str, int | None]
 """A step's short name and its layer; None outside the layers."""
 
@@ -71,36 +69,40 @@ STEPS: tuple[Step, ...] = (
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
 _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enumerate(STEPS)}
-_PARTS = (
-    embedding,
-    norm,
-    attention,
-    gated_delta,
-    kimi_delta,
-    short_conv,
-    mamba2,
-    mamba,
-    memory,
-    lightning,
-    griffin,
-    positions,
-    feed_forward,
-    layer_inputs,
-    side_conv,
-    altup,
-    pooling,
-    head,
-)
+_FORMULAS = tuple(
+    part.formulas
+    for part in (
+        embedding, norm, attention, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs, side_conv,
+        altup, pooling, head,
+    )
+)  # fmt: skip
+_INPUTS = tuple(
+    part.inputs
+    for part in (
+        embedding, norm, attention, gated_delta, mamba2, mamba, memory, positions, feed_forward, layer_inputs, altup,
+        pooling, head,
+    )
+)  # fmt: skip
+
+
+def _merged(of_parts: Iterable[dict[str, T]]) -> dict[str, T]:
+    """What stands for each placeholder; raises AssertionError if two parts define one."""
+    merged: dict[str, T] = {}
+    for of_part in of_parts:
+        if twice := sorted(merged.keys() & of_part.keys()):
+            raise AssertionError(f"two parts define the placeholder {twice[0]}")
+        merged |= of_part
+    return merged
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
     """The words that fill the placeholders in formulas for this model."""
-    return {placeholder: words for part in _PARTS for placeholder, words in part.formulas(config).items()}
+    return _merged(formulas(config) for formulas in _FORMULAS)
 
 
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs stands for in this model."""
-    return {placeholder: steps for part in _PARTS for placeholder, steps in part.inputs(config).items()}
+    return _merged(inputs(config) for inputs in _INPUTS)
 
 
 def _resolved(config: ModelConfig) -> Iterator[Step]:
@@ -109,19 +111,24 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
 
     words, substitutes = _words(config), _inputs(config)
     above: list[Step] = []
-    for step in STEPS:
-        if not step.is_in(config):
-            continue
+    present = [step for step in STEPS if step.is_in(config)]
+    tensors = {step.name for step in present if step.is_tensor}
+    for step in present:
         names = [source for name in step.inputs for source in substitutes.get(name, (name,))]
         # again, since the input of a head may itself be a placeholder: that of the last hidden state
         names = [source for name in names for source in substitutes.get(name, (name,))]
         inputs = tuple(_found(name, above, config) if isinstance(name, Nearest) else name for name in names)
-        words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
-        words["map"] = inputs[0] if step.core else ""
-        first = next((row for row in above if inputs and row.name == inputs[0]), None)
+        rows = {row.name: row for row in above}
+        names = [_bare(name, step, tensors) for name in inputs]
+        symbols = [rows[name].symbol if name in rows else "" for name in inputs]
+        operands = [symbol or name for name, symbol in zip(names, symbols, strict=True)]
+        words["inputs"] = " + ".join(
+            "x" if symbol == "x" else name for name, symbol in zip(names, symbols, strict=True)
+        )
+        first = rows.get(inputs[0]) if inputs else None
         resolved = replace(
             step,
-            formula=step.formula.format_map(words),
+            formula=step.formula.format(*operands, **words).format(*operands),  # again, since words name inputs too
             axes=_axes(step.axes, config),
             inputs=inputs,
             matrix=step.matrix.format_map(words),
@@ -132,6 +139,12 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
     shared = config.n_kv_heads == config.n_heads
     for step in above:
         yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
+
+
+def _bare(name: str, reader: Step, tensors: Container[str]) -> str:
+    """An input's name in the formula of ``reader``: without a prefix that both have, unless that is another step."""
+    bare = name.removeprefix(reader.name.partition(".")[0] + ".")
+    return name if bare in tensors else bare
 
 
 def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
