@@ -175,6 +175,39 @@ def test_the_json_of_a_command_is_as_its_schema_says(world: Path, tinytf: Tinytf
     assert json.loads(ran.out)["kind"]
 
 
+NOT_READ_ALOUD = re.compile(r"[▀-▟▲▼⣀-⣿┌-╋←]")
+DRAWN = (
+    *(
+        ("trace", TEXT, *OPEN, "--at", at)
+        for at in ("L0.weights", "L0H0.weights[1]", "L0.out[-1]", "probs[-1]", "E[cat]")
+    ),
+    ("attention", TEXT, *OPEN, "--layer", "0"),
+    ("trace", TEXT, *OPEN, "--block", "L0H0"),
+    ("trace", TEXT, *OPEN, "--all"),
+    ("trace", TEXT, *OPEN, "--adapter", "adapter", "--all"),
+    ("learn", "7", "--text", TEXT, *OPEN),
+    ("grad", TEXT, *OPEN, "--derive", "L0.masked[1]"),
+)
+"""Lines that draw maps, and rows of no token."""
+LONG = ("certify", "check", "sweep", "train")
+"""Commands whose plain output the other lines have too, and that take their time."""
+
+
+@sample(
+    "words",
+    [*(words for command, words in cases() if command not in LONG), *FURTHER, *DRAWN],
+    every=2,
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_plain_output_names_every_row_and_has_no_signs_of_pictures(
+    world: Path, tinytf: Tinytf, words: tuple[str, ...]
+) -> None:
+    for line in tinytf(*words, "--plain").out.splitlines():
+        assert not re.match(r"(Row )?[:,;.] *[-+\d]", line), line
+        assert not NOT_READ_ALOUD.search(line), line
+        assert " of, " not in line, line  # a token that is a dot in the middle
+
+
 @sample(("command", "words"), cases(), every=2, ids=lambda value: value if isinstance(value, str) else "")
 def test_no_output_takes_the_place_of_what_a_command_reads(
     world: Path, tinytf: Tinytf, command: str, words: tuple[str, ...]

@@ -23,12 +23,15 @@ from tinytf_cli.views.blocks import (
     Column,
     Curve,
     Curves,
+    Fan,
     Figure,
     Grid,
     Heat,
     Histogram,
     Line,
     Meter,
+    Miniature,
+    Miniatures,
     Pieces,
     RowBars,
     Signed,
@@ -378,6 +381,41 @@ def test_in_sentences_a_signed_bar_is_its_number() -> None:
     said = Terminal(100, plain=True)
     assert drawn(Table([Column("adds", [Signed(-1.5, 2.0, "%+.1f")])]), said) == ["adds -1.5."]
     assert drawn(Bars([Bar("a", -1.0, Figure(-1.0, "%+.2f"))], 4.0, signed=True), said) == ["a: -1.00."]
+
+
+@pytest.mark.parametrize("readers", [(), (1,), (0, 1, 2, 3)])
+def test_in_sentences_a_map_is_where_its_readers_look(readers: tuple[int, ...]) -> None:
+    said, names, generator = Terminal(100, plain=True), ["a", "b", "c", "a"], np.random.default_rng(0)
+    maps = np.tril(generator.random((6, 4, 4), dtype=np.float32))
+    maps /= maps.sum(axis=2, keepdims=True)
+    seen = np.tril(np.ones((4, 4), dtype=bool))
+    small = [Miniature(f"H{head}", "", weights, seen, names, readers) for head, weights in enumerate(maps)]
+    drawings: list[Block] = [
+        Thumbnails([maps], [seen], names=names, readers=readers),
+        Miniatures(small, 20, "heads", 6, "all", ""),
+        Fan(small, "weights", (), (), "", "", ""),
+    ]
+    for drawing in drawings:
+        lines = [line for line in drawn(drawing, said) if "look" in line]
+        assert len({line.partition(": ")[2] for line in lines}) == len(lines) == 6  # nothing true of each causal map
+        for line, weights in zip(lines, maps, strict=True):
+            mean = weights[list(readers or (3,))].mean(axis=0)
+            best = int(mean.argmax())
+            label = f"{names[best]} at {best}" if names[best] == "a" else names[best]
+            assert f" at {label} {mean[best]:.2f}" in line
+
+
+def test_in_sentences_each_row_is_named_and_a_mark_is_told_from_its_sentence() -> None:
+    said = Terminal(100, plain=True)
+    assert drawn(Values([""], np.ones((1, 2)), 2, "q"), said) == ["values: 1.000, 1.000."]
+    hidden = np.array([[True, False, False]])
+    assert drawn(Heat(np.ones((1, 3)), [""], ["a", "b", "c"], "unit", hidden), said) == ["values: a 1.000, 2 masked."]
+    assert drawn(Bars([Bar(":", 0.5, "0.5"), Bar("a     head", 0.5, "0.5")], 1.0), said) == [
+        '":": 0.5.',
+        "a head: 0.5.",
+    ]
+    assert drawn(Line("the logit of · at 2 · 3 tokens"), said) == ["the logit of · at 2, 3 tokens"]
+    assert drawn(Line("The logit of · is 2 × 3.", first=True), said) == ["The logit of · is 2 × 3."]
 
 
 def test_what_is_no_number_has_no_bar_or_a_whole_one() -> None:

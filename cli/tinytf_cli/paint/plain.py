@@ -17,6 +17,9 @@ from tinytf_cli.views import blocks
 from tinytf_cli.views.blocks import Block
 
 _SPOKEN = {"×": "by", "→": "to", "⊙": "times", "+": "plus", "/": "over"}
+_LOOKS, _SEEN = 3, 0.005
+"""How many keys are named of a small map, and the least share of them."""
+_MARKS = (":", ",", ";", ".")
 _PRIVATE = {sign: chr(0xE000 + index) for index, sign in enumerate((*_SPOKEN, "·", "│"))}
 """Private-use characters that protect signs which are tokens while the other signs become words."""
 
@@ -27,8 +30,15 @@ def _verbatim(text: str) -> str:
 
 
 def _token(label: str) -> str:
-    """A label that may be a token: a single sign is protected."""
+    """A label that may be a token: a single sign is protected, and one that ends or divides sentences is quoted."""
+    if label.strip() in _MARKS:
+        return f'"{label.strip()}"'
     return _verbatim(label) if label.strip() in _PRIVATE else label
+
+
+def _called(label: str) -> str:
+    """The label of a row; the only row of a heading may have none."""
+    return _token(" ".join(label.split())) or "values"
 
 
 def cell_text(cell: blocks.Cell, terminal: Terminal) -> str:
@@ -43,7 +53,8 @@ def cell_text(cell: blocks.Cell, terminal: Terminal) -> str:
 
 def _line(block: blocks.Line, terminal: Terminal) -> list[str]:
     text = block.said or "".join(span.text for span in spans(block.words, terminal)).strip()
-    return [_verbatim(text) if block.verbatim and not block.said else text] if text else []
+    is_sentence = block.verbatim or block.first  # its signs are tokens
+    return [_verbatim(text) if is_sentence and not block.said else text] if text else []
 
 
 def _heading(block: blocks.Heading, terminal: Terminal) -> list[str]:
@@ -60,7 +71,7 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
             if text:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
-        lines.append(", ".join(parts) + ".")
+        lines.append(", ".join(parts).removesuffix(".") + ".")
     return lines
 
 
@@ -76,7 +87,7 @@ def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
                 for at in (int(row.argmin()), int(row.argmax()))
             )
             texts.append(f"and {len(row) - first} more, all from {low} to {high}")
-        lines.append(f"{_token(label)}: {', '.join(texts)}.")
+        lines.append(f"{_called(label)}: {', '.join(texts)}.")
     return lines
 
 
@@ -86,10 +97,12 @@ def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
     for r, label in enumerate(block.row_labels):
         parts = []
         for c, name in enumerate(block.column_labels):
-            visible = block.visible is None or bool(block.visible[r, c])
-            text = number(float(block.values[r, c]), form) if visible else block.hidden
-            parts.append(f"{_token(name)} {text}")
-        lines.append(f"Row {_token(label)}: {', '.join(parts)}.")
+            if block.visible is None or block.visible[r, c]:
+                parts.append(f"{_token(name)} {number(float(block.values[r, c]), form)}")
+        hidden = len(block.column_labels) - len(parts)
+        parts += [f"{hidden} {block.hidden}"] if hidden else []
+        row = f"Row {_token(label)}" if label else _called(label)
+        lines.append(f"{row}: {', '.join(parts)}.")
     return lines
 
 
@@ -107,7 +120,7 @@ def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
 
 
 def _bars(block: blocks.Bars, terminal: Terminal) -> list[str]:
-    return [f"{_token(b.label.strip())}: {bar_text(b, terminal)}." for b in block.bars]
+    return [f"{_called(bar.label)}: {bar_text(bar, terminal)}." for bar in block.bars]
 
 
 def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
@@ -119,9 +132,10 @@ def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
 
 def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
     lines = []
-    for layer, maps in enumerate(block.maps):
+    for index, maps in enumerate(block.maps):
+        layer = block.layers[index] if block.layers else index
         for head, weights in enumerate(maps):
-            lines.append(f"Layer {layer} head {head}: {_largest(weights)}")
+            lines.append(f"Layer {layer} head {head}: {_looks(weights, block)}")
     return lines
 
 
@@ -129,7 +143,7 @@ def _miniatures(block: blocks.Miniatures, terminal: Terminal) -> list[str]:
     return [
         "",
         f"{block.title}, {heads_shown(block, len(block.maps), terminal)}.",
-        *(f"{miniature.title}, {miniature.word}: {_largest(miniature.weights)}" for miniature in block.maps),
+        *(f"{miniature.title}, {miniature.word}: {_looks(miniature.weights, miniature)}" for miniature in block.maps),
     ]
 
 
@@ -137,13 +151,28 @@ def _fan(block: blocks.Fan, terminal: Terminal) -> list[str]:
     lines = []
     for index, miniature in enumerate(block.maps):
         details = [f"{title} {cell_text(cells[index], terminal)}" for title, cells in (*block.above, *block.below)]
-        lines.append(f"{miniature.title}, {miniature.word}, {', '.join(details)}: {_largest(miniature.weights)}")
+        lines.append(
+            f"{miniature.title}, {miniature.word}, {', '.join(details)}: {_looks(miniature.weights, miniature)}"
+        )
     return lines
 
 
-def _largest(weights: blocks.Array) -> str:
-    query, key = np.unravel_index(int(np.argmax(weights)), weights.shape)
-    return f"largest weight {float(weights[query, key]):.2f}, from token {query} to token {key}."
+def _looks(weights: blocks.Array, block: blocks.Thumbnails | blocks.Miniature) -> str:
+    """Where the tokens that are read look most: a few keys, the strongest first."""
+    readers = list(block.readers) or [len(weights) - 1]
+    shares = weights[readers].mean(axis=0)
+    best = np.argsort(-np.abs(shares), kind="stable")[:_LOOKS]
+    keys = [f"{_key(block, int(key))} {shares[key]:.2f}" for key in best if abs(shares[key]) >= _SEEN or key == best[0]]
+    reader = f"{_key(block, readers[0])} looks" if len(readers) == 1 else f"{len(readers)} tokens on average look"
+    return f"{reader} at {', '.join(keys)}."
+
+
+def _key(block: blocks.Thumbnails | blocks.Miniature, position: int) -> str:
+    """A token by its name, and by its position where others have the same name."""
+    if not block.names:
+        return f"token {position}"
+    name = block.names[position]
+    return _token(name) + f" at {position}" * (list(block.names).count(name) > 1)
 
 
 def _beside(block: blocks.Beside, terminal: Terminal) -> list[str]:
@@ -161,7 +190,7 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
                 for index in (0, -1, int(y.argmin()))
             ]
             more = f", {readings[1]}, lowest {readings[2]}" if x.size > 1 else ""
-            lines.append(f"{curve.label}: {block.y_title} {readings[0]}{more}.")
+            lines.append(f"{_called(curve.label)}: {block.y_title} {readings[0]}{more}.")
     return lines
 
 
@@ -196,8 +225,12 @@ def sentences(block: Block, terminal: Terminal) -> list[str]:
 _PRODUCT = re.compile(r"(?<=[\])\u0302]) · (?=\d|gain|W[_₁₂])")
 """The dot of a product, as in E[ids] · 11.3, x̂ · gain and n (3, 128) · W_Q; any other dot separates two items."""
 
+_DOT = re.compile(r"(?<= (?:of|at|is) )·(?= )")
+"""A token that is a dot, as in the logit of ·, rather than a dot between two items."""
+
 
 def _spoken(line: str) -> str:
+    line = _DOT.sub(_PRIVATE["·"], line.replace("← →", "arrow keys"))
     line = _PRODUCT.sub(" times ", line).replace(" · ", ", ").replace("│", ", ")
     for sign, word in _SPOKEN.items():
         line = line.replace(f" {sign} ", f" {word} ")

@@ -28,7 +28,9 @@ def thumbnails(trace: Trace) -> Thumbnails:
     """Every head's weights, small."""
     name, layers = trace.steps.weights, trace.steps.attention_layers
     maps = [as_array(trace.step(name, layer)) for layer in layers]
-    return Thumbnails(maps, [visible_array(trace, trace.steps.at(name, layer), layer) for layer in layers], layers)
+    seen = [visible_array(trace, trace.steps.at(name, layer), layer) for layer in layers]
+    readers = () if trace.config.causal else range(len(trace.tokens))
+    return Thumbnails(maps, seen, layers, labels(trace), readers)
 
 
 def _full(values: Array, by: str) -> float:
@@ -95,7 +97,8 @@ def _multi_head(report: Attended, overview: Overview, terminal: Terminal) -> Ite
     maps = []
     for _, head, _ in overview.ranked:
         most_seen = shortened(overview.most_seen(layer.layer, head), 10)
-        small = Miniature(f"H{head}", most_seen, as_array(overview.weights(layer.layer, head)), seen)
+        weights = as_array(overview.weights(layer.layer, head))
+        small = Miniature(f"H{head}", most_seen, weights, seen, labels(trace), overview.positions)
         maps.append((head, small, layer.heads[head]))
     which, remedy = "those that add most", f"--head L{layer.layer}H* draws the others"
     branch = overview.flow.branch(trace.steps.weights)

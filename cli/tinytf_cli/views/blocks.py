@@ -290,21 +290,31 @@ class RowBars:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small maps of weights (0…1) for ``layers``, or all. ``maps[i][head]`` is (T, T); ``visible[i]`` is per layer."""
+    """Small maps of weights (0…1) for ``layers``, or all. ``maps[i][head]`` is (T, T); ``visible[i]`` is per layer.
+
+    ``names`` are those of the tokens; a screen reader says where the ``readers`` look, by default the last.
+    """
 
     maps: Sequence[Array]
     visible: Sequence[Visible]
     layers: Sequence[int] = ()
+    names: Sequence[str] = ()
+    readers: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Miniature:
-    """A small map of weights (0…1), (Q, K), below a title and a word."""
+    """A small map of weights (0…1), (Q, K), below a title and a word.
+
+    ``names`` are those of the tokens; a screen reader says where the ``readers`` look, by default the last.
+    """
 
     title: str
     word: str
     weights: Array
     visible: Visible = None
+    names: Sequence[str] = ()
+    readers: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

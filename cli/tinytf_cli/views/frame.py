@@ -183,7 +183,7 @@ class FrameView:
             )
             mark = "▸" if head_index == self.chosen(film) else ""
             word = f"{name[:4]} {number(score, '%.2f')}"
-            drawn.append(Miniature(f"{mark}L{layer}H{head}", word, maps[layer, head], visible))
+            drawn.append(Miniature(f"{mark}L{layer}H{head}", word, maps[layer, head], visible, probe.tokens[:length]))
         order = "in order" if layers * heads <= _FEW_HEADS else "the strongest at the end first"
         title = f"attention of {probe.name}, the first {length} tokens"
         return Miniatures(

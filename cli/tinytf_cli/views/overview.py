@@ -159,6 +159,8 @@ def head_maps(overview: Overview, width: int, lines: int, where: str) -> Iterato
             shortened(overview.most_seen(layer, head), 9),
             as_array(overview.weights(layer, head)),
             visible_array(trace, step, layer),
+            labels(trace),
+            overview.positions,
         )
         for layer, head, step in mapped[:most]
     ]
