@@ -88,9 +88,10 @@ def load_tokenizer_directory(directory: Path, given: Settings = NOTHING) -> Voca
         generation = directory / "generation_config.json"
         sources: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
         ends = _ends(sources, library.token_to_id(special.names.get("eos_token", "")))
-        start = library.token_to_id(special.names.get("bos_token", ""))
+        start, start_source = _start(sources, library.token_to_id(special.names.get("bos_token", "")))
         chat = directory_template(directory, settings, special.names)
-        tokenizer = Tokenizer(library, ends, special.names.get("mask_token"), start, chat, untrusted, assumed)
+        mask = special.names.get("mask_token")
+        tokenizer = Tokenizer(library, ends, mask, start, chat, untrusted, assumed, start_source)
         return Vocabulary(tokenizer, ", with ".join(filter(None, (note, setting_words(given)))))
 
 
@@ -119,13 +120,12 @@ def tokenizer_in_memory(tokenizer: Any, model: Any) -> Vocabulary:
         "config": model.config.to_dict(),
     }
     ends = _ends(sources, getattr(tokenizer, "eos_token_id", None))
-    mask, start, templates = (
-        getattr(tokenizer, name, None) for name in ("mask_token", "bos_token_id", "chat_template")
-    )
+    start, start_source = _start(sources, getattr(tokenizer, "bos_token_id", None))
+    mask, templates = (getattr(tokenizer, name, None) for name in ("mask_token", "chat_template"))
     if isinstance(templates, Mapping):
         templates = [{"name": name, "template": template} for name, template in templates.items()]
     chat = template_of(templates, getattr(tokenizer, "special_tokens_map", {}), Path("the tokenizer in memory"))
-    return Vocabulary(Tokenizer(library, ends, mask, start, chat))
+    return Vocabulary(Tokenizer(library, ends, mask, start, chat, start_source=start_source))
 
 
 class _Loaded(NamedTuple):
@@ -318,6 +318,15 @@ def _ends(sources: Mapping[Path | str, Settings], default: int | None) -> list[i
         if ids:
             return [token_id for token_id in dict.fromkeys(ids) if token_id >= 0]
     return [] if default is None else [default]
+
+
+def _start(sources: Mapping[Path | str, Settings], default: int | None) -> tuple[int | None, str]:
+    """The id that begins a text, and what names it: the first source that names any, else the tokenizer."""
+    for source, settings in sources.items():
+        token_id = settings.get("bos_token_id")
+        if isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0:
+            return token_id, Path(source).name
+    return default, "the tokenizer"
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -181,8 +181,8 @@ def _kind_of(library: tokenizers.Tokenizer) -> str:
 class Tokenizer:
     """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot encode.
 
-    ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that begins a text;
-    without them the vocabulary is searched for the usual names. ``chat`` renders conversations as text. ``untrusted``
+    ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that begins a text,
+    named by ``start_source``; without them the vocabulary is searched for the usual names. ``chat`` renders conversations as text. ``untrusted``
     does the work in another process if parts of the tokenizer are not known to be harmless. ``assumed`` are settings
     that the files leave open.
     """
@@ -196,6 +196,7 @@ class Tokenizer:
         chat: ChatTemplate | None = None,
         untrusted: UntrustedTokenizer | None = None,
         assumed: Settings = NOTHING,
+        start_source: str = "the tokenizer",
     ) -> None:
         library.no_truncation()
         library.no_padding()
@@ -210,7 +211,7 @@ class Tokenizer:
             untrusted.follow(library)
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
-        self._start = start
+        self._start, self._start_source = start, start_source
         self.chat = chat
         self.assumed = dict(assumed)
 
@@ -321,15 +322,24 @@ class Tokenizer:
         return next(iter(self.end_ids), None)
 
     def start(self) -> Encoding | None:
-        """The start token alone, as an empty text to continue; None for a tokenizer without one."""
-        encoding = self.encode("").open_ended(self.end_ids)
-        if encoding.tokens:
-            return encoding
-        start = self.special_id(*_STARTS) if self._start is None else self._start
+        """The start token alone, as an empty text to continue; None for a tokenizer without one.
+
+        It is what the tokenizer puts before every text, else the start token that the model names, as transformers
+        generates without an input; a token that only ends texts starts none.
+        """
+        encoding = self.encode("")
+        before = encoding.tokens[: self._added_before]
+        if before:
+            after = " ".join(token.shown for token in encoding.tokens[len(before) :])
+            removed = f", {after} removed again" if after else ""
+            return replace(encoding, tokens=before, added=encoding.added + removed)
+        start, source = self._start, self._start_source
+        if start is None or self.library.id_to_token(start) is None:
+            start, source = self.special_id(*_STARTS), "its name"
         if start is None:
             return None
         token = Token(start, self.shown(start), 0, 0, self.piece_bytes(start), special=True)
-        return Encoding("", (token,), f"{token.shown} added before")
+        return Encoding("", (token,), f"{token.shown} added before, the start of a text by {source}")
 
     def surrounding_ids(self) -> tuple[list[int], list[int]]:
         """The ids that are added before every text, and those added after it."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -14,6 +14,7 @@ from tinytf.parts.row import Step
 from tinytf.short_repr import ShortRepr
 from tinytf.steps.operations import Lookup, Positions
 from tinytf.tolerance import Coarse, Comparison, TwoResults, compare, worst_or_first_failure
+from tinytf.trace.faults import first_not_finite
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -24,17 +25,22 @@ _CHUNK_BYTES = 64 * 2**20
 class Check(ShortRepr):
     """All comparisons in the order of the steps, and the ``telling`` one: a failure, or the largest; any NaN fails.
 
-    ``exchanged`` are the steps that an intervention replaced; they cannot be compared.
+    ``exchanged`` are the steps that an intervention replaced; they cannot be compared. If numbers are not finite,
+    ``first_not_finite`` names the first such step of the pass, which may be one that is not compared.
     """
 
     REPR_FIRST = ("holds", "telling")
 
     items: tuple[Comparison, ...]
     exchanged: tuple[str, ...] = ()
+    first_not_finite: str | None = None
 
     @property
     def telling(self) -> Comparison:
-        return worst_or_first_failure(self.items)
+        telling = worst_or_first_failure(self.items)
+        if telling.is_finite or self.first_not_finite is None:
+            return telling
+        return replace(telling, step=self.first_not_finite, what="every number is finite")
 
     @property
     def holds(self) -> bool:
@@ -145,4 +151,5 @@ def check(trace: Trace) -> Check:
     recorded = {f"L{layer}" for layer in trace.recording.layers}
     replaced = dict.fromkeys(trace.recording.exchanged)
     skipped = tuple(exchanged for exchanged in replaced if re.split("[.H]", exchanged)[0] in recorded)
-    return Check(tuple(items), skipped)
+    is_finite = all(item.is_finite for item in items)
+    return Check(tuple(items), skipped, None if is_finite else first_not_finite(trace))

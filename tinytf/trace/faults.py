@@ -87,16 +87,17 @@ def first_of(
 ) -> Fault | None:
     """The first of ``rows`` to fail one of ``tests``, in order; rows that ``values`` lacks are skipped.
 
-    Logits are tested where the pass computed them; probabilities follow from them and are skipped.
+    Logits are tested where the pass computed them, forward also before they are capped or scaled; probabilities follow
+    from them and are skipped.
     """
     for step, layer in rows:
         if (
             not step.is_tensor
-            or (step.is_vocabulary and not step.recorded)
+            or (step.is_vocabulary and not (step.recorded or (direction == "forward" and step.to_loss)))
             or (layer is not None and layer not in values.recording.layers)
         ):
             continue
-        tensor = values.recorded_logits if step.is_vocabulary else values.step(step.name, layer)
+        tensor = values.at_logit_rows(step) if step.is_vocabulary else values.step(step.name, layer)
         inspected = Inspected(values, step, layer, tensor)
         for kind, test in tests.items():
             if evidence := test(inspected):
