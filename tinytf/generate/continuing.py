@@ -13,7 +13,7 @@ from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.model.cache import require_decoder
 from tinytf.text.chat import Written
-from tinytf.text.tokenizer import Encoding
+from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text_model import TextModel
 
 
@@ -55,9 +55,19 @@ def stream(model: TextModel, prompt: Written | Encoding, options: Streaming) -> 
 
 def steps_after(model: TextModel, prompt: Written | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
     """``stream`` with the settings as one object."""
-    ids, tokenizer = encoded(model, prompt, truncate=options.truncate).ids, model.tokenizer
-    complete = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)
-    return stream_with(model.transformer, ids, complete)
+    ids = encoded(model, prompt, truncate=options.truncate).ids
+    return stream_with(model.transformer, ids, with_ends(model.tokenizer, options))
+
+
+def with_ends(tokenizer: Tokenizer, options: Streaming) -> Streaming:
+    """The settings with the tokenizer's decoding and end tokens; a stop that is a special token ends a text too."""
+    marks = {stop: token_id for stop in options.stops if (token_id := tokenizer.special_id(stop)) is not None}
+    return replace(
+        options,
+        ends=(*(options.ends or tokenizer.end_ids), *marks.values()),
+        stops=[stop for stop in options.stops if stop not in marks],
+        decode=options.decode or tokenizer.decode,
+    )
 
 
 @by_keyword(Streaming)

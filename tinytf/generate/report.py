@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Generic, Self, TypeVar
@@ -82,6 +82,20 @@ class Continued(Report, Generic[StepT]):
         return self.prompt.ids
 
     @property
+    def not_shown(self) -> Counter[int]:
+        """How often each token came that the text leaves out: special ones, and ids beyond the vocabulary."""
+        return Counter()
+
+    def _without_text(self, ids: Iterable[int]) -> Counter[int]:
+        assert self.about is not None
+        is_shown = self.about.model.tokenizer.is_shown
+        return Counter(token_id for token_id in ids if not is_shown(token_id))
+
+    def _noted_not_shown(self) -> dict[str, Any]:
+        tokens = [{**self.named(token_id), "count": count} for token_id, count in self.not_shown.items()]
+        return {"not_shown": tokens} if tokens else {}
+
+    @property
     def tokens_per_second(self) -> float | None:
         """The measured speed; None where it was not measured."""
         return None
@@ -151,6 +165,14 @@ class Generation(Continued[GeneratedToken]):
 
     def text(self, sample: int = 1) -> str:
         return "".join(step.text for step in self.of(sample))
+
+    def hidden_in(self, steps: Iterable[GeneratedToken]) -> Counter[int]:
+        """How often each token came in some steps that their text leaves out, but for end tokens that end it."""
+        return self._without_text(step.id for step in steps if step.ended != END_TOKEN)
+
+    @property
+    def not_shown(self) -> Counter[int]:
+        return self.hidden_in(self.steps)
 
     def ended(self, sample: int = 1) -> str:
         """Why a sample ended; empty if it has not."""
@@ -233,6 +255,7 @@ class Generation(Continued[GeneratedToken]):
             "text": samples[0]["text"],
             "ended": samples[0]["ended"],
             "samples": samples,
+            **self._noted_not_shown(),
             "cache": plain(self.cache),
             **({} if self.kind == PLAIN else {"decoding": self._decoding()}),
             **self._noted(),
@@ -279,11 +302,14 @@ class BeamSearch(Continued[BeamStep]):
     def text_ids(self) -> list[int]:
         return [*self.prompt.ids, *(self.best[0].ids if self.best else ())]
 
+    @property
+    def not_shown(self) -> Counter[int]:
+        return self._without_text(token_id for hypothesis in self.best for token_id in _inside(hypothesis))
+
     def text_of(self, hypothesis: Hypothesis) -> str:
         """The text of a hypothesis, without its end token."""
         assert self.about is not None
-        ids = hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids
-        return text_of(self.about.model.tokenizer.decode, self.prompt.ids, ids)
+        return text_of(self.about.model.tokenizer.decode, self.prompt.ids, _inside(hypothesis))
 
     def in_a_sentence(self) -> str:
         """The probabilities of the best text and of the next best, and the first token in which they differ."""
@@ -319,6 +345,12 @@ class BeamSearch(Continued[BeamStep]):
             "text": best[0]["text"] if best else "",
             "ended": self.ended,
             "hypotheses": best,
+            **self._noted_not_shown(),
             **self._noted(),
             **cost,
         }
+
+
+def _inside(hypothesis: Hypothesis) -> Sequence[int]:
+    """The ids of a hypothesis, without its end token."""
+    return hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids

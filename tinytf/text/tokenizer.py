@@ -181,10 +181,10 @@ def _kind_of(library: tokenizers.Tokenizer) -> str:
 class Tokenizer:
     """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot encode.
 
-    ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that begins a text,
-    named by ``start_source``; without them the vocabulary is searched for the usual names. ``chat`` renders conversations as text. ``untrusted``
-    does the work in another process if parts of the tokenizer are not known to be harmless. ``assumed`` are settings
-    that the files leave open.
+    ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that begins a
+    text, named by ``start_source``; without them the vocabulary is searched for the usual names. ``chat`` renders
+    conversations as text. ``untrusted`` does the work in another process if parts of the tokenizer are not known to
+    be harmless. ``assumed`` are settings that the files leave open.
     """
 
     def __init__(
@@ -305,6 +305,10 @@ class Tokenizer:
         ids = (self.id_of(name) for name in names)
         return next((token_id for token_id in ids if token_id in self.special_ids), None)
 
+    def is_shown(self, token_id: int) -> bool:
+        """Whether ``decode`` has text for an id: neither special nor beyond the vocabulary."""
+        return token_id not in self.special_ids and self.library.id_to_token(token_id) is not None
+
     @property
     def mask_id(self) -> int | None:
         return self.special_id(*self._masks)
@@ -333,13 +337,13 @@ class Tokenizer:
             after = " ".join(token.shown for token in encoding.tokens[len(before) :])
             removed = f", {after} removed again" if after else ""
             return replace(encoding, tokens=before, added=encoding.added + removed)
-        start, source = self._start, self._start_source
+        start, why = self._start, f"{self._start_source} names it as the start of a text"
         if start is None or self.library.id_to_token(start) is None:
-            start, source = self.special_id(*_STARTS), "its name"
+            start, why = self.special_id(*_STARTS), "it has the usual name of a start token"
         if start is None:
             return None
         token = Token(start, self.shown(start), 0, 0, self.piece_bytes(start), special=True)
-        return Encoding("", (token,), f"{token.shown} added before, the start of a text by {source}")
+        return Encoding("", (token,), f"{token.shown} added before: {why}")
 
     def surrounding_ids(self) -> tuple[list[int], list[int]]:
         """The ids that are added before every text, and those added after it."""

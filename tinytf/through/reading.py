@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.continuing import Streaming
+from tinytf.generate.continuing import Streaming, with_ends
 from tinytf.generate.loop import figures, steps_of
 from tinytf.generate.report import Generation
 from tinytf.generate.score import SCORE_LIMIT, Score, TokenScore
@@ -85,6 +85,7 @@ def generate_through(model: ThroughModel, prompt: Encoding, options: Streaming) 
     if options.max_tokens < 1:
         raise UsageError(f"{options.max_tokens} new tokens are fewer than 1", "ask for at least 1")
     runner, about = ThroughRunner(model, prompt.ids), About(model)
+    options = with_ends(model.tokenizer, options)
     before = prompt.ids if model.config.starts is None else []
 
     def steps(more: dict[str, Any]) -> Iterator[Any]:

@@ -221,13 +221,12 @@ def _through(
     """Generate through transformers, without a cache."""
     from tinytf.generate.continuing import Streaming
     from tinytf.through.reading import generate_through
-    from tinytf_cli.views.generate import GenerationDisplay
+    from tinytf_cli.views.generate import GenerationDisplay, not_shown_notes
 
     require_only(("max_tokens", "stops"), (Options, BeamOptions, WatchOptions, SteeringOptions, DecodingOptions))
     streaming = Streaming(
         max_tokens=options.max_tokens, sampling=sampling, seed=model_options.seed, samples=sampling_options.samples,
         stops=[_unescaped(stop) for stop in options.stops], top=5 if output.wants_data else 0,
-        ends=model.tokenizer.end_ids, decode=model.tokenizer.decode,
     )  # fmt: skip
     prompts = [model.prompt(text, truncate=texts.truncate) for text in texts]
     allowed = output.interrupt.allowed
@@ -235,6 +234,9 @@ def _through(
     with output.interrupt.blocked():
         shown = (Shown(report, GenerationDisplay(running=True)) for report in reports)
         replace(output, at_once=True).show_all(shown, "generations", texts.lines)
+    for report in reports:
+        for note in not_shown_notes(report.whole, model.tokenizer):
+            output.note(note)
     return 130 if any(report.interrupted for report in reports) else 0
 
 
@@ -244,10 +246,11 @@ def _notes(model: "Model", report: "Continued[Any]") -> Iterator[str]:
     from tinytf.generate.report import Generation
     from tinytf_cli.views.banner import exchanged
     from tinytf_cli.views.continuation import cost_in_words
-    from tinytf_cli.views.generate import generation_notes
+    from tinytf_cli.views.generate import generation_notes, not_shown_notes
 
     if isinstance(report, Generation):
         yield from generation_notes(report, model)
+    yield from not_shown_notes(report, model.tokenizer)
     yield from exchanged(model)
     if report.dropped:
         yield f"the context was full: the first {report.dropped:,} tokens were dropped on the way"

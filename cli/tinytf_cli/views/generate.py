@@ -3,13 +3,17 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from shlex import quote
+from typing import Any, TypeVar
 
 from tinytf.errors import TinytfError
 from tinytf.generate.loop import END_TOKEN
-from tinytf.generate.report import INTERRUPTED, Generation
+from tinytf.generate.report import INTERRUPTED, Continued, Generation
 from tinytf.generate.underway import Underway
 from tinytf.loading import Model
+from tinytf.sentences import first_of, listed
+from tinytf.text.printable import printable
+from tinytf.text.tokenizer import Tokenizer
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -19,6 +23,8 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.watch import cache_blocks, sampling_in_words, scale_blocks, step_blocks
 
 AnyGeneration = TypeVar("AnyGeneration", bound=Generation)
+_NAMED = 4
+"""The most tokens that a note on tokens without text names."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,21 @@ def generation_notes(report: Generation, model: Model) -> Iterator[str]:
         yield f"the model answers with {end} at once: a bare text is no question to it; ask with --chat"
 
 
+def not_shown_notes(report: Continued[Any], tokenizer: Tokenizer) -> Iterator[str]:
+    """Say which tokens were generated and not shown, and how an end of turn that is no end token ends the text."""
+    if not report.not_shown:
+        return
+    counted = [f"{tokenizer.shown(token_id)} × {count:,}" for token_id, count in report.not_shown.items()]
+    yield f"{plural(report.not_shown.total(), 'token')} not shown: {first_of(counted, _NAMED)}"
+    templates = "".join(tokenizer.chat.templates.values()) if tokenizer.chat else ""
+    marks = [name for token_id in report.not_shown if (name := tokenizer.library.id_to_token(token_id) or "")]
+    turn = next((name for name in marks if name in templates), None)
+    if turn is not None:
+        ends = listed([tokenizer.shown(token_id) for token_id in tokenizer.end_ids]) or "no token"
+        stop = quote(printable(turn, spaces=False))
+        yield f"texts of this model end at {ends}; add --stop {stop} to end them there too"
+
+
 def _observed_heads(report: Generation, model: Model) -> str:
     """The heads whose attention is shown, in words; empty if none."""
     looking, config = report.looking, model.config
@@ -138,7 +159,9 @@ def _length(report: Generation, sample: int) -> str:
     """The length of a sample, and why it ended."""
     ended = report.ended(sample)
     reason = ended if ended == INTERRUPTED else f"ended by {ended}" if ended else "not ended"
-    return f"{plural(len(report.of(sample)), 'token')} · {reason}"
+    hidden = report.hidden_in(report.of(sample)).total()
+    shown = f", {hidden:,} not shown" if hidden else ""
+    return f"{plural(len(report.of(sample)), 'token')}{shown} · {reason}"
 
 
 def _ending(report: Generation) -> str:

@@ -64,7 +64,7 @@ def tokenizer_of(header: Header, given: Settings = NOTHING) -> Tokenizer:
     roles = {"bos_token": start, "eos_token": next(iter(ends), None), "sep_token": separator, "mask_token": mask}
     chat = _chat(header, {role: base.tokens[token_id] for role, token_id in roles.items() if token_id is not None})
     mask_token = None if mask is None else base.tokens[mask]
-    return Tokenizer(base.library, ends, mask_token, start, chat, assumed=base.assumed)
+    return Tokenizer(base.library, ends, mask_token, start, chat, assumed=base.assumed, start_source="the file")
 
 
 def _chat(header: Header, names: Mapping[str, str]) -> ChatTemplate | None:
