@@ -30,7 +30,10 @@ class Options:
 
     max_tokens: int = option(type=Whole(1), shown=50, help="New tokens, at most.")
     stops: tuple[str, ...] = option(
-        "--stop", multiple=True, metavar="TEXT", help=r"Stop before this text; \n is a new line. Repeatable."
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        help=r"Stop before this text or special token; \n is a new line. Repeatable.",
     )
     on_overflow: str = option(
         type=click.Choice(["stop", "slide", "error"]), shown="stop", metavar="WORD",
