@@ -93,7 +93,7 @@ def scaling(live: Live) -> Lesson:
     keys, divisor, model_divisor = live.strongest_keys(3), config.score_divisor, config.attention_divisor
     source = live.steps["scaled"].inputs[0]
     unscaled, log_width = live.at(f"L0H0.{source}")[row, keys], math.log2(max(4, width))
-    label = "q·kᵀ" if source == "scores" else source
+    label = live.steps["scores"].formula if source == "scores" else source
     divides = f"this model divides by {figure(model_divisor)}" if model_divisor else f"d_head is {width}"
     root = "" if model_divisor else f"{config.score_divisor_words} = "
     question = live.ask("scaling").vector(
