@@ -109,6 +109,10 @@ def markdown() -> str:
     lines = ["| step | what it is | formula | axes | in |", "|---|---|---|---|---|"]
     for name in order:
         having = [where for where, table in tables.items() if name in table.by_name]
+        if not having:
+            raise SystemExit(
+                f"no model of ARCHITECTURES in samples/step_table.py has the step {name}: add one that has it"
+            )
         step = tables[having[0]].by_name[name]
         full = step.full_name(0) if step.in_layer else name
         lacking = [name for name in tables if name not in having]

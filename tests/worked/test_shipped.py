@@ -1,12 +1,10 @@
 """The worked examples that come with tinytf: they can be computed, their faults are explained, their scores stand."""
 
 import functools
-import importlib.util
 import math
 import os
 import re
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -251,21 +249,6 @@ def test_a_rounded_count_is_shown_with_its_digits_and_allows_half_of_the_last_on
     assert claim is not None
     assert str(claim.shown) == "110,000,000"
     assert claim.tolerance == pytest.approx(500_000)
-
-
-def sample_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_table_of_operations_is_that_of_the_code() -> None:
-    found = re.search(r"<!-- operations -->\n(.*?)\n<!-- /operations -->", README, re.DOTALL)
-    assert found
-    assert found[1] == sample_script("operation_table").markdown()
 
 
 def test_the_example_of_the_readme_is_right_where_it_says_so(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ class PairScores(Data):
     A pair is right if that is above 0 after the clean text, and reversed if it is below 0 after the corrupt one.
     """
 
+    LESS: ClassVar = ("clean", "corrupt")
     ALSO: ClassVar = ("right", "reversed", "difference")
 
     clean: tuple[float, ...]
@@ -205,15 +206,19 @@ class PairSet(Report):
         return f"{right}, and answers the other way round after {percent(self.scores.reversed)} of the corrupt texts."
 
     def fields(self) -> dict[str, Any]:
-        scores = None if self.scores is None else self.scores.to_dict()
-        differences = zip(scores.pop("clean"), scores.pop("corrupt"), strict=True) if scores else ()
-        pairs = [pair.to_dict() for pair in self.pairs]
-        for pair, (clean, corrupt) in zip(pairs, differences, strict=bool(scores)):
-            pair["scores"] = {"clean": clean, "corrupt": corrupt}
+        scores = self.scores
+        each = (
+            [{}] * len(self.pairs)
+            if scores is None
+            else [
+                {"scores": {"clean": clean, "corrupt": corrupt}}
+                for clean, corrupt in zip(scores.clean, scores.corrupt, strict=True)
+            ]
+        )
         return {
             **self.members("name", "seed", "asked", "interrupted", "left_out", "reverses"),
-            "scores": scores,
-            "pairs": pairs,
+            "scores": scores and scores.to_dict(),
+            "pairs": [{**pair.to_dict(), **more} for pair, more in zip(self.pairs, each, strict=True)],
         }
 
     def sheet(self, *, long: bool = False) -> Sheet | None:

@@ -127,7 +127,7 @@ class Spec(Made):
     def changes_data(self) -> dict[str, Any]:
         """What is changed in the model, as JSON data."""
         data = {"without": self.without and self.without.to_dict(), "set": dict(self.numbers)}
-        return {name: data[name] for name in self.changes}
+        return {name: value for name, value in data.items() if value}
 
     @property
     def options(self) -> dict[str, Any]:
