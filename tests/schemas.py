@@ -20,8 +20,9 @@ def hold(data: Mapping[str, Any]) -> None:
     error = best_match(_validator(plain["kind"]).iter_errors(plain))
     place = "" if error is None else f"{plain['kind']}{error.json_path[1:]}"
     assert error is None, f"{place}: {error.message[:300]}"
-    for part in plain.get(plain["kind"]) or ():  # several reports under their plural
-        if isinstance(part, dict) and "kind" in part:
+    parts = plain.get(plain["kind"])
+    for part in parts if isinstance(parts, list) else ():  # several reports under their plural
+        if isinstance(part, dict) and "schema_version" in part:
             hold(part)
 
 

@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 from generated import make_again, sample_script
 from safetensors.torch import load_file, save_file
-from schemas import hold
+from schemas import FOLDER, hold
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import tinytf
@@ -31,7 +31,7 @@ from tinytf.pytest_plugin import Port
 from tinytf.recorders import recorder
 from tinytf.report import Data, Report, plain
 from tinytf.text.corpus import find_files
-from tinytf_cli.main import run
+from tinytf_cli.main import COMMANDS, run
 from tinytf_cli.output import Output
 from tinytf_cli.views.draw import Shown
 
@@ -51,16 +51,17 @@ def between(name: str, page: str) -> str:
     return found[1].strip()
 
 
-_TAKES_A_RUN = (
-    " steer ", " --add ", " train ", " train-sae ", " record ", " sweep ", " watch ", " replay ", " check ", " -m run ",
+_NOT_HERE = (
+    " certify ", " explore ", " mcp ", " steer ", " --add ", " train ", " train-sae ", " record ", " sweep ", " watch ",
+    " replay ", " check ", " -m run ",
 )  # fmt: skip
 _OWN = (".json", ".jsonl", ".safetensors", ".txt", ".npz")
 
 
 def is_at_hand(line: str) -> bool:
-    """Whether the files that a command names stand in the repository, and it needs no run of training."""
+    """Whether a command runs here: its files stand in the repository, and it needs no training, screen or client."""
     words = shlex.split(line, comments=True)
-    return not any(word in line for word in _TAKES_A_RUN) and not any(
+    return not any(word in line for word in _NOT_HERE) and not any(
         Path(word).suffix in _OWN and not (ROOT / word).exists() for word in words
     )
 
@@ -73,6 +74,17 @@ TOUR = [
     if line.startswith("tinytf ") and is_at_hand(line)
 ]
 EXAMPLES = [found for page in PAGES for found in sample_script("make_readme").EXAMPLE.findall(PAGES[page])]
+
+
+def test_every_command_has_an_example() -> None:
+    examples = [line for block in code_blocks("sh", "commands.md") for line in block.splitlines()]
+    shown = {line.split()[1] for line in examples if line.startswith("tinytf ")}
+    assert sorted({*COMMANDS} - shown) == [], "docs/commands.md has no example of these"
+
+
+def test_every_kind_of_answer_has_its_members_in_the_docs() -> None:
+    kinds = {file.stem for file in FOLDER.glob("*.json")}
+    assert sorted(kind for kind in kinds if f"`{kind}`" not in PAGES["json.md"]) == [], "docs/json.md lacks these"
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:
