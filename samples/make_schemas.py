@@ -23,24 +23,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from read_code import (
-    ANYTHING,
-    SPECIAL,
-    Code,
-    Either,
-    Fixed,
-    Items,
-    Known,
-    Listed,
-    Of,
-    Reader,
-    Record,
-    always,
-    either,
-    is_of_library,
-    kinds_of,
-    options,
-)  # fmt: skip
+from read_builtins import SPECIAL, always
+from read_code import Reader
+from read_hints import is_of_library, kinds_of
+from read_values import ANYTHING, Code, Either, Fixed, Items, Known, Listed, Of, Record, either, options
 
 import tinytf
 import tinytf_cli

@@ -7,185 +7,46 @@ no code of the function: both branches of a condition are taken, and a loop is g
 import ast
 import builtins
 import collections.abc
-import dataclasses
 import functools
 import inspect
-import itertools
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any, TypeVar, Union
 
 import numpy as np
 import torch
+from read_builtins import SPECIAL
+from read_hints import hints_of, is_of_library, is_vague, kinds_of, resolved
+from read_values import (
+    ANYTHING,
+    MISSING,
+    NONE,
+    NUMBERS,
+    OPEN,
+    Code,
+    Either,
+    Env,
+    Fixed,
+    Items,
+    Known,
+    Listed,
+    Of,
+    Record,
+    Starred,
+    either,
+    falsy,
+    options,
+    put,
+    typed,
+    without_none,
+)  # fmt: skip
 
 _MOST_UNROLLED = 100
 _DEEPEST = 16
-LIBRARY: tuple[str, ...] = ("tinytf",)
-"""The modules whose code is read begin with one of these."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """A value that the code spells out, or that a module holds."""
-
-    value: Any
-
-
-MISSING = Known(Ellipsis)
-"""An argument or entry that is not always there."""
-
-
-@dataclass(frozen=True)
-class Of:
-    """An instance of a class; ``Of(object)`` may be anything."""
-
-    kind: Any
-
-
-ANYTHING = Of(object)
-"""What cannot be read."""
-OPEN = Of(Any)
-"""What an annotation declares to be anything."""
-
-
-@dataclass
-class Record:
-    """A dict: its named members, whether each is always there, and the values of all other names."""
-
-    members: dict[str, tuple["Value", bool]] = field(default_factory=dict)
-    rest: "Value | None" = None
-    key: "Value" = Of(str)
-
-    def put(self, name: str, value: "Value", always: bool = True) -> None:
-        self.members[name] = value, always
-
-
-@dataclass(frozen=True)
-class Items:
-    """A list, or anything that is iterated, of like entries."""
-
-    of: "Value"
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A tuple or list of so many entries."""
-
-    entries: tuple["Value", ...]
-
-
-@dataclass(frozen=True)
-class Either:
-    options: tuple["Value", ...]
-
-
-@dataclass(frozen=True)
-class Code:
-    """A function with what it is bound to: ``owner`` is its first argument, ``closure`` what is around it."""
-
-    function: Any
-    owner: "Value | None" = None
-    closure: Mapping[str, "Value"] = field(default_factory=dict)
-    globals: Mapping[str, Any] = field(default_factory=dict)
-    base: type | None = None
-
-
-Value = Known | Of | Record | Items | Fixed | Either | Code
-Env = dict[str, Any]
-NONE = Known(None)
-NUMBERS = Of(np.ndarray)
-"""Nested lists of numbers: what ``tolist`` gives is told by the array that it comes from."""
-
-
-@dataclass(frozen=True)
-class Listed:
-    """What ``tolist`` gives: a number, or nested lists of numbers."""
-
-
-def either(values: "Sequence[Any]") -> Any:
-    """One of some values, each once."""
-    flat: list[Any] = []
-    for value in values:
-        for option in value.options if isinstance(value, Either) else (value,):
-            if not any(option is other or option == other for other in flat):
-                flat.append(option)
-    return flat[0] if len(flat) == 1 else Either(tuple(flat)) if flat else ANYTHING
-
-
-def options(value: Any) -> tuple[Any, ...]:
-    return value.options if isinstance(value, Either) else (value,)
-
-
-def without_none(value: Any) -> Any:
-    rest = [option for option in options(value) if option not in (NONE, Of(type(None)))]
-    return either(rest) if rest else value
-
-
-@functools.cache
-def _names_for_types(module: str) -> dict[str, Any]:
-    """The names that a module imports for its annotations alone."""
-    import sys
-
-    names: dict[str, Any] = {}
-    if not module.startswith("tinytf"):
-        return names
-    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for line in node.body:
-                try:
-                    exec(compile(ast.Module([line], []), module, "exec"), names)
-                except ImportError:
-                    continue
-    return names
-
-
-def resolved(annotation: Any, module: str) -> Any:
-    """An annotation without names in quotes."""
-    import sys
-
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    try:
-        names = {**_names_for_types(module), **vars(sys.modules[module])}
-        return typing.get_type_hints(holder, names, {})["it"]
-    except (NameError, AttributeError, TypeError, KeyError):  # of another program
-        return object
-
-
-@functools.cache
-def hints_of(cls: type) -> dict[str, Any]:
-    """The annotation of each field of a class and its bases."""
-    return {
-        name: resolved(annotation, base.__module__)
-        for base in reversed(cls.__mro__)
-        if base.__module__ != "builtins"
-        for name, annotation in inspect.get_annotations(base).items()
-    }
-
-
-def kinds_of(cls: type) -> tuple[type, ...]:
-    """A class and all that inherit from it; without itself where it is abstract."""
-    found = [cls]
-    for sub in type.__subclasses__(cls):
-        found += [each for each in kinds_of(sub) if each not in found]
-    return tuple(found)
-
-
-def is_of_library(thing: Any) -> bool:
-    return str(getattr(thing, "__module__", "")).startswith(LIBRARY)
-
-
-def is_vague(hint: Any) -> bool:
-    """Whether an annotation leaves open what it holds."""
-    if hint in (Any, object, dict, list, inspect.Parameter.empty) or isinstance(hint, TypeVar):
-        return True
-    return any(is_vague(argument) for argument in typing.get_args(hint) if argument is not Ellipsis) and (
-        typing.get_origin(hint) is not collections.abc.Callable
-    )
 
 
 class Reader:
@@ -943,41 +804,6 @@ class Reader:
         return self.call(self.eval(node.func, env), arguments, keywords)
 
 
-@dataclass(frozen=True)
-class Starred:
-    """Arguments whose number is not known."""
-
-    of: Any
-
-
-def put(made: Record, key: Any, value: Any) -> None:
-    """``made[key] = value``, where the key may be one of several, or any."""
-    names = options(key)
-    for name in names:
-        if isinstance(name, Known) and isinstance(name.value, str):
-            made.put(name.value, value, len(names) == 1)
-        elif name != MISSING:
-            made.rest, made.key = value if made.rest is None else either([made.rest, value]), name
-
-
-def typed(value: Any) -> Any:
-    return type(value.value) if isinstance(value, Known) else value.kind if isinstance(value, Of) else None
-
-
-def falsy(value: Any) -> Iterator[Any]:
-    """What ``value and …`` gives of a value that is false."""
-    for option in options(value):
-        if isinstance(option, Known):
-            if not option.value:
-                yield option
-        elif isinstance(option, Of) and option.kind in (bool, int, float, str):
-            yield {bool: Known(False), int: Known(0), float: Of(float), str: Known("")}[option.kind]
-        elif isinstance(option, Items):
-            yield Fixed(())
-        elif isinstance(option, Record):
-            yield Record()
-
-
 def _loaded(target: ast.expr) -> ast.expr:
     return ast.parse(ast.unparse(target), mode="eval").body
 
@@ -1001,121 +827,3 @@ def _enclosed(reader: Reader, function: Any) -> Env:
     """The names that a function takes from the function around it."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     return {name: reader.known(cell.cell_contents) for name, cell in cells if name != "__class__"}
-
-
-# Built-in functions
-
-
-def _fields_record(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    """``vars`` and ``asdict`` of a dataclass."""
-    made = []
-    for option in options(without_none(arguments[0])):
-        kinds = kinds_of(option.kind) if isinstance(option, Of) and isinstance(option.kind, type) else ()
-        for kind in kinds:
-            if dataclasses.is_dataclass(kind):
-                made.append(Record({f.name: (reader.member(Of(kind), f.name), True) for f in dataclasses.fields(kind)}))
-    return either(made) if made else Record(rest=ANYTHING)
-
-
-def _getattr(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    names = [name.value for name in options(arguments[1]) if isinstance(name, Known) and isinstance(name.value, str)]
-    found = [reader.member(arguments[0], name) for name in names]
-    return either([*found, *arguments[2:]]) if found else ANYTHING
-
-
-def _zip(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    listed = [reader.entries(argument) for argument in arguments]
-    count = min((len(each) for each in listed if each is not None), default=None)
-    if count is None or any(isinstance(argument, Starred) for argument in arguments):
-        return Items(
-            Fixed(tuple(reader.entry(getattr(a, "of", a) if isinstance(a, Starred) else a) for a in arguments))
-        )
-    rows = [
-        [each[i] if each is not None else reader.entry(a) for each, a in zip(listed, arguments, strict=True)]
-        for i in range(count)
-    ]
-    return Fixed(tuple(Fixed(tuple(row)) for row in rows))
-
-
-def _enumerate(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    entries = reader.entries(arguments[0])
-    if entries is not None:
-        return Fixed(tuple(Fixed((Of(int), each)) for each in entries))
-    return Items(Fixed((Of(int), reader.entry(arguments[0]))))
-
-
-def _listed(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    if not arguments:
-        return Fixed(())
-    entries = reader.entries(arguments[0])
-    return Fixed(entries) if entries is not None else Items(reader.entry(arguments[0]))
-
-
-def _any_order(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    return Items(reader.entry(arguments[0])) if arguments else Fixed(())
-
-
-def _dict(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    made = Record({name: (value, True) for name, value in keywords.items()})
-    if not arguments:
-        return made
-    pairs = reader.entries(arguments[0]) if not isinstance(arguments[0], Record | Either) else None
-    if isinstance(arguments[0], Record | Either | Known):
-        reader.spread(made, arguments[0])
-        return made
-    if pairs is not None:
-        for pair in pairs:
-            put(made, *reader.unpack(pair, 2))
-        return made
-    key, value = reader.unpack(reader.entry(arguments[0]), 2)
-    return Record(rest=value, key=key)
-
-
-def _map(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    function, *iterated = arguments
-    return Items(reader.call(function, [reader.entry(each) for each in iterated]))
-
-
-def _extreme(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    values = [reader.entry(arguments[0])] if len(arguments) == 1 else arguments
-    return either([*values, *([keywords["default"]] if "default" in keywords else [])])
-
-
-def _next(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    return either([reader.entry(arguments[0]), *arguments[1:]])
-
-
-def _same(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    return arguments[0]
-
-
-def always(value: Any) -> Callable[..., Any]:
-    return lambda reader, arguments, keywords: value
-
-
-def _abs(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    value = arguments[0]
-    return Of(type(value.value)) if isinstance(value, Known) else value
-
-
-def _round(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    return Of(int) if len(arguments) == 1 else Of(float)
-
-
-def _sum(reader: Reader, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    found = reader.entry(arguments[0])
-    return Of(int) if typed(found) in (int, bool) else found if typed(found) not in (int, bool, object) else Of(float)
-
-
-SPECIAL: dict[Any, Callable[[Reader, list[Any], dict[str, Any]], Any]] = {
-    vars: _fields_record, dataclasses.asdict: _fields_record, getattr: _getattr, zip: _zip, enumerate: _enumerate,
-    list: _listed, tuple: _listed, sorted: _any_order, reversed: _any_order, set: _any_order, iter: _any_order,
-    frozenset: _any_order, dict: _dict, map: _map, max: _extreme, min: _extreme, next: _next, abs: _abs, sum: _sum,
-    round: _round, dataclasses.replace: _same, range: always(Items(Of(int))),
-    **{kind: always(Of(kind)) for kind in (str, int, float, bool)},
-    len: always(Of(int)), repr: always(Of(str)), any: always(Of(bool)), all: always(Of(bool)),
-    isinstance: always(Of(bool)), hasattr: always(Of(bool)), typing.cast: lambda r, a, k: a[1],
-    itertools.islice: _any_order, print: always(NONE),
-    dict.fromkeys: lambda r, a, k: Record(rest=a[1] if len(a) > 1 else NONE, key=r.entry(a[0])),
-}  # fmt: skip
-"""What some functions give that have no code or no annotations to read."""

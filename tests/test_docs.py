@@ -289,7 +289,7 @@ def test_what_is_generated_is_what_the_code_makes(name: str) -> None:
 
 def test_a_schema_is_read_from_the_declarations_of_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
     make = sample_script("make_schemas")
-    monkeypatch.setattr(sys.modules["read_code"], "LIBRARY", ("tinytf", __name__))
+    monkeypatch.setattr(sys.modules["read_hints"], "LIBRARY", ("tinytf", __name__))
 
     @dataclass(frozen=True)
     class Row(Data):
