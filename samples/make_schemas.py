@@ -76,10 +76,9 @@ def plained(reader: Reader, value: Any) -> Any:
     if value.kind is Described:
         return value
     made = []
-    reader.depth += 1
-    if reader.depth > 12:
-        reader.depth -= 1
+    if value in reader.reading:
         return ANYTHING
+    reader.reading.append(value)
     for kind in kinds_of(value.kind):
         if inspect.isabstract(kind):
             continue
@@ -95,7 +94,7 @@ def plained(reader: Reader, value: Any) -> Any:
             made.append(Fixed(tuple(plained(reader, reader.member(Of(kind), name)) for name in kind._fields)))  # type: ignore[attr-defined]
         elif issubclass(kind, str):
             made.append(Of(str))
-    reader.depth -= 1
+    reader.reading.pop()
     return either(made) if made else value
 
 

@@ -70,7 +70,6 @@ class Code:
     owner: "Value | None" = None
     closure: Mapping[str, "Value"] = field(default_factory=dict)
     globals: Mapping[str, Any] = field(default_factory=dict)
-    base: type | None = None
 
 
 Value = Known | Of | Record | Items | Fixed | Either | Code
