@@ -28,6 +28,8 @@ class Generated:
     what: str
     make: Callable[[], Files] | None = None
     command: str = ""
+    words: Callable[[str], object] = str
+    """What a change is told by: for what a processor computes, the text with its numbers rounded."""
 
 
 def script(name: str) -> Any:
@@ -112,8 +114,14 @@ GENERATED = {
         "the notebook of the tour", lambda: {ROOT / "samples" / "tour.ipynb": script("make_notebook").notebook()}
     ),
     "schemas": Generated("docs/schemas: what the JSON of each kind of report looks like", schemas),
-    "examples": Generated("what the examples of README.md and docs/ print", examples),
-    "pictures": Generated("the pictures of docs/ that a command draws", pictures),
+    "examples": Generated(
+        "what the examples of README.md and docs/ print",
+        examples,
+        words=lambda text: script("make_readme").rounded(text),
+    ),
+    "pictures": Generated(
+        "the pictures of docs/ that a command draws", pictures, words=lambda text: script("make_readme").words(text)
+    ),
     "families": Generated(
         "the table of docs/families.md: every family compared with transformers", families, "minutes"
     ),
@@ -134,10 +142,10 @@ QUICK = tuple(name for name, generated in GENERATED.items() if generated.make an
 
 def changes(name: str) -> Iterator[tuple[Path, str]]:
     """The files that are not what the code makes, with what it makes."""
-    make = GENERATED[name].make
+    make, words = GENERATED[name].make, GENERATED[name].words
     assert make is not None
     for file, text in make().items():
-        if not file.is_file() or file.read_text("utf-8") != text:
+        if not file.is_file() or words(file.read_text("utf-8")) != words(text):
             yield file, text
 
 

@@ -76,7 +76,8 @@ class Reader(Syntax):
             if issubclass(origin, np.ndarray):
                 return NUMBERS
             if issubclass(origin, collections.abc.Mapping):
-                return Record(rest=self.of(arguments[1]), key=self.of(arguments[0]))
+                of_values = int if origin is collections.Counter else arguments[1]
+                return Record(rest=self.of(of_values), key=self.of(arguments[0]))
             if issubclass(origin, collections.abc.Iterable) and arguments and not is_of_library(origin):
                 return Items(self.of(arguments[0]))
             self.variables.update(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))

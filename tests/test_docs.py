@@ -124,6 +124,13 @@ def test_every_example_prints_what_the_page_shows(
 
 
 PICTURES = sample_script("make_readme").PICTURES
+_rounded = sample_script("make_readme").rounded
+
+
+def _words(picture: Path) -> list[str]:
+    """The text of a picture, line by line as it was drawn."""
+    found: list[str] = sample_script("make_readme").words(picture.read_text("utf-8"))
+    return found
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -159,23 +166,6 @@ def test_no_picture_of_the_docs_is_without_its_command() -> None:
     filmed = {"explore", "replay", "gated-delta"}
     pictures = {file.stem for file in (ROOT / "samples" / "pictures").iterdir()}
     assert {name for name in pictures if not name.startswith("case-")} == filmed | PICTURES.keys()
-
-
-def _words(picture: Path) -> list[str]:
-    """The text of a picture, line by line as it was drawn."""
-    drawn = re.findall(r">([^<]*)</text>", picture.read_text("utf-8"))
-    return _rounded("\n".join(html.unescape(text).replace("\xa0", " ") for text in drawn))
-
-
-def _rounded(text: str) -> list[str]:
-    """Lines without what differs from processor to processor: the size of a rounding error, and where it is largest.
-
-    Nor with the last digits of a long number, and how far these push what follows.
-    """
-    text = re.sub(r"\d+\.\d{5,}", lambda number: f"{float(number[0]):.4g}", text)
-    text = re.sub(r" +", " ", text)
-    text = re.sub(r"\d\.\d+e-(0[5-9]|1\d)", "ROUNDING", text)
-    return re.sub(r"(ROUNDING( is allowed,)? at) \S+", r"\1 PLACE", text).splitlines()
 
 
 def test_the_session_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
