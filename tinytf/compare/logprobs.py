@@ -6,16 +6,18 @@ by an importance ratio e^(first − second).
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tinytf.compare.floor import DTYPES, LIMIT, require_floor
+from tinytf.compare.logprob_causes import Explanation, explain_logprobs
+from tinytf.compare.logprob_trials import Numbers, Pair
+from tinytf.compare.rounding import MEAN, PROBABILITY, SIGNS, SIZE, RoundingTest, is_rounding, rounding_tests
 from tinytf.errors import DumpError, UsageError
 from tinytf.files import open_bytes, parse_json
 from tinytf.report import Data, Report
@@ -23,9 +25,12 @@ from tinytf.text_model import TextModel
 
 _IDS = ("ids", "token_ids", "input_ids", "tokens")
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)
+_ENOUGH = 20
+"""The fewest tokens on which an experiment tells more than the tests: fewer are explained by chance."""
+_ALIKE = 1e-4
+"""Nats: log-probabilities that are no further apart are the same."""
 _MOST_TEXTS = 32
 """The most texts on which the model's own error is measured."""
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,9 @@ class LogprobDifference(Report):
 
     ``rms`` and ``mean`` are over all tokens, ``quantiles`` of |Δ| at 50, 90, 99 and 100 %. ``kl`` estimates the mean
     KL(second ‖ first) a token as e^Δ − 1 − Δ. ``ratios`` are the quantiles of the importance ratio e^Δ at 0, 1, 99 and
-    100 %. ``own`` is the model's own root mean square in the numbers ``floor``; ``beyond`` is the first token further
-    apart than any explains.
+    100 %. ``tests`` say whether Δ is like rounding; ``own`` is the model's own root mean square in the numbers
+    ``floor``, and ``beyond`` the first token further apart than any explains. Where a test fails, ``explanations``
+    give all these numbers, the best first, and ``tried`` lists what was tried.
     """
 
     KIND = "logprob_difference"
@@ -68,29 +74,55 @@ class LogprobDifference(Report):
     quantiles: tuple[float, ...]
     ratios: tuple[float, ...]
     worst: Furthest
+    tests: tuple[RoundingTest, ...]
     floor: str | None = None
     own: float | None = None
     beyond: Furthest | None = None
+    explanations: tuple[Explanation, ...] = ()
+    tried: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
         """Whether rounding explains the difference, where that was asked."""
-        return self.own is None or self.rms <= LIMIT * self.own
+        return self.own is None or (is_rounding(self.tests) and not self.explanations)
 
     def in_a_sentence(self) -> str:
-        """The size of the difference, and whether it is rounding."""
-        apart = f"the log-probabilities are {self.rms:.2g} nats apart (root mean square of {self.tokens:,} tokens)"
-        if self.own is None:
+        """Whether the difference is rounding, and if not, what it is."""
+        apart = f"the log-probabilities are {self.rms:.2g} nats apart (root mean square of {_tokens(self.tokens)})"
+        times = "" if self.own is None else f", {self._times:.2g} × the model's own error in {self.floor}"
+        if self.own is not None and self.holds:
+            return f"Rounding: {apart}{times}, to both sides and whatever the probability."
+        why = ", or ".join(f"those of {one.side} {one.words}" for one in self.explanations)
+        why = why or " and ".join(_FAILURES[test.name](self) for test in self.tests if not test.holds)
+        if not why:
             return f"{apart[0].upper()}{apart[1:]}; of a token at most {self.quantiles[-1]:.2g}."
-        times = f"{self.rms / self.own if self.own else math.inf:.2g} × the model's own error in {self.floor}"
-        return f"{'Rounding' if self.holds else 'No rounding'}: {apart}, {times}."
+        found = f"{why}; {apart}{times}."
+        return f"{found[0].upper()}{found[1:]}" if self.own is None else f"No rounding: {found}"
+
+    @property
+    def _times(self) -> float:
+        """The root mean square in units of the model's own; infinite where the model makes no error."""
+        return self.rms / self.own if self.own else math.inf * bool(self.rms)
 
     def fields(self) -> dict[str, Any]:
         return {
             **self.members("texts", "tokens", "rms", "mean", "kl"),
             "quantiles": dict(zip(map(str, _QUANTILES), self.quantiles, strict=True)),
-            **self.members("ratios", "worst", "floor", "own", "beyond"),
+            **self.members("ratios", "worst", "tests", "floor", "own", "beyond", "explanations", "tried"),
         }
+
+
+_FAILURES: dict[str, Callable[[LogprobDifference], str]] = {
+    MEAN: lambda found: f"the first are {'higher' if found.mean > 0 else 'lower'} by {abs(found.mean):.2g} on average",
+    SIGNS: lambda found: "nearly all tokens differ in one direction",
+    PROBABILITY: lambda found: "how far a token is off depends on its probability",
+    SIZE: lambda found: "the difference is too large",
+}
+"""What a test that fails says of the difference."""
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'s' * (count != 1)}"
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -147,12 +179,21 @@ def diff_logprobs(
             )
     parts = [a.logprobs - b.logprobs for a, b in pairs]
     deltas = np.concatenate(parts)
-    deltas = deltas[np.isfinite(deltas)]
+    known = np.isfinite(deltas)
+    deltas = deltas[known]
     if not len(deltas):
         raise DumpError(f"{first} and {second} have no token with two log-probabilities")
     own = None if floor is None else _own(model, [a.ids or b.ids for a, b in pairs], pairs, floor)
     limit = None if own is None else LIMIT * own[1]
     size = np.abs(deltas)
+    means = np.concatenate([(a.logprobs + b.logprobs) / 2 for a, b in pairs])[known]
+    tests = rounding_tests(deltas, means, None if own is None else own[0])
+    explanations: tuple[Explanation, ...] = ()
+    tried: tuple[str, ...] = ()
+    if not is_rounding(tests) or (len(deltas) >= _ENOUGH and size.max() > _ALIKE):  # a bias may hide in rounding
+        names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
+        as_pairs = [Pair(a.logprobs, b.logprobs, a.ids or b.ids) for a, b in pairs]
+        explanations, tried = explain_logprobs(as_pairs, names, model, None if own is None else own[0])
     return LogprobDifference(
         texts=len(pairs),
         tokens=len(deltas),
@@ -162,9 +203,12 @@ def diff_logprobs(
         quantiles=tuple(float(np.quantile(size, q)) for q in _QUANTILES),
         ratios=tuple(float(np.exp(np.quantile(deltas, q))) for q in (0.0, 0.01, 0.99, 1.0)),
         worst=_furthest(pairs, parts, None),
+        tests=tests,
         floor=floor,
         own=None if own is None else own[0],
         beyond=None if limit is None or float(size.max()) <= limit else _furthest(pairs, parts, limit),
+        explanations=explanations,
+        tried=tried,
     )
 
 
