@@ -3,7 +3,6 @@
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ class LazyMethod:
     def __init__(self, module: str, name: str, asked: Wrapper) -> None:
         self._module, self._name, self._asked = module, name, asked
 
-    @cached_property
+    @property
     def _function(self) -> Any:
         return self._asked(getattr(import_module(self._module), self._name))
 

@@ -118,23 +118,24 @@ MADE_UP = replace(
 
 
 def test_a_family_of_such_layouts_is_written_and_opened_to_the_last_bit(tmp_path, monkeypatch):
+    once, twice = tmp_path / "once", tmp_path / "twice"
     monkeypatch.setitem(FAMILIES, "made_up", MADE_UP)
     monkeypatch.setattr(export_room, "FAMILIES", {"made_up": MADE_UP})
     model = lively(CONFIG)
-    assert export(model, Tokenizer.load(ASSETS / "tiny" / "tokenizer.json"), tmp_path).family == "Made-up"
-    stored = load_file(tmp_path / "model.safetensors")
+    assert export(model, Tokenizer.load(ASSETS / "tiny" / "tokenizer.json"), once).family == "Made-up"
+    stored = load_file(once / "model.safetensors")
     qkv = stored["transformer.h.1.attn.query_key_value.weight"].view(HEADS, 3, WIDTH, 24)
     key = model.state_dict()["blocks.1.attention.k.weight"].view(HEADS, WIDTH, 24)
     assert torch.equal(qkv[2, 1], key[2]), "of head 2 the key lies between query and value"
-    settings = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    (tmp_path / "config.json").write_text(json.dumps({**settings, "sauce": 1}), "utf-8")
-    again = read_directory(tmp_path).load()
+    settings = json.loads((once / "config.json").read_text("utf-8"))
+    (once / "config.json").write_text(json.dumps({**settings, "sauce": 1}), "utf-8")
+    again = read_directory(once).load()
     assert again.notes == ()
     with torch.no_grad():
         assert torch.allclose(again.transformer(IDS), model(IDS), atol=1e-6), "1 + (w − 1) rounds once"
-    export(again.transformer, Tokenizer.load(ASSETS / "tiny" / "tokenizer.json"), tmp_path / "twice")
-    twice = load_file(tmp_path / "twice" / "model.safetensors")
-    assert all(torch.equal(twice[name], tensor) for name, tensor in stored.items()), "and then no more"
+    export(again.transformer, Tokenizer.load(ASSETS / "tiny" / "tokenizer.json"), twice)
+    again_stored = load_file(twice / "model.safetensors")
+    assert all(torch.equal(again_stored[name], tensor) for name, tensor in stored.items()), "and then no more"
 
 
 @pytest.mark.parametrize("by_head", ["", "n_heads"])

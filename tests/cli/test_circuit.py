@@ -100,7 +100,7 @@ def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf
     [
         ((), "there are no pairs"),
         (("--pairs", PAIRS, "--where", "who=zebra"), "no pair of"),
-        (("--pairs", PAIRS, "--keep", "nan"), "nan is no limit"),
+        (("--pairs", PAIRS, "--keep", "nan"), "nan is not more than 0"),
         (("--pairs", PAIRS, "--method", "exact", "--steps", "3"), "--steps goes with --method integrated"),
         (("--pairs", PAIRS, "--from", "circuit.json", "--keep", "0.5"), "--from measures a circuit"),
         (("--pairs", PAIRS, "--from", PAIRS), "is not JSON"),

@@ -199,7 +199,7 @@ def test_no_line_is_wider_than_the_screen(
         ((SENTENCE, OTHER, "--head", "L9H9"), "there is no layer 9"),
         ((SENTENCE, OTHER, "--head", "L0"), "is not one head"),
         ((SENTENCE, OTHER, "--head", "sat"), "there is no step 'sat'"),
-        ((SENTENCE, OTHER, "--tolerance", "nan"), "nan is no limit"),
+        ((SENTENCE, OTHER, "--tolerance", "nan"), "nan is not 0 or more"),
         ((SENTENCE, OTHER, "--fail-over", "-1"), "--fail-over"),
         ((SENTENCE, ""), "the text is empty"),
         (("-", "-"), "a pipe holds one text"),

@@ -93,7 +93,7 @@ def in_sentence(text: str, heading: str) -> Pairs:
         line for line in text[text.index(heading) :].splitlines()[1:] if re.search(r" -?\d+\.\d", line) and ": " in line
     )
     parts = (part.rpartition(" ") for part in re.split(r"(?<=\d), ", line.partition(": ")[2].removesuffix(".")))
-    return [(label, float(number)) for label, _, number in parts]
+    return [(label.strip('"') or label, float(number)) for label, _, number in parts]
 
 
 @pytest.mark.parametrize(("tensor", "cell"), slices())

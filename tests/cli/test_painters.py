@@ -407,7 +407,7 @@ def test_in_sentences_a_map_is_where_its_readers_look(readers: tuple[int, ...]) 
 
 def test_in_sentences_each_row_is_named_and_a_mark_is_told_from_its_sentence() -> None:
     said = Terminal(100, plain=True)
-    assert drawn(Values([""], np.ones((1, 2)), 2, "q"), said) == ["values: 1.000, 1.000."]
+    assert drawn(Values([""], np.ones((1, 2)), 2, "q", ["d8", "d9"]), said) == ["values: d8 1.000, d9 1.000."]
     hidden = np.array([[True, False, False]])
     assert drawn(Heat(np.ones((1, 3)), [""], ["a", "b", "c"], "unit", hidden), said) == ["values: a 1.000, 2 masked."]
     assert drawn(Bars([Bar(":", 0.5, "0.5"), Bar("a     head", 0.5, "0.5")], 1.0), said) == [
