@@ -464,11 +464,11 @@ def _orders(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
     order = torch.empty(a.shape[1], dtype=torch.long, device=a.device)
     order[(probe @ b.double()).argsort()] = (probe @ a.double()).argsort()
     if bool((order != torch.arange(len(order), device=order.device)).any()):
-        words = _in_words(order, len(ours) if ours.dim() == 3 else 0)
+        words = order_in_words(order, len(ours) if ours.dim() == 3 else 0)
         yield Attempt(words, lambda site: _laid(site, _flat(site.derive())[:, order]), local=True, vague=True)
 
 
-def _in_words(order: Tensor, heads: int) -> str:
+def order_in_words(order: Tensor, heads: int) -> str:
     """What another order of rows is: whole heads, rolled, or any."""
     count, places = len(order), torch.arange(len(order), device=order.device)
     if heads > 1 and not count % heads:

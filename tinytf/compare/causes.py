@@ -5,6 +5,8 @@ with it: of several, the one that explains more of the steps that follow is the 
 given together. What then still differs is another mistake.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.report import Data
+from tinytf.sentences import first_of
 from tinytf.steps.operations import (
     Activate,
     Add,
@@ -75,9 +78,28 @@ class Cause(Data):
         return ", or ".join((self.words, *self.others))
 
 
+@dataclass(frozen=True)
+class Tried(Data):
+    """The record of a search: all ``words`` of mistakes that were tried at a ``step`` that differs."""
+
+    step: str
+    words: tuple[str, ...]
+
+    def in_words(self) -> str:
+        """How many, and of which kinds: their words without numbers and names of steps."""
+        kinds = Counter(_NUMBERS.sub("…", _STEP.sub("another step", words)) for words in self.words)
+        named = [f"{kind} ({times})" if times > 1 else kind for kind, times in kinds.items()]
+        return f"{len(self.words):,} tried at {self.step}: {first_of(named, 8)}"
+
+
+_STEP, _NUMBERS = re.compile(r"\bL\d+\.[\w.]*\w"), re.compile(r"[−-]?\d[\d,.]*(?:e[+-]?\d+)?(?<![,.])")
+
+
 @dataclass
 class Evidence:
     """The steps that a dump has, in order, beside a run of the model: which of them are the same.
+
+    ``tried`` is the record of the search: by step that differs, the words of all that was tried there.
 
     ``fixed`` are numbers that are taken as they are in the dump, although a factor would make them fit. ``allowed`` are
     the errors that count as rounding, by step, where these are known; else ``tolerance`` holds for all. A generation
@@ -90,6 +112,7 @@ class Evidence:
     fixed: Mapping[StepKey, Tensor] = field(default_factory=dict)
     allowed: Mapping[StepKey, float] = field(default_factory=dict)
     start: int = 0
+    tried: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def theirs(self, place: StepKey, trace: Trace) -> Tensor | None:
         """The dump's numbers of a step, in the reading nearest to those of ``trace``; None if it has none."""
@@ -224,7 +247,9 @@ def _trials(
             usual = _sums_and_others(site, known)
             for attempt in later_attempts(site, evidence.start, usual) if evidence.start else usual:
                 groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
+    record = evidence.tried.setdefault(trace.steps.at(*differing).full_name(differing[1]), {})
     for (_, words), together in groups.items():
+        record[words] = None
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, together):
             formulas = {place: attempt.wrong for place, attempt in tried.items()}

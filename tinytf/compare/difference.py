@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 import torch
 
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
-from tinytf.compare.causes import Cause, Evidence
+from tinytf.compare.causes import Cause, Evidence, Tried
 from tinytf.compare.dumps.dumped import DumpSide, of_ids, recorded_config, recorded_encoding
 from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.dumps.read import Dump
 from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
 from tinytf.compare.measures import BothPredict, Moved, Position, StepComparison, moved_weights
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
+from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, TinytfError, UsageError
 from tinytf.report import About, Report, plain
@@ -53,7 +54,8 @@ class Difference(Report):
     that passes. ``missing`` are the steps that a dump does not have. ``causes`` explain the first difference of a dump,
     then what else is wrong. There are none where an earlier step of the dump, ``rescaled``, was multiplied to fit, and
     where each step ``follows`` from the dump's numbers before it, so that only rounding adds up. ``settings`` are the
-    fields in which the two configurations differ; ``floor`` compares the errors with the model's own.
+    fields in which the two configurations differ; ``floor`` compares the errors with the model's own. ``tried`` is the
+    record of the search for causes, empty where none ran. ``parameters`` says of two models how B's are made of A's.
     """
 
     KIND = "difference"
@@ -86,6 +88,8 @@ class Difference(Report):
     rescaled: Rescaled | None = None
     settings: tuple[Setting, ...] = ()
     floor: Floor | None = None
+    tried: tuple[Tried, ...] = ()
+    parameters: WeightsCompared | None = None
 
     @property
     def holds(self) -> bool:
@@ -109,7 +113,10 @@ class Difference(Report):
         if cause is not None and cause.first != first.name and self.floor is None:
             grown = f"; what differs from {first.name} on is rounding until there"
             return f"{cause.first} is wrong: {cause.in_words}{grown}{self._next()}."
-        why = f": {cause.in_words}" if cause is not None else ""
+        if self.rewritten:
+            return f"The same predictions; written differently: {self.rewritten}{self._next()}."
+        made = self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
+        why = f": {cause.in_words if cause is not None else made}" if cause is not None or made else ""
         if self.follows and self.floor is None:
             rounding = f"rounding adds up, to {worst.relative:.0e} of a token's largest number at {worst.name}"
             return f"No step is wrong by itself: {rounding}{self._next()}."
@@ -119,6 +126,18 @@ class Difference(Report):
         number = self.pass_of(first)
         where = "" if number is None else f" of token {first.begins}, in pass {number + 1} of {len(self.passes)},"
         return f"They differ from {first.name}{where} on{why}{self._next()}."
+
+    @property
+    def rewritten(self) -> str:
+        """How B writes what A computes, where steps differ and no prediction does; else empty."""
+        outcome = next((step for step in self.steps if step.step.is_vocabulary), None)
+        if (
+            self.first is None
+            or outcome is None
+            or any(step.differs(self.tolerance) for step in self.steps if step.step.is_vocabulary)
+        ):
+            return ""
+        return self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
 
     def _next(self) -> str:
         """What is most probable next in either; empty where nothing is predicted."""
@@ -152,7 +171,7 @@ class Difference(Report):
             "first_difference": first and first.name,
             "passes": list(self.passes),
             "largest_difference": worst and worst.name,
-            **self.members("cause", "causes", "follows", "rescaled", "floor"),
+            **self.members("cause", "causes", "tried", "follows", "rescaled", "floor", "parameters"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
@@ -329,12 +348,13 @@ def _difference(
             raise AddressError(message, "name a head that both have")
     dtypes = [*(side.dtype for side in sides), *([DTYPES.get(settings.floor, torch.float32)] if settings.floor else [])]
     tolerance = max(allowed(RUN, dtype) for dtype in dtypes) if settings.tolerance is None else settings.tolerance
+    models = [side.model for side in sides if isinstance(side, Side)]
+    two_models = len(models) == 2 and models[0] is not models[1]
+    parameters = compare_weights(*models) if two_models else None
     walk = Walk(first, second, alignment, head_at, tolerance)
     walk.run(settings.force)
     floor = _floor(walk, first, second, settings.floor)
     walk.explain(settings.force, floor)
-    models = [side.model for side in sides if isinstance(side, Side)]
-    two_models = len(models) == 2 and models[0] is not models[1]
     return Difference(
         alignment,
         tolerance,
@@ -353,6 +373,8 @@ def _difference(
         walk.rescaled,
         _settings(*(_config_of(side) for side in sides)),
         floor,
+        walk.searches(),
+        parameters,
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tinytf.compare.alignment import Alignment, AnySide, Side
-from tinytf.compare.causes import Cause, Evidence, causes_of, compared_with, unseen_before
+from tinytf.compare.causes import Cause, Evidence, Tried, causes_of, compared_with, unseen_before
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.floor import LIMIT, Floor
@@ -101,6 +101,7 @@ class Walk:
         self.tolerance = tolerance
         self.causes: tuple[Cause, ...] = ()
         self.follows = False
+        self.tried: dict[str, dict[str, None]] = {}
         self.rescaled: Rescaled | None = None
         self.differing: _Differing | None = None
         self.unscaled: _Differing | None = None
@@ -252,7 +253,7 @@ class Walk:
                 return
             trace = record(first.model, first.encoding, layers=(layer,), force=force)
         places = [place for place in self.places() if place[1] is None or place[1] in trace.recording.layers]
-        evidence = Evidence(dumped, self.tolerance, places)
+        evidence = Evidence(dumped, self.tolerance, places, tried=self.tried)
         if dumped.dump.passes and at.theirs is not None and not at.theirs.numel():
             step = next(step for step in self.steps if self._place(step.name) == at.place)
             evidence.start = max(start for start in starts_of(dumped.dump.passes) if start <= (step.begins or 0))
@@ -276,6 +277,10 @@ class Walk:
         self.follows = not causes
         self.causes = tuple(causes) if causes and (causes[0].found or not at.unlike) else ()
 
+    def searches(self) -> tuple[Tried, ...]:
+        """What was tried at each step where causes were looked for."""
+        return tuple(Tried(step, tuple(words)) for step, words in self.tried.items() if words)
+
     def _explain_beginning(self, first: Side, dumped: DumpSide, force: bool) -> bool:
         """Find the causes on the first tokens of a long text, with the first that differs: they depend on no others.
 
@@ -291,7 +296,7 @@ class Walk:
             return False
         with suppress(MemoryShortage):
             trace = record(first.model, cut.encoding, force=force)
-            evidence = Evidence(cut, self.tolerance, self.places())
+            evidence = Evidence(cut, self.tolerance, self.places(), tried=self.tried)
             place = next((place for place in evidence.places if evidence.differs(place, trace)), None)
             theirs = None if place is None else evidence.theirs(place, trace)
             if place is not None and theirs is not None:
