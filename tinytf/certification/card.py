@@ -19,6 +19,7 @@ from tinytf.certification.kept import Kept, Mean, cut, losses, perplexity
 from tinytf.checkpoints.gguf.header import StoredTensor
 from tinytf.compare.alignment import same_vocabulary
 from tinytf.compare.measures import Moved, moved_weights
+from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.errors import UsageError
 from tinytf.loading import load, open_source
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
@@ -92,7 +93,8 @@ class Card(Report):
 
     ``checks`` are what both should share exactly. ``weights`` are its parameters: first the measured ones by their
     damage, then the others by their error. ``perplexity`` is the model's own on ``tokens`` tokens of ``pieces`` pieces
-    of a text, None where it predicts no next token. ``notes`` say what was not measured, and why.
+    of a text, None where it predicts no next token. ``parameters`` says
+    how the file's weights are made of the original's. ``notes`` say what was not measured, and why.
     """
 
     KIND = "card"
@@ -109,6 +111,7 @@ class Card(Report):
     perplexity: Mean | None
     kept: Kept | None
     notes: tuple[str, ...] = ()
+    parameters: WeightsCompared | None = None
     versus: About | None = None
 
     @property
@@ -137,6 +140,8 @@ class Card(Report):
         if self.kept is not None:
             kept = f"{percent(self.kept.same_top.value)} of {self.tokens:,} tokens (mean KL {self.kept.kl.value:.2g})"
             parts = [f"{name} keeps the prediction of {other} at {kept}", f"{what} {verb}"]
+        if self.parameters is not None and self.parameters.faults:
+            parts.append(self.parameters.in_words("the file", "the original"))
         parts += [f"worst tensor {printable(self.worst.name, spaces=False)}"] if self.worst else []
         return "; ".join(parts) + "."
 
@@ -152,6 +157,7 @@ class Card(Report):
         return {
             "versus": self.versus and self.versus.to_dict(),
             **self.members("holds", "bits", "context", "pieces", "tokens", "perplexity", "kept"),
+            **self.members("parameters"),
             **self.members("notes", "checks", "types"),
             "tensors": plain(self.weights),
         }
@@ -195,6 +201,7 @@ def card(
         perplexity=None if loss is None else perplexity(loss),
         kept=kept,
         notes=tuple(notes),
+        parameters=None if original is None else compare_weights(original.transformer, opened.transformer),
         versus=None if original is None else About(original),
         about=About(opened),
     )

@@ -3,6 +3,7 @@
 Each attempt is a formula, so that the run can be continued with it. Shapes: T tokens, H heads, D head width, C columns.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ _EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
 _SOLVED = ("ε is 1", "ε is 0.0", "RoPE's base is")
 """Mistakes whose number is solved for."""
 _FLOAT16_MAX = 65_504.0
+_STEP, _NUMBERS = re.compile(r"\bL\d+\.[\w.]*\w"), re.compile(r"(?<!\w)[−-]?\d[\d,.]*(?:e[+-]?\d+)?(?<![,.])(?!\w)")
 _MOST_EXPERTS, _MOST_TOKENS = 16, 128
 """The most experts of which every two are exchanged, and the longest text in which positions begin again anywhere."""
 
@@ -65,6 +67,11 @@ class Attempt:
     local: bool = False
     rounding: bool = False
     vague: bool = False
+
+
+def kind_of(words: str) -> str:
+    """The words of a mistake without its numbers and the names of steps."""
+    return _NUMBERS.sub("…", _STEP.sub("another step", words))
 
 
 def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:

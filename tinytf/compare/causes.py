@@ -5,7 +5,6 @@ with it: of several, the one that explains more of the steps that follow is the 
 given together. What then still differs is another mistake.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
-from tinytf.compare.attempts import Attempt, attempts
+from tinytf.compare.attempts import Attempt, attempts, kind_of
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.fit import distance
 from tinytf.compare.later import later_attempts
@@ -87,12 +86,9 @@ class Tried(Data):
 
     def in_words(self) -> str:
         """How many, and of which kinds: their words without numbers and names of steps."""
-        kinds = Counter(_NUMBERS.sub("…", _STEP.sub("another step", words)) for words in self.words)
+        kinds = Counter(map(kind_of, self.words))
         named = [f"{kind} ({times})" if times > 1 else kind for kind, times in kinds.items()]
         return f"{len(self.words):,} tried at {self.step}: {first_of(named, 8)}"
-
-
-_STEP, _NUMBERS = re.compile(r"\bL\d+\.[\w.]*\w"), re.compile(r"[−-]?\d[\d,.]*(?:e[+-]?\d+)?(?<![,.])")
 
 
 @dataclass

@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from tinytf.compare.attempts import FORMATS, order_in_words
+from tinytf.compare.attempts import FORMATS, kind_of, order_in_words
 from tinytf.compare.dumps.fit import in_halves
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
@@ -49,13 +49,17 @@ class Found:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of a model by path, with their names in a layer and their layers, and samples of them by shape."""
+    """The parameters of a model by path, with their names in a layer and their layers, and samples of them by shape.
+
+    ``tried`` is the record of what was tried on any.
+    """
 
     config: ModelConfig
     tensors: Mapping[str, Tensor]
     names: Mapping[str, str]
     layers: Mapping[str, int | None]
-    samples: dict[tuple[int, ...], tuple[list[str], Tensor]]
+    samples: dict[tuple[int, ...], tuple[list[str], Tensor]] = field(default_factory=dict)
+    tried: dict[str, None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Transformer) -> "Parameters":
@@ -67,9 +71,9 @@ class Parameters:
                 names[path], layers[path] = address.parameter.name, layer
         for path in tensors:
             if path not in names:
-                layer = re.match(r"blocks\.(\d+)\.(.*)", path)
-                names[path], layers[path] = (layer[2], int(layer[1])) if layer else (path, None)
-        return cls(model.config, tensors, names, layers, {})
+                block = re.match(r"blocks\.(\d+)\.(.*)", path)
+                names[path], layers[path] = (block[2], int(block[1])) if block else (path, None)
+        return cls(model.config, tensors, names, layers)
 
     def address(self, path: str) -> str:
         return self.names[path] if self.layers[path] is None else f"L{self.layers[path]}.{self.names[path]}"
@@ -123,6 +127,8 @@ def explained(ours: Parameters, path: str, b: Tensor) -> Found | None:
     for search in (_simply, _elsewhere, _in_order):
         best: Found | None = None
         for one in search(ours, path, a, b):
+            if not isinstance(one, Found):
+                ours.tried[kind_of(one[0].removeprefix("A's").strip(", "))] = None
             found = one if isinstance(one, Found) else Found(one[0], _error(one[1], b))
             near_enough = found.error <= limit and found.error * _BETTER <= own
             if near_enough and (best is None or found.error * _BETTER < best.error):
@@ -130,6 +136,7 @@ def explained(ours: Parameters, path: str, b: Tensor) -> Found | None:
         if best is not None:
             return best
     if own <= (_NEAR if b.dim() > 1 else _NEAR_VECTOR):
+        ours.tried.update(dict.fromkeys(f"rounded to {name}" for name in FORMATS))
         words = _rounded(a, b)
         return Found(words, own, rounds=bool(words))
     return None
@@ -201,6 +208,7 @@ def _is_gain(gain: Tensor, scale: Tensor) -> bool:
 
 def _elsewhere(ours: Parameters, path: str, a: Tensor, b: Tensor) -> Iterator[Found]:
     """Another parameter of A that B has in this place, as it is or transposed."""
+    ours.tried["another parameter in its place, also transposed"] = None
     readings = [("", b)] + ([(", transposed", b.mT)] if b.dim() > 1 else [])
     for words, read in readings:
         paths, samples = ours.sampled(tuple(read.shape))
@@ -220,7 +228,8 @@ def _elsewhere(ours: Parameters, path: str, a: Tensor, b: Tensor) -> Iterator[Fo
 
 def _in_order(ours: Parameters, path: str, a: Tensor, b: Tensor) -> Iterator[Made]:
     """Rows or columns in another order; rows that come from several matrices, of a joint one that was cut otherwise."""
-    heads = _heads(ours, path)
+    heads, orders = _heads(ours, path), ["heads or rows", "columns", "rows of several matrices"]
+    ours.tried.update(dict.fromkeys(f"{what} in another order" for what in (["experts"] if b.dim() == 3 else orders)))
     if a.shape == b.shape and a.dim() == 3:  # (E, R, C)
         order = _order(a.flatten(1), b.flatten(1))
         if order is not None:

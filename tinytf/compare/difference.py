@@ -17,11 +17,12 @@ from tinytf.compare.dumps.dumped import DumpSide, of_ids, recorded_config, recor
 from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.dumps.read import Dump
 from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
+from tinytf.compare.gauges import Gauge, undo_gauges
 from tinytf.compare.measures import BothPredict, Moved, Position, StepComparison, moved_weights
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.config import FIELDS, ModelConfig
-from tinytf.errors import AddressError, DumpError, TinytfError, UsageError
+from tinytf.errors import AddressError, DumpError, MemoryShortage, TinytfError, UsageError
 from tinytf.report import About, Report, plain
 from tinytf.sentences import percent
 from tinytf.steps.table import StepTable, table_of
@@ -55,7 +56,8 @@ class Difference(Report):
     then what else is wrong. There are none where an earlier step of the dump, ``rescaled``, was multiplied to fit, and
     where each step ``follows`` from the dump's numbers before it, so that only rounding adds up. ``settings`` are the
     fields in which the two configurations differ; ``floor`` compares the errors with the model's own. ``tried`` is the
-    record of the search for causes, empty where none ran. ``parameters`` says of two models how B's are made of A's.
+    record of the search for causes, empty where none ran. ``gauges`` are undone in the numbers of a dump: it is written
+    differently, and predicts the same. ``parameters`` says of two models how B's are made of A's.
     """
 
     KIND = "difference"
@@ -89,6 +91,7 @@ class Difference(Report):
     settings: tuple[Setting, ...] = ()
     floor: Floor | None = None
     tried: tuple[Tried, ...] = ()
+    gauges: tuple[Gauge, ...] = ()
     parameters: WeightsCompared | None = None
 
     @property
@@ -106,6 +109,9 @@ class Difference(Report):
         if self.floor is not None and self.floor.bug is None:
             words = self.floor.in_words()
             return f"{words[0].upper()}{words[1:]}{self._next()}."
+        if self.rewritten:
+            same = "predictions" if self.positions else "numbers"
+            return f"The same {same}; written differently: {self.rewritten}{self._next()}."
         if first is None:
             furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"
             return f"All {len(self.steps):,} steps agree; {furthest}." if worst.relative else "No number differs."
@@ -113,8 +119,6 @@ class Difference(Report):
         if cause is not None and cause.first != first.name and self.floor is None:
             grown = f"; what differs from {first.name} on is rounding until there"
             return f"{cause.first} is wrong: {cause.in_words}{grown}{self._next()}."
-        if self.rewritten:
-            return f"The same predictions; written differently: {self.rewritten}{self._next()}."
         made = self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
         why = f": {cause.in_words if cause is not None else made}" if cause is not None or made else ""
         if self.follows and self.floor is None:
@@ -130,14 +134,12 @@ class Difference(Report):
     @property
     def rewritten(self) -> str:
         """How B writes what A computes, where steps differ and no prediction does; else empty."""
-        outcome = next((step for step in self.steps if step.step.is_vocabulary), None)
-        if (
-            self.first is None
-            or outcome is None
-            or any(step.differs(self.tolerance) for step in self.steps if step.step.is_vocabulary)
-        ):
+        made, predicted = self.parameters, [step for step in self.steps if step.step.is_vocabulary]
+        if self.gauges and self.first is None:
+            return ", ".join(gauge.words for gauge in self.gauges)
+        if self.first is None or not predicted or any(step.differs(self.tolerance) for step in predicted):
             return ""
-        return self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
+        return made.in_words() if made is not None and made.faults else ""
 
     def _next(self) -> str:
         """What is most probable next in either; empty where nothing is predicted."""
@@ -171,7 +173,7 @@ class Difference(Report):
             "first_difference": first and first.name,
             "passes": list(self.passes),
             "largest_difference": worst and worst.name,
-            **self.members("cause", "causes", "tried", "follows", "rescaled", "floor", "parameters"),
+            **self.members("cause", "causes", "tried", "follows", "rescaled", "floor", "gauges", "parameters"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
@@ -353,6 +355,11 @@ def _difference(
     parameters = compare_weights(*models) if two_models else None
     walk = Walk(first, second, alignment, head_at, tolerance)
     walk.run(settings.force)
+    second, gauges = _as_ours(walk, first, second, settings.force)
+    if gauges:
+        walk = Walk(first, second, alignment, head_at, tolerance)
+        walk.run(settings.force)
+        about = about[0], second if isinstance(second, DumpSide) else about[1]
     floor = _floor(walk, first, second, settings.floor)
     walk.explain(settings.force, floor)
     return Difference(
@@ -374,8 +381,22 @@ def _difference(
         _settings(*(_config_of(side) for side in sides)),
         floor,
         walk.searches(),
+        gauges,
         parameters,
     )
+
+
+def _as_ours(walk: Walk, first: AnySide, second: AnySide, force: bool) -> tuple[AnySide, tuple[Gauge, ...]]:
+    """A dump with the gauges undone in which it is written, and these; nothing where none differs."""
+    if walk.differing is None or not isinstance(first, Side) or not isinstance(second, DumpSide):
+        return second, ()
+    if second.dump.passes or second.dump.shards or walk.alignment.note:
+        return second, ()
+    with suppress(MemoryShortage):
+        return undo_gauges(
+            first.trace or record(first.model, first.encoding, force=force), second, walk.places(), walk.tolerance
+        )
+    return second, ()
 
 
 def _floor(walk: Walk, first: AnySide, second: AnySide, word: str | None) -> Floor | None:

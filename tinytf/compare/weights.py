@@ -4,6 +4,7 @@ Every parameter of the second model B that is not A's is held against what conve
 R rows (outputs), C columns (inputs), E experts.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class Relation(Data):
 
     @property
     def sentence(self) -> str:
+        if not self.names and len(self.addresses) == 1:
+            return f"B's {self.addresses[0]} is {self.words}"
         if not self.names:
             return f"{len(self.addresses):,} of B's weights are {self.words}"
         one, names = len(self.names) == 1, listed(self.names) if len(self.names) < 5 else first_of(self.names, 4)
@@ -52,7 +55,7 @@ class WeightsCompared(Data):
 
     ``relations`` say of ``explained`` of them how they are made of A's. ``near`` others are A's but for an error of at
     most ``nearest_error``; ``alone`` are the addresses that one of the models lacks. ``common`` is false where nothing
-    was found of most.
+    was found of any. ``tried`` is the record of the search.
     """
 
     ALSO: ClassVar = ("common",)
@@ -64,6 +67,7 @@ class WeightsCompared(Data):
     nearest_error: float
     relations: tuple[Relation, ...]
     alone: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
 
     @property
     def common(self) -> bool:
@@ -74,8 +78,11 @@ class WeightsCompared(Data):
         """The relations that change what B computes by more than rounding."""
         return tuple(one for one in self.relations if not one.harmless)
 
-    def in_words(self) -> str:
-        """The relations, the faults first; that nothing is in common; or that all is the same."""
+    def in_words(self, second: str = "B", first: str = "A") -> str:
+        """The relations, the faults first; that nothing is in common; or that all is the same.
+
+        ``second`` and ``first`` are what the models are called.
+        """
         if not self.common:
             return "the weights have nothing in common"
         if not self.differ and not self.alone:
@@ -87,6 +94,7 @@ class WeightsCompared(Data):
             )
         if (left := self.differ - self.explained - self.near) > 0 and said:
             said.append(f"of {left:,} others nothing was found")
+        said = [re.sub(r"\b([AB])(?='s\b)", lambda name: {"A": first, "B": second}[name[1]], one) for one in said]
         return "; ".join([*said[:4], *([f"and {len(said) - 4} more such relations"] if len(said) > 4 else [])])
 
 
@@ -119,7 +127,7 @@ def compare_weights(first: Transformer, second: Transformer) -> WeightsCompared:
             failures[ours.names[path]] += 1
     lone, tied = _alone(ours, theirs)
     relations = (*_grouped(found, ours), *tied)
-    return WeightsCompared(same, len(shared) - same, len(found), near, error, relations, lone)
+    return WeightsCompared(same, len(shared) - same, len(found), near, error, relations, lone, tuple(ours.tried))
 
 
 def _alone(ours: Parameters, theirs: Parameters) -> tuple[tuple[str, ...], list[Relation]]:
@@ -159,9 +167,9 @@ def _grouped(found: Mapping[str, Found], ours: Parameters) -> list[Relation]:
         gone = [path for path in found if ours.layers[path] in moved]
         addresses = tuple(ours.address(path) for path in gone)
         error = max(found[path].error for path in gone)
-        names = (f"layer{'s' * (len(moved) > 1)} {listed([str(layer) for layer in moved])}",)
+        label = f"layer{'s' * (len(moved) > 1)} {listed([str(layer) for layer in moved])}"
         words = f"A's {listed([str(layer) for layer in moved.values()])}"
-        relations.append(Relation(names, addresses, f"{words}: layers in another order", "", error))
+        relations.append(Relation((label,), addresses, f"{words}: layers in another order", "", error))
         rest = {path: one for path, one in found.items() if path not in gone}
     alike: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path, one in rest.items():

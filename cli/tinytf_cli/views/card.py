@@ -12,7 +12,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_words
 from tinytf_cli.views.blocks import Block, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import fold_note, most_rows, note
+from tinytf_cli.views.parts import fold_note, most_rows, note, titled
 from tinytf_cli.views.records import record_table
 
 _ROWS = 6
@@ -41,6 +41,8 @@ def card(report: Card, terminal: Terminal, display: CardDisplay) -> Iterator[Blo
         yield _filled(record_table(report.types))
     if report.versus is not None:
         yield from _tensors(report, display)
+        if report.parameters is not None and report.parameters.faults:
+            yield titled("cause", f": {report.parameters.in_words('the file', 'the original')}", "good")
     for text in report.notes:
         yield note(printable(text, spaces=False))
     if report.perplexity is not None:

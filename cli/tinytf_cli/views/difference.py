@@ -13,10 +13,11 @@ from tinytf.compare.difference import Difference
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.measures import StepComparison
 from tinytf.compare.walk import Attention
+from tinytf.compare.weights import WeightsCompared
 from tinytf.config import ZEROS, ModelConfig
 from tinytf.loading import Model
 from tinytf.report import About
-from tinytf.sentences import first_of
+from tinytf.sentences import first_of, listed
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import SHARE, plural
@@ -243,6 +244,7 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     if report.floor is not None:
         word, _, rest = report.floor.in_words().partition(": ")
         yield titled(word, f": {rest}", "bad" if report.floor.bug else "good")
+    yield from _gauges(report)
     if first is None:
         yield titled("within the tolerance", f": no step differs by more than {limit}", "good")
     else:
@@ -279,6 +281,7 @@ def _cause(report: Difference) -> Iterator[Block]:
         yield titled(
             "no step is wrong", ": each follows from the numbers of B before it, so only rounding adds up", "good"
         )
+    yield from _parameters(report)
     if cause is None:
         return
     for number, one in enumerate(report.causes):
@@ -289,10 +292,12 @@ def _cause(report: Difference) -> Iterator[Block]:
             yield titled("then" if number else "cause", words, "good")
         elif number:
             yield titled("then", f" {one.first} differs, and nothing that was tried gives its numbers")
+            yield from _tried(report, one.first)
     if cause.found:
         return
     if cause.words:
         yield titled("likely", f": {cause.words}")
+    yield from _tried(report, cause.first)
     if cause.unseen:
         names = f"{cause.unseen[0]} … {cause.unseen[-1]}" if len(cause.unseen) > 2 else " and ".join(cause.unseen)
         lacks = plural(len(cause.unseen), "step")
@@ -301,11 +306,43 @@ def _cause(report: Difference) -> Iterator[Block]:
         )
 
 
+def _gauges(report: Difference) -> Iterator[Block]:
+    """In which gauges a dump is written, which were undone."""
+    if report.gauges:
+        words = [f"{one.words} ({plural(len(one.steps), 'step')})" for one in report.gauges]
+        yield titled("written differently", f": {listed(words)}; read here as A writes them", "good")
+
+
+def _parameters(report: Difference) -> Iterator[Block]:
+    """How the weights of B are made of A's."""
+    made = report.parameters
+    if made is None or not (words := made.in_words()):
+        return
+    total, differ = made.same + made.differ, made.differ
+    count = f"; {differ:,} of {total:,} differ" if differ and made.common else ""
+    yield titled("cause" if made.faults else "weights", f": {words}{count}", "good" if made.faults else "strong")
+
+
+def _tried(report: Difference, step: str) -> Iterator[Block]:
+    """The record of the search at a step where no mistake was found."""
+    for one in report.tried:
+        if one.step == step:
+            yield note(f"without success, {one.in_words()}")
+
+
 def _fixes(report: Difference) -> Iterator[Block]:
     """A row for each cause, in order: where, what, and how many of the later steps are right with it."""
     causes = report.causes
+    if report.parameters is not None:
+        yield from _weight_fixes(report, report.parameters)
+        return
     if not causes:
-        yield note("nothing that was tried gives the numbers of B" if report.first else "nothing differs")
+        no_search = "no cause was searched for" if report.first and not report.tried else ""
+        yield note(
+            no_search or ("nothing that was tried gives the numbers of B" if report.first else "nothing differs")
+        )
+        for tried in report.tried:
+            yield note(tried.in_words())
         return
     right = [f"{one.explained:,} of {one.later:,}" if one.found else "" for one in causes]
     yield Table(
@@ -316,6 +353,21 @@ def _fixes(report: Difference) -> Iterator[Block]:
             Column("later steps right with it", right, "right"),
         ]
     )
+
+
+def _weight_fixes(report: Difference, made: WeightsCompared) -> Iterator[Block]:
+    """Of two models: a row for each relation of their weights, and for each setting that differs."""
+    rows = [(listed(one.names) or f"{len(one.addresses):,} weights", one.sentence) for one in made.relations]
+    values = [(one.name, *(_value(one.name, value) for value in (one.first, one.second))) for one in report.settings]
+    rows += [(name, f"{first} in A and {second} in B") for name, first, second in values]
+    if rows:
+        numbers = [str(number) for number in range(1, len(rows) + 1)]
+        columns = [Column("#", numbers, "right", said=""), Column("at", [at for at, _ in rows], shrink=12)]
+        yield Table([*columns, Column("difference", [words for _, words in rows], shrink=30)])
+    else:
+        words = f"no relation was found between the {made.differ:,} weights that differ"
+        words += f"; tried: {', '.join(made.tried)}" if made.tried else "; none was tried, for the sizes are others"
+        yield note(words if made.differ else "all weights and settings are the same")
 
 
 def _outcome(report: Difference, runs: _Runs) -> Iterator[Block]:

@@ -28,12 +28,15 @@ from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 
 Beside = Callable[[Step, int | None, tuple[int, ...] | None], Tensor | None]
 """A function that gives the other side's numbers of a step in a layer, for all heads or some."""
+Undo = Callable[[Tensor, Tensor], Tensor]
+"""A function of the dump's numbers and ours that gives the dump's as our model would write them."""
 
 
 @dataclass(frozen=True)
 class DumpSide:
     """The tensors of a ``dump`` as the steps of a model of ``config`` on the text ``encoding``.
 
+    The ways of writing in ``undone`` are undone, and ``shift`` (P, 1) is added to the logits.
     ``note`` says if it has only some of the tokens. By the full name of a step, ``said`` lists what was done to its
     tensor, and ``factors`` holds the factor of each rescaled one.
     """
@@ -46,6 +49,8 @@ class DumpSide:
     note: str = ""
     said: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     factors: dict[str, float] = field(default_factory=dict, repr=False)
+    undone: Mapping[StepKey, Undo] = field(default_factory=dict, repr=False)
+    shift: Tensor | None = field(default=None, repr=False)
     _decided: dict[str, StepKey] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -144,7 +149,9 @@ class DumpSide:
         self.said[full_name] = best.notes
         if best.factor != 1:
             self.factors[full_name] = best.factor
-        return best.tensor
+        undo = self.undone.get((name, layer)) if heads is None and beside is not None else None
+        like = None if undo is None or beside is None else beside(self.steps.at(name, layer), layer, None)
+        return best.tensor if undo is None or like is None else undo(best.tensor.to(like), like)
 
     def _decide(self, stored: str, beside: Beside | None) -> StepKey:
         """Decide which of several steps a name means: the one with these numbers, else the likeliest."""
@@ -339,6 +346,7 @@ class DumpSide:
         """The logits at some positions."""
         assert self.logits is not None
         tensor, positions = self.logits
+        tensor = tensor if self.shift is None else tensor + self.shift
         return {"logits": tensor[[positions.index(row) for row in rows]]}
 
     def to_dict(self) -> dict[str, Any]:
