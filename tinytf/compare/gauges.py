@@ -25,6 +25,9 @@ from tinytf.steps.table import StepKey
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
+_BETTER = 10.0
+"""Times that a step is nearer once a gauge is undone: one that only fits to rounding is none."""
+
 
 @dataclass(frozen=True)
 class Gauge(Data):
@@ -101,7 +104,11 @@ class _Search:
         for place, undo in undone.items():
             theirs = self.theirs(place)
             differs = theirs is not None and not self.alike(place, theirs)
-            if theirs is not None and differs and self.alike(place, undo(theirs, self.trace.step(*place))):
+            if theirs is None or not differs:
+                continue
+            ours = self.trace.step(*place)
+            back = undo(theirs, ours)
+            if self.alike(place, back) and distance(back, ours) * _BETTER <= distance(theirs, ours):
                 mended.append(place)
         if not mended or not (sure or any(self.follows(place, undone) for place in mended[:8])):
             return
