@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,12 +70,16 @@ class _Search:
     def site(self, place: StepKey) -> Site:
         return Site(self.trace, self.trace.steps.at(*place), place[1])
 
+    def module(self, place: StepKey) -> Any:
+        """The module of a step; None if it has no parameters."""
+        return self.site(place).module if self.trace.steps.at(*place).module else None
+
     def of(self, *kinds: type) -> list[StepKey]:
         """The places of operations of some types."""
         return [place for place in self.places if type(self.trace.steps.at(*place).operation) in kinds]
 
     def logits_alike(self) -> bool:
-        if self.dumped.logits is None:
+        if self.dumped.logits is None or self.trace.config.head.kind != "lm":
             return False
         rows = self.dumped.logits[1]
         ours = self.trace.model.over_vocabulary(self.trace.last_hidden[list(rows)])["logits"]
@@ -158,7 +163,7 @@ def _gains(search: _Search) -> None:
     """A norm's gain and bias, in the matrices that read it."""
     undone: dict[StepKey, Undo] = {}
     for place in search.of(Norm):
-        module = search.site(place).module
+        module = search.module(place)
         if getattr(module, "weight", None) is not None:
             undone[place] = partial(_with_gain, gain_of(module), getattr(module, "bias", None))
     search.take("gains and biases of norms in the matrices after them", undone)
@@ -245,8 +250,8 @@ def _values(search: _Search) -> None:
         if step.role != "v" or type(step.operation) is not Linear or layer is None:
             continue
         site, config = search.site((step.name, layer)), search.trace.config.at(layer)
-        bias = getattr(site.module, "bias", None)
-        before = next((search.site(source).module for source in steps.sources(step, layer)), None)
+        bias = getattr(search.module((step.name, layer)), "bias", None)
+        before = next((search.module(source) for source in steps.sources(step, layer)), None)
         shift = getattr(before, "bias", None)
         whole = None if shift is None else site.weight @ shift + (0 if bias is None else bias)
         by_head = [one.unflatten(0, (config.n_kv_heads, -1)) for one in (bias, whole) if one is not None]  # (G, D)
