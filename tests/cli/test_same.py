@@ -8,13 +8,13 @@ from driving import Tinytf
 def test_the_built_in_model_is_the_same_in_every_way(tinytf: Tinytf) -> None:
     ran = tinytf("same", "The cat sat", "A dog ran away from the house")
     assert ran.status == 0, ran.err
-    assert ran.lines[0].startswith("The same in all 6 ways, to ")
+    assert ran.lines[0].startswith("The same in all 7 ways, to ")
     data = json.loads(tinytf("same", "The cat sat", "--json").out)
     assert data["check"]["holds"] is True
     assert [way["way"] for way in data["ways"]][:2] == [
-        "padded on the right", "in a batch, padded on the right",
+        "padded on the right", "padded on the left",
     ]  # fmt: skip
-    assert all(way["holds"] for way in data["ways"])
+    assert all(way["holds"] or way["why"] for way in data["ways"])
 
 
 def test_three_texts_are_refused(tinytf: Tinytf) -> None:
@@ -28,7 +28,7 @@ def test_a_long_text_is_cut_if_asked(tinytf: Tinytf) -> None:
     refused = tinytf("same", long)
     assert (refused.status, "add --truncate" in refused.err) == (2, True)
     data = json.loads(tinytf("same", "--truncate", long, "--json").out)
-    assert {way["why"] for way in data["ways"] if way["holds"] is None} == {"the text fills the context"}
+    assert "the text fills the context" in {way["why"] for way in data["ways"] if way["holds"] is None}
     assert data["check"]["holds"] is True
 
 

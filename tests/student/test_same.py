@@ -32,9 +32,88 @@ def test_a_right_file_is_the_same_in_every_way(target: str, tmp_path: Path) -> N
     assert sum(way.holds is True for way in found.ways) >= 4
 
 
+WAYS = (
+    "padded on the right", "padded on the left", "in a batch, padded on the right", "in a batch, padded on the left",
+    "alone again, after another text", "with later tokens after it", "with a cache, token by token",
+    "with a cache, in chunks of 4", "with a mask of integers", "with a mask of booleans", "with a mask of four axes",
+    "with positions of its own",
+)  # fmt: skip
+
+
 def test_a_way_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
     found = tried(GPT, tmp_path)
-    assert {way.why for way in found.ways if way.holds is None} == {"forward takes no cache"}
+    assert [way.way.rpartition(" of ")[0] for way in found.ways] == [way.rpartition(" of ")[0] for way in WAYS]
+    untried = {way.way: way.why for way in found.ways if way.holds is None}
+    assert {untried[way] for way in untried if "cache" in way} == {"forward takes no cache"}
+    assert {untried[way] for way in untried if "mask" in way or "left" in way} == {"forward takes no attention_mask"}
+    assert untried["with positions of its own"] == "forward takes no position_ids"
+
+
+def masked(hidden: str) -> tuple[tuple[str, str], ...]:
+    """Edits by which the module takes a mask, and hides keys by adding ``hidden`` to their scores."""
+    kept = "        Attention.hidden, Attention.at = attention_mask, position_ids\n        presents = []"
+    adding = f"        if Attention.hidden is not None:\n            mask = {hidden}\n        weights ="
+    return (
+        ("tokens, past_key_values=None", "tokens, attention_mask=None, position_ids=None, past_key_values=None"),
+        ("        presents = []", kept),
+        ("        weights =", adding),
+        ("torch.arange(past, past + T)", "torch.arange(past, past + T) if Attention.at is None else Attention.at[0]"),
+    )
+
+
+LEAST = "mask.masked_fill(Attention.hidden[:, None, None] == 0, torch.finfo(torch.float32).min)"
+
+
+def test_a_module_that_masks_is_the_same_with_padding_on_the_left(tmp_path: Path) -> None:
+    found = tried(LLAMA, tmp_path, *masked(LEAST))
+    assert found.holds, found.in_a_sentence()
+    tried_ways = {way.way for way in found.ways if way.holds}
+    assert {"padded on the left", "in a batch, padded on the left", "with a mask of booleans",
+            "with positions of its own"} <= tried_ways  # fmt: skip
+
+
+def test_a_module_that_takes_booleans_alone_is_padded_with_these(tmp_path: Path) -> None:
+    hidden = "mask.masked_fill(~Attention.hidden[:, None, None], torch.finfo(torch.float32).min)"
+    found = tried(LLAMA, tmp_path, *masked(hidden))
+    assert found.holds, found.in_a_sentence()
+    why = next(way.why for way in found.ways if way.way == "with a mask of integers")
+    assert why.startswith("forward refuses such a mask: ")
+
+
+def test_a_mask_that_is_not_read_is_told_so(tmp_path: Path) -> None:
+    found = tried(LLAMA, tmp_path, *masked("mask"))
+    words = "forward takes attention_mask, and its result does not depend on it"
+    assert {way.way: way.why for way in found.differing} == dict.fromkeys(
+        ("padded on the left", "in a batch, padded on the left"), words
+    )
+    assert {way.why for way in found.ways if "with a mask" in way.way} == {words}
+
+
+def test_a_row_that_sees_no_key_is_said_before_any_difference(tmp_path: Path) -> None:
+    """With −∞ at every key of a row of padding its softmax is NaN, and NaN · 0 is NaN in the next layer."""
+    found = tried(LLAMA, tmp_path, *masked("mask.masked_fill(Attention.hidden[:, None, None] == 0, -torch.inf)"))
+    first = found.differing[0]
+    assert (first.way, first.is_finite, first.difference) == ("padded on the left", False, None)
+    assert first.why == "row 0 has no key to look at: softmax of only −∞"
+    assert (
+        found.in_a_sentence()
+        .partition(": ")[0]
+        .endswith("is not finite padded on the left, from layers.1.attention.wo on, at token 0 The")
+    )
+    assert not any("mixed" in way.why or "is read" in way.why for way in found.ways)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize(
+    "place", ["return x * rms * self.weight", "return self.w2(", "return self.wo(out)", "self.output(self.norm(h))"]
+)
+def test_a_text_that_is_not_finite_alone_is_all_that_is_said(place: str, number: str, tmp_path: Path) -> None:
+    what, _, call = place.rpartition("return ")
+    found = tried(LLAMA, tmp_path, (place, f"{what}{'return ' * ('return' in place)}float('{number}') * {call}"))
+    assert found.ways[0].way == "alone"
+    assert found.ways[0].is_finite is False
+    assert {way.why for way in found.ways[1:]} == {"the text alone is not finite"}
+    assert " is not finite alone, from " in found.in_a_sentence()
 
 
 @pytest.mark.parametrize(

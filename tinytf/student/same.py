@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tinytf.errors import TinytfError, UsageError
@@ -16,10 +17,11 @@ from tinytf.student.process import SECONDS, Ended, run_in_subprocess
 from tinytf.student.running import STARTS, Runner
 from tinytf.student.seen import find_logits
 from tinytf.student.weights import copy_weights, guess_pairs
-from tinytf.through.same import TEXT, Same, Trial, Way
+from tinytf.through.same import TEXT, Same
+from tinytf.through.trial import Trial, Way
 
-_MASKS = ("attention_mask", "padding_mask")
-"""Names of an argument that says, for each token, whether it is one of the text: (B, T)."""
+_MASKS, _POSITIONS = ("attention_mask", "padding_mask"), ("position_ids", "positions")
+"""Names of arguments that say, for each token, whether it is one of the text, and where it stands: (B, T)."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,15 @@ class _Tried(Data):
 
 
 class _Own:
-    """A user's module, padded on the right; its logits have ``width`` numbers a token."""
+    """A user's module, whose logits have ``width`` numbers a token."""
 
-    takes_positions, padding, sides = False, 0, ("right",)
+    padding, right_alone = 0, ""
 
     def __init__(self, run: Runner, causal: bool, width: int) -> None:
         self.run, self.causal, self.width = run, causal, width
+        self.mask, self.positions = (
+            next((name for name in names if name in run.takes), "") for names in (_MASKS, _POSITIONS)
+        )
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -45,10 +50,8 @@ class _Own:
         self.run.calls = number
 
     def whole(self, rows: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor | None:
-        name = next((one for one in _MASKS if one in self.run.takes), None)
-        if mask is not None and name is None and not self.causal:
-            raise UsageError(f"forward takes no {_MASKS[0]}")
-        given = {} if mask is None or name is None else {name: mask.long()}
+        given = {} if mask is None or not self.mask else {self.mask: mask}
+        given |= {} if positions is None else {self.positions: positions}
         return find_logits(self.run.at_all_positions(rows, **given), self.width)
 
     def pieces(self, pieces: Sequence[Tensor], positions: bool) -> Iterator[Tensor | None]:
@@ -59,6 +62,8 @@ class _Own:
         given: dict[str, Any] = {"use_cache": True} if "use_cache" in self.run.takes else {}
         done = 0
         for piece in pieces:
+            if positions:
+                given[self.positions] = torch.arange(done, done + piece.shape[1])[None]
             result = self.run(piece, **given, **({start: done} if start else {}))
             done += piece.shape[1]
             if cache is not None:
