@@ -18,7 +18,7 @@ from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.dumps.read import Dump
 from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
 from tinytf.compare.gauges import Gauge, undo_gauges
-from tinytf.compare.measures import BothPredict, Moved, Position, StepComparison, moved_weights
+from tinytf.compare.measures import BothPredict, Moved, NotFinite, Position, StepComparison, moved_weights
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.config import FIELDS, ModelConfig
@@ -99,13 +99,18 @@ class Difference(Report):
         """Whether steps were compared, none differs by more than ``fail_over``, and none by more than the ``floor``."""
         limit, worst = self.fail_over, self.worst
         is_rounding = self.floor is None or self.floor.bug is None
-        return worst is not None and (limit is None or worst.relative <= limit) and is_rounding
+        asked = limit is not None or self.floor is not None
+        if worst is None or (asked and self.not_finite is not None):
+            return False
+        return (limit is None or worst.relative <= limit) and is_rounding
 
     def in_a_sentence(self) -> str:
         """From which step on they differ, why if that is known, and what is most probable next in either."""
         first, worst = self.first, self.worst
         if worst is None or not self.sides:
             return ""
+        if self.not_finite is not None:
+            return self._in_words_of(self.not_finite)
         if self.floor is not None and self.floor.bug is None:
             words = self.floor.in_words()
             return f"{words[0].upper()}{words[1:]}{self._next()}."
@@ -141,6 +146,25 @@ class Difference(Report):
             return ""
         return made.in_words() if made is not None and made.faults else ""
 
+    @property
+    def not_finite(self) -> NotFinite | None:
+        """The first step that is not finite on a side; None where all are."""
+        return next((step.not_finite for step in self.steps if step.not_finite is not None), None)
+
+    def _in_words_of(self, bad: NotFinite) -> str:
+        tokens = self.sides[0].text.tokens if self.sides[0].text is not None else ()
+        token = (
+            "" if bad.token is None or bad.token >= len(tokens) else f", at token {bad.token} {tokens[bad.token].shown}"
+        )
+        who, first = ("A and B are" if bad.sides == "both" else f"{bad.sides} is"), self.first
+        cause = self.cause if self.cause is not None and self.cause.found else None
+        why, before = bad.why, ""
+        if cause is not None and cause.first == bad.name and not bad.unseen:
+            why = cause.in_words
+        elif first is not None and first.name != bad.name:
+            before = f"; they differ from {first.name} on{f': {cause.in_words}' if cause is not None else ''}"
+        return f"{who} not finite from {bad.name} on{token}: {why}{before}."
+
     def _next(self) -> str:
         """What is most probable next in either; empty where nothing is predicted."""
         at = self.predictions[-1].position if self.predictions else None
@@ -173,6 +197,7 @@ class Difference(Report):
             "first_difference": first and first.name,
             "passes": list(self.passes),
             "largest_difference": worst and worst.name,
+            "not_finite": plain(self.not_finite),
             **self.members("cause", "causes", "tried", "follows", "rescaled", "floor", "gauges", "parameters"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [

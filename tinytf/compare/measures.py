@@ -20,6 +20,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.sentences import changed
+from tinytf.steps.operations import Mask
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
@@ -27,6 +28,31 @@ from tinytf.trace.summary import norm
 
 _CHUNK = 2**22  # numbers of a parameter converted to float64 at a time
 _ROWS = 16  # positions whose logits are in memory at a time
+
+
+@dataclass(frozen=True)
+class NotFinite(Data):
+    """NaN or ∞ in a step of A, B or ``both``, at the first token that has it: the cell ``at``, and its ``values``.
+
+    A row that sees no key is ``unseen``: on one side, all its scores are −∞. A score that is −∞ is hidden by design.
+    """
+
+    name: str
+    sides: str
+    at: tuple[int, ...]
+    token: int | None
+    values: tuple[float, float]
+    unseen: bool = False
+
+    @property
+    def why(self) -> str:
+        """Where it comes from, as far as these numbers tell it; else what it is."""
+        own, other = self.values if self.sides == "A" else self.values[::-1]
+        if self.unseen:
+            return f"row {self.token} of {self.name} has no key to look at: softmax of only −∞"
+        if math.isinf(own) and math.isfinite(other) and abs(other) > torch.finfo(torch.float16).max:
+            return f"passed 65,504, the largest number of float16: {other:,.0f}"
+        return "NaN" if math.isnan(own) else "∞" if own > 0 else "−∞"
 
 
 @dataclass(frozen=True)
@@ -38,12 +64,12 @@ class StepComparison(Data):
     where this is largest (None for a step without tokens). It is infinite where unequal numbers are not both
     finite; ``unlike`` counts these. ``cosine`` is between the finite numbers of a token, averaged over the tokens.
     ``kl`` is KL(first ‖ second) in nats, averaged over the positions, for logits and probabilities only.
-    ``note`` says what was done to the numbers of a dump. It ``begins`` at the first token that differs by more than the
-    tolerance; None where none does. It ``follows`` where it was computed here, from numbers that are the same on both
-    sides within the tolerance.
+    ``not_finite`` is where a side has NaN or ∞. ``note`` says what was done to the numbers of a dump. It ``begins`` at
+    the first token that differs by more than the tolerance; None where none does. It ``follows`` where it was computed
+    here, from numbers that are the same on both sides within the tolerance.
     """
 
-    LESS: ClassVar = ("step", "follows")
+    LESS: ClassVar = ("step", "follows", "not_finite")
     ALSO: ClassVar = ("head",)
 
     name: str
@@ -61,6 +87,7 @@ class StepComparison(Data):
     unlike: int = 0
     begins: int | None = None
     follows: bool = False
+    not_finite: NotFinite | None = None
 
     def differs(self, tolerance: float) -> bool:
         """Whether it differs by more: probabilities do only where logits do, whose error they multiply."""
@@ -83,6 +110,7 @@ class Sums:
         self.values = (math.nan, math.nan)
         self.shape: tuple[int, ...] = ()
         self.parts: list[Tensor] = []
+        self.bad: tuple[int, str, tuple[int, ...], tuple[float, float]] | None = None
 
     def add(self, first: Tensor, second: Tensor, start: int) -> None:
         """Add a part whose first row is row ``start`` of the whole step."""
@@ -92,6 +120,7 @@ class Sums:
         difference = (a - b).abs()
         finite = bool(difference.max().isfinite())
         if not finite:
+            self._note_bad(a, b, start)
             # Equal where both are −∞, or both NaN.
             equal = (a == b) | (a.isnan() & b.isnan())
             difference = torch.where(equal, 0.0, difference).nan_to_num(nan=math.inf, posinf=math.inf)
@@ -108,6 +137,21 @@ class Sums:
             a, b = torch.where(seen, a, 0.0), torch.where(seen, b, 0.0)
         self.parts.append(self._token_sums(a, b, difference))
         self.shape = (start + first.shape[0], *first.shape[1:])
+
+    def _note_bad(self, a: Tensor, b: Tensor, start: int) -> None:
+        """Keep the first token with NaN or ∞; what is −∞ on both sides, or a score, is hidden by design."""
+        hidden = a.isneginf() | b.isneginf() if isinstance(self.step.operation, Mask) else (a == b) & a.isneginf()
+        bad = [~x.isfinite() & ~hidden for x in (a, b)]
+        places = (bad[0] | bad[1]).nonzero()
+        if not len(places):
+            return
+        tokens = places[:, self.axis] if self.axis is not None else torch.zeros(len(places), dtype=torch.long)
+        first = places[int(tokens.argmin())].tolist()
+        token = int(tokens.min()) + (start if self.axis == 0 else 0)
+        if self.bad is None or token < self.bad[0]:
+            cell = tuple(first)
+            sides = "both" if bad[0][cell] and bad[1][cell] else "A" if bad[0][cell] else "B"
+            self.bad = token, sides, (first[0] + start, *first[1:]), (float(a[cell]), float(b[cell]))
 
     def compared(
         self, name: str, layer: int | None, kl: float | None = None, note: str = "", tolerance: float = math.inf
@@ -132,7 +176,14 @@ class Sums:
             note,
             self.unlike,
             next(iter((relative > tolerance).nonzero().flatten().tolist()), None) if self.axis is not None else None,
+            not_finite=self._not_finite(name),
         )
+
+    def _not_finite(self, name: str) -> NotFinite | None:
+        if self.bad is None:
+            return None
+        token, sides, at, values = self.bad
+        return NotFinite(name, sides, at, None if self.axis is None else token, values)
 
     def _token_sums(self, a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
         """For each token (5, T): largest difference, largest magnitude, a·b, a·a and b·b."""
@@ -304,7 +355,10 @@ class Ends:
             return step
         row, *rest = step.at
         token, begins = (None if number is None else self.rows[number] for number in (step.token, step.begins))
-        return replace(step, at=(self.rows[row], *rest), token=token, begins=begins)
+        bad = step.not_finite
+        if bad is not None and bad.token is not None:
+            bad = replace(bad, at=(self.rows[bad.at[0]], *bad.at[1:]), token=self.rows[bad.token])
+        return replace(step, at=(self.rows[row], *rest), token=token, begins=begins, not_finite=bad)
 
     def predictions(self, top: int) -> Iterator[BothPredict]:
         """The predictions after the two texts, or at the masks that both have."""

@@ -19,7 +19,7 @@ from tinytf.compare.measures import Ends, Position, StepComparison, Sums, loss_o
 from tinytf.errors import MemoryShortage
 from tinytf.parts.row import Step
 from tinytf.report import Data
-from tinytf.steps.operations import Add
+from tinytf.steps.operations import Add, Softmax
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import StepKey, table_of
 from tinytf.trace.record import record
@@ -198,6 +198,7 @@ class Walk:
             else:
                 notes = dict.fromkeys(words for part in dumps for words in part.said.get(name, ()))
                 compared = sums.compared(name, layer, note=", ".join(notes), tolerance=self.tolerance)
+                compared = self._with_unseen(compared, step, both, layer)
                 self.steps.append(compared)
                 if self.differing is not None:
                     continue
@@ -210,6 +211,21 @@ class Walk:
                     self.rescaled = self.unscaled = None  # the stream is ours: only the saved tensor lacked the factor
                 if differs:
                     self.differing = _Differing(place, b if heads is None else None, bool(compared.unlike))
+
+    def _with_unseen(self, compared: StepComparison, step: Step, both: Both, layer: int | None) -> StepComparison:
+        """Whether what is not finite is a row of weights whose scores are all −∞ on that side."""
+        bad = compared.not_finite
+        if bad is None or bad.token is None or not isinstance(step.operation, Softmax):
+            return compared
+        place = both[0].steps.sources(step, layer)[0]
+        source, dumps = both[0].steps.at(*place), [part for part in both if isinstance(part, DumpSide)]
+        has = all(part.has(*place) for part in dumps) and all(part.steps.has(*place) for part in both)
+        for heads, *pair in self._parts(source, both, place[1]) if has else ():
+            scores, head = pair["AB".find(bad.sides[:1])], bad.at[0]
+            if scores is not None and (heads is None or head in heads):
+                row = scores[head if heads is None else heads.index(head), bad.token]
+                return replace(compared, not_finite=replace(bad, unseen=bool(row.isneginf().all())))
+        return compared
 
     def _place(self, name: str) -> StepKey:
         rows = table_of(self.sides[0].config).rows
