@@ -6,25 +6,30 @@ Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
+from tinytf.compare.attempts import at_positions
 from tinytf.compare.causes import Cause, Evidence, Tried
+from tinytf.compare.dumps.context import Passage, cut, row_of, texts_of
 from tinytf.compare.dumps.dumped import DumpSide, of_ids, recorded_config, recorded_encoding
+from tinytf.compare.dumps.fit import distance
 from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.dumps.read import Dump
 from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
 from tinytf.compare.gauges import Gauge, undo_gauges
 from tinytf.compare.measures import BothPredict, Moved, NotFinite, Position, StepComparison, moved_weights
+from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, MemoryShortage, TinytfError, UsageError
 from tinytf.report import About, Report, plain
 from tinytf.sentences import percent
+from tinytf.steps.operations import Rotate
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
 from tinytf.text.chat import Conversation, Written
@@ -93,6 +98,9 @@ class Difference(Report):
     tried: tuple[Tried, ...] = ()
     gauges: tuple[Gauge, ...] = ()
     parameters: WeightsCompared | None = None
+    passage: Passage | None = None
+    passages: int = 0
+    leak: str = ""
 
     @property
     def holds(self) -> bool:
@@ -105,6 +113,17 @@ class Difference(Report):
         return (limit is None or worst.relative <= limit) and is_rounding
 
     def in_a_sentence(self) -> str:
+        """What ``_of_one_text`` says, and of which text of a dump that has several."""
+        words = self._of_one_text()
+        if self.passage is None or not words:
+            return words
+        if self.first is None or self.follows:
+            return f"Each of {self.passages} texts, compared alone: {words}" if self.passages > 1 else words
+        where = self.passage.in_words
+        told = f"{self.leak}; they differ from {self.first.name} on." if self.leak else words
+        return f"{where[0].upper()}{where[1:]}: {told}"
+
+    def _of_one_text(self) -> str:
         """From which step on they differ, why if that is known, and what is most probable next in either."""
         first, worst = self.first, self.worst
         if worst is None or not self.sides:
@@ -198,6 +217,7 @@ class Difference(Report):
             "passes": list(self.passes),
             "largest_difference": worst and worst.name,
             "not_finite": plain(self.not_finite),
+            **({} if self.passage is None else {"passage": plain(self.passage), "leak": self.leak}),
             **self.members("cause", "causes", "tried", "follows", "rescaled", "floor", "gauges", "parameters"),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
@@ -296,6 +316,8 @@ def diff(
     settings = _Settings(tolerance, head, top, fail_over, force, floor)
     if floor is not None:
         require_floor(floor)
+    if isinstance(other, Dump) and text is None and (parts := list(texts_of(other))):
+        return _of_passages(model, other, parts, names, settings, truncate)
     if isinstance(other, Dump):
         encoding = text.encoding if isinstance(text, Trace) else of_dump(model, text, other, truncate)
         dumped = DumpSide.of(other, model.config, model.tokenizer, encoding, names, model.table)
@@ -308,6 +330,50 @@ def diff(
         other = other, text.encoding.text if isinstance(text, Trace) else text
     first, second = Side.of(model, text, truncate), Side.of(*other, truncate)
     return _difference((first, second), (About(model, first.encoding), About(other[0], second.encoding)), settings)
+
+
+def _of_passages(
+    model: TextModel,
+    dump: Dump,
+    parts: list[tuple[Passage, Dump]],
+    names: Mapping[str, str] | None,
+    settings: "_Settings",
+    truncate: bool,
+) -> Difference:
+    """Each text of a dump beside the model on it alone: the first that differs, else the one furthest off."""
+    found = list[Difference]()
+    for passage, part in parts:
+        dumped = DumpSide.of(
+            part, model.config, model.tokenizer, of_dump(model, None, part, truncate), names, model.table
+        )
+        dumped = dumped if passage.position == 0 else dumped.unturned()
+        first = Side.of(model, dumped.encoding, truncate)
+        one = _difference((first, dumped), (About(model, first.encoding), dumped), settings)
+        found.append(replace(one, passage=passage, passages=len(parts)))
+        if one.not_finite is not None or (one.first is not None and not one.follows):
+            return replace(found[-1], leak=_leak(model, dump, passage, one, dumped))
+    return max(found, key=lambda one: one.worst.relative if one.worst is not None else -1.0)
+
+
+def _leak(model: TextModel, dump: Dump, passage: Passage, found: Difference, dumped: DumpSide) -> str:
+    """Whether the first step is that of the documents before it and this one without a mask between them."""
+    if passage.number == 0 or found.first is None or found.not_finite is not None:
+        return ""
+    whole = cut(dump, replace(passage, start=0))
+    trace: Trace = record(model.transformer, of_dump(model, None, whole, False))
+    places = torch.arange(passage.end)
+    if (given := row_of(dump, "position_ids", passage)) is not None:
+        places = given[: passage.end]
+    turned = at_positions(lambda _: places)
+    rows = [(step, layer) for step, layer in trace.steps.rows if isinstance(step.operation, Rotate)]
+    run = WrongTrace(trace, {(step.name, layer): turned for step, layer in rows})
+    step, layer = found.first.step, found.first.layer
+    numbers, own = run.step(step.name, layer), slice(passage.start, passage.end)
+    numbers = numbers[tuple(own if axis in ("token", "query", "key") else slice(None) for axis in step.axes)]
+    theirs = dumped.step(step.name, layer, None, lambda *_: numbers)
+    if theirs is None or theirs.shape != numbers.shape or distance(theirs, numbers) > found.tolerance:
+        return ""
+    return f"document {passage.number + 1} reads those before it: there is no mask between them"
 
 
 def diff_dumps(

@@ -22,6 +22,7 @@ from tinytf.errors import DumpError, TinytfError
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
 from tinytf.report import text_data
+from tinytf.steps.operations import Rotate
 from tinytf.steps.table import StepKey, StepTable, table_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
@@ -98,6 +99,17 @@ class DumpSide:
                 return None
         cut = Encoding(self.encoding.text, self.encoding.tokens[:count], self.encoding.added)
         return replace(self, dump=self.dump.beginning(count, tokens), encoding=cut)
+
+    def unturned(self) -> "DumpSide":
+        """Without what RoPE has turned, which is other numbers where the text does not begin at position 0."""
+        steps = self.steps
+        turned = [
+            name
+            for name, meanings in self.named.found.items()
+            if any(isinstance(steps.at(*meaning.place).operation, Rotate) for meaning in meanings)
+        ]
+        found = {name: meanings for name, meanings in self.named.found.items() if name not in turned}
+        return replace(self, named=replace(self.named, found=found, unmatched=(*self.named.unmatched, *turned)))
 
     @property
     def steps(self) -> StepTable:
