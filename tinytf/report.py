@@ -42,7 +42,7 @@ def ignore_progress(done: int, of: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as plain JSON data: an object by its ``to_dict`` or its fields, a tensor or array as nested lists."""
+    """A value as plain JSON data: an object by its ``to_dict`` or its fields, a tensor, array or iterator as lists."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if hasattr(value, "tolist"):
@@ -51,7 +51,7 @@ def plain(value: Any) -> Any:
         return {member.name: plain(getattr(value, member.name)) for member in fields(value)}
     if isinstance(value, Mapping):
         return {name: plain(member) for name, member in value.items()}
-    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+    return [plain(item) for item in value] if isinstance(value, tuple | list | Iterator) else value
 
 
 class Data(ShortRepr):
@@ -209,6 +209,10 @@ class Report(ShortRepr):
         of = {} if self.about is None else self.about.to_dict()
         said = {"sentence": sentence} if (sentence := self.sentence) else {}
         return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **said, **of, **self.with_tokens(self.fields())}
+
+    def streamed(self) -> dict[str, Any]:
+        """``to_dict``, in which long lists may be iterators for a writer that takes an item at a time."""
+        return self.to_dict()
 
     def with_tokens(self, data: dict[str, Any]) -> dict[str, Any]:
         """Add how the token is ``shown`` to each record that has a position of the text and no word for it."""

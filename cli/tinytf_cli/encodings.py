@@ -18,6 +18,8 @@ from tinytf.text.printable import is_hidden, printable
 
 _FORMULA = re.compile(r"'*[=+\-@]")
 """A text that a spreadsheet would evaluate as a formula, also behind leading quotes."""
+_PIECE, _AT_ONCE, _PLAIN = 65_536, 1_024, frozenset({float, int, str, bool, type(None)})
+"""The characters of a piece of JSON, the most items that are encoded at once, and the types that hold no others."""
 _FLOAT32, _SHORT, _LARGEST = struct.Struct("f"), 8, 3.4028234663852886e38
 """The layout of a float32, the longest number that is not shortened (characters), and the largest float32."""
 
@@ -41,9 +43,53 @@ def to_json(data: Mapping[str, Any], *, one_line: bool = False, wide: bool = Fal
     A masked cell (−∞) is null. NaN and +∞, for which JSON has no numbers, are the strings "NaN" and "Infinity".
     Invisible characters are escaped, so that a terminal can show the output safely.
     """
-    wide = wide or _is_wide(data)
-    members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value, wide))}" for key, value in data.items()]
-    text = "{" + ", ".join(members) + "}" if one_line else "{\n " + ",\n ".join(members) + "\n}"
+    return "".join(json_pieces(data, one_line=one_line, wide=wide))
+
+
+def json_pieces(data: Mapping[str, Any], *, one_line: bool = False, wide: bool = False) -> Iterator[str]:
+    """The text of ``to_json`` in pieces of some ``_PIECE`` characters; lists may be iterators."""
+    texts, size = [], 0
+    for text in _members(data, wide or _is_wide(data), *((", ", "{", "}") if one_line else (",\n ", "{\n ", "\n}"))):
+        texts.append(text)
+        size += len(text)
+        if size >= _PIECE:
+            yield _visible("".join(texts))
+            texts, size = [], 0
+    yield _visible("".join(texts))
+
+
+def _members(
+    data: Mapping[str, Any], wide: bool, between: str = ", ", start: str = "{", end: str = "}"
+) -> Iterator[str]:
+    yield start
+    for number, (key, value) in enumerate(data.items()):
+        yield f"{between if number else ''}{_dumps(str(key))}: "
+        yield from _texts(value, wide)
+    yield end
+
+
+def _texts(value: Any, wide: bool) -> Iterator[str]:
+    """The JSON of a value, one text for each list of up to ``_AT_ONCE`` items that holds no others."""
+    if isinstance(value, Mapping):
+        yield from _members(value, wide or _is_wide(value))
+    elif isinstance(value, (list, tuple, Iterator)):
+        items, between = iter(value), ""
+        yield "["
+        while some := list(itertools.islice(items, _AT_ONCE)):
+            if _PLAIN.issuperset(map(type, some)):
+                yield between + _dumps(_jsonable(some, wide))[1:-1]
+                between = ", "
+                continue
+            for item in some:
+                yield between
+                yield from _texts(item, wide)
+                between = ", "
+        yield "]"
+    else:
+        yield _dumps(_jsonable(value, wide))
+
+
+def _visible(text: str) -> str:
     return text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text))
 
 

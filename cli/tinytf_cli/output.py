@@ -17,7 +17,7 @@ from tinytf.outputs import expect_output, remedy, writing
 from tinytf.report import Report
 from tinytf.text.printable import printable
 from tinytf_cli.command import DECLARED_BY, option
-from tinytf_cli.encodings import csv_lines, markdown_lines, ndjson_lines, tensor_file, to_json
+from tinytf_cli.encodings import csv_lines, json_pieces, markdown_lines, ndjson_lines, tensor_file
 from tinytf_cli.host import Host, current_interrupt, host, is_typed
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.pager import Pager, find_pager, is_screen
@@ -155,7 +155,8 @@ class Output:
 
     def _parts(self, shown: Shown, form: str, terminal: Terminal) -> Iterator[str]:
         if form == "json":
-            yield self._safe(to_json(shown.report.to_dict())) + "\n"
+            yield from map(self._safe, json_pieces(shown.report.streamed()))
+            yield "\n"
         elif form == "ndjson":
             yield from (self._safe(line) + "\n" for line in ndjson_lines(shown.report, self.number))
         elif form == "csv":

@@ -22,7 +22,7 @@ from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
 from tinytf.report import Report
 from tinytf.steps.work import cache_bytes_per_token, work_per_token
-from tinytf_cli.output import to_json
+from tinytf_cli.encodings import to_json
 from tinytf_cli.paint.colour import ramp
 from tinytf_cli.terminal import Terminal
 

@@ -8,19 +8,26 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from driving import SENTENCE, Tinytf, digits
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
 from tinytf.trace.parameters import parse_any
 from tinytf.trace.trace import Trace
+from tinytf_cli import encodings
 
 EXTENSIONS = ("txt", "json", "ndjson", "html", "svg", "safetensors")
+WORDS = st.text(max_size=4)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS
+VALUES = st.recursive(SCALARS, lambda inside: st.lists(inside, max_size=5) | st.dictionaries(WORDS, inside, max_size=3))
 
 
 @pytest.fixture(scope="module")
@@ -487,3 +494,16 @@ def test_every_form_of_a_map_is_read_back_as_the_same_facts(
     for picture in (written("txt").read_text("utf-8"), page.text, drawn):
         assert all(word in picture for word in shown)
         assert all(f"{weight:.3f}" in picture for weight in expected[~hidden])
+
+
+@given(st.dictionaries(WORDS, VALUES, max_size=3), st.integers(1, 5))
+def test_json_in_pieces_is_the_json_of_the_whole(data: dict[str, Any], size: int) -> None:
+    def lazy(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: lazy(member) for name, member in value.items()}
+        return map(lazy, value) if isinstance(value, list) else value
+
+    with patch.object(encodings, "_PIECE", size), patch.object(encodings, "_AT_ONCE", size):
+        pieces = [*encodings.json_pieces(lazy(data), wide=True)]
+    assert json.loads("".join(pieces)) == data
+    assert "".join(pieces) == encodings.to_json(data, wide=True)

@@ -8,7 +8,7 @@ from driving import Tinytf, without_colour
 
 from tinytf.loading import load
 from tinytf.pairs.pair import PairSet
-from tinytf_cli.output import to_json
+from tinytf_cli.encodings import to_json
 
 
 def test_the_json_is_the_report_and_the_table_is_read_again(tinytf: Tinytf, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tinytf.loading import Model
 from tinytf.look.parameters import WAYS
-from tinytf_cli.output import to_json
+from tinytf_cli.encodings import to_json
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,7 +11,7 @@ from driving import SENTENCE, Tinytf
 from tinytf.catalogue import catalogue
 from tinytf.loading import Model, info, load
 from tinytf.report import Report
-from tinytf_cli.output import to_json
+from tinytf_cli.encodings import to_json
 
 OTHER = "The dog sat on the mat"
 

@@ -5,18 +5,19 @@ import math
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 from driving import Tinytf, is_a_clean_error, without_colour
-from followed import CONFIG, line, made
+from followed import CONFIG, line, made, measured
 from rich.cells import cell_len
 
 from tinytf.look.size import parameter_count
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.run_report import RunReport, compare_runs
-from tinytf_cli.output import to_json
+from tinytf_cli.encodings import json_pieces, to_json
 
 
 def test_two_runs_are_compared_the_better_one_first(tinytf: Tinytf, two: Path) -> None:
@@ -234,3 +235,19 @@ def test_runs_are_ranked_by_what_is_asked_for_and_show_what_their_recipes_do_not
     assert [row.split()[:3] for row in rows] == [["long", "0.003", "400"], ["short", "0.001", "200"]]
     (tmp_path / "long" / "text.json").unlink()
     assert order() == ["short", "long"]
+
+
+def test_the_memory_of_json_does_not_grow_with_what_was_measured(tmp_path: Path) -> None:
+    def peak(count: int) -> tuple[int, int]:
+        run = made(tmp_path / str(count))
+        lines = "".join(measured(step, 1.0) for step in range(1, count + 1))
+        (run / "metrics.jsonl").write_text(lines, "utf-8")
+        tracemalloc.start()
+        size = sum(map(len, json_pieces(compare_runs([run]).streamed())))
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest, size
+
+    peak(20)
+    (small, short), (large, long) = peak(4_000), peak(10_000)  # of a chunk of 1 MiB, and of some more
+    assert large - small < (long - short) / 2

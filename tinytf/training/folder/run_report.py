@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytf.errors import TinytfError
 from tinytf.files import resolve_links
-from tinytf.report import Report
+from tinytf.report import Report, plain
 from tinytf.sentences import choices, first_of, listed
 from tinytf.text.printable import printable
 from tinytf.training.folder.history import History, Series
@@ -23,8 +23,19 @@ _NAMED = 3
 """The most settings that the sentence of several runs names."""
 
 
+class _Streamed(Report):
+    """A report whose ``fields`` give long lists as iterators."""
+
+    def to_dict(self) -> dict[str, Any]:
+        data: dict[str, Any] = plain(self.streamed())
+        return data
+
+    def streamed(self) -> dict[str, Any]:
+        return super().to_dict()
+
+
 @dataclass(frozen=True)
-class RunReport(Report):
+class RunReport(_Streamed):
     """A training run so far; for a damaged run ``history`` is None, and ``problem`` says why."""
 
     KIND = "run"
@@ -55,33 +66,33 @@ class RunReport(Report):
         return {**self.data(), **({} if self.history is None else {"seconds_left": self.history.seconds_left})}
 
     def data(self) -> dict[str, Any]:
-        """Everything in the files of the run, with its steps in columns."""
+        """Everything in the files of the run, with its steps in columns, as iterators."""
         history = self.history
         if history is None:
             return self.summary()
-        columns = {name: list(map(_number, values.tolist())) for name, values in _columns(history).items()}
+        columns = {name: map(_number, map(float, values)) for name, values in _columns(history).items()}
         return {
             **self.summary(),
             "recipe": dict(history.recipe),
             "config": None if history.config is None else history.config.to_dict(),
-            "metrics": {"step": history.step.tolist(), **columns},
-            "held_out": [_held_out(history, *point) for point in history.held_out],
-            "seen": [{"step": step, "loss": loss} for step, loss in history.seen],
-            "copying": [{"step": step, "gain": gain} for step, gain in history.copying],
-            "gaps": [{"step": step, "gap": gap} for step, gap in history.gaps],
-            "updates": [{"step": step, "ratios": dict(ratios)} for step, ratios in history.updates],
-            "noise": [
+            "metrics": {"step": map(int, history.step), **columns},
+            "held_out": (_held_out(history, *point) for point in history.held_out),
+            "seen": ({"step": step, "loss": loss} for step, loss in history.seen),
+            "copying": ({"step": step, "gain": gain} for step, gain in history.copying),
+            "gaps": ({"step": step, "gap": gap} for step, gap in history.gaps),
+            "updates": ({"step": step, "ratios": dict(ratios)} for step, ratios in history.updates),
+            "noise": (
                 {"step": step, "trace": trace, "square": square, "scale": _number(scale)}
                 for (step, trace, square), (_, scale) in zip(history.noise, history.noise_scale, strict=True)
-            ],
-            "heads": [_heads_data(step, scores) for step, scores in history.heads],
-            "health": [
+            ),
+            "heads": (_heads_data(step, scores) for step, scores in history.heads),
+            "health": (
                 {"step": step, **{name: series.tolist() for name, series in numbers.items()}}
                 for step, numbers in history.health
-            ],
-            "milestones": [{"step": step, "text": text} for step, text in history.milestones],
+            ),
+            "milestones": ({"step": step, "text": text} for step, text in history.milestones),
             "sample": None if history.sample is None else vars(history.sample),
-            "checkpoints": [{"step": model.step, "path": str(model.path)} for model in history.checkpoints],
+            "checkpoints": ({"step": model.step, "path": str(model.path)} for model in history.checkpoints),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -133,7 +144,7 @@ class RunReport(Report):
 
 
 @dataclass(frozen=True)
-class RunsReport(Report):
+class RunsReport(_Streamed):
     """The runs in some folders, best first, damaged ones last; ``by`` is one of ORDERS."""
 
     KIND = "runs"
@@ -179,7 +190,7 @@ class RunsReport(Report):
         return {name: [recipe.get(name) for recipe in recipes] for name in differing}
 
     def fields(self) -> dict[str, Any]:
-        return {"by": self.by, "differing": list(self.differing), "runs": [run.data() for run in self.runs]}
+        return {"by": self.by, "differing": list(self.differing), "runs": (run.data() for run in self.runs)}
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events of each run."""
