@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import os
 import random
 import sys
 import threading
@@ -17,6 +18,7 @@ from answers import ANSWERS, MOODS, OTHER, TEXT
 
 import tinytf
 from tinytf.errors import UsageError
+from tinytf.model.turn import Turn, using
 from tinytf.report import Report
 
 Ask = Callable[[tinytf.Model], Any]
@@ -171,3 +173,57 @@ def test_models_that_share_weights_take_turns_and_copies_do_not(model: tinytf.Mo
     )  # fmt: skip
     assert all(one.transformer.turn.lock is model.transformer.turn.lock for one in sharing)
     assert copy.deepcopy(model).transformer.turn.lock is not model.transformer.turn.lock
+
+
+def test_a_turn_that_ctrl_c_interrupts_is_over(model: tinytf.Model) -> None:
+    class Interrupted:
+        """A lock that is taken, and Ctrl-C comes before anybody knows."""
+
+        def __init__(self) -> None:
+            self.lock = threading.RLock()
+            self.release = self.lock.release
+
+        def acquire(self, *, blocking: bool) -> bool:
+            self.lock.acquire(blocking=blocking)
+            raise KeyboardInterrupt
+
+    clone = copy.deepcopy(model)
+    clone.transformer.turn = Turn(Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        clone.trace(TEXT)
+    lock = clone.transformer.turn.lock.lock
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(lambda: lock.acquire(blocking=False)).result()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_that_is_forked_while_another_thread_asks_is_refused_and_does_not_wait(model: tinytf.Model) -> None:
+    at_work, forked = threading.Event(), threading.Event()
+
+    def metric(logits: torch.Tensor) -> torch.Tensor:
+        at_work.set()
+        forked.wait(60)
+        return logits[-1, 0]
+
+    def in_child(ask: Callable[[], Any]) -> int:
+        child = os.fork()
+        if not child:
+            try:
+                ask()
+                os._exit(0)
+            except UsageError as error:
+                os._exit(2 if "was forked while another thread was using this model" in str(error) else 3)
+            finally:
+                os._exit(4)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    with ThreadPoolExecutor(1) as other:
+        asked = other.submit(lambda: model.grad(TEXT, metric=metric))
+        assert at_work.wait(60)
+        refused = in_child(lambda: model.trace(TEXT))
+        with using(copy.deepcopy(model).transformer):
+            own = in_child(lambda: model.tokens(TEXT))
+        forked.set()
+        asked.result()
+    assert (refused, own, in_child(lambda: model.tokens(TEXT))) == (2, 0, 0)
+    assert numbers(model.trace(TEXT))

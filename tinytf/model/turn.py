@@ -6,11 +6,13 @@ another one that is at work, which comes to an end. It is refused where the wait
 of a user edits the model in another thread, and where it would wait for one model with another in hand.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -22,13 +24,16 @@ M = TypeVar("M")
 
 
 class _Held(threading.local):
-    """The locks that a thread holds, each as often as it took it."""
+    """The locks that a thread holds, each as often as it uses a model of it."""
 
     def __init__(self) -> None:
         self.locks: list[Any] = []
 
 
 _held = _Held()
+_locks: WeakSet[Any] = WeakSet()
+_lost: WeakSet[Any] = WeakSet()
+"""All locks, and in a forked process those that threads of its parent held, which nobody will release there."""
 
 
 class Turn:
@@ -39,6 +44,7 @@ class Turn:
 
     def __init__(self, lock: Any = None) -> None:
         self.lock = threading.RLock() if lock is None else lock
+        _locks.add(self.lock)
         self.editor: int | None = None
 
 
@@ -59,13 +65,18 @@ def using(model: Any, *, patient: bool = False) -> Iterator[None]:
     unless it is ``patient``, but raises UsageError.
     """
     turn, held = _turn_of(model), _held.locks
-    if not turn.lock.acquire(blocking=patient or not held or turn.lock in held):
+    depth, has_it = len(held), turn.lock in held
+    if turn.lock in _lost:
         raise UsageError(
-            "another thread is using this model, and two that wait for each other would wait for ever",
-            "ask one question after the other, or pass both models to one question",
+            "this process was forked while another thread was using this model", "open the model in this process"
         )
-    held.append(turn.lock)
     try:
+        if not has_it and not turn.lock.acquire(blocking=patient or not held):
+            raise UsageError(
+                "another thread is using this model, and two that wait for each other would wait for ever",
+                "ask one question after the other, or pass both models to one question",
+            )
+        held.append(turn.lock)
         if turn.editor not in (None, threading.get_ident()):
             raise UsageError(
                 "another thread edits this model, in a with block that is still open",
@@ -73,8 +84,10 @@ def using(model: Any, *, patient: bool = False) -> Iterator[None]:
             )
         yield
     finally:
-        held.pop()
-        turn.lock.release()
+        del held[depth:]
+        if not has_it:
+            with suppress(RuntimeError):  # whether it was taken, an interrupt may have kept from being said
+                turn.lock.release()
 
 
 @contextmanager
@@ -98,3 +111,16 @@ def in_turn(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M,
             return function(model, *args, **options)
 
     return run  # type: ignore[return-value]  # which it is, called by position
+
+
+def _after_fork() -> None:
+    """Note which locks belong to threads that the forked process does not have."""
+    for lock in list(_locks):
+        if lock.acquire(blocking=False):
+            lock.release()
+        else:
+            _lost.add(lock)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
