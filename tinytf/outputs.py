@@ -85,11 +85,13 @@ class Fence:
     """What lines of a stranger's file may write: new result files below ``folder``, or nothing if it is None.
 
     They may not write names that begin with a dot, the folders of tinytf's own settings and state, or anything that
-    existed before they ran. They may replace and remove what they made themselves.
+    existed before they ran. They may replace and remove what they made themselves. Lines of a served ``page`` write
+    nothing.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = None if folder is None else resolve_links(folder)
+    def __init__(self, folder: Path | None = None, *, page: bool = False) -> None:
+        self.folder, self.page = None if folder is None else resolve_links(folder), page
+        self._lines = "lines of a page" if page else "a file's lines"
         self._made: set[Path] = set()
 
     def require_result(self, path: Path) -> None:
@@ -97,7 +99,7 @@ class Fence:
         self.require(path)
         if path.suffix.lower() not in RESULTS:
             raise UsageError(
-                f"a file's lines may not write {path.name!r}: its extension is not that of a result",
+                f"{self._lines} may not write {path.name!r}: its extension is not that of a result",
                 f"known: {' '.join(RESULTS)}",
             )
 
@@ -107,10 +109,7 @@ class Fence:
         if self._is_made(target):
             return
         if self.folder is None:
-            raise UsageError(
-                f"a file's lines may not write {str(path)!r}",
-                "--write-to DIR lets them write new files below DIR, --allow-code lets them do anything that you may",
-            )
+            raise self.refusal(f"write {str(path)!r}", "--write-to DIR lets them write new files below DIR, ")
         if not target.is_relative_to(self.folder) or resolve_links(path) != target:
             raise UsageError(f"a file's lines may write only below {self.folder}, and {str(path)!r} is not")
         own_folders = (user_config_path, user_data_path, user_state_path, user_cache_path)
@@ -121,6 +120,12 @@ class Fence:
             raise UsageError(f"a file's lines may write no hidden file and no settings: {str(path)!r}")
         if os.path.lexists(target):
             raise UsageError(f"a file's lines may not write over {str(path)!r}, which existed before")
+
+    def refusal(self, what: str, hint: str = "") -> UsageError:
+        """The error of lines that would do ``what``; ``hint`` is what else may let lines of a file do it."""
+        if self.page:
+            return UsageError(f"{self._lines} may not {what}", "start tinytf in a terminal for that")
+        return UsageError(f"{self._lines} may not {what}", f"{hint}--allow-code lets them do anything that you may")
 
     def made(self, path: Path) -> None:
         """Remember a file or folder that the lines made."""
@@ -157,7 +162,7 @@ def is_fenced() -> bool:
 def require_unfenced(what: str) -> None:
     """Raise UsageError if a stranger's lines are running, which may not do ``what``."""
     if _fence is not None:
-        raise UsageError(f"a file's lines may not {what}", "--allow-code lets them do anything that you may")
+        raise _fence.refusal(what)
 
 
 def _permit(path: Path) -> None:

@@ -102,7 +102,7 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
             return outcome.status
     if reading is not None:  # whoever opens the page is not who started the server
         reading.close()
-        session.streams.fence = Fence(None)
+        session.streams.fence = Fence(page=True)
         click.get_current_context().with_resource(fenced(session.streams.fence))
     if not terminal.coloured:
         os.environ["NO_COLOR"] = "1"

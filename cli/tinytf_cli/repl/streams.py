@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.outputs import Fence, is_fenced
+from tinytf.outputs import Fence, current_fence
 from tinytf_cli.output import EXTENSIONS, TABLES, Output, require_place, write_file
 from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Lines, Typed
@@ -126,7 +126,9 @@ class Streams:
 
     def require_own(self, what: str) -> None:
         """Raise UsageError if what is running was made by a file that may run no code; ``what`` says what it does."""
-        if is_fenced():
+        if (fence := current_fence()) is not None:
+            if fence.page:
+                raise fence.refusal(what)
             raise UsageError(
                 f"a file may {what} only with --allow-code", "read it first: it would run with your rights"
             )
