@@ -8,6 +8,7 @@ import torch
 from checkpoint_directories import refused, shard
 from safetensors.torch import load_file, save_file
 
+from tinytf.checkpoints.huggingface.load import has_table
 from tinytf.errors import CheckpointError
 from tinytf.sources import find_source
 
@@ -151,3 +152,12 @@ def test_pickled_tensors_that_are_no_plain_arrays_are_refused_by_kind(gpt2, tabl
     (gpt2 / "model.safetensors").unlink()
     torch.save(table, gpt2 / "pytorch_model.bin")
     assert said in refused(gpt2).message
+
+
+@pytest.mark.parametrize("value", [["gpt2"], {"x": {}}, 5, None, True])
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "text part"])
+def test_a_model_type_that_is_no_text(gpt2, value, part):
+    kind = {"model_type": value}
+    (gpt2 / "config.json").write_text(json.dumps({"model_type": "x", "text_config": kind} if part else kind), "utf-8")
+    assert not has_table(gpt2)
+    assert "no table" in refused(gpt2).message or "model_type" in refused(gpt2).message

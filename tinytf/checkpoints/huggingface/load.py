@@ -210,12 +210,12 @@ def checkpoint_of(
 
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:
     """The table for a configuration of transformers, and the part of it that the table reads; None without a table."""
-    text = data.get("text_config")
-    if data.get("model_type") in FAMILIES:
-        return FAMILIES[data["model_type"]], data
-    if isinstance(text, dict) and text.get("model_type") in FAMILIES:
-        return _text_part(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
-    if (older := f"{data.get('model_type')}_text") in FAMILIES:  # its keys of the text part lie outside
+    text, kind = data.get("text_config"), str(data.get("model_type"))  # of any JSON type, lists too
+    if kind in FAMILIES:
+        return FAMILIES[kind], data
+    if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
+        return _text_part(FAMILIES[inner]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
+    if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
         return _text_part(FAMILIES[older]), data
     return None
 
