@@ -103,7 +103,7 @@ def test_a_page_has_a_session_of_its_own_that_runs_no_code(served: Served) -> No
     async def screens() -> list[str]:
         async with page_of(served) as page:
             first = await shown(page, "logits")
-            return [first, await answer_to(page, "!print(6 * 7000)", "may run Python only with --allow-code")]
+            return [first, await answer_to(page, "!print(6 * 7000)", "lines of a page may not run Python")]
 
     first, refused = asyncio.run(screens())
     assert "dog" in first
