@@ -379,3 +379,12 @@ def test_a_weight_that_is_no_number_is_named_before_anything_is_trained_or_remov
         assert f"{begun}: the weights hold NaN or infinities: blocks.0.attention.q.weight" in ran.err
         assert "--lr" not in ran.err
     assert (out / "model.safetensors").read_bytes() == before
+
+
+def test_far_more_threads_than_cores_are_refused_before_a_folder_is_made(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    ran = tinytf("train", corpus, "--recipe", recipe, "--threads", "1024", "--out", tmp_path / "run")
+    assert is_a_clean_error(ran)
+    assert "1,024 threads on" in ran.err
+    assert not (tmp_path / "run").exists()

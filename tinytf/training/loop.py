@@ -1,5 +1,6 @@
 """Training: start a run, or resume it, in one process or several together."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,9 @@ from tinytf.training.run.metrics import Metrics
 from tinytf.training.run.run import Trainer
 from tinytf.training.tuning.processes import TIMEOUT, Processes, processes
 from tinytf.training.tuning.update import Update
+
+_THREADS_A_CORE = 16
+"""The most threads for each core: far more only wait for each other."""
 
 
 def train(
@@ -74,11 +78,14 @@ def train(
     the first step, and the last measurement of the held-out text. ``within`` a sweep, ``out`` lies in its folder.
 
     Raises UsageError if ``out`` holds a run that is neither resumed nor overwritten, or anything else; if it lies in a
-    kept folder; if its recipe or
-    text differs; if ``overwrite`` would remove the text or the model to start from; or if another process trains it.
+    kept folder; if its recipe or text differs; if it is to use far more threads than there are cores; if ``overwrite``
+    would remove the text or the model to start from; or if another process trains it.
     Raises TrainingError if a number is not finite or a checkpoint cannot be written (the last good one stays).
     """
     require_free(out, resume=resume, overwrite=overwrite, within=within)
+    cores = os.cpu_count() or 1
+    if recipe.threads > (most := _THREADS_A_CORE * cores):
+        raise UsageError(f"{recipe.threads:,} threads on {cores} cores wait for each other", f"use {most} at most")
     if shard and recipe.without:
         raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
     if recipe.lora and (explain or shard or model is None):
