@@ -22,12 +22,21 @@ RIGHTED = {
 MISTAKES = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text("utf-8"))
 SMALL = {"n_layers": 2, "d_model": 48, "n_heads": 4, "vocab_size": 2048, "context": 32}
 LECTURE = {"activation": "relu", "qkv_bias": False, "tied_head": False, "head_bias": True}
+BERT = {"head": "mlm", "head_bias": True, "pooler": False}
 RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt.py:GPT": ("gpt2-tiny", {}),
     "by_hand.py:GPTModel": ("gpt2", {}),
     "lecture.py:BigramLanguageModel": ("gpt2", LECTURE),
     "from_torch.py:build": ("gpt2", {"activation": "gelu", "tied_head": False}),
     "llama.py:Llama": ("llama-tiny", {"n_kv_heads": 2}),
+    "fused_llama.py:Llama": ("llama-tiny", {"n_kv_heads": 2}),
+    "complex_llama.py:Transformer": ("llama-tiny", {"n_kv_heads": 4}),
+    "einsum_gpt.py:Net": ("gpt2", {}),
+    "functional_gpt.py:GPT": ("gpt2", {}),
+    "multihead.py:GPT": ("gpt2", {}),
+    "tiles.py:GPT": ("gpt2", {}),
+    "query_by_query.py:Decoder": ("gpt2", {}),
+    "bert.py:Bert": ("bert-base", BERT),
     "from_transformers.py:gpt2": ("gpt2-tiny", {}),
     "from_transformers.py:llama": ("llama-tiny", {"n_kv_heads": 2}),
     "from_transformers.py:neox": ("gpt2-tiny", {"positions": "rotary", "activation": "gelu", "tied_head": False}),

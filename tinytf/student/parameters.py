@@ -19,6 +19,8 @@ from tinytf.steps.table import table_of
 _PLAIN = {"weight", "bias", "scale", "shift", "gain", "gamma", "beta", "g", "b", "w", "parametrizations"}
 """Last words of a parameter's path that say nothing about its module."""
 _BIAS = {"bias", "shift", "beta", "b"}
+_ATTRIBUTE = r"_(weight|bias|scale|shift|gain|gamma|beta)$"
+"""The end of a flat name, ``ln1_weight``, that is read as ``ln1.weight``."""
 
 _HINTS: Mapping[str, tuple[str, str]] = {
     "embed.tokens": ("wte tok token tokens word emb embed embedding embeddings vocab e we", ""),
@@ -93,15 +95,30 @@ class StudentParameter:
     @cached_property
     def words(self) -> tuple[set[str], set[str]]:
         """The words of the last meaningful part of the name, and the words of the parts before it."""
-        parts = [part for part in self.template.split(".") if part not in ("{n}", "{h}")]
+        parts = [part for part in _with_attribute(self.template).split(".") if part not in ("{n}", "{h}")]
         while len(parts) > 1 and parts[-1].lower() in _PLAIN:
             parts.pop()
         return _split_words(parts[-1]), {word for part in parts[:-1] for word in _split_words(part)}
 
     @property
     def is_bias(self) -> bool:
-        last = self.template.rpartition(".")[2].lower()
+        last = _with_attribute(self.template).rpartition(".")[2].lower()
         return last in _BIAS or bool(re.match(r"b(_|\d|ias|$)", last)) or last.endswith("bias")
+
+
+def _with_attribute(path: str) -> str:
+    return re.sub(_ATTRIBUTE, r".\1", path)
+
+
+def _belongs_to_norm(path: str, named: Mapping[str, nn.Parameter]) -> bool:
+    """Whether all parameters of a parameter's module, or of its flat name, are vectors, and not all of them biases."""
+    owner = _with_attribute(path).rpartition(".")[0]
+    beside = [name for name in named if _with_attribute(name).rpartition(".")[0] == owner]
+    return (
+        bool(owner)
+        and all(named[name].dim() == 1 for name in beside)
+        and any(_with_attribute(name).rpartition(".")[2] not in _BIAS for name in beside)
+    )
 
 
 def _split_words(part: str) -> set[str]:
@@ -151,7 +168,7 @@ def student_parameters(module: nn.Module, config: ModelConfig) -> list[StudentPa
         path = next(iter(paths.values()))
         owner = module.get_submodule(path.rpartition(".")[0])
         is_linear = isinstance(owner, nn.Linear | nn.MultiheadAttention)
-        is_norm = owner is not module and all(parameter.dim() == 1 for parameter in owner.parameters())
+        is_norm = _belongs_to_norm(path, named)
         parameters.append(StudentParameter(template, paths, _shape(named[path].shape), is_linear, is_norm, order))
     return parameters
 
