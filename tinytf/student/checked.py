@@ -1,6 +1,7 @@
 """Check a student's module against a reference: the same weights, step by step, to the first wrong step and why."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -13,12 +14,13 @@ from tinytf.lessons.about import lesson_of
 from tinytf.lessons.live import Live
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
+from tinytf.student.consistency import Consistency
 from tinytf.student.explained import ConfirmedMistake, Explanation
 from tinytf.student.invariances import Invariance, invariances
 from tinytf.student.opened import Line, Student, StudentError, open_student, split_target, student_error
 from tinytf.student.process import SECONDS, Ended, captured_output, run_in_subprocess
 from tinytf.student.running import Runner
-from tinytf.student.seen import record_outputs
+from tinytf.student.seen import Output, record_outputs
 from tinytf.student.steps import Comparison, Tensors
 from tinytf.student.weights import NameRow, Pair, alternatives, copy_weights, guess_pairs, table
 from tinytf.text.printable import printable
@@ -167,6 +169,9 @@ class _Check:
     ) -> None:
         self.model, self.trace, self.student, self.tolerance = model, trace, student, tolerance
         self.ids = trace.encoding.ids
+        self.other = [(number + 1) % model.config.vocab_size for number in self.ids]
+        kept = 2 * len(self.ids) // 3
+        self.shorter = model.trace_of(model.encode_ids(self.other[:kept])) if kept > 1 else None
         self.width = model.config.vocab_size
         self.run = Runner(student)
         self.pairs = guess_pairs(student.module, model.config, names)
@@ -174,13 +179,23 @@ class _Check:
     def compare(self, pairs: Sequence[Pair]) -> Comparison:
         """Run the student's code with these weights and look for the steps of the reference in it."""
         copy_weights(self.student.module, self.model.transformer, pairs)
-        outputs, returned = record_outputs(self.student.file, lambda: self.run(torch.tensor([self.ids])), self.width)
+        tensors = Tensors(*self.outputs(self.ids), pairs, self.outputs(self.other)[0])
+        twin = None
+        if self.shorter is not None:
+            with suppress(StudentError):  # it takes one length alone
+                twin = Comparison(self.shorter, Tensors(*self.outputs(self.shorter.encoding.ids), pairs), self.tolerance)
+        return Comparison(self.trace, tensors, self.tolerance, twin)
+
+    def outputs(self, ids: Sequence[int]) -> tuple[list[Output], Output]:
+        """Every tensor of a pass over some ids, and the logits that it returns."""
+        student, call = self.student, lambda: self.run(torch.tensor([ids]))
+        outputs, returned = record_outputs(student.file, student.module, call, self.width)
         if returned is None:
             raise StudentError(
-                f"{self.student.file.name}: {self.student.name} returns nothing with {self.width:,} numbers a token",
+                f"{student.file.name}: {student.name} returns nothing with {self.width:,} numbers a token",
                 "forward should return logits, alone or first in a tuple",
             )
-        return Comparison(self.trace, Tensors(outputs, returned), self.tolerance)
+        return outputs, returned
 
     def best_comparison(self) -> Comparison:
         """The comparison that goes furthest, over the possible layouts of the weights."""
@@ -188,18 +203,24 @@ class _Check:
         self.printed = captured_output()
         while best.first_wrong is not None and best.progress > progress:
             progress = best.progress
-            for pairs in alternatives(self.pairs, self.model.config):
-                candidate = self.compare(pairs)
+            for candidate in self.relaid(best):
                 if candidate.progress > best.progress:
-                    best, self.pairs = candidate, pairs
-        copy_weights(self.student.module, self.model.transformer, self.pairs)
+                    best = candidate
         return best
+
+    def relaid(self, comparison: Comparison) -> Iterator[Comparison]:
+        """Comparisons with other layouts of the weights, with the mistakes of this one."""
+        wrong = getattr(comparison.trace, "wrong", {})
+        for pairs in list(alternatives(comparison.tensors.pairs, self.model.config)):
+            yield self.compare(pairs).with_mistakes(wrong)
 
     def report(self) -> Checked:
         comparison = self.best_comparison()
-        rows, unheld = table(self.student.module, self.model.config, self.pairs)
-        explanation = Explanation(comparison, self.student)
-        causal = not self.model.config.looks_ahead
+        copy_weights(self.student.module, self.model.transformer, comparison.tensors.pairs)
+        found = self.invariances(comparison)
+        explanation = Explanation(comparison, self.student, Consistency(self.model, self.trace, found), self.relaid)
+        pairs = explanation.comparison.tensors.pairs
+        rows, unheld = table(self.student.module, self.model.config, pairs)
         return Checked(
             file=str(self.student.file),
             target=self.student.name,
@@ -214,18 +235,23 @@ class _Check:
             tried=tuple(explanation.tried),
             unexplained=explanation.unexplained,
             troubles=() if comparison.first_wrong is None else tuple(self.troubles(comparison, explanation)),
-            invariances=()
-            if comparison.tensors.nan is not None and comparison.first_wrong is not None
-            else invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal),
+            invariances=found,
             tolerance=self.tolerance,
         )
+
+    def invariances(self, comparison: Comparison) -> tuple[Invariance, ...]:
+        """What the logits should not depend on; nothing where they are not numbers."""
+        if comparison.tensors.nan is not None and comparison.first_wrong is not None:
+            return ()
+        causal = not self.model.config.looks_ahead
+        return invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal)
 
     def troubles(self, comparison: Comparison, explanation: Explanation) -> Iterator[Trouble]:
         """The first line that makes a NaN, and the first whose numbers change from run to run."""
         outputs = comparison.tensors.outputs
         if comparison.tensors.nan is not None:
             yield Trouble("from here on there are NaN", explanation.line(comparison.tensors.nan))
-        repeated = self.compare(self.pairs).tensors.outputs
+        repeated = self.compare(comparison.tensors.pairs).tensors.outputs
         for first, second in zip(outputs, repeated, strict=False):
             if not torch.equal(first.tensor.nan_to_num(), second.tensor.nan_to_num()):
                 yield Trouble(

@@ -1,7 +1,7 @@
 """Why a step is wrong: the mistakes that make the reference compute what the student's code computes."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
@@ -11,9 +11,10 @@ from tinytf.compare.mistakes.wrong_trace import wrong_formulas
 from tinytf.report import Data
 from tinytf.steps.operations import Rotate, Scale
 from tinytf.steps.table import StepKey
+from tinytf.student.consistency import Consistency
 from tinytf.student.opened import Line, Student, line_of
 from tinytf.student.seen import Output
-from tinytf.student.steps import Comparison
+from tinytf.student.steps import Comparison, difference
 
 _MAX_MISTAKES = 6
 """Cap on the mistakes confirmed; what is still wrong after them stays unexplained."""
@@ -25,8 +26,8 @@ class ConfirmedMistake(Data):
     """A mistake that makes the reference compute what the student's code computes, up to the next mistake.
 
     ``step`` is the first step that it changes, of ``places`` in all. ``explained`` counts the tensors of the student's
-    code that it explains; they differ by at most ``difference``, relative to the largest number of each, and ``line``
-    computes the first of them. ``certain`` is False where no later step confirms the changed ones.
+    code that it explains; they differ by at most ``difference``, relative to the largest number of each. ``line``
+    computes the step or, inside a function, the first that shows; if the step ``is_left_out``, what stands in its place.
     """
 
     LESS: ClassVar = ("at",)
@@ -37,7 +38,7 @@ class ConfirmedMistake(Data):
     places: int
     explained: int
     difference: float
-    certain: bool
+    is_left_out: bool
     line: Line | None
     at: StepKey
 
@@ -59,30 +60,56 @@ class _Attempt:
 class Explanation:
     """The mistakes that explain what is wrong, added one by one, and all mistakes that were tried.
 
-    ``unexplained`` is the first step that they do not explain; empty where they explain everything.
+    A mistake is one only if it is ``consistent`` with what the module does not depend on, and if later steps follow
+    from it: a tensor that happens to be there is no evidence. ``relaid`` gives comparisons with the weights in other
+    layouts, which are no mistakes. ``unexplained`` is the first step that the mistakes do not explain; empty where they
+    explain everything.
     """
 
-    def __init__(self, comparison: Comparison, student: Student) -> None:
-        self.student = student
+    def __init__(
+        self,
+        comparison: Comparison,
+        student: Student,
+        consistent: Consistency,
+        relaid: Callable[[Comparison], Iterator[Comparison]],
+    ) -> None:
+        self.student, self.consistent = student, consistent
         self.confirmed: list[ConfirmedMistake] = []
         self.tried: dict[str, None] = {}
+        self.made: list[Mistake] = []
+        consequences: list[bool] = []
         while comparison.first_wrong is not None and len(self.confirmed) < _MAX_MISTAKES:
-            best = max(self._singles(comparison), key=lambda attempt: attempt.merit, default=None)
-            best = best or max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
+            others = list(relaid(comparison)) if self.confirmed else []
+            further = max(others, key=lambda other: other.progress, default=comparison)
+            if further.progress > comparison.progress:
+                comparison = further
+                continue
+            base = comparison
+            best = self._best(comparison)
+            if best is None and isinstance(comparison.step(comparison.first_wrong).operation, Rotate):
+                for other in relaid(comparison):
+                    if best is None and other.progress == comparison.progress:
+                        base, best = other, self._best(other)
             if best is None:
                 break
-            self.confirmed += [self._confirm(comparison, best, *mistake) for mistake in best.mistakes]
-            self.has_consequences = any(
-                key not in changes for key in _new_matches(comparison, best.comparison) for *_, changes in best.mistakes
-            )
+            new = list(_new_matches(base, best.comparison))
+            self.confirmed += [self._confirm(base, best, *mistake) for mistake in best.mistakes]
+            self.made += [mistake for mistake, _ in best.mistakes]
+            consequences += [any(key not in changes for key in new) for *_, changes in best.mistakes]
             comparison = best.comparison
-        wrong = comparison.first_wrong
-        if wrong is not None and self.confirmed and comparison.tensors.nan is None:
-            self.confirmed[-1] = replace(self.confirmed[-1], certain=self.has_consequences)
+        self.comparison, wrong = comparison, comparison.first_wrong
+        if wrong is not None and comparison.tensors.nan is None:
+            while self.confirmed and not consequences.pop():
+                wrong = self.confirmed.pop().at
         self.unexplained = "" if wrong is None else comparison.step(wrong).full_name(wrong[1])
 
-    def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, StepKey]]:
-        """The mistakes possible in the layer of the first wrong step, each with the first step where it fits.
+    def _best(self, comparison: Comparison) -> _Attempt | None:
+        """The mistake that explains most, or the two."""
+        best = max(self._singles(comparison), key=lambda attempt: attempt.merit, default=None)
+        return best or max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
+
+    def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, list[StepKey]]]:
+        """The mistakes possible in the layer of the first wrong step, each with the steps where it fits, wrong ones first.
 
         For the first layer, the steps before it count too: a mistake there may only show inside the layer.
         """
@@ -92,17 +119,17 @@ class Explanation:
         keys = list(dict.fromkeys((*earlier, *(key for key in comparison.keys if key[1] == wrong[1]))))
         keys.sort(key=comparison.is_right)  # wrong steps first
         for mistake in MISTAKES:
-            key = next((key for key in keys if mistake.fits(comparison.step(key))), None)
-            if key is not None:
+            fitting = [key for key in keys if mistake.fits(comparison.step(key))]
+            if fitting:
                 self.tried[mistake.words] = None
-                yield mistake, key
+                yield mistake, fitting
         yield from _scaled(comparison, wrong)
 
     def _singles(self, comparison: Comparison) -> Iterator[_Attempt]:
         """Each mistake at all steps of its operation, at those of one name, or, if neither suffices, at one step."""
         table = comparison.trace.steps
-        for mistake, key in self._candidates(comparison):
-            all_steps, same_name, single_step = (wrong_formulas(mistake, table, key, scope) for scope in SCOPES)
+        for mistake, keys in self._candidates(comparison):
+            all_steps, same_name, single_step = (wrong_formulas(mistake, table, keys[0], scope) for scope in SCOPES)
             scopes = [all_steps] if all_steps.keys() == same_name.keys() else [all_steps, same_name]
             attempts = [
                 attempt for changes in scopes for attempt in self._attempts(comparison, comparison, (mistake, changes))
@@ -110,6 +137,10 @@ class Explanation:
             yield from attempts
             if attempts and all(attempt.comparison.first_wrong for attempt in attempts):
                 yield from self._attempts(comparison, comparison, (mistake, single_step))
+            for key in keys[1:] if not attempts else ():  # such as the values alone, of a joint matrix
+                if not comparison.is_right(key):
+                    named = wrong_formulas(mistake, table, key, "name")
+                    yield from self._attempts(comparison, comparison, (mistake, named))
 
     def _pairs(self, comparison: Comparison) -> Iterator[_Attempt]:
         """Two mistakes of attention at once, for a file that shows no step between them."""
@@ -117,8 +148,8 @@ class Explanation:
         wrong = comparison.first_wrong
         if wrong is None or type(comparison.step(wrong).operation) not in core:
             return
-        candidates = [(mistake, wrong_formulas(mistake, comparison.trace.steps, key, "all"))
-                for mistake, key in self._candidates(comparison) if mistake.at in core]  # fmt: skip
+        candidates = [(mistake, wrong_formulas(mistake, comparison.trace.steps, keys[0], "all"))
+                for mistake, keys in self._candidates(comparison) if mistake.at in core]  # fmt: skip
         for first, second in combinations(candidates, 2):
             if first[0].at is not second[0].at:
                 yield from self._attempts(comparison, comparison.with_mistakes(first[1]), first, second)
@@ -129,8 +160,11 @@ class Explanation:
         """Add the last of ``mistakes`` to ``base``; yield the attempt if it explains more steps than ``earlier``."""
         try:
             later = base.with_mistakes(mistakes[-1][1])
-            if later.progress > earlier.progress and any(_new_matches(earlier, later)):
-                yield _Attempt(mistakes, later)
+            if later.goes_beyond(earlier) and any(_new_matches(earlier, later)):
+                made = [*self.made, *(mistake for mistake, _ in mistakes)]
+                wrong = getattr(later.trace, "wrong", {})
+                if not self.consistent.refuted_by(made, wrong):
+                    yield _Attempt(mistakes, later)
         except (RuntimeError, IndexError):  # a formula that does not fit these shapes
             return
 
@@ -139,10 +173,14 @@ class Explanation:
     ) -> ConfirmedMistake:
         later = best.comparison
         new_keys = list(_new_matches(earlier, later))
-        first = min(changes, key=lambda key: later.order[key])
+        in_order = sorted(changes, key=lambda key: later.order[key])
+        first = next((key for key in in_order if _changed(earlier, later, key)), in_order[0])
         step = later.step(first)
         matches = [match for key in new_keys if (match := later.match(key))]
-        first_match = later.match(next((key for key in new_keys if key in changes), new_keys[0]))
+        first_match = later.match(first)
+        stands_in = first_match is not None and first not in new_keys
+        if first_match is None or first_match.output.order in later.tensors.constant:
+            first_match, stands_in = later.match(next((key for key in new_keys if key in changes), new_keys[0])), False
         return ConfirmedMistake(
             mistake.words,
             step.full_name(first[1]),
@@ -150,7 +188,7 @@ class Explanation:
             len(changes),
             len(new_keys),
             max(match.difference for match in matches),
-            True,
+            stands_in,
             self.line(first_match.output if first_match else None),
             first,
         )
@@ -160,7 +198,13 @@ class Explanation:
         return line_of(self.student.file, output.file, output.line) if output is not None and output.line else None
 
 
-def _scaled(comparison: Comparison, wrong: StepKey) -> Iterator[tuple[Mistake, StepKey]]:
+def _changed(earlier: Comparison, later: Comparison, key: StepKey) -> bool:
+    """Whether a mistake gives a step other numbers."""
+    before, after = earlier.value(key), later.value(key)
+    return before.shape != after.shape or difference(after, before) > later.limit(key)
+
+
+def _scaled(comparison: Comparison, wrong: StepKey) -> Iterator[tuple[Mistake, list[StepKey]]]:
     """Candidates that scale the first wrong step, or a source of it, by the factor found in the student's tensors."""
     for key in (wrong, *comparison.trace.steps.sources(comparison.step(wrong), wrong[1])):
         if key not in comparison.order:
@@ -171,7 +215,7 @@ def _scaled(comparison: Comparison, wrong: StepKey) -> Iterator[tuple[Mistake, S
             words = f"{factor:.4g} times what it should be"
             if isinstance(operation, Scale):
                 words = f"divided by {comparison.trace.config.score_divisor / factor:.4g}, not by √d_head"
-            yield Mistake(words, type(operation), lambda site, factor=factor: site.derive() * factor), key  # type: ignore[misc]
+            yield Mistake(words, type(operation), lambda site, factor=factor: site.derive() * factor), [key]  # type: ignore[misc]
 
 
 def _new_matches(earlier: Comparison, later: Comparison) -> Iterator[StepKey]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tinytf.student.opened import is_own
@@ -19,34 +19,50 @@ _UNSET = {torch.empty, torch.empty_like, Tensor.new_empty}
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """A copy of a tensor that the student's code made, and the line that made it; ``order`` counts from 0."""
+    """A copy of a tensor that the student's code made, and the line that made it; ``order`` counts from 0.
+
+    ``parents`` are the orders of the tensors that it was computed from, ``ancestors`` those of all before them too, and
+    ``parameters`` the paths of the parameters.
+    """
 
     order: int
     file: str
     line: int
     tensor: Tensor
+    parents: frozenset[int] = frozenset()
+    ancestors: frozenset[int] = frozenset()
+    parameters: frozenset[str] = frozenset()
 
 
 class OutputRecorder(TorchFunctionMode):
     """While active, keeps a copy of every floating-point tensor that a torch function returns."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, module: nn.Module) -> None:
         super().__init__()
         self.folder = file.resolve().parent
         self.outputs: list[Output] = []
         self.last: dict[int, Output] = {}
         self._own: dict[str, bool] = {}
+        nothing = frozenset[int]()
+        self._origins = {id(one): (nothing, nothing, frozenset({path})) for path, one in module.named_parameters()}
+        self._alive: list[Tensor] = []  # so that no other tensor gets its id
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
+        given = [self._origins[id(one)] for one in tensors_in([args, kwargs]) if id(one) in self._origins]
+        parents, ancestors, parameters = (frozenset[Any]().union(*(one[part] for one in given)) for part in range(3))
         for tensor in () if function in _UNSET else tensors_in(result):
+            own = parents
             if tensor.is_floating_point() and 0 < tensor.numel() <= _MOST_NUMBERS and tensor.dim():
                 file, line = self._innermost_line()
                 copy = tensor.detach().clone()
-                self.outputs.append(Output(len(self.outputs), file, line, copy))
-                self.last[id(tensor)] = self.outputs[-1]
+                output = Output(len(self.outputs), file, line, copy, parents, ancestors, parameters)
+                self.outputs.append(output)
+                self.last[id(tensor)], own = output, frozenset({output.order})
+            self._origins[id(tensor)] = own, ancestors | own, parameters
+            self._alive.append(tensor)
         return result
 
     def _innermost_line(self) -> tuple[str, int]:
@@ -82,9 +98,11 @@ def find_logits(result: Any, width: int) -> Tensor | None:
 
 
 @torch.no_grad()
-def record_outputs(file: Path, call: Callable[[], Any], width: int) -> tuple[list[Output], Output | None]:
-    """Every tensor that a call makes, in order, and the first one it returns whose last axis is ``width``."""
-    recorder = OutputRecorder(file)
+def record_outputs(
+    file: Path, module: nn.Module, call: Callable[[], Any], width: int
+) -> tuple[list[Output], Output | None]:
+    """Every tensor that a call of the module makes, in order, and the first returned whose last axis is ``width``."""
+    recorder = OutputRecorder(file, module)
     with recorder:
         result = call()
     logits = find_logits(result, width)

@@ -12,9 +12,10 @@ from torch import Tensor
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.parts.row import Step
-from tinytf.steps.operations import Add
+from tinytf.steps.operations import Add, Lookup, Mask, Scale, Scores
 from tinytf.steps.table import StepKey
 from tinytf.student.seen import Output
+from tinytf.student.weights import Pair
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.trace import Trace
 
@@ -41,13 +42,34 @@ def _total(tensor: Tensor) -> float:
 
 
 class Tensors:
-    """Every tensor of a forward pass, by size; what it ``returned``; ``nan``, the first tensor with a NaN."""
+    """Every tensor of a forward pass, by size; what it ``returned``; ``nan``, the first tensor with a NaN.
 
-    def __init__(self, outputs: Sequence[Output], returned: Output) -> None:
+    ``constant`` are the orders of those that are alike in the pass of another text, such as masks and tables of angles.
+    ``pairs`` are the weights that the module had, and ``step_of`` the first step that a parameter of a path belongs to.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        returned: Output,
+        pairs: Sequence[Pair],
+        other: Sequence[Output] = (),
+    ) -> None:
         self.outputs = tuple(outputs)
         self.returned = returned
+        self.pairs = tuple(pairs)
+        self.step_of: Mapping[str, StepKey] = {
+            path: (pair.ours.steps[0][0].name, layer)
+            for pair in pairs
+            for (layer, _), path in pair.theirs.paths.items()
+        }
         self.by_size: dict[int, list[tuple[Output, Signature]]] = {}
         self.nan = next((output for output in outputs if bool(output.tensor.isnan().any())), None)
+        self.constant = frozenset(
+            one.order
+            for one, theirs in zip(outputs, other, strict=False)
+            if one.line == theirs.line and torch.equal(one.tensor.nan_to_num(), theirs.tensor.nan_to_num())
+        )
         for output in outputs:
             self.by_size.setdefault(output.tensor.numel(), []).append((output, Signature.of(output.tensor)))
 
@@ -84,11 +106,12 @@ def _permuted_difference(actual: Tensor, expected: Tensor, tolerance: float) -> 
 class Comparison:
     """A reference's steps among a student's tensors.
 
-    ``tolerance``, relative to the largest number of a step, applies to the first layer.
+    ``tolerance``, relative to the largest number of a step, applies to the first layer. A step that depends on the text
+    is no tensor that does not. ``twin`` compares a text of another length, where the code takes one.
     """
 
-    def __init__(self, trace: Trace, tensors: Tensors, tolerance: float) -> None:
-        self.trace, self.tensors, self.tolerance = trace, tensors, tolerance
+    def __init__(self, trace: Trace, tensors: Tensors, tolerance: float, twin: "Comparison | None" = None) -> None:
+        self.trace, self.tensors, self.tolerance, self.twin = trace, tensors, tolerance, twin
         table = trace.steps
         self.keys: list[StepKey] = [
             (step.name, layer) for step, layer in table.rows if step.operation is not None and step.to_loss
@@ -101,7 +124,8 @@ class Comparison:
 
     def with_mistakes(self, wrong: Mapping[StepKey, Wrong]) -> "Comparison":
         """A comparison with a reference that makes these mistakes; matches before the first mistake are reused."""
-        comparison = Comparison(WrongTrace(self.trace, wrong), self.tensors, self.tolerance)
+        twin = None if self.twin is None else self.twin.with_mistakes(wrong)
+        comparison = Comparison(WrongTrace(self.trace, wrong), self.tensors, self.tolerance, twin)
         first = min((self.order[key] for key in wrong), default=0)
         comparison._matches = {key: match for key, match in self._matches.items() if self.order[key] < first}
         return comparison
@@ -129,12 +153,14 @@ class Comparison:
         value, limit = Signature.of(self.value(key)).tensor, self.limit(key)
         if key == self.keys[-1]:
             return self._returned(value, limit)
-        matches = [match for layout in self._layouts(step, value) if (match := self._find_tensor(layout, limit))]
+        constant = key in self._of_no_text
+        layouts = self._layouts(step, value)
+        matches = [match for layout in layouts if (match := self._find_tensor(layout, limit, constant))]
         if matches:
             return min(matches, key=lambda match: match.output.order)
         if not step.has_heads or value.dim() != 3:
             return None
-        heads = [self._find_tensor(head, limit) for head in value]
+        heads = [self._find_tensor(head, limit, constant) for head in value]
         if any(match is None for match in heads):
             return None
         return Match(heads[-1].output, max(match.difference for match in heads if match))  # type: ignore[union-attr]
@@ -150,11 +176,21 @@ class Comparison:
                 if "kv head" in step.axes:
                     yield heads.repeat_interleave(self.trace.config.heads_per_kv, 0)
 
-    def _find_tensor(self, value: Tensor, limit: float) -> Match | None:
+    @cached_property
+    def _of_no_text(self) -> set[StepKey]:
+        """The steps that no token reaches, such as embedded positions."""
+        found: set[StepKey] = set()
+        for step, layer in self.trace.steps.rows:
+            sources = self.trace.steps.sources(step, layer)
+            if not isinstance(step.operation, Lookup) and all(source in found for source in sources):
+                found.add((step.name, layer))
+        return found
+
+    def _find_tensor(self, value: Tensor, limit: float, constant: bool) -> Match | None:
         total = _total(value)
         largest_gap = limit * value.numel() * float(value.nan_to_num().abs().max())  # bounds the difference of the sums
         for output, signature in self.tensors.by_size.get(value.numel(), ()):
-            if abs(signature.total - total) <= largest_gap:
+            if (constant or output.order not in self.tensors.constant) and abs(signature.total - total) <= largest_gap:
                 largest = _permuted_difference(signature.tensor, value, limit)
                 if largest is not None:
                     return Match(output, largest)
@@ -171,10 +207,9 @@ class Comparison:
 
     def factors(self, key: StepKey) -> list[float]:
         """Factors that turn a step into one of the student's tensors of its size, or into the returned tensor."""
-        value, signatures = (
-            self.value(key),
-            [signature for _, signature in self.tensors.by_size.get(self.value(key).numel(), ())],
-        )
+        value = self.value(key)
+        outputs = self.tensors.by_size.get(value.numel(), ())
+        signatures = [signature for output, signature in outputs if output.order not in self.tensors.constant]
         if key == self.keys[-1]:
             signatures = [Signature.of(self.tensors.returned.tensor)]
             value = value if signatures[0].tensor.shape == value.shape else value[-1]
@@ -182,6 +217,13 @@ class Comparison:
         tensors = {signature.total / _total(value): signature.tensor for signature in signatures if _total(value)}
         return [factor for factor, tensor in tensors.items() if 1e-4 < factor < 1e4 and abs(factor - 1) > 1e-3
                 and _permuted_difference(tensor, value * factor, self.limit(key)) is not None]  # fmt: skip
+
+    def goes_beyond(self, earlier: "Comparison") -> bool:
+        """Whether more steps are right before the first wrong one, of the text of another length too."""
+        if self.progress <= earlier.progress:
+            return False
+        twin, before = self.twin, earlier.twin
+        return twin is None or before is None or twin.progress > before.progress or twin.progress >= self.progress
 
     @property
     def visible(self) -> int:
@@ -202,24 +244,59 @@ class Comparison:
         return self._right[key]
 
     def first_visible_wrong(self) -> tuple[StepKey, Output | None]:
-        """The first wrong step with a candidate tensor in the student's code: of the step's size, and not seen before.
+        """The first wrong step with a candidate tensor in the student's code, which computes what the step should be.
 
-        A function that does several steps shows only the last of them.
+        It has the step's size, was not seen before, and is computed from what the step is computed from and from
+        nothing else that was seen. A function that does several steps shows only the last of them.
         """
         assert self.first_wrong is not None
-        outputs = [match.output for key in self.keys[: self.progress] if (match := self.match(key))]
-        last = max((output.order for output in outputs), default=-1)
-        known = {(output.tensor.numel(), round(_total(output.tensor), 3)) for output in outputs}
         if self.first_wrong == self.keys[-1]:
             return self.first_wrong, self.tensors.returned
-        wrong_keys = [key for key in self.keys if key[1] == self.first_wrong[1] and not self.is_right(key)]
-        for key in wrong_keys:
-            for output in self.tensors.outputs:
-                size = output.tensor.numel()
-                new = output.order > last and (size, round(_total(output.tensor), 3)) not in known
-                if new and size == self.value(key).numel():
-                    return key, output
+        seen = {key: match.output for key in self.keys[: self.progress] if (match := self.match(key))}
+        known = {(output.tensor.numel(), round(_total(output.tensor), 3)) for output in seen.values()}
+        for key in (key for key in self.keys if key[1] == self.first_wrong[1] and not self.is_right(key)):
+            before, nearest = self._before(key, seen)
+            found = [
+                output
+                for output in self.tensors.outputs
+                if output.tensor.numel() == self.value(key).numel()
+                and (nearest or key in self._of_no_text or output.order not in self.tensors.constant)
+                and (output.tensor.numel(), round(_total(output.tensor), 3)) not in known
+                and nearest <= output.ancestors
+                and not any(one.order in output.ancestors for place, one in seen.items() if place not in before)
+                and all(self._reaches(path, key) for path in output.parameters)
+                and not self._passes(output, nearest)
+            ]
+            if found and isinstance(self.step(key).operation, Scores | Scale | Mask):
+                return key, found[0]
+            if found:  # what comes after the last one only moves its numbers
+                total = round(_total(found[-1].tensor), 3)
+                return key, next(output for output in found if round(_total(output.tensor), 3) == total)
         return self.first_wrong, None
+
+    def _passes(self, output: Output, nearest: set[int]) -> bool:
+        """Whether a tensor is computed from what lies behind the ``nearest`` too, as a residual sum is."""
+        behind = frozenset[int]().union(*(self.tensors.outputs[order].ancestors for order in nearest)) - nearest
+        between = (output.ancestors | {output.order}) - behind - nearest
+        return any(self.tensors.outputs[order].parents & behind for order in between)
+
+    def _before(self, key: StepKey, seen: Mapping[StepKey, Output]) -> tuple[set[StepKey], set[int]]:
+        """The steps that a step is computed from, and the orders of the nearest that were seen."""
+        before, nearest, waiting = set[StepKey](), set[int](), [(key, False)]
+        while waiting:
+            place, behind = waiting.pop()
+            for source in self.trace.steps.sources(self.trace.steps.at(*place), place[1]):
+                if source in seen and not behind:
+                    nearest.add(seen[source].order)
+                if source not in before:
+                    before.add(source)
+                    waiting.append((source, behind or source in seen))
+        return before, nearest
+
+    def _reaches(self, path: str, key: StepKey) -> bool:
+        """Whether a parameter belongs to a step up to ``key``."""
+        first = self.tensors.step_of.get(path)
+        return first is None or self.order.get(first, 0) <= self.order[key]
 
     @cached_property
     def first_wrong(self) -> StepKey | None:

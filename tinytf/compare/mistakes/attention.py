@@ -72,7 +72,7 @@ def softmaxes() -> Iterator[Mistake]:
     yield Mistake("softmax over the heads (dim=1), not over the keys", Softmax, lambda s: s.input().softmax(0))
     yield Mistake(
         "softmax over the batch (dim=0), not over the keys: every weight is 1", Softmax,
-        lambda site: site.input()[None].softmax(0)[0],
+        lambda site: site.input()[None].softmax(0)[0], across_texts=True,
     )  # fmt: skip
     yield Mistake("there is no softmax", Softmax, lambda site: site.input().nan_to_num(neginf=0.0))
     yield Mistake(

@@ -17,7 +17,7 @@ Wrong = Callable[[Site], Tensor]
 class Mistake:
     """A mistake in ``words``. ``at`` is the operation whose steps it changes, ``also`` others that change with it.
 
-    ``in_heads`` restricts it to steps with heads.
+    ``in_heads`` restricts it to steps with heads. With one ``across_texts`` a text in a batch depends on the others.
     """
 
     words: str
@@ -25,6 +25,7 @@ class Mistake:
     wrong: Wrong
     also: tuple[tuple[type[Operation], Wrong], ...] = ()
     in_heads: bool = False
+    across_texts: bool = False
 
     def fits(self, step: Step) -> bool:
         """Whether the mistake can be made at a step."""
