@@ -28,6 +28,8 @@ from tinytf.trace.trace import Trace
 
 GPT, LLAMA = "gpt.py:GPT", "llama.py:Llama"
 BROKEN = [*((GPT, row) for row in MISTAKES["gpt"]), *((LLAMA, row) for row in MISTAKES["llama"])]
+BY_NUMBERS = "from_transformers.py:neox", "complex_llama", "functional_gpt"
+"""The files whose layouts are settled by their numbers."""
 SCALE = "math.sqrt(k.size(-1))", "math.sqrt(C)"
 ACTIVATION = 'F.gelu(self.c_fc(x), approximate="tanh")', "F.relu(self.c_fc(x))"
 
@@ -42,7 +44,7 @@ def test_a_right_file_is_right_whatever_its_style(target: str, tmp_path: Path) -
     assert all(step.state != "wrong" for step in found.steps)
 
 
-@pytest.mark.parametrize("target", [one for one in RIGHT if "neox" not in one])  # its layout is settled by its numbers
+@pytest.mark.parametrize("target", [one for one in RIGHT if not one.startswith(BY_NUMBERS)])
 def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: str, tmp_path: Path) -> None:
     model = like(target)
     student = open_student(edited(target, tmp_path), model.config, {})
@@ -127,7 +129,7 @@ def test_the_first_nan_is_named_and_no_mistake_is_confirmed_by_nan(
 
 def test_a_mask_that_leaves_a_query_nothing_is_named_and_so_is_its_nan(tmp_path: Path) -> None:
     found = checked(GPT, tmp_path, ("config.block_size))\n", "config.block_size), -1)\n"))
-    assert [(one.mistake, one.certain) for one in found.mistakes] == [("the mask hides the token itself", True)]
+    assert [one.mistake for one in found.mistakes] == ["the mask hides the token itself"]
     assert [one.line.text for one in found.troubles if one.line] == ["att = F.softmax(att, dim=-1)"]
 
 
@@ -140,10 +142,10 @@ def test_dropout_that_is_always_on_is_named_by_its_line(tmp_path: Path) -> None:
     assert "again" in {one.name for one in found.invariances if not one.holds}
 
 
-def test_a_mistake_after_which_nothing_is_the_student_s_is_not_certain(tmp_path: Path) -> None:
+def test_a_mistake_after_which_nothing_is_the_student_s_is_not_named(tmp_path: Path) -> None:
     found = checked(LLAMA, tmp_path, ("silu(self.w1(x)) * self.w3(x)", "silu(self.w1(x)) * self.w3(x).tanh()"))
-    assert [(one.mistake, one.certain) for one in found.mistakes] == [("up is not multiplied", False)]
-    assert found.unexplained == "L0.ffn"
+    assert found.mistakes == ()  # though SiLU of the gate, not multiplied, is there on the way
+    assert found.unexplained == "L0.ffn.act"
 
 
 def test_a_mistake_in_one_layer_alone_is_found_there(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tinytf.student.process import SECONDS, Ended, captured_output, run_in_subpr
 from tinytf.student.running import Runner
 from tinytf.student.seen import Output, record_outputs
 from tinytf.student.steps import Comparison, Tensors
-from tinytf.student.weights import NameRow, Pair, alternatives, copy_weights, guess_pairs, table
+from tinytf.student.weights import IN_PAIRS, NameRow, Pair, alternatives, copy_weights, guess_pairs, table
 from tinytf.text.printable import printable
 from tinytf.tolerance import STUDENT, allowed
 from tinytf.trace.trace import Trace
@@ -107,13 +107,19 @@ class Checked(Report):
         """How many steps are right, hidden ones included."""
         return sum(step.state != "wrong" for step in self.steps)
 
+    @property
+    def in_pairs(self) -> bool:
+        """Whether the rows of queries and keys are the reference's only in another order: rotary pairs side by side."""
+        return any(row.way.endswith(IN_PAIRS) for row in self.names)
+
     def in_a_sentence(self) -> str:
         """Whether all steps are right, and else the first that is wrong."""
         name, wrong = f"{self.file}:{self.target}", self.first_wrong
+        pairs = "with the rows of queries and keys in rotary pairs (2i, 2i+1), " * self.in_pairs
         verdict = (
-            f"wrong at {wrong.step}, {wrong.title}: {wrong.formula}"
+            f"{pairs}wrong at {wrong.step}, {wrong.title}: {wrong.formula}"
             if wrong
-            else (f"right: all {len(self.steps):,} steps are the reference's")
+            else (f"{pairs}right: all {len(self.steps):,} steps are the reference's")
         )
         failing = [invariance.what for invariance in self.invariances if not invariance.holds]
         but = f"; but this fails: {failing[0]}" if failing and not wrong else ""
@@ -174,6 +180,7 @@ class _Check:
         self.shorter = model.trace_of(model.encode_ids(self.other[:kept])) if kept > 1 else None
         self.width = model.config.vocab_size
         self.run = Runner(student)
+        self.printed: str | None = None
         self.pairs = guess_pairs(student.module, model.config, names)
 
     def compare(self, pairs: Sequence[Pair]) -> Comparison:
@@ -190,6 +197,7 @@ class _Check:
         """Every tensor of a pass over some ids, and the logits that it returns."""
         student, call = self.student, lambda: self.run(torch.tensor([ids]))
         outputs, returned = record_outputs(student.file, student.module, call, self.width)
+        self.printed = captured_output() if self.printed is None else self.printed
         if returned is None:
             raise StudentError(
                 f"{student.file.name}: {student.name} returns nothing with {self.width:,} numbers a token",
@@ -200,7 +208,6 @@ class _Check:
     def best_comparison(self) -> Comparison:
         """The comparison that goes furthest, over the possible layouts of the weights."""
         best, progress = self.compare(self.pairs), -1
-        self.printed = captured_output()
         while best.first_wrong is not None and best.progress > progress:
             progress = best.progress
             for candidate in self.relaid(best):
@@ -228,7 +235,7 @@ class _Check:
             given=self.run.filled_arguments,
             names=rows,
             unheld=unheld,
-            printed=self.printed,
+            printed=self.printed or "",
             steps=tuple(_steps(comparison)),
             first_wrong=None if comparison.first_wrong is None else self.first_wrong_step(comparison, explanation),
             mistakes=tuple(explanation.confirmed),

@@ -206,9 +206,9 @@ def _changed(earlier: Comparison, later: Comparison, key: StepKey) -> bool:
 
 def _scaled(comparison: Comparison, wrong: StepKey) -> Iterator[tuple[Mistake, list[StepKey]]]:
     """Candidates that scale the first wrong step, or a source of it, by the factor found in the student's tensors."""
-    for key in (wrong, *comparison.trace.steps.sources(comparison.step(wrong), wrong[1])):
-        if key not in comparison.order:
-            continue
+    keys = [wrong, *comparison.trace.steps.sources(comparison.step(wrong), wrong[1])]
+    keys = [key for key in keys if key in comparison.order]
+    for key in sorted(keys, key=lambda key: not isinstance(comparison.step(key).operation, Scale)):
         operation = comparison.step(key).operation
         assert operation is not None
         for factor in comparison.factors(key):

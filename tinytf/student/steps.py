@@ -265,8 +265,8 @@ class Comparison:
                 and nearest <= output.ancestors
                 and not any(one.order in output.ancestors for place, one in seen.items() if place not in before)
                 and all(self._reaches(path, key) for path in output.parameters)
-                and not self._passes(output, nearest)
             ]
+            found = [output for output in found if not self._passes(output, nearest)] or found
             if found and isinstance(self.step(key).operation, Scores | Scale | Mask):
                 return key, found[0]
             if found:  # what comes after the last one only moves its numbers

@@ -23,6 +23,9 @@ from tinytf.student.parameters import (
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.parameters import ParameterAddress
 
+IN_PAIRS = "in pairs 2i, 2i+1"
+"""The words for rows whose rotary pairs lie side by side."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -110,7 +113,7 @@ def _neighbouring(pair: Pair, layout: Layout, config: ModelConfig) -> Layout:
         return in_pairs(tensor.unflatten(-1, (-1, config.d_head)), config).flatten(-2)
 
     modules = [step.module for step, _ in pair.ours.steps]
-    words = ", ".join(filter(None, (layout.words, "in pairs 2i, 2i+1")))
+    words = ", ".join(filter(None, (layout.words, IN_PAIRS)))
     return Layout(words, lambda tensors: layout.make([rotated(*item) for item in zip(modules, tensors, strict=True)]))
 
 

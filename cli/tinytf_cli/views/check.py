@@ -67,7 +67,7 @@ def _wrong(report: Checked, wrong: WrongStep) -> Iterator[Block]:
         yield from _code(trouble.line, 4)
     if not report.mistakes:
         yield from _code(wrong.line)
-        yield note(f"none of the {len(report.tried)} mistakes that were tried gives these numbers")
+        yield note(f"no known mistake gives these numbers; {len(report.tried)} were tried")
         if wrong.yours:
             yield note(f"yours begins {_numbers(wrong.yours)}, the reference {_numbers(wrong.reference)}")
     elif report.unexplained:
@@ -147,19 +147,17 @@ def _invariance(invariance: Invariance, full: bool) -> Line:
     return Line([Span("✓ ", "good") if holds else Span("✗ ", "bad"), what, *figure])
 
 
-def _code(line: Code | None, indent: int = 2) -> Iterator[Block]:
+def _code(line: Code | None, indent: int = 2, before: str = "") -> Iterator[Block]:
     if line is not None:
-        yield Line([Span(f"{line.file}:{line.number}   ", "dim"), Span(line.text)], indent)
+        yield Line([Span(f"{before}{line.file}:{line.number}   ", "dim"), Span(line.text)], indent)
 
 
 def _confirmed(mistake: ConfirmedMistake, later: bool) -> Iterator[Block]:
     """A mistake, and the line that makes it."""
     where = f"{mistake.step}: " if later else ""
-    where += "" if mistake.certain else "perhaps "
-    tensors = f"{plural(mistake.explained, 'tensor')} of yours"
-    words = f"   confirmed by {tensors}" if mistake.certain else f"   gives {tensors}, and nothing after"
+    words = f"   confirmed by {plural(mistake.explained, 'tensor')} of yours"
     yield Line([Span("✗ ", "bad"), where, Span(mistake.mistake, "strong"), Span(words, "dim")], indent=2)
-    yield from _code(mistake.line, 4)
+    yield from _code(mistake.line, 4, "in its place   " if mistake.is_left_out else "")
 
 
 def _numbers(values: tuple[float, ...]) -> str:
