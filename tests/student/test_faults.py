@@ -66,7 +66,9 @@ def test_no_mistake_is_named_that_would_break_what_the_module_keeps(target: str)
     trace = model.trace("The cat sat on the mat.")
     for name in ("padding", "batch"):
         kept = Consistency(model, trace, [Invariance(name, "it holds", 0.0, 1e-4)])
-        open_to_all = Consistency(model, trace, [Invariance(name, "it fails", 1.0, 1e-4), Invariance(name, "", None, 0)])
+        open_to_all = Consistency(
+            model, trace, [Invariance(name, "it fails", 1.0, 1e-4), Invariance(name, "", None, 0)]
+        )
         for mistake in KNOWN:
             at = next(((s.name, layer) for s, layer in trace.steps.rows if mistake.fits(s)), None)
             if at is None:

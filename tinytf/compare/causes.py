@@ -8,7 +8,7 @@ given together. What then still differs is another mistake.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from torch import Tensor
@@ -20,8 +20,9 @@ from tinytf.compare.later import later_attempts
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.parts.row import Step
 from tinytf.report import Data
-from tinytf.sentences import first_of
+from tinytf.sentences import first_of, listed
 from tinytf.steps.operations import (
     Activate,
     Add,
@@ -58,7 +59,7 @@ class Cause(Data):
     ``unseen`` are the steps between the last equal and the first different one that the dump lacks; the mistake may be
     in any of them. ``first`` is the step that differs. With the mistake, ``explained`` of the ``later`` steps that
     differ are the same. ``others`` are mistakes that give all these numbers too. Of a long text, it was tried on the
-    first ``tokens`` (0: on all of it).
+    first ``tokens`` (0: on all of it). It is made in these ``layers``, of ``n_layers``.
     """
 
     step: str
@@ -70,11 +71,18 @@ class Cause(Data):
     later: int = 0
     others: tuple[str, ...] = ()
     tokens: int = 0
+    layers: tuple[int, ...] = ()
+    n_layers: int = 0
 
     @property
     def in_words(self) -> str:
-        """The mistake, and those that cannot be told from it."""
-        return ", or ".join((self.words, *self.others))
+        """The mistake, those that cannot be told from it, and in which layers it is made, if in several."""
+        words = ", or ".join((self.words, *self.others))
+        if len(self.layers) < 2:
+            return words
+        if len(self.layers) == self.n_layers:
+            return f"{words}, the same in all {self.n_layers} layers"
+        return f"{words}, the same in layers {listed([str(layer) for layer in self.layers])}"
 
 
 @dataclass(frozen=True)
@@ -158,27 +166,68 @@ def causes_of(
         unseen = unseen_before(trace, evidence, fault[0])
         differing, theirs, _ = fault
     run, (_, _, beside), wrong_at_first = trace, fault, {*later_on}
-    while len(found) < _MOST:
-        trials = list(_trials(beside, evidence, differing, theirs, unseen, order))
+    while True:
+        repeated = next((one for one in found if _is_of(one, trace, differing)), None)
+        trials = list(_trials(beside, evidence, differing, theirs, unseen, order, repeated.words if repeated else ""))
+        repeated = repeated if trials else None
+        if repeated is None and len(found) == _MOST:
+            break
+        trials = trials or list(_trials(beside, evidence, differing, theirs, unseen, order))
         if not trials:
             return [*found, _likely(trace, differing, unseen)]
         best = _most_telling(beside, evidence, differing, trials, order)
-        run = _furthest(run, evidence, differing, best[0], order)
-        later = [place for place in wrong_at_first if order[place] > order[differing]]
-        wrong = [place for place in evidence.after(differing, order) if evidence.differs(place, run)]
-        names = [trace.steps.at(*place).full_name(place[1]) for place in unseen]
-        others = tuple(other.words for other in best[1:])
-        first = trace.steps.at(*differing).full_name(differing[1])
-        explained = len(set(later) - set(wrong))
-        found.append(Cause(best[0].at, best[0].words, True, tuple(names), first, explained, len(later), others))
-        if best[0].attempt.rounding:  # what is rounded otherwise is not the same after the next rounding
-            break
-        fault = _first_fault(run, evidence, wrong, order)
+        formulas = dict(_furthest(run, evidence, differing, best[0], order))
+        while True:
+            continued = WrongTrace(run, formulas)
+            wrong = [place for place in evidence.after(differing, order) if evidence.differs(place, continued)]
+            # what is rounded otherwise is not the same after the next rounding
+            fault = None if best[0].attempt.rounding else _first_fault(continued, evidence, wrong, order)
+            if fault is None or fault[0] not in formulas.keys() - best[0].formulas.keys():
+                break
+            del formulas[fault[0]]  # the mistake is not made there
+        run = continued
+        layers = _layers_of(formulas, run)
+        if repeated is not None:
+            later = [place for place in wrong_at_first if order[place] > order[_place_of(trace, repeated.first)]]
+            layers = tuple(sorted({*repeated.layers, *layers}))
+            explained = len(set(later) - set(wrong))
+            found[found.index(repeated)] = replace(repeated, layers=layers, explained=explained)
+        else:
+            later = [place for place in wrong_at_first if order[place] > order[differing]]
+            names = [trace.steps.at(*place).full_name(place[1]) for place in unseen]
+            others = tuple(other.words for other in best[1:])
+            first = trace.steps.at(*differing).full_name(differing[1])
+            explained = len(set(later) - set(wrong))
+            found.append(
+                Cause(best[0].at, best[0].words, True, tuple(names), first, explained, len(later), others,
+                      layers=layers, n_layers=trace.config.n_layers)
+            )  # fmt: skip
         if fault is None:
             break
         differing, theirs, beside = fault
         unseen = unseen_before(run, evidence, differing)
     return found
+
+
+def _layers_of(formulas: Formulas, run: Trace) -> tuple[int, ...]:
+    """The layers in which a mistake gives a step other numbers."""
+    found = set()
+    for (name, layer), wrong in formulas.items():
+        if layer is not None and layer not in found:
+            site = Site(run, run.steps.at(name, layer), layer)
+            numbers, right = wrong(site), site.derive()
+            if numbers.shape != right.shape or not numbers.equal(right):
+                found.add(layer)
+    return tuple(sorted(found))
+
+
+def _is_of(cause: Cause, trace: Trace, differing: StepKey) -> bool:
+    """Whether a cause is of the step that differs, in another layer."""
+    return cause.found and _place_of(trace, cause.first)[0] == differing[0]
+
+
+def _place_of(trace: Trace, name: str) -> StepKey:
+    return next((step.name, layer) for step, layer in trace.steps.rows if step.full_name(layer) == name)
 
 
 def _first_fault(
@@ -233,7 +282,9 @@ def _trials(
     theirs: Tensor,
     unseen: Sequence[StepKey],
     order: Mapping[StepKey, int],
+    only: str = "",
 ) -> Iterator[_Trial]:
+    """The mistakes that give the numbers of the step that differs; ``only`` those of these words, if given."""
     limit = min(evidence.tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
     groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}  # queries and keys are turned alike, permuted alike
@@ -242,7 +293,8 @@ def _trials(
             site, known = Site(trace, step, place[1]), theirs if place == differing else None
             usual = _sums_and_others(site, known)
             for attempt in later_attempts(site, evidence.start, usual) if evidence.start else usual:
-                groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
+                if only in ("", attempt.words):
+                    groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
     record = evidence.tried.setdefault(trace.steps.at(*differing).full_name(differing[1]), {})
     for (_, words), together in groups.items():
         record[words] = None
@@ -315,8 +367,8 @@ def _scopes(trial: _Trial) -> tuple[str, ...]:
 
 def _furthest(
     run: Trace, evidence: Evidence, differing: StepKey, trial: _Trial, order: Mapping[StepKey, int]
-) -> WrongTrace:
-    """The run continued with a mistake, made in as many steps as explains most of those that follow."""
+) -> Formulas:
+    """The formulas of a mistake, made in as many steps as explains most of those that follow."""
     later = evidence.after(differing, order)
 
     def right(scope: str) -> int:
@@ -325,7 +377,7 @@ def _furthest(
 
     scopes = _scopes(trial)
     scope = scopes[0] if len(scopes) == 1 else max(scopes, key=right)
-    return WrongTrace(run, _reaching(run, trial, scope, order))
+    return _reaching(run, trial, scope, order)
 
 
 def _reaching(trace: Trace, trial: _Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
@@ -333,15 +385,20 @@ def _reaching(trace: Trace, trial: _Trial, scope: str, order: Mapping[StepKey, i
     if scope == "here":
         return trial.formulas
     first = min(order[place] for place in trial.formulas)
-    kinds = {type(trace.steps.at(*place).operation): wrong for place, wrong in trial.formulas.items()}
+    kinds = {_kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
     names = {name: wrong for (name, _), wrong in trial.formulas.items()}
     formulas = dict(trial.formulas)
     for step, layer in trace.steps.rows:
-        wrong = names.get(step.name) if scope == "name" else kinds.get(type(step.operation))
+        wrong = names.get(step.name) if scope == "name" else kinds.get(_kind(step))
         place = (step.name, layer)
         if wrong is not None and order[place] > first and place not in formulas and not step.from_stream:
             formulas[place] = _if_it_fits(wrong)
     return formulas
+
+
+def _kind(step: Step) -> tuple[type, bool]:
+    """What steps have in common that a mistake is made in alike: one of queries is none of the output's map."""
+    return type(step.operation), step.has_heads
 
 
 def _if_it_fits(wrong: Wrong) -> Wrong:

@@ -190,7 +190,9 @@ class _Check:
         twin = None
         if self.shorter is not None:
             with suppress(StudentError):  # it takes one length alone
-                twin = Comparison(self.shorter, Tensors(*self.outputs(self.shorter.encoding.ids), pairs), self.tolerance)
+                twin = Comparison(
+                    self.shorter, Tensors(*self.outputs(self.shorter.encoding.ids), pairs), self.tolerance
+                )
         return Comparison(self.trace, tensors, self.tolerance, twin)
 
     def outputs(self, ids: Sequence[int]) -> tuple[list[Output], Output]:

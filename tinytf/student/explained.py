@@ -27,7 +27,7 @@ class ConfirmedMistake(Data):
 
     ``step`` is the first step that it changes, of ``places`` in all. ``explained`` counts the tensors of the student's
     code that it explains; they differ by at most ``difference``, relative to the largest number of each. ``line``
-    computes the step or, inside a function, the first that shows; if the step ``is_left_out``, what stands in its place.
+    computes the step or, inside a function, the first that shows; of one that ``is_left_out``, what is in its place.
     """
 
     LESS: ClassVar = ("at",)
@@ -86,7 +86,8 @@ class Explanation:
                 continue
             base = comparison
             best = self._best(comparison)
-            if best is None and isinstance(comparison.step(comparison.first_wrong).operation, Rotate):
+            wrong = comparison.first_wrong
+            if best is None and wrong is not None and isinstance(comparison.step(wrong).operation, Rotate):
                 for other in relaid(comparison):
                     if best is None and other.progress == comparison.progress:
                         base, best = other, self._best(other)
@@ -109,7 +110,7 @@ class Explanation:
         return best or max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
 
     def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, list[StepKey]]]:
-        """The mistakes possible in the layer of the first wrong step, each with the steps where it fits, wrong ones first.
+        """The mistakes possible in the layer of the first wrong step, each with the steps that it fits, wrong ones first.
 
         For the first layer, the steps before it count too: a mistake there may only show inside the layer.
         """

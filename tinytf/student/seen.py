@@ -52,7 +52,9 @@ class OutputRecorder(TorchFunctionMode):
     ) -> Any:
         result = function(*args, **(kwargs or {}))
         given = [self._origins[id(one)] for one in tensors_in([args, kwargs]) if id(one) in self._origins]
-        parents, ancestors, parameters = (frozenset[Any]().union(*(one[part] for one in given)) for part in range(3))
+        parents = frozenset[int]().union(*(one[0] for one in given))
+        ancestors = frozenset[int]().union(*(one[1] for one in given))
+        parameters = frozenset[str]().union(*(one[2] for one in given))
         for tensor in () if function in _UNSET else tensors_in(result):
             own = parents
             if tensor.is_floating_point() and 0 < tensor.numel() <= _MOST_NUMBERS and tensor.dim():

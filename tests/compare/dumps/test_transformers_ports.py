@@ -84,6 +84,57 @@ def test_a_change_in_transformers_is_named_with_its_cause(
     assert found.cause.words.startswith(words)
 
 
+def without_joint_bias(model: Any) -> None:
+    for block in model.transformer.h:
+        block.attn.c_attn.bias.zero_()
+
+
+def one_layer_without_joint_bias(model: Any) -> None:
+    model.transformer.h[0].attn.c_attn.bias.zero_()
+
+
+def other_activation_in_two_layers(model: Any) -> None:
+    for layer in (0, 2):
+        model.transformer.h[layer].mlp.act = nn.GELU()
+
+
+def one_norm_for_both(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.post_attention_layernorm.weight.data = layer.input_layernorm.weight.data
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "layers", "said"),
+    [
+        ("gpt2", without_joint_bias, (0, 1, 2), "the same in all 3 layers"),
+        ("gpt2", one_layer_without_joint_bias, (0,), ""),
+        ("gpt2", other_activation_in_two_layers, (0, 2), "the same in layers 0 and 2"),
+        ("llama", one_norm_for_both, (0, 1, 2), "the same in all 3 layers"),
+    ],
+)
+def test_a_fault_in_several_layers_is_one_that_explains_all_that_differs(
+    tmp_path: Path, family: str, change: Any, layers: tuple[int, ...], said: str
+) -> None:
+    (cause,) = compared(family, change, tmp_path / "theirs.safetensors").causes
+    assert cause.found
+    assert cause.layers == layers
+    assert cause.explained == cause.later > 20
+    assert cause.in_words.endswith(said)
+
+
+def test_faults_that_differ_by_layer_stay_separate(tmp_path: Path) -> None:
+    def alternating(model: Any) -> None:
+        for number, block in enumerate(model.transformer.h):
+            if number % 2:
+                block.mlp.act = nn.GELU()
+            else:
+                block.attn.c_proj.bias.data.zero_()
+
+    found = compared("gpt2", alternating, tmp_path / "theirs.safetensors").causes
+    assert [(one.first, one.layers) for one in found] == [("L0.attn", (0, 2)), ("L1.ffn.act", (1,))]
+    assert [one.words for one in found] == ["the bias is left out", "the activation is GELU(erf)"]
+
+
 def test_embeddings_without_their_scale_are_the_cause_and_nothing_after_them(tmp_path: Path) -> None:
     """The norm of an unscaled stream has the numbers of another eps, which explains less of what follows."""
 

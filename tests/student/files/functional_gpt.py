@@ -29,7 +29,10 @@ class Parameters(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.ln1_weight, self.ln1_bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-        self.qkv_weight, self.qkv_bias = nn.Parameter(torch.randn(3 * width, width)), nn.Parameter(torch.zeros(3 * width))
+        self.qkv_weight, self.qkv_bias = (
+            nn.Parameter(torch.randn(3 * width, width)),
+            nn.Parameter(torch.zeros(3 * width)),
+        )
         self.out_weight, self.out_bias = nn.Parameter(torch.randn(width, width)), nn.Parameter(torch.zeros(width))
         self.ln2_weight, self.ln2_bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
         self.fc_weight, self.fc_bias = nn.Parameter(torch.randn(4 * width, width)), nn.Parameter(torch.zeros(4 * width))
