@@ -110,7 +110,7 @@ class Explanation:
         return best or max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
 
     def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, list[StepKey]]]:
-        """The mistakes possible in the layer of the first wrong step, each with the steps that it fits, wrong ones first.
+        """The mistakes possible in the layer of the first wrong step, each with the steps it fits, wrong ones first.
 
         For the first layer, the steps before it count too: a mistake there may only show inside the layer.
         """
