@@ -102,9 +102,9 @@ class ModelConfig(Part):
     else:
 
         def __getattr__(self, name: str) -> Any:
-            if name not in _LEAVES:
+            if name not in LEAVES:
                 raise AttributeError(f"a configuration has no {name!r}")
-            value = self.__dict__[name] = self._read(_LEAVES[name])
+            value = self.__dict__[name] = self._read(LEAVES[name])
             return value
 
     def __hash__(self) -> int:
@@ -177,7 +177,7 @@ class ModelConfig(Part):
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
             raise ConfigError(f"position_offset {self.embedding.position_offset} needs learned positions")
         for name, values in self.by_layer:
-            if not _LEAVES[name].differs:
+            if not LEAVES[name].differs:
                 raise ConfigError(f"{name} cannot differ by layer", did_you_mean(name, DIFFERING))
             if name == "n_heads" and len({*zip(values, self._mixers, strict=True)}) > len({*self._mixers}):
                 raise ConfigError(f"{name} differs between layers with the same mixer: by_layer says {values}")
@@ -220,11 +220,11 @@ class ModelConfig(Part):
         """The settings that differ from layer to layer, by flat name, each with its value in every layer."""
         if self.is_even:
             return ()
-        names = sorted(name for name, setting in _LEAVES.items() if setting.path[0] == "blocks")
-        in_layers = ((name, [value_at(block, _LEAVES[name].path[1:]) for block in self.blocks]) for name in names)
+        names = sorted(name for name, setting in LEAVES.items() if setting.path[0] == "blocks")
+        in_layers = ((name, [value_at(block, LEAVES[name].path[1:]) for block in self.blocks]) for name in names)
         differing = ((name, values) for name, values in in_layers if len({*values} - {LACKS}) > 1)
         return tuple(
-            (name, tuple(self._read(_LEAVES[name]) if value is LACKS else value for value in values))
+            (name, tuple(self._read(LEAVES[name]) if value is LACKS else value for value in values))
             for name, values in differing
         )
 
@@ -370,6 +370,8 @@ class ModelConfig(Part):
     @property
     def rope(self) -> Rope:
         """The RoPE settings of every head."""
+        if self.rope_scaling == "none":
+            return Rope(self.rope_width or self.d_head, self.rope_theta, "none", 1.0, 1.0, 4.0, 0)
         return Rope(
             self.rope_width or self.d_head,
             self.rope_theta,
@@ -446,13 +448,13 @@ class ModelConfig(Part):
         return cls.of(**require_fields(fields, FIELDS, "the model configuration"))
 
 
-_LEAVES: dict[str, Leaf] = {
+LEAVES: dict[str, Leaf] = {
     **leaves(ModelConfig),
     **{name: setting._replace(path=("blocks", *setting.path)) for name, setting in leaves(BlockConfig).items()},
 }
-DIFFERING = tuple(name for name, setting in _LEAVES.items() if setting.differs)
+DIFFERING = tuple(name for name, setting in LEAVES.items() if setting.differs)
 """The settings that may differ from layer to layer."""
-ZEROS = {name: setting.zero for name, setting in _LEAVES.items() if setting.zero}
+ZEROS = {name: setting.zero for name, setting in LEAVES.items() if setting.zero}
 """What a 0 of a setting stands for, as an expression."""
 _ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
@@ -470,8 +472,8 @@ _OF_LAYERS = {
     "by_layer": Field("by_layer", list, (), of=list),
 }
 FIELDS: dict[str, Field] = {
-    name: _OF_LAYERS[name] if name in _OF_LAYERS else _LEAVES[name].field
-    for name in dict.fromkeys([*_FIRST, *_LEAVES, *_OF_LAYERS])
+    name: _OF_LAYERS[name] if name in _OF_LAYERS else LEAVES[name].field
+    for name in dict.fromkeys([*_FIRST, *LEAVES, *_OF_LAYERS])
 }
 """The type and limits of each setting, by flat name."""
 CHOICES = {name: field.limits.choices for name, field in FIELDS.items() if field.limits.choices}

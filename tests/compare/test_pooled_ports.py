@@ -44,7 +44,7 @@ def test_another_pooling_is_the_cause(trace: Trace) -> None:
         assert found.first is not None
         assert found.first.name == "pooled"
         assert found.cause is not None
-        assert found.cause.words.startswith(f"{words} is pooled, not ")
+        assert found.cause.words.startswith(f"pooling of {words} instead of ")
         assert (found.cause.explained, found.cause.later) == (1, 1)
 
 

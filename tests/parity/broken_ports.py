@@ -720,7 +720,7 @@ BROKEN: dict[str, Port] = {
         "gemma3",
         lambda model, patch: setattr(model.config, "sliding_window", 4096),
         _FIRST_ATTENTION,
-        "no window",
+        "a window of .* tokens left out",
         text=TEXT * 28,
     ),
     "attention of layer 3 not added": Port("smollm2", _zero_attention, "L3.attn L3.norm2", "attn not added|all 0"),
@@ -733,7 +733,10 @@ BROKEN: dict[str, Port] = {
         "moe", _modules("TopKRouter", top_k=2), "L0.ffn.chosen L0.ffn.weights L0.ffn", "2 experts"
     ),
     "not renormed": Port(
-        "moe", _modules("TopKRouter", norm_topk_prob=False), "L0.ffn.weights L0.ffn", "renorm|sum to 1"
+        "moe",
+        _modules("TopKRouter", norm_topk_prob=False),
+        "L0.ffn.weights L0.ffn",
+        "by the sum of the chosen left out",
     ),
     "router in bfloat16": Port(
         "moe", _changed("mlp.gate", None, _to(torch.bfloat16)), "L0.router L0.ffn.router", "rounded to bfloat16"
@@ -788,7 +791,7 @@ BROKEN: dict[str, Port] = {
         "moe",
         lambda model, patch: [setattr(one, "forward", _sigmoid_router(one)) for one in _each(model, "TopKRouter")],
         "L0.ffn",
-        "router is a sigmoid",
+        "a sigmoid router",
     ),
     "the next token's embedding": Port(
         "smollm2",

@@ -3,6 +3,7 @@
 Each attempt is a formula, so that the run can be continued with it. Shapes: T tokens, H heads, D head width, C columns.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -13,14 +14,16 @@ import gguf
 import torch
 from torch import Tensor
 
+from tinytf.compare.constants import plain, shown, solved_base, solved_eps
 from tinytf.compare.dumps.fit import in_halves, is_turned
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
-from tinytf.parts.pooling import WORDS
+from tinytf.compare.settings import programs
+from tinytf.parts.part import worded
 from tinytf.parts.row import Step
 from tinytf.steps.operations import (
-    Choose,
+    Add,
     ExpertLinear,
     HeadNorm,
     Linear,
@@ -30,8 +33,6 @@ from tinytf.steps.operations import (
     Operation,
     Pool,
     Rotate,
-    Route,
-    Sight,
     Softmax,
 )
 from tinytf.steps.operations.norm import gain_of
@@ -40,8 +41,6 @@ from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
 
 Change = Callable[[Tensor], Tensor]
-_BASES = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0)
-_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
 _SOLVED = ("ε is 1", "ε is 0.0", "RoPE's base is")
 """Mistakes whose number is solved for."""
 _FLOAT16_MAX = 65_504.0
@@ -99,15 +98,14 @@ def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         yield from _of_norm(site, theirs)
     elif isinstance(operation, Rotate):
         yield from _of_rotation(site, theirs)
-    elif isinstance(operation, Mask) and operation.sight.window:
-        yield from _of_window(operation)
     elif isinstance(operation, Pool):
-        yield from _otherwise_pooled(operation)
+        yield from _fewer_pooled(operation)
     elif isinstance(operation, Lookup) and theirs is not None:
         yield from _other_tokens(site, theirs)
     for mistake in MISTAKES:
         if mistake.fits(site.step) and not mistake.words.startswith(_SOLVED):
             yield Attempt(mistake.words, mistake.wrong, mistake.also)
+    yield from _of_settings(site)
     if is_turned(site.step):
         yield from _other_rows(site)
     yield from _other_tensors(site)
@@ -115,12 +113,13 @@ def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         yield from (Attempt(f"the weights are rounded to {name}", _with(change)) for name, change in FORMATS.items())
     if isinstance(operation, Softmax | Norm):
         yield from _less_precise(operation)
-    if isinstance(operation, Choose | Route):
-        yield from _other_routes(operation, site.config.experts)
     if isinstance(operation, ExpertLinear) and site.step.name == "expert.out" and site.config.experts <= _MOST_EXPERTS:
         yield from _exchanged_experts(site.config.experts)
     if theirs is not None and theirs.shape == site.value.shape:
         yield from _relations(site, theirs)
+    elif isinstance(operation, Add):
+        for factor in (math.sqrt(0.5), math.sqrt(2), 0.5, 2.0):
+            yield Attempt(f"it is {shown(factor, site.config)} times as large", _times(factor))
 
 
 def _set(operation: Operation, **settings: Any) -> Wrong:
@@ -134,19 +133,31 @@ def _set(operation: Operation, **settings: Any) -> Wrong:
     return wrong
 
 
+def _of_settings(site: Site) -> Iterator[Attempt]:
+    """The step as programs compute it in which one setting of a part has another value, with what changes after it."""
+    steps, place = site.trace.steps, (site.step.name, site.layer)
+    later = False, *(step for step, layer in steps.rows if layer == site.layer)
+    for program in programs(site.trace.config):
+        if place in program.changed:
+            names = [step for step in later if step and (step.name, site.layer) in program.changed]
+            after = names[[step.name for step in names].index(site.step.name) + 1 :]
+            beside = {s.name: program.wrong for s in after if type(s.operation) is not type(site.operation)}
+            yield Attempt(program.words, program.wrong, beside=beside)
+
+
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     operation, module = site.operation, site.module
     assert isinstance(operation, Norm)
     if isinstance(operation, HeadNorm):
         return
-    candidates, x = list(_EPS), site.input()
-    if theirs is not None and getattr(module, "bias", None) is None:  # y = x·gain / √(mean x² + eps), solved for eps
-        squares = ((x * gain_of(module) / theirs).square() - x.square().mean(-1, keepdim=True)).double()
-        solved = float(squares[squares.isfinite()].median()) if squares.isfinite().any() else 0.0
-        candidates += [float(f"{solved:.{digits}g}") for digits in (1, 2)]
-    for eps in dict.fromkeys(candidates):
-        if eps >= 0:
-            yield Attempt(f"eps {eps:g} instead of {operation.eps:g}", _normed(eps=eps))
+    if theirs is not None:
+        bias = getattr(module, "bias", None)
+        for centred in (operation.centred, not operation.centred):
+            eps = solved_eps(site.input(), theirs, gain_of(module), bias, centred=centred)
+            form = "" if centred == operation.centred else "the mean is " + "not " * (not centred) + "subtracted, and "
+            if eps >= 0:
+                words = f"{form}eps {worded(float(f'{eps:.4g}'))} instead of {worded(operation.eps)}"
+                yield Attempt(words, _normed(eps=eps, centred=centred))
     if getattr(module, "weight", None) is not None:
         yield Attempt("the gain is the stored weight, without the 1 that is added to it", _normed(gain=-1.0))
 
@@ -171,18 +182,10 @@ def at_positions(places: Callable[[Tensor], Tensor]) -> Wrong:
 def _of_rotation(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     x, operation, count = site.input(), site.operation, len(site.ids)
     assert isinstance(operation, Rotate)
-    rope, width = operation.rope, operation.rope.width
-    bases = [*_BASES, rope.theta * 10, rope.theta / 10]
-    if theirs is not None and x.shape[1] > 1 and width > 2:  # the angle of pair 1 at position 1 is base^(−2/width)
-        (a, b), (c, d) = ([float(heads[0, 1, index]) for index in (1, 1 + width // 2)] for heads in (x, theirs))
-        angle = abs(float(torch.atan2(torch.tensor(a * d - b * c), torch.tensor(a * c + b * d))))
-        solved = angle ** (-width / 2) if angle else 0.0
-        bases += [float(f"{solved:.{digits}g}") for digits in (1, 2, 3)] if 1 < solved < 1e12 else []
-    for base in dict.fromkeys(bases):
-        turned = _set(operation, rope=rope._replace(theta=base))
-        yield Attempt(f"a rotary base of {base:,.0f} instead of {rope.theta:,.0f}", turned)
-    if rope.scaling != "none":
-        yield Attempt(f"no {rope.scaling} scaling of the angles", _set(operation, rope=rope._replace(scaling="none")))
+    rope = operation.rope
+    if theirs is not None and 1 < (base := solved_base(x, theirs, rope)) < 1e12:
+        words = f"a rotary base of {worded(base)} instead of {worded(rope.theta)}"
+        yield Attempt(words, _set(operation, rope=rope._replace(theta=base)))
     for by in (2, 4, 8):
         yield Attempt(f"positions are divided by {by}", at_positions(lambda at, by=by: at / by))  # type: ignore[misc]
         yield Attempt(f"positions are multiplied by {by}", at_positions(lambda at, by=by: at * by))  # type: ignore[misc]
@@ -194,17 +197,11 @@ def _of_rotation(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         yield Attempt(words, at_positions(lambda at, start=start: at - start * (at >= start)))  # type: ignore[misc]
 
 
-def _of_window(operation: Mask) -> Iterator[Attempt]:
-    sight = operation.sight
-    yield Attempt("no window", _set(operation, sight=Sight(sight.causal)))
-    for window in (sight.window - 1, sight.window + 1):
-        words = f"a window of {window:,} tokens, not {sight.window:,}"
-        yield Attempt(words, _set(operation, sight=replace(sight, window=window)))
-
-
 def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     """The rows of the table that the other program took."""
-    table, ids = site.module.weight * site.module.scale, torch.tensor(site.ids)
+    operation = site.operation
+    assert isinstance(operation, Lookup)
+    table, ids = site.module.weight * site.module.scale, torch.tensor(operation.ids(site))
     different = (theirs - site.value).abs().amax(-1) > 1e-4 * site.value.abs().amax()
     if theirs.shape[-1] != table.shape[-1] or not different.any() or site.layer is not None:
         return
@@ -215,16 +212,14 @@ def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         return
     at, moved = int((taken != ids).nonzero()[0]), {int(step) for step in taken - ids}
     words = f"token {at} has the embedding of id {int(taken[at]):,}, not of {int(ids[at]):,}"
-    if moved in ({1}, {-1}):
+    if operation.types:
+        words = f"token {at} has token type {int(taken[at])}, not {int(ids[at])}"
+    elif moved in ({1}, {-1}):
         words = f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}"
     yield Attempt(words, lambda site: table[taken])
 
 
-def _otherwise_pooled(operation: Pool) -> Iterator[Attempt]:
-    """Other ways to make one vector of all tokens, and fewer tokens."""
-    for kind, words in WORDS.items():
-        if kind not in (operation.kind, "none"):
-            yield Attempt(f"{words} is pooled, not {WORDS[operation.kind]}", _set(operation, kind=kind))
+def _fewer_pooled(operation: Pool) -> Iterator[Attempt]:
     cuts = {"the last": slice(-1), "the first": slice(1, None), "the first and last": slice(1, -1)}
     for left_out, kept in cuts.items():
         yield Attempt(f"{left_out} token is left out of the pooling", _pooled(operation, kept))
@@ -295,8 +290,12 @@ def _numbers_of(step: Step) -> Wrong:
     return lambda site: Site(site.trace, step, site.layer).derive()
 
 
+def _gained(site: Site, gain: Tensor) -> Tensor:
+    return normed(site, gain=None, bias=False) * gain
+
+
 def _with_gain(gain: Tensor) -> Wrong:
-    return lambda site: normed(site, gain=None, bias=False) * gain
+    return lambda site: _gained(site, gain)
 
 
 def _through(module: Any) -> Wrong:
@@ -359,11 +358,16 @@ def _less_precise(operation: Operation) -> Iterator[Attempt]:
         elif type(operation) is Norm and not operation.centred:
             yield Attempt(f"the norm is computed in {name}", _norm_in(dtype, gain=False), rounding=True)
             yield Attempt(f"the norm and its gain are computed in {name}", _norm_in(dtype, gain=True), rounding=True)
+            yield Attempt(f"the gain is computed in {name}", _gain_in(dtype))
             yield Attempt(f"the normed numbers are rounded to {name}", _rounded(dtype), rounding=True)
 
 
 def _softmax_in(dtype: torch.dtype) -> Wrong:
     return lambda site: site.input().to(dtype).softmax(-1).to(site.input().dtype)
+
+
+def _gain_in(dtype: torch.dtype) -> Wrong:
+    return lambda site: _gained(site, _to(dtype)(gain_of(site.module)))
 
 
 def _rounded(dtype: torch.dtype) -> Wrong:
@@ -377,23 +381,6 @@ def _norm_in(dtype: torch.dtype, *, gain: bool) -> Wrong:
         return (normed * by.to(dtype)).to(by.dtype) if gain else normed.to(by.dtype) * by
 
     return wrong
-
-
-def _other_routes(operation: Choose | Route, experts: int) -> Iterator[Attempt]:
-    """Other settings of the choice of experts, or of their weights."""
-    if isinstance(operation, Choose):
-        for count in (operation.count - 1, operation.count + 1):
-            if 0 < count <= experts:
-                words = f"{count} expert{'s' * (count > 1)} a token, not {operation.count}"
-                yield Attempt(words, _set(operation, count=count))
-        return
-    not_divided = "do not sum to 1: they are not divided by the sum of the chosen"
-    sums = f"the weights of the chosen experts {not_divided if operation.renormed else 'sum to 1'}"
-    yield Attempt(sums, _set(operation, renormed=not operation.renormed))
-    other = "sigmoid" if operation.score == "softmax" else "softmax"
-    yield Attempt(f"the router is a {other}, not a {operation.score}", _set(operation, score=other))
-    if operation.scale != 1:
-        yield Attempt(f"the weights of experts are not multiplied by {operation.scale:g}", _set(operation, scale=1.0))
 
 
 def _exchanged_experts(count: int) -> Iterator[Attempt]:
@@ -433,11 +420,16 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         yield Attempt("it is all 0", lambda site: torch.zeros_like(site.derive()), vague=True)
     elif bool(ours.isfinite().all() & theirs.isfinite().all()):
         size = float(ours.double().square().sum()) or 1.0
-        factor = float(f"{float((ours.double() * theirs.double()).sum()) / size:.4g}")
-        if abs(factor - 1) > 1e-3:
-            yield Attempt(f"it is {factor:g} times as large", lambda site: site.derive() * factor, vague=True)
+        factor = plain(float((ours.double() * theirs.double()).sum()) / size)
+        if factor != 1:
+            words = f"it is {shown(factor, site.config)} times as large"
+            yield Attempt(words, _times(factor), vague=True)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site.step, ours, theirs)
+
+
+def _times(factor: float) -> Wrong:
+    return lambda site: site.derive() * factor
 
 
 def _overflowing(site: Site) -> Tensor:

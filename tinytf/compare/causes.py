@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from tinytf.compare.attempts import Attempt, attempts, kind_of
@@ -267,12 +268,13 @@ def unseen_before(trace: Trace, evidence: Evidence, differing: StepKey) -> list[
 
 @dataclass(frozen=True)
 class _Trial:
-    """A mistake that gives the numbers of the step that differs: its words, where it is, and the formulas with it."""
+    """A mistake that ``gives`` the numbers of the step that differs: its words, where it is, the formulas with it."""
 
     words: str
     at: str
     formulas: Formulas
     attempt: Attempt
+    gives: Tensor
 
 
 def _trials(
@@ -311,7 +313,7 @@ def _trials(
                 result = WrongTrace(trace, formulas).step(*differing)
                 if result.shape == theirs.shape and distance(theirs, result) <= limit:
                     names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
-                    yield _Trial(words, names, formulas, next(iter(tried.values())))
+                    yield _Trial(words, names, formulas, next(iter(tried.values())), result)
 
 
 def _also(trace: Trace, place: StepKey, attempt: Attempt, order: Mapping[StepKey, int]) -> dict[StepKey, Wrong]:
@@ -356,8 +358,9 @@ def _most_telling(
     best = [trial for trial in best if not trial.attempt.vague] or best
     alike: dict[str, _Trial] = {}
     for trial in best:
-        if not any(trial.words.startswith(words) for words in alike):
-            alike.setdefault(trial.words, trial)
+        named = any(trial.words.startswith(words) for words in alike)
+        if not named and not any(trial.at == one.at and torch.equal(trial.gives, one.gives) for one in alike.values()):
+            alike.setdefault(trial.words, trial)  # of one formula by several names, the first
     return list(alike.values())
 
 

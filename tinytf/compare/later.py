@@ -68,12 +68,15 @@ def _of_cache(site: Site, start: int) -> Iterator[tuple[str, Wrong]]:
             )
     elif isinstance(operation, Mask):
         yield "a query does not see its own key", _hidden(lambda query, key: key == query)
+        yield "the first key is lost", _hidden(lambda query, key: key == 0)
         yield f"the keys before token {start} are lost", _hidden(lambda query, key: key < start)
         yield f"only the keys before token {start} are seen", _hidden(lambda query, key: key >= start)
     elif isinstance(operation, Scores):
         yield "the key of the token before stands in place of its own", _stale_keys
+        yield "keys are kept in int8", lambda site: site.input(0) @ _in_int8(site).mT
     elif isinstance(operation, Mix):
         yield "the value of the token before stands in place of its own", _stale_values
+        yield "values are kept in int8", lambda site: site.input(0) @ _in_int8(site)
 
 
 def _of_table(places: Callable[[Tensor], Tensor]) -> Wrong:
@@ -99,6 +102,12 @@ def _hidden(hides: Callable[[Tensor, Tensor], Tensor]) -> Wrong:
         return right.masked_fill(hides(places[:, None], places), -math.inf)
 
     return masked
+
+
+def _in_int8(site: Site) -> Tensor:
+    """Keys or values of all query heads, as whole numbers times a scale for each head and token."""
+    scale = site.input(1).abs().amax(-1, keepdim=True) / 127
+    return repeat_groups((site.input(1) / scale).round() * scale, len(site.input(0)))
 
 
 def _before(x: Tensor) -> Tensor:

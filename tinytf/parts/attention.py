@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 POSITIONS = ("learned", "sinusoidal", "sinusoidal_halves", "sinusoidal_concat", "rotary", "alibi", "none")
 _ACROSS = {"head": "", "heads": " with a gain for each head", "all": " over all heads"}
+_OVER = {"head": "each head", "heads": "each head, with a gain for each", "all": "all heads"}
 LATENT_EPS = 1e-6
 """ε of the norms of latent attention, independent of ``norm_eps``."""
 
@@ -59,7 +60,7 @@ class Latent(Part):
 
     q_rank: int = leaf(0, COUNT)
     kv_rank: int = leaf(0, COUNT)
-    kv_scale: float = leaf(1.0, ABOVE_ZERO)
+    kv_scale: float = leaf(1.0, ABOVE_ZERO, said="latent keys and values times {}")
 
     def require(self) -> None:
         if self.q_rank and not self.kv_rank:
@@ -88,12 +89,18 @@ class QKNorm(Part):
     ``v_norm`` norms the values of each head too, without parameters (Gemma 4).
     """
 
-    qk_norm: bool = leaf(False, differs=True)
-    qk_norm_across: str = choice("head", "heads", "all")
-    qk_norm_last: bool = leaf(False)
-    qk_norm_gain: bool = leaf(True)
+    qk_norm: bool = leaf(False, differs=True, said="the norm of queries and keys")
+    qk_norm_across: str = choice(
+        "head",
+        "heads",
+        "all",
+        said="a norm of queries and keys over {}",
+        named={"head": "each head", "heads": "each head, with a gain for each", "all": "all heads"},
+    )
+    qk_norm_last: bool = leaf(False, said="a norm of queries and keys after the rotation")
+    qk_norm_gain: bool = leaf(True, said="the gain of the norm of queries and keys")
     qk_norm_bias: bool = leaf(True)
-    v_norm: bool = leaf(False)
+    v_norm: bool = leaf(False, said="the norm of values")
 
     def require(self) -> None:
         if self.qk_norm_last and self.qk_norm_across != "head":
@@ -138,31 +145,31 @@ class Attention(Part):
     n_kv_heads: int = leaf(0, COUNT, differs=True)
     d_head: int = leaf(0, COUNT, differs=True)
     d_value: int = leaf(0, COUNT, differs=True)
-    mask: bool = leaf(True)
-    window: int = leaf(0, COUNT, differs=True)
-    chunk: int = leaf(0, COUNT, differs=True)
-    attention_divisor: float = leaf(0.0, NOT_NEGATIVE, differs=True, zero="√d_head")
-    attention_cap: float = leaf(0.0, NOT_NEGATIVE)
-    attention_sinks: bool = leaf(False)
-    talking_heads: bool = leaf(False)
+    mask: bool = leaf(True, said="the causal mask")
+    window: int = leaf(0, COUNT, differs=True, said="a window of {} tokens", usual=(128, 512, 1_024, 4_096))
+    chunk: int = leaf(0, COUNT, differs=True, said="chunks of {} tokens")
+    attention_divisor: float = leaf(0.0, NOT_NEGATIVE, differs=True, zero="√d_head", said="scores divided by {}")
+    attention_cap: float = leaf(0.0, NOT_NEGATIVE, usual=(50.0, 30.0), said="a soft cap of {} of the scores")
+    attention_sinks: bool = leaf(False, said="attention sinks")
+    talking_heads: bool = leaf(False, said="the mix of maps over heads")
     lambda_init: float = leaf(0.0, SHARE, differs=True)
-    attention_gate: bool = leaf(False)
+    attention_gate: bool = leaf(False, said="the gate of attention")
     gate_by_head: bool = leaf(False)
     gate_function: str = choice("sigmoid", "softplus")
-    out_norm: bool = leaf(False)
+    out_norm: bool = leaf(False, said="the norm of the heads side by side")
     head_experts: bool = leaf(False)
-    clip_qkv: float = leaf(0.0, NOT_NEGATIVE)
-    qkv_bias: bool = leaf(True)
-    k_bias: bool = leaf(True)
+    clip_qkv: float = leaf(0.0, NOT_NEGATIVE, usual=(6.0, 8.0), said="clipping of q, k and v to ±{}")
+    qkv_bias: bool = leaf(True, said="the bias of q, k and v")
+    k_bias: bool = leaf(True, said="the bias of k")
     qkv_groups: int = leaf(1, POSITIVE)
-    query_biases: bool = leaf(False)
+    query_biases: bool = leaf(False, said="biases of queries")
     segments: bool = leaf(False)
-    values_of_keys: bool = leaf(False, differs=True)
+    values_of_keys: bool = leaf(False, differs=True, said="values that are the keys")
     shares_keys: bool = leaf(False, differs=True)
-    o_bias: bool = leaf(True, differs=True)
+    o_bias: bool = leaf(True, differs=True, said="the bias of the output of attention")
     latent: Latent = field(default_factory=Latent)
     qk_norms: QKNorm = field(default_factory=QKNorm)
-    positions: str = choice(*POSITIONS, differs=True, off="none")
+    positions: str = choice(*POSITIONS, differs=True, off="none", said="positions {}")
     rotary: Rotary = field(default_factory=Rotary)
     alibi: Alibi = field(default_factory=Alibi)
     relative_buckets: int = leaf(0, COUNT)

@@ -25,14 +25,14 @@ class Embedding(Part):
     """
 
     vocab_size: int = leaf(limits=POSITIVE)
-    n_token_types: int = leaf(0, COUNT)
-    position_offset: int = leaf(0, COUNT)
+    n_token_types: int = leaf(0, COUNT, said="{} token types")
+    position_offset: int = leaf(0, COUNT, usual=(2,), said="positions from row {}")
     d_embed: int = leaf(0, COUNT)
     projection_bias: bool = leaf(False)
-    embed_scale: float = leaf(1.0, ABOVE_ZERO)
+    embed_scale: float = leaf(1.0, ABOVE_ZERO, said="embeddings times {}")
     masked_share: float = leaf(0.0, SHARE)
     mask_id: int = leaf(0, COUNT)
-    embed_norm: bool = leaf(False)
+    embed_norm: bool = leaf(False, said="the norm of the embeddings")
 
     def words(self, causal: bool) -> dict[str, str]:
         bias = " with a bias" if self.projection_bias else ""
@@ -92,7 +92,7 @@ ROWS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "each of {0} → its id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
     Step("embed.tokens", "token embeddings", "E[{0}]{embed_scale}", EMBEDDED, ("ids",), "embed", False, True,
-         make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E"),
+         make=lambda o, c: o.Lookup(scale=c.embed_scale), module="embed.tokens", matrix="E"),
     Step("embed.projected", "token embeddings, projected", "{0}·W_in{projection_bias}", WIDE, ("embed.tokens",),
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=make_widening, module="embed.projection", matrix="W_in", late=True),

@@ -39,23 +39,23 @@ class Experts(Part):
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0)
-    experts_per_token: int = leaf(0, COUNT)
+    experts_per_token: int = leaf(0, COUNT, said="{} experts a token")
     expert_groups: int = leaf(0, COUNT)
     groups_per_token: int = leaf(0, COUNT)
     group_best: int = leaf(1, POSITIVE)
     d_expert: int = leaf(0, COUNT)
-    router: str = choice("softmax", "sigmoid")
-    router_bias: bool = leaf(False)
-    choice_bias: bool = leaf(False)
+    router: str = choice("softmax", "sigmoid", said="a {} router")
+    router_bias: bool = leaf(False, said="the bias of the router")
+    choice_bias: bool = leaf(False, said="the bias of the choice of experts")
     choice_of_scores: bool = leaf(True)
-    routes_renormed: bool = leaf(True)
+    routes_renormed: bool = leaf(True, said="the division of experts' weights by the sum of the chosen")
     route_margin: float = leaf(0.0, NOT_NEGATIVE)
     routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE)
-    routed_scale: float = leaf(1.0, ABOVE_ZERO)
+    routed_scale: float = leaf(1.0, ABOVE_ZERO, said="weights of experts times {}")
     routes_first: bool = leaf(False)
     sum_bias: bool = leaf(False)
     d_shared: int = leaf(0, COUNT)
-    shared_gate: bool = leaf(False)
+    shared_gate: bool = leaf(False, said="the gate of the shared expert")
     expert_norms: bool = leaf(False)
     identity_experts: int = leaf(0, COUNT)
 
@@ -127,11 +127,14 @@ class FeedForward(Part):
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0)
-    activation: str = choice("relu", "relu2", "gelu", "gelu_tanh", "silu", "xielu", default="gelu")
-    gated: bool = leaf(False)
-    glu_limit: float = leaf(0.0, NOT_NEGATIVE)
-    glu_alpha: float = leaf(1.0, ABOVE_ZERO)
-    ffn_bias: bool = leaf(True)
+    activation: str = choice(
+        "relu", "relu2", "gelu", "gelu_tanh", "silu", "xielu", default="gelu", said="the activation {}",
+        named=ACTIVATION_NAMES,
+    )  # fmt: skip
+    gated: bool = leaf(False, said="the gate of the feed-forward")
+    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a limit of {} of gate and up")
+    glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,))
+    ffn_bias: bool = leaf(True, said="the bias of the feed-forward")
     up_bias: bool = leaf(True)
     act_norm: bool = leaf(False)
     ffn_groups: int = leaf(1, POSITIVE)

@@ -36,8 +36,8 @@ class Head(Part):
     """
 
     kind: str = choice("lm", "mlm", *CLASS_HEADS, "none", flat="head")
-    tied_head: bool = leaf(True)
-    head_bias: bool = leaf(False)
+    tied_head: bool = leaf(True, said="the tie of the head to the embeddings")
+    head_bias: bool = leaf(False, said="the bias of the head")
     head_activation: str = choice("relu", "gelu", "gelu_tanh", "silu", "tanh", default="gelu")
     head_dense_bias: bool = leaf(True)
     d_unembed: int = leaf(0, COUNT)
@@ -46,8 +46,8 @@ class Head(Part):
     head_dense: bool = leaf(False)
     head_norm: bool = leaf(False)
     decides: str = choice("one", "several", "number")
-    logit_scale: float = leaf(1.0, ABOVE_ZERO)
-    logit_cap: float = leaf(0.0, NOT_NEGATIVE)
+    logit_scale: float = leaf(1.0, ABOVE_ZERO, said="logits times {}")
+    logit_cap: float = leaf(0.0, NOT_NEGATIVE, usual=(30.0,), said="a soft cap of {} of the logits")
     pooler: bool = leaf(False)
 
     def require(self) -> None:

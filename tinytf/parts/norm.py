@@ -36,13 +36,13 @@ class Norms(Part):
     third layer, without a mixer (LongCat-Flash). The last norm of the model has ``final_norm_eps`` (0: ``norm_eps``).
     """
 
-    norm: str = choice("layernorm", "rmsnorm")
-    norm_eps: float = leaf(1e-5, ABOVE_ZERO)
-    final_norm_eps: float = leaf(0.0, NOT_NEGATIVE, zero="norm_eps")
-    norm_gain: bool = leaf(True)
-    norm_bias: bool = leaf(True)
-    norm_order: str = choice(*NORMED, differs=True)
-    input_norm: bool = leaf(True, differs=True)
+    norm: str = choice("layernorm", "rmsnorm", said="{}", named=CALLED)
+    norm_eps: float = leaf(1e-5, ABOVE_ZERO, usual=(1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3), said="eps {}")
+    final_norm_eps: float = leaf(0.0, NOT_NEGATIVE, zero="norm_eps", said="eps {} of the last norm")
+    norm_gain: bool = leaf(True, said="the gain of norms")
+    norm_bias: bool = leaf(True, said="the bias of norms")
+    norm_order: str = choice(*NORMED, differs=True, said="norms {}", named=NORMED)
+    input_norm: bool = leaf(True, differs=True, said="the norm before attention")
     shared_norm: bool = leaf(False)
     norm_below: bool = leaf(False, differs=True)
     shortcut: bool = leaf(False, differs=True)
@@ -85,11 +85,11 @@ class Residual(Part):
     the stream (MiniMax). ``layer_scale`` multiplies the stream after each layer by a number of its own (Gemma 4).
     """
 
-    residual: str = choice("sequential", "parallel")
-    residual_scale: float = leaf(1.0, ABOVE_ZERO)
+    residual: str = choice("sequential", "parallel", said="a {} residual")
+    residual_scale: float = leaf(1.0, ABOVE_ZERO, said="what is added, times {}")
     residual_of: str = choice("stream", "normed")
     kept_scale: float = leaf(1.0, ABOVE_ZERO)
-    layer_scale: bool = leaf(False)
+    layer_scale: bool = leaf(False, said="the scale of each layer")
 
     def require(self) -> None:
         if self.kept_scale != 1 and self.residual_of != "normed":

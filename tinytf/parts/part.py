@@ -1,13 +1,13 @@
 """Parts: a tree of frozen dataclasses. Each leaf is a setting with one flat name in files, recipes and options."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 from tinytf.errors import ConfigError
-from tinytf.fields import Field, Limits, field_of
+from tinytf.fields import REQUIRED, Field, Limits, field_of
 
 _INT32_MAX = 2**31 - 1
 POSITIVE, COUNT = Limits(least=1, most=_INT32_MAX), Limits(least=0, most=_INT32_MAX)
@@ -24,12 +24,20 @@ def leaf(
     differs: bool = False,
     off: Any = None,
     zero: str = "",
+    usual: tuple[Any, ...] = (),
+    said: str = "",
+    named: Mapping[str, str] = {},
 ) -> Any:
     """A setting of a part. ``flat``: its flat name, by default the field's; ``differs``: layers may differ in it.
 
     ``off``: the value by which a layer lacks the feature altogether; ``zero``: what a 0 stands for, as an expression.
+    ``usual``: values in other families; ``said``: the feature in words, with a place for the value, which may be
+    ``named``.
     """
-    metadata = {"limits": limits or Limits(), "flat": flat, "differs": differs, "off": off, "zero": zero}
+    metadata = {
+        "limits": limits or Limits(), "flat": flat, "differs": differs, "off": off, "zero": zero, "usual": usual,
+        "said": said, "named": named,
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -46,6 +54,40 @@ class Leaf(NamedTuple):
     differs: bool
     off: Any
     zero: str = ""
+    usual: tuple[Any, ...] = ()
+    said: str = ""
+    named: Mapping[str, str] = {}
+
+    def others(self, *ours: Any) -> Iterator[Any]:
+        """Values that somebody may take instead: of another layer, left out, by default, off by one, usual, twice."""
+        field = self.field
+        yield from ours
+        yield from (False, True) if field.kind is bool else field.limits.choices
+        yield from () if field.default is REQUIRED else (field.default,)
+        yield from self.usual
+        for value in ours if field.kind in (int, float) else ():
+            yield from (0, value - 1, value + 1) if field.kind is int and value else (0,)
+            if value and field.kind is float:
+                yield from (value**2, 1 / value) if field.default == 1.0 else (value * 10, value / 10)
+
+    def mistaken(self, value: Any, right: Any) -> str:
+        """The mistake of taking ``value`` for what is ``right``, in words."""
+        said = self.said or self.field.name.replace("_", " ") + ("" if self.field.kind is bool else " {}")
+        value, right = (
+            self.named.get(one, one) if isinstance(one, str) else one or self.zero for one in (value, right)
+        )
+        if self.field.kind is bool or (not value and right) or (not right and self.said):
+            return said.format(worded(value or right)) + (" left out" if not value else " added")
+        return f"{said.format(worded(value))} instead of {worded(right)}"
+
+
+def worded(value: Any) -> str:
+    """A value in words: whole numbers with commas, others with as few digits as it has."""
+    if isinstance(value, tuple):
+        return f"{worded(value[0])} … {worded(value[-1])}" if value else "none"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,.0f}" if value == int(value) and abs(value) < 1e12 else f"{value:.6g}"
+    return str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +163,9 @@ def leaves(part: Any) -> dict[str, Leaf]:
                 options["differs"],
                 options["off"],
                 options["zero"],
+                options["usual"],
+                options["said"],
+                options["named"],
             )
     return settings
 

@@ -38,11 +38,11 @@ class Pooling(Part):
     followed by ``pooled_activation``, and with ``unit_embedding`` a division by the length.
     """
 
-    kind: str = choice("none", *FORMULAS, flat="pooling")
+    kind: str = choice("none", *FORMULAS, flat="pooling", said="pooling of {}", named=WORDS)
     pooled_dense: tuple[int, ...] = leaf((), POSITIVE)
     pooled_bias: bool = leaf(True)
     pooled_activation: str = choice("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")
-    unit_embedding: bool = leaf(False)
+    unit_embedding: bool = leaf(False, said="the division by the length")
 
     def require(self) -> None:
         object.__setattr__(self, "pooled_dense", tuple(self.pooled_dense))

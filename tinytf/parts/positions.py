@@ -17,18 +17,26 @@ if TYPE_CHECKING:
 class Rotary(Part):
     """RoPE; ``Rope`` in tinytf.config explains the settings. ``rope_width`` 0 rotates the whole head."""
 
-    rope_theta: float = leaf(10_000.0, ABOVE_ZERO, differs=True)
-    rope_width: int = leaf(0, COUNT, differs=True)
+    rope_theta: float = leaf(
+        10_000.0,
+        ABOVE_ZERO,
+        differs=True,
+        usual=(10_000.0, 100_000.0, 500_000.0, 1_000_000.0),
+        said="a rotary base of {}",
+    )
+    rope_width: int = leaf(0, COUNT, differs=True, said="a rotation of {} dimensions of a head")
     rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", "proportional", "reversed", differs=True)
-    rope_factor: float = leaf(1.0, ABOVE_ZERO, differs=True)
-    rope_low_frequency: float = leaf(1.0)
-    rope_high_frequency: float = leaf(4.0)
-    rope_original_context: int = leaf(0, COUNT)
-    rope_attention_factor: float = leaf(1.0, ABOVE_ZERO)
-    rope_truncate: bool = leaf(True)
+    rope_factor: float = leaf(
+        1.0, ABOVE_ZERO, differs=True, usual=(2.0, 4.0, 8.0, 32.0, 40.0), said="angles scaled by {}"
+    )
+    rope_low_frequency: float = leaf(1.0, usual=(32.0,))
+    rope_high_frequency: float = leaf(4.0, usual=(32.0,))
+    rope_original_context: int = leaf(0, COUNT, usual=(2_048, 4_096, 8_192, 32_768))
+    rope_attention_factor: float = leaf(1.0, ABOVE_ZERO, said="a factor of {} of the rotated queries and keys")
+    rope_truncate: bool = leaf(True, said="rounding of YaRN's range")
     rope_turned: int = leaf(0, COUNT)
-    rope_short_factors: tuple[float, ...] = leaf((), ABOVE_ZERO)
-    rope_long_factors: tuple[float, ...] = leaf((), ABOVE_ZERO)
+    rope_short_factors: tuple[float, ...] = leaf((), ABOVE_ZERO, said="the short factors {}")
+    rope_long_factors: tuple[float, ...] = leaf((), ABOVE_ZERO, said="the long factors {}")
 
     def require(self) -> None:
         between = 0 < self.rope_low_frequency < self.rope_high_frequency < math.inf

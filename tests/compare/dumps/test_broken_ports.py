@@ -87,7 +87,7 @@ def test_a_second_fault_is_named_after_the_first() -> None:
 
     found = ports.compared(ports.Port("moe", broken, ""))
     assert [one.words.split(",")[0] for one in found.causes] == [
-        "the weights of the chosen experts do not sum to 1: they are not divided by the sum of the chosen",
+        "the division of experts' weights by the sum of the chosen left out",
         "the gain of L3.norm2",
     ]
     first, second = found.causes

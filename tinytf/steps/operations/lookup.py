@@ -69,16 +69,17 @@ class Lookup(Operation):
             return (now.ids if not self.rows or now.ids is None else now.ids.where(now.ids < self.rows, 0),)
         return (torch.zeros_like(now.ids) if now.token_types is None and now.ids is not None else now.token_types,)
 
-    def _ids(self, site: Site) -> list[int]:
+    def ids(self, site: Site) -> list[int]:
+        """The rows of the table that the tokens take."""
         ids = site.types if self.types else site.ids
         return [number if number < self.rows or not self.rows else 0 for number in ids]
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        return site.module(torch.tensor(self._ids(site), device=site.module.weight.device))
+        return site.module(torch.tensor(self.ids(site), device=site.module.weight.device))
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         table = site.module
-        ids = torch.tensor(self._ids(site), device=g.device)
+        ids = torch.tensor(self.ids(site), device=g.device)
         yield f"{site.path}.weight", table_gradient(g, ids, len(table.weight), table.scale)
 
     def code(self, site: Site) -> str:
@@ -92,7 +93,7 @@ class Lookup(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         token, width = cell.index
-        row, table = self._ids(cell.site)[token], cell.site.module
+        row, table = self.ids(cell.site)[token], cell.site.module
         letter = cell.step.matrix
         factors = [(letter, float(table.weight[row, width]))]
         if table.scale != 1.0:

@@ -1,0 +1,149 @@
+"""Wrong programs by construction: the step table of a model with one setting of a part at another value.
+
+Each setting left out, off by one, at its default, at that of another layer, or at a value usual in other families. The
+rows of that table that differ are the mistake: they are computed from the run's own numbers by its operations.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tinytf.config import LEAVES, LEFT_OUT, ModelConfig
+from tinytf.errors import ConfigError
+from tinytf.fields import REQUIRED
+from tinytf.parts.part import Leaf
+from tinytf.steps.table import StepKey, StepTable
+from tinytf.trace.site import Recorded, Site
+
+
+@dataclass(frozen=True)
+class Program:
+    """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it."""
+
+    words: str
+    table: StepTable
+    changed: frozenset[StepKey]
+
+    def wrong(self, site: Site) -> Tensor:
+        """A step as this program computes it; what a step that it lacks would take goes on as it is."""
+        if self.table.has(site.step.name, site.layer):
+            return _Run(site.trace, self.table).derived(site.step.name, site.layer)
+        return site.input()
+
+
+class _Run:
+    """A run of another table: steps that the model has too come from its run, the others are derived."""
+
+    def __init__(self, base: Recorded, table: StepTable) -> None:
+        self.base, self.steps, self.config = base, table, table.config
+        self.model, self.about, self.encoding = base.model, base.about, base.encoding
+
+    def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor:
+        return self.base.step(name, layer, heads) if self.base.steps.has(name, layer) else self.derived(name, layer)
+
+    def derived(self, name: str, layer: int | None) -> Tensor:
+        return _OtherSite(self, self.steps.by_key[name, layer], layer).derive()
+
+    def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class _OtherSite(Site):
+    """A step of another table: its module has the settings of that table, and the parameters of the model."""
+
+    @property
+    def module(self) -> Any:
+        own = self.trace.base.steps.by_key.get((self.step.name, self.layer))  # type: ignore[attr-defined]
+        if own is not None and own.operation == self.operation:
+            return super().module
+        with torch.device("meta"):
+            made = self.operation.make_module(self.config, self.step)
+        given = _module_at(self)
+        for name, parameter in made._parameters.items():
+            stored = getattr(given, name, None)
+            if stored is None and parameter is not None:
+                if parameter.dim() != 1:
+                    raise RuntimeError(f"the model has no {name} for it")
+                stored = torch.full(parameter.shape, float(name == "weight"))
+            if parameter is not None:
+                made._parameters[name] = nn.Parameter(stored.detach(), requires_grad=False)
+        return made
+
+
+def _module_at(site: Site) -> Any:
+    try:
+        return Site.module.fget(site)  # type: ignore[attr-defined]
+    except AttributeError:
+        return None
+
+
+@lru_cache(maxsize=4)
+def programs(config: ModelConfig) -> tuple[Program, ...]:
+    """Every wrong program of a model, once each; cached."""
+    right, found = StepTable(config), dict[Any, Program]()
+    for words, other in _others(config):
+        with suppress(ConfigError, LookupError, StopIteration):  # layers that take what no layer has
+            table = StepTable(other)
+            changed = {key: row for key in right.by_key if (row := _change(right, table, key)) is not None}
+            if not changed:
+                continue
+            found.setdefault(tuple(changed.items()), Program(words, table, frozenset(changed)))
+    return tuple(found.values())
+
+
+def _change(right: StepTable, other: StepTable, key: StepKey) -> Any:
+    """The operation and inputs of a row that differs in another table; None where it is as in the right one."""
+    row, changed = right.by_key[key], other.by_key.get(key)
+    if changed is None:
+        return "left out" if row.is_tensor else None
+    made = (changed.operation, () if changed.from_stream else other.sources(changed, key[1]))
+    taken = () if row.from_stream else tuple(_passed(right, other, source) for source in right.sources(row, key[1]))
+    return None if row.operation is None or made == (row.operation, taken) else made
+
+
+def _passed(right: StepTable, other: StepTable, source: StepKey) -> StepKey:
+    """A step, or what it would take where the ``other`` table lacks it."""
+    while source not in other.by_key and (above := right.sources(right.by_key[source], source[1])):
+        source = above[0]
+    return source
+
+
+def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
+    """Configurations with one setting at another value, in words."""
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    for name, setting in LEAVES.items():
+        ours = dict.fromkeys(layer.setting(name) for layer in layers)
+        for value in dict.fromkeys((*setting.others(*ours), *_siblings(config, setting))):
+            if {*ours} == {value} or setting.field.default is REQUIRED or setting.path[-1] == "called":
+                continue
+            other = _with(config, setting, name, value)
+            if other is not None:
+                yield setting.mistaken(value, next(one for one in ours if one != value)), other
+    for name, settings in LEFT_OUT.items():
+        with suppress(ConfigError):
+            yield f"{name} left out", config.but(**settings)
+
+
+def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
+    """The values of settings of the same part that are lists as long: the long factors where the short ones belong."""
+    value = config.setting(setting.field.name)
+    for name, other in LEAVES.items() if isinstance(value, tuple) and value else ():
+        found = config.setting(name)
+        if other.path[:-1] == setting.path[:-1] and isinstance(found, tuple) and len(found) == len(value):
+            yield found
+
+
+def _with(config: ModelConfig, setting: Leaf, name: str, value: Any) -> ModelConfig | None:
+    """The configuration with a setting at a value, and, if it needs that, another of the part at its default."""
+    part = [other for other, one in LEAVES.items() if one.path[:-1] == setting.path[:-1] and other != name]
+    unusual = [other for other in part if config.setting(other) != LEAVES[other].field.default]
+    for changes in ({}, *({other: LEAVES[other].field.default} for other in unusual)):
+        with suppress(ConfigError, TypeError):
+            return config.but(**{name: value}, **changes)
+    return None
