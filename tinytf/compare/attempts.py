@@ -106,7 +106,7 @@ def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         if mistake.fits(site.step) and not mistake.words.startswith(_SOLVED):
             yield Attempt(mistake.words, mistake.wrong, mistake.also)
     yield from _of_settings(site)
-    if is_turned(site.step):
+    if is_turned(site.step, site.config):
         yield from _other_rows(site)
     yield from _other_tensors(site)
     if isinstance(operation, Linear):
@@ -231,7 +231,9 @@ def _pooled(operation: Pool, kept: slice) -> Wrong:
 
 def _other_rows(site: Site) -> Iterator[Attempt]:
     """The rows of queries and keys in pairs or halves: of this step, and of both."""
-    both = [step.name for step in site.trace.steps.in_layer(site.layer or 0) if step.module and is_turned(step)]
+    both = [
+        step.name for step in site.trace.steps.in_layer(site.layer or 0) if step.module and is_turned(step, site.config)
+    ]
     orders = {
         "the rows of each head in pairs, as in GGUF and in Meta's files, instead of halves": in_pairs,
         "the rows of each head in halves instead of pairs": in_halves,

@@ -187,7 +187,7 @@ class DumpSide:
             one = fit(tensor, own, step, config, shape, like)
             if one is not None and (fitted is None or one.distance < fitted.distance):
                 fitted = replace(one, notes=(*one.notes, *notes))
-        if fitted is None or like is None or fitted.close or not is_turned(step) or config.rope.width % 2:
+        if fitted is None or like is None or fitted.close or not is_turned(step, config):
             return fitted
         halved = replace(
             fitted, tensor=in_halves(fitted.tensor, config), notes=(*fitted.notes, "pairs of rows put in halves")

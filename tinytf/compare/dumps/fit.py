@@ -144,9 +144,14 @@ def _repeated(tensor: Tensor, step: Step, shape: tuple[int, ...]) -> Iterator[Fi
         yield Fitted(way.tensor[::times], (*way.notes, f"every {times}th of the repeated heads taken"))
 
 
-def is_turned(step: Step) -> bool:
-    """Whether a step holds queries or keys in heads, whose rows RoPE turns in halves or in pairs."""
-    return step.role in ("q", "k") and step.axes[-1] == "d_head"
+def is_turned(step: Step, config: ModelConfig) -> bool:
+    """Whether a step of a layer holds queries or keys in heads, whose rows RoPE turns in halves or in pairs."""
+    return (
+        config.mixer == "attention"
+        and config.positions == "rotary"
+        and step.role in ("q", "k")
+        and step.axes[-1] == "d_head"
+    )
 
 
 def in_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
