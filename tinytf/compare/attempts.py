@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gguf
@@ -33,6 +34,7 @@ from tinytf.steps.operations import (
     Operation,
     Pool,
     Rotate,
+    Scale,
     Softmax,
 )
 from tinytf.steps.operations.norm import gain_of
@@ -71,6 +73,31 @@ class Attempt:
 def kind_of(words: str) -> str:
     """The words of a mistake without its numbers and the names of steps."""
     return _NUMBERS.sub("…", _STEP.sub("another step", words))
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Mistakes with a number that is solved for from a later step: the one ``of`` each, and where to begin."""
+
+    of: Callable[[float], Attempt]
+    starts: tuple[float, ...]
+
+
+def unknowns(site: Site) -> Iterator[Unknown]:
+    """Mistakes with a number at a step that the other program did not save."""
+    operation, config = site.operation, site.config
+    if isinstance(operation, Rotate):
+        yield Unknown(partial(_of_base, operation), tuple(math.log(base) for base in (1e4, 1e5, 1e6)))
+    if isinstance(operation, Rotate | Scale):
+        yield Unknown(
+            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)), (1.0,)
+        )
+
+
+def _of_base(operation: Rotate, logarithm: float) -> Attempt:
+    rope, base = operation.rope, math.exp(min(logarithm, 40.0))
+    words = f"a rotary base of {worded(plain(base, 1e-4))} instead of {worded(rope.theta)}"
+    return Attempt(words, _set(operation, rope=rope._replace(theta=base)))
 
 
 def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.compare.attempts import Attempt, attempts, kind_of
+from tinytf.compare.attempts import Attempt, Unknown, attempts, kind_of, unknowns
+from tinytf.compare.constants import nearest
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.fit import distance
 from tinytf.compare.later import later_attempts
@@ -298,7 +301,9 @@ def _trials(
                 if only in ("", attempt.words):
                     groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
     record = evidence.tried.setdefault(trace.steps.at(*differing).full_name(differing[1]), {})
-    for (_, words), together in groups.items():
+    found = False
+    solved = () if evidence.start else (one for one in _solved(trace, differing, theirs, unseen) if not found)
+    for words, together in chain(((words, together) for (_, words), together in groups.items()), solved):
         record[words] = None
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, together):
@@ -313,7 +318,26 @@ def _trials(
                 result = WrongTrace(trace, formulas).step(*differing)
                 if result.shape == theirs.shape and distance(theirs, result) <= limit:
                     names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
+                    found = True
                     yield _Trial(words, names, formulas, next(iter(tried.values())), result)
+
+
+def _solved(
+    trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
+) -> Iterator[tuple[str, dict[StepKey, Attempt]]]:
+    """Mistakes with an unknown number at unseen steps of one operation, solved for from the step that differs."""
+    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in unseen if place[1] == differing[1]]
+    for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
+        places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
+        for unknown in unknowns(next(iter(places.values()))):
+
+            def gives(number: float, unknown: Unknown = unknown, places: Any = places) -> Tensor:
+                return WrongTrace(trace, dict.fromkeys(places, unknown.of(number).wrong)).step(*differing)
+
+            for start in unknown.starts:
+                with suppress(*_UNFIT):
+                    found = unknown.of(nearest(gives, theirs, start))
+                    yield found.words, dict.fromkeys(places, found)
 
 
 def _also(trace: Trace, place: StepKey, attempt: Attempt, order: Mapping[StepKey, int]) -> dict[StepKey, Wrong]:

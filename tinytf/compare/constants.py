@@ -1,7 +1,7 @@
 """Numbers that are solved for from another program's: how accurate they are, and which known constants they are."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -19,10 +19,10 @@ def plain(number: float, within: float = _SAME) -> float:
     return next((short for short in rounded if abs(short - number) <= within * abs(number)), number)
 
 
-def shown(number: float, config: ModelConfig) -> str:
+def shown(number: float, config: ModelConfig, within: float = _SAME) -> str:
     """A factor in words: its digits, and which known constant of the model it is."""
-    name = next((words for words, known in _known(config) if abs(known - number) <= _SAME * abs(number)), "")
-    return f"{plain(number):.6g}" + (f" ({name})" if name else "")
+    name = next((words for words, known in _known(config) if abs(known - number) <= within * abs(number)), "")
+    return f"{plain(number, within):.6g}" + (f" ({name})" if name else "")
 
 
 def _known(config: ModelConfig) -> Iterator[tuple[str, float]]:
@@ -83,3 +83,17 @@ def solved_base(x: Tensor, turned: Tensor, rope: Rope) -> float:
             logarithm -= float((off * weight * pair * angle).sum() / (weight * pair * angle).sum())
         reach *= 2
     return plain(math.exp(min(logarithm, 40.0)), 2e-5) if rope.scaling == "none" else math.exp(min(logarithm, 40.0))
+
+
+def nearest(gives: Callable[[float], Tensor], wanted: Tensor, start: float) -> float:
+    """The number with which ``gives`` is nearest to ``wanted``, from a start on: by Gauss and Newton's method."""
+    number, wanted = start, wanted.double().nan_to_num(neginf=0.0)
+    at = lambda x: gives(x).double().nan_to_num(neginf=0.0)  # noqa: E731
+    for _ in range(12):
+        here = at(number)
+        slope = (at(number + 1e-2) - here) / 1e-2
+        moved = float((slope * (wanted - here)).sum() / slope.square().sum().clamp(min=1e-30))
+        number += max(-0.5, min(0.5, moved))
+        if abs(moved) < 1e-6:
+            break
+    return number
