@@ -162,13 +162,12 @@ def _set(operation: Operation, **settings: Any) -> Wrong:
 
 def _of_settings(site: Site) -> Iterator[Attempt]:
     """The step as programs compute it in which one setting of a part has another value, with what changes after it."""
-    steps, place = site.trace.steps, (site.step.name, site.layer)
-    later = False, *(step for step, layer in steps.rows if layer == site.layer)
+    place, rows = (site.step.name, site.layer), [row for row, layer in site.trace.steps.rows if layer == site.layer]
+    after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
     for program in programs(site.trace.config):
         if place in program.changed:
-            names = [step for step in later if step and (step.name, site.layer) in program.changed]
-            after = names[[step.name for step in names].index(site.step.name) + 1 :]
-            beside = {s.name: program.wrong for s in after if type(s.operation) is not type(site.operation)}
+            names = [row.name for row in after if type(row.operation) is not type(site.operation)]
+            beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
             yield Attempt(program.words, program.wrong, beside=beside)
 
 

@@ -302,7 +302,9 @@ def _trials(
                     groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
     record = evidence.tried.setdefault(trace.steps.at(*differing).full_name(differing[1]), {})
     found = False
-    solved = () if evidence.start else (one for one in _solved(trace, differing, theirs, unseen) if not found)
+    solved = (
+        () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
+    )
     for words, together in chain(((words, together) for (_, words), together in groups.items()), solved):
         record[words] = None
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []

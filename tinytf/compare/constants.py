@@ -88,7 +88,10 @@ def solved_base(x: Tensor, turned: Tensor, rope: Rope) -> float:
 def nearest(gives: Callable[[float], Tensor], wanted: Tensor, start: float) -> float:
     """The number with which ``gives`` is nearest to ``wanted``, from a start on: by Gauss and Newton's method."""
     number, wanted = start, wanted.double().nan_to_num(neginf=0.0)
-    at = lambda x: gives(x).double().nan_to_num(neginf=0.0)  # noqa: E731
+
+    def at(number: float) -> Tensor:
+        return gives(number).double().nan_to_num(neginf=0.0)
+
     for _ in range(12):
         here = at(number)
         slope = (at(number + 1e-2) - here) / 1e-2

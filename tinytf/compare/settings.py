@@ -66,13 +66,12 @@ class _OtherSite(Site):
             made = self.operation.make_module(self.config, self.step)
         given = _module_at(self)
         for name, parameter in made._parameters.items():
-            stored = getattr(given, name, None)
-            if stored is None and parameter is not None:
-                if parameter.dim() != 1:
-                    raise RuntimeError(f"the model has no {name} for it")
-                stored = torch.full(parameter.shape, float(name == "weight"))
             if parameter is not None:
-                made._parameters[name] = nn.Parameter(stored.detach(), requires_grad=False)
+                stored = getattr(given, name, None)
+                if stored is None and parameter.dim() != 1:
+                    raise RuntimeError(f"the model has no {name} for it")
+                neutral = torch.full(parameter.shape, float(name == "weight"))
+                made._parameters[name] = nn.Parameter((neutral if stored is None else stored).detach(), False)
         return made
 
 
