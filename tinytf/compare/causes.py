@@ -306,6 +306,8 @@ def _trials(
         () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
     )
     for words, together in chain(((words, together) for (_, words), together in groups.items()), solved):
+        if only not in ("", words):
+            continue
         record[words] = None
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, together):
