@@ -252,14 +252,17 @@ def test_every_mistake_gives_numbers_of_its_own() -> None:
     """Each changes the logits of some reference, and no two do the same to all: a confirmed one is the one."""
     other = {"n_kv_heads": 2, "rope_theta": 5e5, "norm_eps": 1e-6}
     references = [*map(like, (GPT, LLAMA, "lecture.py:BigramLanguageModel")), load("tiny"),
-                  reference("llama-tiny", SMALL | other), reference("qwen3.5-tiny", {"rope_width": 0})]  # fmt: skip
+                  reference("llama-tiny", SMALL | other), reference("qwen3.5-tiny", {"rope_width": 0}),
+                  *(reference(name, {}) for name in ("lfm2-tiny", "mamba-tiny")),
+                  reference("granite4-tiny", {"n_kv_heads": 2})]  # fmt: skip
     found: dict[tuple[str, type], list[torch.Tensor | None]] = {(one.words, one.at): [] for one in KNOWN}
     assert len(found) == len(KNOWN)
     for model in references:
         trace = model.trace("The cat sat on the mat.")
         for one in KNOWN:
             found[one.words, one.at].append(_logits_with(one, trace))
-    assert [words for words, logits in found.items() if all(one is None for one in logits)] == []
+    unseen = [words for (words, _), logits in found.items() if all(one is None for one in logits)]
+    assert unseen == ["the norm of what is read is over all heads, not over groups"]  # no reference has groups
     same = [{words for words, _ in pair} for pair in combinations(found, 2) if _alike(*(found[one] for one in pair))]
     assert same == [{"RoPE turns the other way", "RoPE's sine and cosine are exchanged"}]  # what is rotated differs
 

@@ -67,7 +67,7 @@ def transposed(model: Any) -> None:
         ("llama", swapped, {}, "L1.ffn.hidden", "L1.ffn.hidden", "the numbers of L1.ffn.gate"),
         ("gpt2", exchanged_activation, {}, "L1.ffn.act", "L1.ffn.act", "the activation is GELU(erf)"),
         ("gpt2", lambda m: m.transformer.h[0].attn.c_attn.bias.zero_(), {}, "L0.q", "L0.q",
-         "the bias of q, k and v left out"),
+         "the bias is left out"),
         ("gpt2", transposed, {}, "L2.attn", "L2.attn", "the matrix is transposed"),
         ("gpt2", lambda m: None, {"position_ids": torch.arange(1, 8)[None]}, "embed.positions", "embed.positions",
          "positions start at 1"),
