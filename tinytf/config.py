@@ -201,7 +201,8 @@ class ModelConfig(Part):
 
     def _read(self, setting: Leaf) -> Any:
         if setting.path[0] != "blocks":
-            return value_at(self, setting.path)
+            value = value_at(self, setting.path)
+            return setting.field.default if value is LACKS else value
         of_blocks = [(block.mixer, value_at(block, setting.path[1:])) for block in self._distinct_blocks]
         values_by_mixer = [(mixer, value) for mixer, value in of_blocks if value is not LACKS]
         first_kind = min((MIXERS.index(type(mixer)) for mixer, _ in values_by_mixer), default=0)

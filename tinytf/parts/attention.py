@@ -1,5 +1,6 @@
 """Softmax attention: the mixer of most architectures."""
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,9 @@ _ACROSS = {"head": "", "heads": " with a gain for each head", "all": " over all 
 _OVER = {"head": "each head", "heads": "each head, with a gain for each", "all": "all heads"}
 LATENT_EPS = 1e-6
 """ε of the norms of latent attention, independent of ``norm_eps``."""
+
+_ROUNDED = 1e-12
+"""How far a divisor may be from √d_head and still be that number: a file may store it as a factor or a square."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +185,8 @@ class Attention(Part):
             object.__setattr__(self, "n_kv_heads", self.n_heads)
         if self.d_value == self.d_head:
             object.__setattr__(self, "d_value", 0)
+        if math.isclose(self.attention_divisor, math.sqrt(self.d_head), rel_tol=_ROUNDED):
+            object.__setattr__(self, "attention_divisor", 0.0)
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         self.rotary.require_head(self.d_head, self.positions)

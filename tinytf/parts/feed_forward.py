@@ -1,5 +1,6 @@
 """The feed-forward of a block: dense, or a mixture of experts."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -140,6 +141,9 @@ class FeedForward(Part):
     ffn_groups: int = leaf(1, POSITIVE)
     gate_sparsity: float = leaf(0.0, SHARE, differs=True, off=0.0)
     mixture: Experts = field(default_factory=Experts)
+
+    def idle(self) -> Collection[str]:
+        return () if self.d_ff else ("activation", "gated", "ffn_bias", "up_bias", "act_norm", "ffn_groups")
 
     def require(self) -> None:
         if self.glu_limit and not (self.gated and self.activation == "silu"):

@@ -1,5 +1,6 @@
 """The head, which reads the last hidden states."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,9 @@ class Head(Part):
     logit_scale: float = leaf(1.0, ABOVE_ZERO, said="logits times {}")
     logit_cap: float = leaf(0.0, NOT_NEGATIVE, usual=(30.0,), said="a soft cap of {} of the logits")
     pooler: bool = leaf(False)
+
+    def idle(self) -> Collection[str]:
+        return () if self.head_dense or self.kind == "mlm" else ("head_activation", "head_dense_bias")
 
     def require(self) -> None:
         if self.logit_scale != 1 and self.logit_cap:

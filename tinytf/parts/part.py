@@ -1,7 +1,7 @@
 """Parts: a tree of frozen dataclasses. Each leaf is a setting with one flat name in files, recipes and options."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
@@ -95,7 +95,8 @@ class Part:
     """The base of all parts: checks each setting against its limits, then their combination (``require``).
 
     ``called`` names the kind of part where a field may hold several kinds. Raises ConfigError, with the numbers.
-    Unless a part says otherwise, 0 switches a setting off, or gives a width its usual value.
+    Unless a part says otherwise, 0 switches a setting off, or gives a width its usual value. Settings that compute the
+    same numbers compare equal: an ``idle`` one takes its default.
     """
 
     called: ClassVar[str] = ""
@@ -105,10 +106,16 @@ class Part:
         for setting in leaves(kind).values():
             if len(setting.path) == 1:
                 setting.field.require(getattr(self, setting.path[0]), ConfigError)
+        for name in self.idle():
+            object.__setattr__(self, name, type(self).__dataclass_fields__[name].default)
         self.require()
 
     def require(self) -> None:
         """Raise ConfigError for settings of this part that exclude each other."""
+
+    def idle(self) -> Collection[str]:
+        """The settings of this part that another of its settings switches off."""
+        return ()
 
     def words(self, causal: bool) -> dict[str, str]:
         """The description of the part for ``tinytf info``, by row; by default, that of the parts in it."""
@@ -186,11 +193,11 @@ def build(part: type[P], values: Mapping[str, Any]) -> P:
 
 
 LACKS: Any = object()
-"""The value of a setting that a part does not have."""
+"""The value of a setting that a part does not have, or that is idle in it."""
 
 
 def value_at(part: Any, path: tuple[str, ...]) -> Any:
-    """The setting at an attribute path; LACKS where the path leads through another kind of part."""
+    """The setting at an attribute path; LACKS where it is idle, or the path leads through another kind of part."""
     for name in path:
-        part = getattr(part, name, LACKS)
+        part = LACKS if isinstance(part, Part) and name in part.idle() else getattr(part, name, LACKS)
     return part

@@ -1,6 +1,7 @@
 """How attention tells positions apart: RoPE, ALiBi, embeddings of distances, queries scaled by position."""
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,19 @@ from tinytf.parts.row import HEADS, KV, MAP, SCORES, Config, K, Predicate, Q, St
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_TURNS = {"rope_low_frequency", "rope_high_frequency", "rope_original_context"}
+_SCALED_BY: Mapping[str, set[str]] = {
+    "none": set(),
+    "reversed": set(),
+    "linear": {"rope_factor"},
+    "llama3": {"rope_factor", *_TURNS},
+    "yarn": {"rope_factor", *_TURNS, "rope_attention_factor", "rope_truncate"},
+    "longrope": {"rope_original_context", "rope_attention_factor", "rope_short_factors", "rope_long_factors"},
+    "proportional": {"rope_factor", "rope_turned"},
+}
+"""The settings that each scaling reads."""
+_OF_SCALINGS = set().union(*_SCALED_BY.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +63,9 @@ class Rotary(Part):
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rope_original_context")
         if self.rope_scaling == "yarn" and self.rope_theta <= 1:
             raise ConfigError(f"rope_scaling 'yarn' needs a rope_theta above 1, not {self.rope_theta}")
+
+    def idle(self) -> Collection[str]:
+        return _OF_SCALINGS - _SCALED_BY[self.rope_scaling]
 
     def words_of(self, width: int) -> str:
         """The settings in words, for heads ``width`` wide."""
