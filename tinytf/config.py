@@ -19,7 +19,7 @@ from tinytf.parts.block import MIXERS, BlockConfig
 from tinytf.parts.embedding import Embedding
 from tinytf.parts.head import CLASS_HEADS, Head
 from tinytf.parts.norm import NORMED
-from tinytf.parts.part import COUNT, LACKS, POSITIVE, SHARE, Leaf, Part, build, leaf, leaves, listed, value_at
+from tinytf.parts.part import COUNT, LACKS, POSITIVE, ROUNDED, SHARE, Leaf, Part, build, leaf, leaves, listed, value_at
 from tinytf.parts.pooling import Pooling
 
 __all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ZEROS", "ModelConfig", "Rope"]
@@ -439,6 +439,15 @@ class ModelConfig(Part):
         rows = {**layers, **embedding, **self.vector.words(self.causal), **head, **overview, "positions": positions}
         return {row: rows[row] for row in _ROWS if rows.get(row)}
 
+    def differences(self, other: "ModelConfig", rounding: float = ROUNDED) -> dict[str, tuple[Any, Any]]:
+        """The settings in which this model and ``other`` differ, by flat name, with both values.
+
+        A setting that differs from layer to layer has a tuple of values. ``rounding`` is relative.
+        """
+        sides = [{**side.to_dict(), **dict(side.by_layer)} for side in (self, other)]
+        pairs = {name: (sides[0][name], sides[1][name]) for name in FIELDS if name != "by_layer"}
+        return {name: pair for name, pair in pairs.items() if not _agree(*pair, rounding)}
+
     def to_dict(self) -> dict[str, Any]:
         """All settings by flat name, ready for JSON."""
         return {name: self.setting(name) for name in FIELDS}
@@ -479,6 +488,15 @@ FIELDS: dict[str, Field] = {
 """The type and limits of each setting, by flat name."""
 CHOICES = {name: field.limits.choices for name, field in FIELDS.items() if field.limits.choices}
 """The permitted words of each setting that is a choice."""
+
+
+def _agree(one: Any, other: Any, rounding: float) -> bool:
+    """Whether two values of a setting are equal, numbers up to ``rounding``."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(_agree(*pair, rounding) for pair in zip(one, other, strict=True))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=rounding)
+    return bool(one == other)
 
 
 def _pairs(by_layer: Any, n_layers: int) -> dict[str, tuple[Any, ...]]:

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.memory import ADAPTED_ATTENTION
-from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Part, choice, leaf, listed, merged
+from tinytf.parts.part import (
+    ABOVE_ZERO,
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    ROUNDED,
+    SHARE,
+    Part,
+    choice,
+    leaf,
+    listed,
+    merged,
+)
 from tinytf.parts.positions import (
     BIASED,
     GROWN,
@@ -49,9 +61,6 @@ _ACROSS = {"head": "", "heads": " with a gain for each head", "all": " over all 
 _OVER = {"head": "each head", "heads": "each head, with a gain for each", "all": "all heads"}
 LATENT_EPS = 1e-6
 """ε of the norms of latent attention, independent of ``norm_eps``."""
-
-_ROUNDED = 1e-12
-"""How far a divisor may be from √d_head and still be that number: a file may store it as a factor or a square."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +194,7 @@ class Attention(Part):
             object.__setattr__(self, "n_kv_heads", self.n_heads)
         if self.d_value == self.d_head:
             object.__setattr__(self, "d_value", 0)
-        if math.isclose(self.attention_divisor, math.sqrt(self.d_head), rel_tol=_ROUNDED):
+        if math.isclose(self.attention_divisor, math.sqrt(self.d_head), rel_tol=ROUNDED):
             object.__setattr__(self, "attention_divisor", 0.0)
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")

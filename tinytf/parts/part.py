@@ -14,6 +14,8 @@ POSITIVE, COUNT = Limits(least=1, most=_INT32_MAX), Limits(least=0, most=_INT32_
 _FLOAT_MAX = 3.4e38  # of float32 and bfloat16
 ABOVE_ZERO, NOT_NEGATIVE = Limits(above=0, most=_FLOAT_MAX), Limits(least=0, most=_FLOAT_MAX)
 SHARE = Limits(least=0, below=1)
+ROUNDED = 1e-12
+"""The relative difference up to which two numbers are one: a file may store a divisor as a factor, or its square."""
 
 
 def leaf(

@@ -147,17 +147,22 @@ def _read_architecture(fields: Fields, draft: Draft, tensors: Tensors) -> dict[s
     return {"n_kv_heads": n_kv_heads, "residual": residual, "shared_norm": parallel and norms == 1}
 
 
+_TWO_NORMS = {"input_layernorm": "ln_attn", "post_attention_layernorm": "ln_mlp"}
+"""The names of the norms of parallel parts with one each."""
 _ARCHITECTURES = ((1, False, True), (1, False, False), (1, True, True), (2, True, True))
 
 
+def _has_two_norms(config: ModelConfig) -> bool:
+    return config.residual == "parallel" and not config.shared_norm
+
+
 def _write_architecture(config: ModelConfig) -> dict[str, Any]:
-    """The variant with two parallel norms has other tensor names, and is not written."""
     return {
-        "new_decoder_architecture": config.n_kv_heads not in (1, config.n_heads),
+        "new_decoder_architecture": _has_two_norms(config) or config.n_kv_heads not in (1, config.n_heads),
         "parallel_attn": config.residual == "parallel",
         "multi_query": config.n_kv_heads == 1,
         "num_kv_heads": config.n_kv_heads,
-        "num_ln_in_parallel_attn": 1,
+        "num_ln_in_parallel_attn": 1 + _has_two_norms(config),
     }
 
 
@@ -207,7 +212,8 @@ FALCON = replace(
         "rope_theta",
     ),
     stored={name: layout for name, layout in BLOOM.stored.items() if name != "embed.norm"},
-    spellings=((r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm.")),
+    spellings=tuple((rf"\.{theirs}\.", f".{ours}.") for ours, theirs in _TWO_NORMS.items()),
+    written_as=lambda config: _TWO_NORMS if _has_two_norms(config) else {},
     skipped=(
         *BLOOM.skipped,
         Skip(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, a buffer", computed=frequencies),

@@ -46,9 +46,12 @@ def _read_distances(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str,
 
 
 def _write_distances(config: ModelConfig) -> dict[str, Any]:
+    terms = [term for term, field in _TERMS.items() if getattr(config, field)]
+    if not terms:  # the divisor counts them even so
+        terms = list(_TERMS)[: round(config.score_divisor**2 / config.d_head) - 1]
     return {
         "relative_attention": config.distances > 0,
-        "pos_att_type": [term for term, field in _TERMS.items() if getattr(config, field)],
+        "pos_att_type": terms,
         "position_buckets": config.distances if config.farthest else -1,
         "max_relative_positions": config.farthest or config.distances or -1,
         "norm_rel_ebd": "layer_norm" if config.distance_norm else "none",
@@ -100,7 +103,7 @@ DEBERTA_V2 = replace(
     model_type="deberta-v2",
     prefix="deberta.",
     classes={"none": "DebertaV2Model", "mlm": "DebertaV2ForMaskedLM"},
-    needs=("distances",),
+    needs=(),
     settings=(
         *SIZES,
         Key("hidden_act", "activation", "gelu", ACTIVATIONS),

@@ -56,8 +56,17 @@ def _divisor(fields: Fields, width: int) -> float:
     return math.sqrt(width) / (0.1 * mscale * math.log(factor) + 1) ** 2
 
 
+def written_divisor(config: ModelConfig, unscaled: float) -> dict[str, Any]:
+    """The inverse of ``_divisor``, for ``unscaled`` scores that are divided by that number."""
+    if config.rope_factor <= 1:
+        return {}
+    growth = math.sqrt(math.sqrt(config.d_head) / unscaled)
+    return {"rope_parameters": {"mscale_all_dim": (growth - 1) / (0.1 * math.log(config.rope_factor))}}
+
+
 def write_widths(config: ModelConfig) -> dict[str, Any]:
     return {
+        **written_divisor(config, config.score_divisor),
         "qk_rope_head_dim": config.rope_width,
         "qk_nope_head_dim": config.d_own,
         "v_head_dim": config.value_width,
@@ -118,9 +127,10 @@ DEEPSEEK_V2 = replace(
         routed(),
         Group(_read_method, _write_method),
     ),
-    needs=("kv_rank", "q_rank"),
+    needs=("kv_rank",),
     stored={**LLAMA.stored, **LATENT, **MIXED},
     spellings=_UNCOMPRESSED,
+    written_as=lambda config: {} if config.q_rank else {"q_b_proj": "q_proj"},
 )
 DEEPSEEK_V3 = replace(
     DEEPSEEK_V2,

@@ -14,7 +14,7 @@ from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.sentence import without_modules, written_modules
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored, layer_of
-from tinytf.config import FIELDS, ModelConfig
+from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json
@@ -164,10 +164,10 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
             reread = family.read(Fields(keys, Path("config.json")), tensors)
         except TinytfError:  # a field without a key, such as a head width, takes a default that does not fit the rest
             continue
-        differences = [name for name in FIELDS if reread.setting(name) != config.setting(name)]
+        differences = config.differences(reread)
         if not differences:
             return family, keys
-        descriptions = [f"{name} {config.setting(name)!r}, not {reread.setting(name)!r}" for name in differences]
+        descriptions = [f"{name} {ours!r}, not {theirs!r}" for name, (ours, theirs) in differences.items()]
         if nearest is None or len(descriptions) < len(nearest[1]):
             nearest = family, descriptions
     raise UsageError(
@@ -195,7 +195,7 @@ def _stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Ten
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
         joined = pieces[0][0].write([layout.laid(tensor, layers[plain]) for layout, tensor in pieces], layers[plain])
-        yield family.prefixed(plain), joined
+        yield family.written_name(plain, config), joined
         for copy in (copy for copy, original in family.copies.items() if original == plain and copy.endswith("bias")):
             yield family.prefixed(copy), joined.clone()
 

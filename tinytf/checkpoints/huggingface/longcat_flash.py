@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V3, LATENT, widths
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V3, LATENT, widths, written_divisor
 from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import HEAD_AND_ACTIVATION, LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
@@ -48,6 +48,7 @@ def _write(config: ModelConfig) -> dict[str, Any]:
     if [block.mixer.called for block in config.blocks] != _MIXERS * layers:
         return {}
     return {
+        **written_divisor(config, config.score_divisor / math.sqrt(config.q_rank / config.d_model)),
         "num_layers": layers,
         "head_dim": config.rope_width,
         "n_routed_experts": config.experts - config.identity_experts,

@@ -63,12 +63,13 @@ def rope(
         if word in ("linear", "llama3"):
             values["rope_factor"] = rotary.number("factor")
         if word != "linear":
-            original_context = fields.whole(_ORIGINAL, original) or rotary.whole(_ORIGINAL, 0) or draft["context"]
+            context = draft.get("context", 0)  # some families have none
+            original_context = fields.whole(_ORIGINAL, original) or rotary.whole(_ORIGINAL, 0) or context
             values["rope_original_context"] = original_context
         for key in {"llama3": _LLAMA3, "yarn": _YARN}.get(word, ()):
             values |= key.read(rotary, values, {})
         if word in ("yarn", "longrope"):
-            factor = rotary.number("factor", draft["context"] / values["rope_original_context"])
+            factor = rotary.number("factor", context / original_context if original_context else 0.0)
             attention_factor = rotary.number("attention_factor", 0.0)
             values["rope_attention_factor"] = attention_factor or _attention_factor(rotary, word, factor, values)
         if word == "yarn":  # transformers reads truncate outside the kinds of layers
@@ -170,7 +171,7 @@ def rotary_pairs(fields: Fields, draft: Draft, share: float, theta: float, *, od
 
 def written_share(config: ModelConfig) -> float:
     """The fraction of a head that RoPE rotates, such that transformers, which truncates, gets the same width."""
-    return _share_of(config.rope.width, config.d_head)
+    return _share_of(config.rope.width, config.d_head) if config.d_head else 1.0
 
 
 def _share_of(part: int, width: int) -> float:

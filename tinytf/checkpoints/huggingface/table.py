@@ -1,6 +1,6 @@
 """The table of a family of transformers, and what families share: activations, sizes, a head, harmless keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ class Family(FamilyTable):
 
     ``classes`` are the model classes of transformers, by our word for the head; the first is the default. ``needs``
     are our fields that must not be 0. ``written`` keys are always written with the same value. ``heads`` are the
-    classification heads, by our word.
+    classification heads, by our word. ``written_as`` gives words in names of tensors that a configuration replaces by
+    others, whose ``spellings`` those are.
     """
 
     model_type: str
@@ -24,6 +25,7 @@ class Family(FamilyTable):
     needs: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
     heads: Mapping[str, ClassHead] = field(default_factory=dict)
+    written_as: Callable[[ModelConfig], Mapping[str, str]] = lambda _: {}
 
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields from a file, with those of its classification head, whose dense layer is then not the pooler."""
@@ -41,6 +43,12 @@ class Family(FamilyTable):
         """The table including the classification head of this configuration."""
         head = self._head_of(config)
         return self if head is None else replace(self, stored={**self.stored, **head.stored})
+
+    def written_name(self, plain: str, config: ModelConfig) -> str:
+        """The name under which a tensor is written."""
+        for word, other in self.written_as(config).items():
+            plain = plain.replace(f".{word}.", f".{other}.")
+        return self.prefixed(plain)
 
     def _head_of(self, config: ModelConfig) -> ClassHead | None:
         """The classification head of a configuration, by its kind and whether it has a dense layer; None for others."""
@@ -60,7 +68,8 @@ class Family(FamilyTable):
         if head is not None:
             keys |= written_head(config, default_class, head)
         for setting in self.settings:
-            keys |= setting.write(config)
+            for name, value in setting.write(config).items():
+                keys[name] = {**keys.get(name, {}), **value} if isinstance(value, dict) else value
         return {**keys, **self.written}
 
 
