@@ -14,12 +14,14 @@ from torch import Tensor
 from tinytf.api import Model
 from tinytf.cause.blame import Blamed
 from tinytf.cause.model_pair import Texts, addresses_by_path
-from tinytf.certification.contents import Shared, compare_contents
+from tinytf.certification.contents import Shared, compare_contents, differing_settings
 from tinytf.certification.kept import Kept, Mean, cut, losses, perplexity
 from tinytf.checkpoints.gguf.header import StoredTensor
+from tinytf.checkpoints.gguf.load import settings_in
 from tinytf.compare.alignment import same_vocabulary
 from tinytf.compare.measures import Moved, moved_weights
 from tinytf.compare.weights import WeightsCompared, compare_weights
+from tinytf.config import FIELDS
 from tinytf.errors import UsageError
 from tinytf.loading import load, open_source
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
@@ -191,8 +193,12 @@ def card(
     blamed = _blamed(opened, original, text, top, notes, progress) if original is not None and top else {}
     moved = {} if original is None else {m.name: m for m in moved_weights(original.transformer, opened.transformer)}
     stored = _stored(source) if isinstance(source, GgufSource) else {}
+    said = settings_in(source.header) if isinstance(source, GgufSource) else (*FIELDS,)
+    if original is not None:
+        unsaid = [f"{name} {pair}" for name, pair in differing_settings(opened, original).items() if name not in said]
+        notes += [f"not compared, since such a file has no place for them: {'; '.join(unsaid)}"] if unsaid else []
     return Card(
-        checks=compare_contents(opened, original),
+        checks=compare_contents(opened, original, said),
         types=_types(source.header.tensors, stored, moved) if isinstance(source, GgufSource) else (),
         weights=_weights(opened, stored, moved, blamed),
         context=len(cuts[0]) if cuts else context,

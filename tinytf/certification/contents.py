@@ -1,6 +1,6 @@
 """What a model's file has to share exactly with its original: ids, chat template, special tokens, pooling, settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +19,8 @@ _REPEATS = 16
 """Times that a hard text is repeated that stands for a long one."""
 _REFUSED, _MISSING = "refused", "none"
 _POOLING = tuple(leaves(Pooling))
+_ROUNDING = 2.0**-22
+"""A GGUF file stores a setting as float32, some as the result of a formula in it."""
 Contents = Mapping[str, tuple[str, ...]]
 """Words by the name of what they belong to: the tokens of a text, or one value."""
 
@@ -58,11 +60,36 @@ class Shared(Data):
         return f"{len(self.differing):,} of {self.items:,} differ" if self.differing else "same"
 
 
-def compare_contents(model: TextModel, versus: TextModel | None) -> tuple[Shared, ...]:
-    """What the file says of itself, and where ``versus`` says otherwise."""
-    return tuple(
+def compare_contents(
+    model: TextModel, versus: TextModel | None, said: Collection[str] = tuple(FIELDS)
+) -> tuple[Shared, ...]:
+    """What the file says of itself, and where ``versus`` says otherwise; of settings only those that are ``said``."""
+    contents = (
         _compare(name, read(model), None if versus is None else read(versus), says) for name, read, says in _READ
     )
+    pooling = [name for name in _POOLING if name in said]
+    settings = [name for name in FIELDS if name in said and name not in _POOLING]
+    return (
+        *contents,
+        _compare_settings("pooling", str(model.config.pooling), model, versus, pooling),
+        _compare_settings("settings", f"{len(settings)} of the architecture", model, versus, settings),
+    )
+
+
+def differing_settings(model: TextModel, versus: TextModel) -> dict[str, str]:
+    """The settings in which two models differ by more than rounding to float32, each with both values."""
+    found = model.config.differences(versus.config, _ROUNDING)
+    return {name: f"{own} / {other}" for name, (own, other) in found.items()}
+
+
+def _compare_settings(
+    name: str, says: str, model: TextModel, versus: TextModel | None, settings: Sequence[str]
+) -> Shared:
+    if versus is None:
+        return Shared(name, says, len(settings))
+    values = differing_settings(model, versus)
+    differing = tuple(setting for setting in settings if setting in values)
+    return Shared(name, says, len(settings), differing, f"{differing[0]}: {values[differing[0]]}" if differing else "")
 
 
 def _compare(name: str, own: Contents, other: Contents | None, says: Callable[[Contents], str]) -> Shared:
@@ -117,14 +144,6 @@ def _special(model: TextModel) -> Contents:
     return {name: (" ".join(map(tokenizer.shown, of)) or _MISSING,) for name, of in ids.items()}
 
 
-def _pooling(model: TextModel) -> Contents:
-    return {name: (str(model.config.setting(name)),) for name in _POOLING}
-
-
-def _settings(model: TextModel) -> Contents:
-    return {name: (str(model.config.setting(name)),) for name in FIELDS if name not in _POOLING}
-
-
 def _rendered(contents: Contents) -> str:
     made = sum(words != (_REFUSED,) for words in contents.values())
     return f"writes {made} of {len(contents)} conversations" if contents else _MISSING
@@ -139,6 +158,4 @@ _READ: tuple[tuple[str, Callable[[TextModel], Contents], Callable[[Contents], st
     ("ids", _ids, lambda texts: f"{sum(map(len, texts.values())):,} in {len(texts)} hard texts"),
     ("template", _template, _rendered),
     ("special tokens", _special, _specials),
-    ("pooling", _pooling, lambda settings: settings["pooling"][0]),
-    ("settings", _settings, lambda settings: f"{len(settings)} of the architecture"),
 )

@@ -40,6 +40,13 @@ def checkpoint_of(header: Header, brief: bool = False) -> Checkpoint:
     return checkpoint
 
 
+def settings_in(header: Header) -> frozenset[str]:
+    """The settings that the architecture of a file has a place for, or that are the same in all its files."""
+    table = _architecture_of(header)
+    settings = table.read_fields(Fields(header.metadata, header.path, prefix=f"{table.name}."), header.tensors)
+    return frozenset((*settings, *(name for name, _ in settings["by_layer"])))
+
+
 def gguf_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in the metadata of a file, whose architecture may be unknown."""
     return tokenizer_of(read_parts(path))

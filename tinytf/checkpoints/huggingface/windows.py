@@ -48,7 +48,8 @@ def windows(read_kinds: Kinds, default: int = 0) -> Group:
     def write(config: ModelConfig) -> dict[str, Any]:
         layers = [config.at(layer) for layer in range(config.n_layers)]
         return {
-            "sliding_window": max(layer.window for layer in layers) or None,
+            # a number even where no layer has a window: many configurations of transformers refuse null
+            "sliding_window": max(layer.window for layer in layers) or config.context,
             "layer_types": [kind_of(layer) for layer in layers],
         }
 
