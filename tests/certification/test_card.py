@@ -3,21 +3,27 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from covering import sample
 from driving import Ran, Stream, streams
+from gguf_conversion import CONVERSIONS, converted
 from gguf_files import SMALL, Kind, Parts, model_and_parts, sentencepiece_parts
 
 import tinytf
 from tinytf.certification.card import Card, card
-from tinytf.certification.contents import compare_contents
+from tinytf.certification.contents import compare_contents, differing_settings
 from tinytf.certification.conversations import CONVERSATIONS
 from tinytf.certification.kept import DP_QUANTILES, KL_QUANTILES, Kept, cut, losses
+from tinytf.checkpoints.gguf.load import settings_in
+from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.errors import UsageError
 from tinytf.report import ignore_progress
+from tinytf.sources import GgufSource, find_source
 from tinytf_cli.main import run
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}"
@@ -236,3 +242,41 @@ def test_there_are_54_conversations_and_a_model_agrees_with_itself() -> None:
     assert len(CONVERSATIONS) == 54
     model = tinytf.load("tiny", device="cpu")
     assert all(check.holds and check.differing == () for check in compare_contents(model, model))
+
+
+@sample("name", [name for name in CONVERSIONS if name != "bloom"], every=8)  # a directory of BLOOM has no context
+def test_a_sound_file_has_no_other_settings_than_its_original(tmp_path: Path, name: str) -> None:
+    theirs, made = converted(CONVERSIONS[name])
+    source = find_source(str(made.write(tmp_path / "a.gguf")))
+    assert isinstance(source, GgufSource)
+    theirs.save_pretrained(tmp_path / "original")
+    configs = source.checkpoint.config, read_directory(tmp_path / "original").config
+    differing = differing_settings(*(cast("Any", SimpleNamespace(config=config)) for config in configs))
+    assert not differing.keys() & settings_in(source.header)
+
+
+@pytest.mark.parametrize(("limit", "status"), [("1e-9", 1), ("1e9", 0)])
+def test_a_kl_above_the_limit_fails_and_is_said(folder: Path, limit: str, status: int) -> None:
+    words = (
+        "card",
+        folder / "q4.gguf",
+        "--versus",
+        folder / "original",
+        "--device",
+        "cpu",
+        "--pieces",
+        "1",
+        "--top",
+        "0",
+    )
+    printed = ran(*words, "--fail-over", limit, "--json")
+    assert printed.status == status, printed.err
+    told = json.loads(printed.out)
+    assert told["holds"] is (status == 0)
+    assert told["fail_over"] == float(limit)
+    assert (", above 1e-09)" in told["sentence"]) is (status == 1)
+
+
+def test_a_limit_without_a_kl_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="which is not measured here"):
+        card(str(folder / "q4.gguf"), pieces=1, fail_over=0.1, device="cpu")

@@ -7,11 +7,12 @@ import pytest
 import torch
 import transformers
 from architectures import furthest
+from covering import sample
 from gguf_conversion import CONVERSIONS, converted
 from reference import FAMILIES, Pair, last_of, saved
 
 from tinytf.checkpoints.gguf import read_gguf
-from tinytf.checkpoints.huggingface.export import export
+from tinytf.checkpoints.huggingface.export import export, family_for
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.sources import ASSETS
@@ -33,12 +34,10 @@ def exported_says_the_same(opened: Checkpoint, tokenizer: Tokenizer, folder: Pat
     exported = export(model, tokenizer, folder)
     theirs = getattr(transformers, exported.architecture, None)
     said = None if theirs is None else opened_as(theirs, folder)(IDS)
-    for ours in (model, read_directory(folder).load().transformer):
-        result = ours(IDS)
-        expected = result if ours is model else expected
-        assert furthest(result, expected) < 1e-6
-        if said is not None:
-            assert furthest(*last_of(Pair(theirs, ours), said, result)) < 2e-5
+    again = read_directory(folder).load().transformer
+    assert furthest(again(IDS), model(IDS)) < 1e-6
+    if said is not None:
+        assert furthest(*last_of(Pair(theirs, model), said, model(IDS))) < 2e-5
 
 
 def opened_as(kind: Any, folder: Path) -> Any:
@@ -48,12 +47,19 @@ def opened_as(kind: Any, folder: Path) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@sample("family", FAMILIES, every=40)
 def test_a_directory_of_every_family_is_written_again(family, tokenizer, tmp_path):
     exported_says_the_same(read_directory(saved(family)), tokenizer, tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", CONVERSIONS)
+@sample("name", CONVERSIONS, every=12)
 def test_a_gguf_file_of_every_architecture_becomes_a_directory(name, tokenizer, tmp_path):
     parts = converted(CONVERSIONS[name])[1]
     exported_says_the_same(read_gguf(parts.write(tmp_path / "a.gguf")), tokenizer, tmp_path / "out")
+
+
+@sample("family", FAMILIES, every=15)
+def test_a_family_has_the_configuration_of_every_directory(family):
+    """Without weights, so quick enough for many."""
+    config = read_directory(saved(family)).config
+    family_for(config.but(dropout=0.0))

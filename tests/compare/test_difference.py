@@ -1,6 +1,7 @@
 """Two runs in step: every figure beside float64 numpy on two whole traces, and what cannot be compared."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from architectures import KINDS, asked, config_of, encoding_of, lively
 from caught_gradients import model_of
 
 from tinytf.compare.difference import Difference, parse_head
-from tinytf.compare.dumps.read import open_dump
+from tinytf.compare.dumps.read import Dump, open_dump
 from tinytf.compare.measures import moved_weights
 from tinytf.errors import AddressError, UsageError
 from tinytf.loading import Model, load
@@ -317,3 +318,28 @@ def test_probabilities_differ_only_where_logits_do(share: float, first: str | No
     assert (found.first and found.first.name, found.worst and found.worst.name) == (
         (None, "logits") if first is None else (first, "probs")
     )
+
+
+@pytest.mark.parametrize("limit", [None, 1e-12, 1e9])
+@pytest.mark.parametrize("bug", [0.0, 1e-4, 1.0])
+def test_the_sentence_the_check_and_the_floor_agree(limit: float | None, bug: float) -> None:
+    """A numpy dump of tiny that a little noise, or much, was added to from one step on."""
+    model = load("tiny", device="cpu")
+    trace = model.trace("The cat sat")
+    noise = np.random.default_rng(3)
+    steps = {name: trace[name].numpy() for name in ("embed.out", "L0.norm1", "L0.attn", "L0.out", "logits")}
+    steps = {name: one + bug * (name != "embed.out") * noise.standard_normal(one.shape) for name, one in steps.items()}
+    dump = {name: torch.from_numpy(one).float() for name, one in steps.items()}
+    shapes = {name: tuple(one.shape) for name, one in dump.items()}
+    for floor in (None, "bf16"):
+        found = model.diff("The cat sat", Dump(Path("port"), shapes, dump.__getitem__), fail_over=limit, floor=floor)
+        over = [step for step in found.steps if limit is not None and step.relative > limit and not step.follows]
+        shares = found.floor.steps if found.floor else ()
+        first_bug = next((step for step in shares if step.error > 6 * step.own), None)
+        assert found.holds is (not over and first_bug is None)
+        assert not (re.match("All|No number|Rounding: [^;]*$", found.sentence) and not found.holds), found.sentence
+        if first_bug is not None:
+            assert f"{first_bug.name} is " in found.sentence
+            assert max(shares, key=lambda step: step.times).name in found.sentence
+        elif over:
+            assert f"{over[0].name} is the first to differ by more than" in found.sentence or "from" in found.sentence

@@ -96,7 +96,8 @@ class Card(Report):
     ``checks`` are what both should share exactly. ``weights`` are its parameters: first the measured ones by their
     damage, then the others by their error. ``perplexity`` is the model's own on ``tokens`` tokens of ``pieces`` pieces
     of a text, None where it predicts no next token. ``parameters`` says
-    how the file's weights are made of the original's. ``notes`` say what was not measured, and why.
+    how the file's weights are made of the original's. ``notes`` say what was not measured, and why. ``fail_over`` is the
+    largest mean KL that passes, in nats a token.
     """
 
     KIND = "card"
@@ -115,6 +116,17 @@ class Card(Report):
     notes: tuple[str, ...] = ()
     parameters: WeightsCompared | None = None
     versus: About | None = None
+    fail_over: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether each of the ``checks`` holds, and the mean KL is not above ``fail_over``."""
+        return super().holds and not self.is_destroyed
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether the mean KL is above ``fail_over``."""
+        return self.fail_over is not None and self.kept is not None and not self.kept.kl.value <= self.fail_over
 
     @property
     def bits(self) -> float | None:
@@ -140,7 +152,9 @@ class Card(Report):
         verb, what = ("differ", listed(differing)) if differing else ("agree", listed(agreeing))
         parts = [f"{name} and {other} {verb} in {what}"]
         if self.kept is not None:
-            kept = f"{percent(self.kept.same_top.value)} of {self.tokens:,} tokens (mean KL {self.kept.kl.value:.2g})"
+            above = f", above {self.fail_over:g}" if self.is_destroyed else ""
+            kl = f"mean KL {self.kept.kl.value:.2g}{above}"
+            kept = f"{percent(self.kept.same_top.value)} of {self.tokens:,} tokens ({kl})"
             parts = [f"{name} keeps the prediction of {other} at {kept}", f"{what} {verb}"]
         if self.parameters is not None and self.parameters.faults:
             parts.append(self.parameters.in_words("the file", "the original"))
@@ -158,7 +172,7 @@ class Card(Report):
     def fields(self) -> dict[str, Any]:
         return {
             "versus": self.versus and self.versus.to_dict(),
-            **self.members("holds", "bits", "context", "pieces", "tokens", "perplexity", "kept"),
+            **self.members("holds", "bits", "context", "pieces", "tokens", "perplexity", "kept", "fail_over"),
             **self.members("parameters"),
             **self.members("notes", "checks", "types"),
             "tensors": plain(self.weights),
@@ -173,6 +187,7 @@ def card(
     context: int = CONTEXT,
     pieces: int | None = None,
     top: int = 6,
+    fail_over: float | None = None,
     device: str = "auto",
     dtype: str = "float32",
     progress: Progress = ignore_progress,
@@ -181,7 +196,7 @@ def card(
 
     ``text`` is predicted instead of the built-in one, in at most ``pieces`` pieces of ``context`` tokens. The ``top``
     tensors with the largest expected damage are measured alone, as ``blame`` does; 0 measures none. Raises as ``load``
-    does, and UsageError for a text of fewer than 4 tokens.
+    does, and UsageError for a text of fewer than 4 tokens, or for a ``fail_over`` where no KL can be measured.
     """
     source = find_source(model)
     opened = open_source(source, device=device, dtype=dtype)
@@ -190,6 +205,10 @@ def card(
     notes: list[str] = []
     cuts, numbers = _predictions(opened, original, text, context, pieces, notes, progress)
     loss, kept = (numbers[-3], Kept.of(*numbers)) if len(numbers) > 1 else (next(iter(numbers), None), None)
+    if fail_over is not None and kept is None:
+        raise UsageError(
+            "fail_over limits the mean KL, which is not measured here", notes[-1] if notes else "name an original"
+        )
     blamed = _blamed(opened, original, text, top, notes, progress) if original is not None and top else {}
     moved = {} if original is None else {m.name: m for m in moved_weights(original.transformer, opened.transformer)}
     stored = _stored(source) if isinstance(source, GgufSource) else {}
@@ -209,6 +228,7 @@ def card(
         notes=tuple(notes),
         parameters=None if original is None else compare_weights(original.transformer, opened.transformer),
         versus=None if original is None else About(original),
+        fail_over=fail_over,
         about=About(opened),
     )
 

@@ -64,9 +64,11 @@ class Certificate(Report):
         if worst is ids and not ids.holds:
             return f"Of {ids.texts:,} texts, {several(int(ids.difference), 'have')} other tokens in transformers."
         if not worst.holds:
-            where = printable(worst.where, spaces=False)
+            failing = next(check for check in self.checks if not check.holds)
+            first, where = (printable(place, spaces=False) for place in (failing.first or failing.where, worst.where))
             by = f"{worst.difference:.0e} of a token's largest number where {worst.tolerance:.0e} is allowed"
-            return f"The model and transformers differ at {where}, by {by}."
+            most = f", by {by}" if first == where else f"; most at {where}, by {by}"
+            return f"The model and transformers differ {'' if first == where else 'first '}at {first}{most}."
         largest: dict[str, float] = {}
         for check in measured:
             largest[check.dtype] = max(largest.get(check.dtype, 0.0), check.difference)
@@ -172,4 +174,4 @@ def _compare_ids(
             ids_by_text[name] = known_ids
     if not ids_by_text:
         raise UsageError("no text has a token that the model knows")
-    return ids_by_text, notes, Check("ids", "", texts_read, tokens, differing, where, 0)
+    return ids_by_text, notes, Check("ids", "", texts_read, tokens, differing, where, 0, where)

@@ -32,7 +32,7 @@ _BATCH_SIZE = 8
 
 @dataclass(frozen=True)
 class Check(Data):
-    """One comparison over all ``texts``: the worst difference, and ``where`` it occurs.
+    """One comparison over all ``texts``: the worst difference, ``where`` it occurs, and the ``first`` place that fails.
 
     ``difference`` is relative to the largest number of its token in the residual stream so far; for ids it counts the
     texts that differ.
@@ -47,6 +47,7 @@ class Check(Data):
     difference: float
     where: str
     tolerance: float
+    first: str = ""
 
     @property
     def holds(self) -> bool:
@@ -61,6 +62,7 @@ class _WorstStep:
     difference: float = 0.0
     tolerance: float = 0.0
     where: str = ""
+    first: str = ""
     texts: set[str] = field(default_factory=set)
     tokens: int = 0
 
@@ -70,14 +72,16 @@ class _WorstStep:
         token = int(differences.argmax())
         difference, limit = float(differences[token]), max(self.limit, _ROUNDING_FACTOR * float(step.rounding_loss))
         self.texts.add(text)
+        place = f"{step.name}, token {first + token}, {text}"
+        self.first = self.first or place * (difference > limit)
         if difference / max(limit, 1e-30) > self.difference / max(self.tolerance, 1e-30):
             self.difference, self.tolerance = difference, limit
-            self.where = f"{step.name}, token {first + token}, {text}"
+            self.where = place
         return difference
 
     def check(self, name: str, dtype: torch.dtype) -> Check:
         dtype_name, limit = str(dtype).removeprefix("torch."), self.tolerance if self.where else self.limit
-        return Check(name, dtype_name, len(self.texts), self.tokens, self.difference, self.where, limit)
+        return Check(name, dtype_name, len(self.texts), self.tokens, self.difference, self.where, limit, self.first)
 
 
 class _Step(NamedTuple):

@@ -105,12 +105,20 @@ class Difference(Report):
     @property
     def holds(self) -> bool:
         """Whether steps were compared, none differs by more than ``fail_over``, and none by more than the ``floor``."""
-        limit, worst = self.fail_over, self.worst
         is_rounding = self.floor is None or self.floor.bug is None
-        asked = limit is not None or self.floor is not None
-        if worst is None or (asked and self.not_finite is not None):
+        asked = self.fail_over is not None or self.floor is not None
+        if self.worst is None or (asked and self.not_finite is not None):
             return False
-        return (limit is None or worst.relative <= limit) and is_rounding
+        return not self.failing and is_rounding
+
+    @property
+    def failing(self) -> tuple[StepComparison, ...]:
+        """The steps that differ by more than ``fail_over``, apart from those that only follow from others."""
+        limit, worst = self.fail_over, self.worst
+        if limit is None or worst is None:
+            return ()
+        judged = (step for step in self.steps if step.follows == worst.follows)
+        return tuple(step for step in judged if not step.relative <= limit)  # also a NaN
 
     def in_a_sentence(self) -> str:
         """What ``_of_one_text`` says, and of which text of a dump that has several."""
@@ -125,32 +133,36 @@ class Difference(Report):
 
     def _of_one_text(self) -> str:
         """From which step on they differ, why if that is known, and what is most probable next in either."""
-        first, worst = self.first, self.worst
+        first, worst, failing = self.first, self.worst, self.failing
         if worst is None or not self.sides:
             return ""
         if self.not_finite is not None:
             return self._in_words_of(self.not_finite)
-        if self.floor is not None and self.floor.bug is None:
-            words = self.floor.in_words()
-            return f"{words[0].upper()}{words[1:]}{self._next()}."
-        if self.rewritten:
-            same = "predictions" if self.positions else "numbers"
-            return f"The same {same}; written differently: {self.rewritten}{self._next()}."
-        if first is None:
-            furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"
-            return f"All {len(self.steps):,} steps agree; {furthest}." if worst.relative else "No number differs."
         cause = self.cause if self.cause is not None and self.cause.found else None
-        if cause is not None and cause.first != first.name and self.floor is None:
-            grown = f"; what differs from {first.name} on is rounding until there"
-            return f"{cause.first} is wrong: {cause.in_words}{grown}{self._next()}."
         made = self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
         why = f": {cause.in_words if cause is not None else made}" if cause is not None or made else ""
-        if self.follows and self.floor is None:
-            rounding = f"rounding adds up, to {worst.relative:.0e} of a token's largest number at {worst.name}"
-            return f"No step is wrong by itself: {rounding}{self._next()}."
         if self.floor is not None and (bug := self.floor.bug) is not None:
             times = f"{bug.times:.3g} × as far off as the model's own in {self.floor.dtype}"
-            return f"No rounding: {bug.name} is {times}{why}."
+            most = self.floor.most_in_words(", the first; ")
+            return f"No rounding: {bug.name} is {times}{most}{why}."
+        beyond = f"; {failing[0].name} is the first to differ by more than {self.fail_over:g}" if failing else ""
+        if self.floor is not None:
+            words = self.floor.in_words()
+            return f"{words[0].upper()}{words[1:]}{beyond}{self._next()}."
+        if self.rewritten:
+            same = "predictions" if self.positions else "numbers"
+            return f"The same {same}; written differently: {self.rewritten}{beyond}{self._next()}."
+        if first is None:
+            furthest = f"{worst.name} differs most, by {worst.relative:.0e} of a token's largest number"
+            within = f"No step differs by more than rounding, {self.tolerance:.0e}"
+            agree = within if failing else f"All {len(self.steps):,} steps agree"
+            return f"{agree}{beyond}; {furthest}." if worst.relative else "No number differs."
+        if cause is not None and cause.first != first.name:
+            grown = f"; what differs from {first.name} on is rounding until there"
+            return f"{cause.first} is wrong: {cause.in_words}{grown}{self._next()}."
+        if self.follows:
+            rounding = f"rounding adds up, to {worst.relative:.0e} of a token's largest number at {worst.name}"
+            return f"No step is wrong by itself: {rounding}{beyond}{self._next()}."
         number = self.pass_of(first)
         where = "" if number is None else f" of token {first.begins}, in pass {number + 1} of {len(self.passes)},"
         return f"They differ from {first.name}{where} on{why}{self._next()}."

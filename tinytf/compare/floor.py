@@ -72,11 +72,17 @@ class Floor(Data):
         """The step whose error is the largest in units of the model's own."""
         return max(self.steps, key=lambda step: step.times, default=None)
 
+    def most_in_words(self, joined: str) -> str:
+        """The worst step, ``joined`` to the words about the first bug; empty if that is the same step."""
+        worst = self.worst
+        return "" if worst is None or worst is self.bug else f"{joined}the worst is {worst.name}, {worst.times:.3g} ×"
+
     def in_words(self) -> str:
         """The verdict."""
         bug, worst = self.bug, self.worst
         if bug is not None:
-            return f"bug: {bug.name}, {bug.times:.3g} × the model's own error in {self.dtype} at that step"
+            own = f"the model's own error in {self.dtype} at that step"
+            return f"bug: {bug.name}, {bug.times:.3g} × {own}{self.most_in_words('; ')}"
         most = (
             f"at most {worst.times:.2g} × the model's own error in {self.dtype}, at {worst.name}" if worst else "none"
         )

@@ -9,7 +9,7 @@ from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import whole_text
 from tinytf_cli.options import DEVICES, DTYPES, FoldOptions, complete_model
 from tinytf_cli.output import Output
-from tinytf_cli.ranges import Whole
+from tinytf_cli.ranges import Real, Whole
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class Options:
     top: int = option(
         type=Whole(0), shown=6, help="Measure the N tensors with the largest expected damage alone; 0: none."
     )
+    fail_over: float | None = option(
+        type=Real(0), metavar="TOL",
+        help="Exit 1 if the mean KL is above TOL nats a token.",
+    )  # fmt: skip
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of the weights.")
     rows: int | None = option(type=Whole(0), help="Tensors in the table; 0 for all.  [default: 6]")
@@ -40,8 +44,9 @@ def card(options: Options, fold: FoldOptions, output: Output) -> int:
     """What somebody wants to know who converts or downloads FILE, a .gguf file, on one page: -o card.md.
 
     Compares with --versus: ids of hard texts, the chat template on 54 conversations, special tokens, pooling and
-    settings, which have to be the same (else the exit status is 1); the error of every tensor, the worst ones put alone
-    into the original, as blame does; and predictions, in the lines of llama.cpp's llama-perplexity --kl-divergence.
+    settings that such a file has a place for, which have to be the same (else the exit status is 1); the error of every
+    tensor, the worst ones put alone into the original, as blame does; and predictions, in the lines of llama.cpp's
+    llama-perplexity --kl-divergence.
     """
     from tinytf.certification.card import card as make_card
     from tinytf_cli.progress_line import progress_line
@@ -51,6 +56,6 @@ def card(options: Options, fold: FoldOptions, output: Output) -> int:
     with progress_line(output.stderr, "part") as progress:
         report = make_card(
             options.model, versus=options.versus, text=text, context=options.context, pieces=options.pieces,
-            top=options.top, device=options.device, dtype=options.dtype, progress=progress,
+            top=options.top, fail_over=options.fail_over, device=options.device, dtype=options.dtype, progress=progress,
         )  # fmt: skip
     return output.draw_checked(report, CardDisplay(fold.rows(options.rows)))

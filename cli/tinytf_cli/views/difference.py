@@ -570,7 +570,7 @@ def _limit(report: Difference) -> Iterator[Block]:
     limit, steps = report.fail_over, report.steps
     if limit is None:
         return
-    over = [step for step in steps if step.differs(limit)]
+    over = report.failing
     words = f"no step differs by more than {limit:g} of a token's largest number"
     if report.worst is None:
         words = "no step can be compared"

@@ -158,6 +158,7 @@ NOMIC_BERT = replace(
     prefix="nomic_bert.",
     classes={"none": "NomicBertModel", "mlm": "NomicBertForMaskedLM"},
     only={},
+    written={**BERT.written, "pad_token_id": 0},  # null, of a vocabulary without padding, is refused
     fixed={
         **BERT.fixed,
         **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias"), False),
@@ -208,6 +209,7 @@ EUROBERT = replace(
     classes={"none": "EuroBertModel", "lm": "EuroBertForMaskedLM"},
     fixed={**LLAMA.fixed, "causal": False},
     settings=(*LLAMA.settings, Group(_read_lm_head)),
+    written={"classifier_pooling": "bos"},
     harmless=("classifier_pooling",),
     skipped=(*LLAMA.skipped, Skip(r"dense\..*", "a task head", noted=True)),
     outside=("lm_head", "dense.", "classifier."),
