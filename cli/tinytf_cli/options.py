@@ -124,6 +124,16 @@ class ModelOptions:
     )
     tokenizer: str | None = tokenizer_option()
 
+    def typed_again(self) -> tuple[str, ...]:
+        """The typed options by which another command opens the model in the same way."""
+        flags: list[str] = []
+        for setting in parameters_of(ModelOptions):
+            name, value = str(setting.name), getattr(self, str(setting.name))
+            if is_typed(name):
+                word = str(value) if str(value).isprintable() else str(setting.human_readable_name).upper()
+                flags += [setting.opts[0]] if value is True else [setting.opts[0], word]
+        return tuple(flags)
+
     def through_model(self, output: Output) -> "ThroughModel | None":
         """The model through transformers, if --through asks for it or tinytf has no table for it; else None.
 
@@ -567,9 +577,7 @@ class TraceOptions:
         flags = (*flags, "--pair", _typed_again(pair)) if pair is not None else flags
         if host() is not None:
             return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
-        model, tokenizer = self.model_options.model, self.model_options.tokenizer
-        flags = ("--tokenizer", tokenizer, *flags) if tokenizer and tokenizer.isprintable() else flags
-        flags = ("-m", model if model.isprintable() else "MODEL", *flags) if is_typed("model") else flags
+        flags = (*self.model_options.typed_again(), *flags)
 
         def command_for(text: "Written") -> "Callable[..., str]":
             first = " ".join(self.texts.words) if self.texts.chat else str(text).removesuffix(f"\n{pair}")

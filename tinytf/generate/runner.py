@@ -17,7 +17,7 @@ from tinytf.model.turn import using
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.tolerance import DECODED, INT8, allowed
-from tinytf.trace.faults import first_not_finite
+from tinytf.trace.faults import first_not_finite, overflow_at
 from tinytf.trace.hooks import tap_steps
 from tinytf.trace.record import record
 
@@ -204,9 +204,16 @@ class Runner:
 
     def _fault(self, logits: Tensor) -> str | None:
         """The first step that is not finite in the model's own forward pass, for the text with such logits."""
-        text = self.texts[_broken_row(logits)]
-        tokens = tuple(Token(token_id, f"#{token_id}", 0, 0, b"", False) for token_id in text)
-        return first_not_finite(record(self.model, Encoding("", tokens, ""), force=True))
+        return first_fault(self.model, self.texts[_broken_row(logits)])
+
+
+def first_fault(model: Transformer, ids: Sequence[int]) -> str | None:
+    """The first step that is not finite for a text, and what it reaches if that is too large for its type."""
+    tokens = tuple(Token(token_id, f"#{token_id}", 0, 0, b"", False) for token_id in ids)
+    trace = record(model, Encoding("", tokens, ""), force=True)
+    step = first_not_finite(trace)
+    overflow = overflow_at(trace, step) if step else ""
+    return f"{step}: {overflow}" if overflow else step
 
 
 def _broken_row(logits: Tensor) -> int:

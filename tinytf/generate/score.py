@@ -11,7 +11,7 @@ from torch import Tensor
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import Kind
 from tinytf.generate.loop import figures
-from tinytf.generate.runner import Runner
+from tinytf.generate.runner import Runner, first_fault
 from tinytf.model.batches import batches, padded
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer, evaluating
@@ -243,8 +243,10 @@ def _score_rows(model: Transformer, hidden: Tensor, ids: Sequence[int], begin: i
         logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
         first = begin + start
         if not bool(logits.amax(-1).isfinite().all()):
+            fault = first_fault(model, ids)
             raise GenerationError(
-                f"the logits of tokens {first} to {first + len(logits) - 1} are not finite",
+                f"the logits of tokens {first} to {first + len(logits) - 1} are not finite"
+                + (f"; they first appear at {fault}" if fault else ""),
                 "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
             )
         for position, row in enumerate(logits, first):

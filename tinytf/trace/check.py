@@ -14,7 +14,7 @@ from tinytf.parts.row import Step
 from tinytf.short_repr import ShortRepr
 from tinytf.steps.operations import Lookup, Positions
 from tinytf.tolerance import Coarse, Comparison, TwoResults, compare, worst_or_first_failure
-from tinytf.trace.faults import first_not_finite
+from tinytf.trace.faults import first_not_finite, overflow_at
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -26,7 +26,8 @@ class Check(ShortRepr):
     """All comparisons in the order of the steps, and the ``telling`` one: a failure, or the largest; any NaN fails.
 
     ``exchanged`` are the steps that an intervention replaced; they cannot be compared. If numbers are not finite,
-    ``first_not_finite`` names the first such step of the pass, which may be one that is not compared.
+    ``first_not_finite`` names the first such step of the pass, which may be one that is not compared, and ``overflow``
+    says what it reaches if that is too large for its type.
     """
 
     REPR_FIRST = ("holds", "telling")
@@ -34,6 +35,7 @@ class Check(ShortRepr):
     items: tuple[Comparison, ...]
     exchanged: tuple[str, ...] = ()
     first_not_finite: str | None = None
+    overflow: str = ""
 
     @property
     def telling(self) -> Comparison:
@@ -57,6 +59,7 @@ class Check(ShortRepr):
             "of": telling.scale,
             "allowed": telling.allowed,
             **({"exchanged": list(self.exchanged)} if self.exchanged else {}),
+            **({"overflow": self.overflow} if self.overflow else {}),
         }
 
 
@@ -151,5 +154,5 @@ def check(trace: Trace) -> Check:
     recorded = {f"L{layer}" for layer in trace.recording.layers}
     replaced = dict.fromkeys(trace.recording.exchanged)
     skipped = tuple(exchanged for exchanged in replaced if re.split("[.H]", exchanged)[0] in recorded)
-    is_finite = all(item.is_finite for item in items)
-    return Check(tuple(items), skipped, None if is_finite else first_not_finite(trace))
+    first = None if all(item.is_finite for item in items) else first_not_finite(trace)
+    return Check(tuple(items), skipped, first, overflow_at(trace, first) if first else "")

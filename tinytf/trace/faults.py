@@ -1,5 +1,6 @@
 """Find the first step of a pass that fails a test; with tests for NaN and infinity."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from tinytf.errors import TinytfError
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Mask
+from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 
@@ -111,11 +113,24 @@ def first_not_finite(trace: Trace) -> str | None:
     return None if fault is None else fault.step
 
 
+@torch.no_grad()
+def overflow_at(trace: Trace, step: str) -> str:
+    """``it reaches 71,234, beyond float16's 65,504``: what a step that is not finite holds in float32; else empty."""
+    largest = torch.finfo(torch.float16).max
+    if trace.last_hidden.dtype != torch.float16:
+        return ""
+    exact = record(copy.deepcopy(trace.model).float(), trace.encoding, force=True)[step]
+    most = float(exact[exact.isfinite()].abs().max())  # a masked score is −∞ in any numbers
+    return f"it reaches {most:,.0f}, beyond float16's {largest:,.0f}" if most > largest else ""
+
+
 def require_finite(trace: Trace, numbers: Tensor) -> None:
     """Raise TinytfError, naming the first step that is not finite, if any of ``numbers`` is not."""
     if not bool(numbers.isfinite().all()):
-        first = f"first at {step}" if (step := first_not_finite(trace)) else "in the logits"
+        step = first_not_finite(trace)
+        overflow = overflow_at(trace, step) if step else ""
+        where = f"first at {step}" if step else "in the logits"
         raise TinytfError(
-            f"not every number is finite, {first}",
+            f"not every number is finite, {where}" + (f": {overflow}" if overflow else ""),
             "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
         )

@@ -95,6 +95,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     Another program        tinytf diff -m DIR --versus port.npz "The cat sat"
     A generation of it     tinytf diff -m DIR --versus PASSES/
     What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
+    An adapter, merged     tinytf diff -m MODEL --adapter DIR --versus MERGED "The cat sat"
     What a number does     tinytf diff --set √d=1 "The cat sat"
     Two recordings         tinytf diff a.safetensors b.safetensors
     Two logs of logprobs   tinytf diff --logprobs trainer.jsonl rollout.jsonl
@@ -240,9 +241,7 @@ def _compared(options: Options, model_options: ModelOptions) -> "Difference":
         first, model = _texts(options, True)[0], model_options.open()
         numbers = dict(assignment(text) for text in options.numbers)
         return model.diff(first, model.with_numbers(numbers, text=first), **settings)
-    if is_typed("adapter"):
-        if has_other:
-            raise UsageError("--adapter compares a model without and with it", "leave out --versus and --versus-dtype")
+    if is_typed("adapter") and not has_other:
         first, _ = _texts(options, True)
         return replace(model_options, adapter=None).open().diff(first, model_options.open(), **settings)
     first, second = _texts(options, has_other)

@@ -72,7 +72,7 @@ def check_line(outcome: Check) -> Line:
             True, [f"{len(outcome.items)} steps add up, largest difference ", off, f"{of} at {worst.step}{replaced}"]
         )
     if not worst.is_finite:
-        return not_finite(worst.step, replaced)
+        return not_finite(worst.step, f": {outcome.overflow}{replaced}" if outcome.overflow else replaced)
     allowed = Figure(worst.allowed, "%.1e")
     return verdict(
         False,
