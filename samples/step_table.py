@@ -88,7 +88,7 @@ ARCHITECTURES = {
     "LFM2": PRESETS["lfm2-tiny"],
     "Granite 4": PRESETS["granite4-tiny"],
     "Mamba": PRESETS["mamba-tiny"],
-    "Jamba": PRESETS["mamba-tiny"].but(d_ff=256, inner_norm="learned"),
+    "Jamba": PRESETS["mamba-tiny"].but(d_ff=256, gated=True, inner_norm="learned"),
     "MiniMax": _LLAMA.but(n_kv_heads=8, mixer="lightning", residual_of="normed", kept_scale=3.5),
     "Kimi Linear": _LLAMA.but(n_kv_heads=8, mixer="kimi_delta"),
     "RecurrentGemma": _LLAMA.but(n_kv_heads=8, mixer="griffin"),
