@@ -96,8 +96,8 @@ class Card(Report):
     ``checks`` are what both should share exactly. ``weights`` are its parameters: first the measured ones by their
     damage, then the others by their error. ``perplexity`` is the model's own on ``tokens`` tokens of ``pieces`` pieces
     of a text, None where it predicts no next token. ``parameters`` says how the file's weights are made of the
-    original's. ``notes`` say what was not measured, and why. ``fail_over`` is the largest mean KL that passes, in nats a
-    token.
+    original's. ``notes`` say what was not measured, and why. ``fail_over`` is the largest mean KL that passes, in nats
+    a token.
     """
 
     KIND = "card"
