@@ -522,7 +522,7 @@ WRITTEN = {
         "Granite-MoE, shared",
         config_of(_GRANITE, attention_divisor=4.0, experts=4, experts_per_token=2, d_shared=16),
     ),
-    "aria": ("Aria", config_of(_GROUPED, experts=4, experts_per_token=2, d_shared=80)),
+    "aria": ("Granite-MoE, shared", config_of(_GROUPED, experts=4, experts_per_token=2, d_shared=80)),
     "mellum 2": (
         "Mellum 2",
         config_of(_GROUPED, qk_norm=True, experts=4, experts_per_token=2, d_expert=16, by_layer=_LOCAL_BASES),
