@@ -15,10 +15,15 @@ class LazyMethod:
 
     def __init__(self, module: str, name: str, asked: Wrapper) -> None:
         self._module, self._name, self._asked = module, name, asked
+        self._plain: Any = None
+        self._wrapped: Any = None
 
     @property
     def _function(self) -> Any:
-        return self._asked(getattr(import_module(self._module), self._name))
+        plain = getattr(import_module(self._module), self._name)
+        if plain is not self._plain:  # the first call, or the function was replaced
+            self._plain, self._wrapped = plain, self._asked(plain)
+        return self._wrapped
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self._function if instance is None else self._function.__get__(instance, owner)

@@ -52,7 +52,9 @@ def test_reports_for_a_pull_request(tinytf: Tinytf, tmp_path: Path) -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("9", "1", "3")
     assert (cases["L0.q"], cases["L0.q_rot"], cases["L0.attn"]) == ([], ["failure"], ["skipped"])
     (failure,) = suite.iter("failure")
-    assert failure.get("message") == "They differ from L0.q_rot on: a rotary base of 100,000 instead of 10,000."
+    assert failure.get("message") == (
+        "They differ from L0.q_rot on: a rotary base of 100,000 instead of 10,000, the same in all 4 layers."
+    )
     text = files[1].read_text("utf-8")
     assert "| L0.q_rot |" in text
     assert f"tinytf {__version__}, torch " in text

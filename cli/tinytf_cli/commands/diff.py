@@ -95,7 +95,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     Another program        tinytf diff -m DIR --versus port.npz "The cat sat"
     A generation of it     tinytf diff -m DIR --versus PASSES/
     What an adapter does   tinytf diff -m MODEL --adapter DIR "The cat sat"
-    An adapter, merged     tinytf diff -m MODEL --adapter DIR --versus MERGED "The cat sat"
+    An adapter, merged     tinytf diff -m MODEL --adapter DIR --versus OTHER TEXT
     What a number does     tinytf diff --set √d=1 "The cat sat"
     Two recordings         tinytf diff a.safetensors b.safetensors
     Two logs of logprobs   tinytf diff --logprobs trainer.jsonl rollout.jsonl
