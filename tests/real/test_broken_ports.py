@@ -24,7 +24,7 @@ _TRIED = (
     "generation, stale values, smollm2",
 )
 """A fault of each sort; those of Gemma 3 take 5 to 25 seconds."""
-_FAULTS = [name for name, port in ports.BROKEN.items() if port.model in _REAL and port.text == ports.TEXT]
+_FAULTS = [name for name, port in ports.first_hand.BROKEN.items() if port.model in _REAL and port.text == ports.TEXT]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_fault_is_named(name: str) -> None:
     assert cause == ("right" if port.cause else "none")
 
 
-@sample("name", [name for name, port in ports.SOUND.items() if port.model in _REAL], 4)
+@sample("name", [name for name, port in ports.first_hand.SOUND.items() if port.model in _REAL], 4)
 def test_a_sound_port_has_no_difference(name: str) -> None:
     found = ports.compared(ports.SOUND[name])
     assert found.first is None

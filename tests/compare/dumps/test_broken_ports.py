@@ -18,7 +18,7 @@ from tinytf.errors import UsageError
 _SMALL = ("moe", "hybrid")
 
 
-@pytest.mark.parametrize("name", [name for name, port in ports.BROKEN.items() if port.model in _SMALL])
+@pytest.mark.parametrize("name", [name for name, port in ports.first_hand.BROKEN.items() if port.model in _SMALL])
 def test_a_fault_is_named(name: str) -> None:
     port = ports.BROKEN[name]
     first, cause = ports.verdict(port, ports.compared(port))
@@ -26,13 +26,15 @@ def test_a_fault_is_named(name: str) -> None:
     assert cause == ("right" if port.cause else "none")
 
 
-@pytest.mark.parametrize("name", [name for name, port in ports.SOUND.items() if port.model in _SMALL])
+@pytest.mark.parametrize("name", [name for name, port in ports.first_hand.SOUND.items() if port.model in _SMALL])
 def test_a_sound_port_has_no_difference(name: str) -> None:
     found = ports.compared(ports.SOUND[name])
     assert found.first is None or found.follows  # rounding adds up, more or less of it by the processor
 
 
-_BUGS = [name for name, port in ports.BROKEN.items() if port.model in _SMALL and not ports.ROUNDED.search(name)]
+_BUGS = [
+    name for name, port in ports.first_hand.BROKEN.items() if port.model in _SMALL and not ports.ROUNDED.search(name)
+]
 
 
 @sample("name", _BUGS)
