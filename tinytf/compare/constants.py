@@ -50,11 +50,11 @@ def _known(config: ModelConfig) -> Iterator[tuple[str, float]]:
 
 
 def solved_eps(x: Tensor, normed: Tensor, gain: Tensor, bias: Tensor | None, *, centred: bool) -> float:
-    """The ε with which a norm of ``x`` (T, C) gives ``normed``: from the token with the smallest variance."""
+    """The ε with which a norm of ``x`` (…, C) gives ``normed``: from the token with the smallest variance."""
     x, normed = x.double(), normed.double() - (0.0 if bias is None else bias.double())
     deviation = x - x.mean(-1, keepdim=True) if centred else x
-    gained, variance = deviation * gain, deviation.square().mean(-1)
-    sigma = gained.square().sum(-1) / (gained * normed).sum(-1)
+    gained, variance = deviation * gain, deviation.square().mean(-1).flatten()
+    sigma = (gained.square().sum(-1) / (gained * normed).sum(-1)).flatten()
     token = int(variance.argmin())
     eps = float(sigma[token] ** 2 - variance[token])
     return plain(eps, max(1e-3, _SAME * float(variance[token]) / abs(eps))) if eps else 0.0
