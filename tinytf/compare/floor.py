@@ -22,6 +22,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import Data
 from tinytf.steps.table import StepKey
 from tinytf.text.tokenizer import Encoding
+from tinytf.tolerance import MARGIN
 from tinytf.trace.record import record
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -31,13 +32,15 @@ WORDS = (*DTYPES, "q8_0")
 """What the model's own error can be measured in."""
 LIMIT = 6.0
 """The most times the model's own error that still counts as rounding: programs round in more places than the model."""
+_SINGLE = MARGIN * torch.finfo(torch.float32).eps
+"""What any program may be off by at a step that the model does not round, such as logits by 8-bit weights."""
 Numbers = Callable[[StepKey, Trace], Tensor | None]
 """Gives a run's numbers of a step, in the axes of a trace of ours; None where it has none."""
 
 
 @dataclass(frozen=True)
 class Share(Data):
-    """A step: the other run's error, and the model's own."""
+    """A step: the other run's error, and the model's own, at least the rounding of float32."""
 
     name: str
     error: float
@@ -45,8 +48,8 @@ class Share(Data):
 
     @property
     def times(self) -> float:
-        """The error in units of the model's own; 0 without an error, infinite where the model makes none."""
-        return self.error / self.own if self.own else float("inf") * bool(self.error)
+        """The error in units of the model's own."""
+        return self.error / self.own
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def floor_of(model: Transformer, encoding: Encoding, places: Sequence[StepKey], 
     if best is not None:
         flips = int((theirs_of["logits", None].argmax(-1) != best).sum())
     names = {place: exact.steps.at(*place).full_name(place[1]) for place in errors}
-    shares = tuple(Share(names[place], error, own[place]) for place, error in errors.items())
+    shares = tuple(Share(names[place], error, max(own[place], _SINGLE)) for place, error in errors.items())
     return Floor(word, shares, flips, own_flips, 0 if best is None else len(best))
 
 

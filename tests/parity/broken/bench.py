@@ -93,7 +93,7 @@ def compared(port: Port, dtype: torch.dtype | None = None, **settings: Any) -> D
         of = made if isinstance(made, dict) else {}
         if port.versus:
             text = port.text if not pair.ids else " ".join(map(str, ids))
-            return pair.ours.diff(text, tinytf.load(theirs), **settings)
+            return pair.ours.diff(text, tinytf.load(theirs, pair.ours.tokenizer), **settings)
         if port.generated:
             _written_in_passes(theirs, ids, of, Path(folder))
             return pair.ours.diff(None, open_any(folder), **settings)

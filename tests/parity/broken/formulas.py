@@ -138,7 +138,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
     ("llama", "an extra score of 0", scores(share=lambda s, m: torch.cat((s, s[..., :1] * 0), -1).softmax(-1)), seen(0),
      "sink|extra|softmax1|added to the sum"),
     ("deepseek3", "divided by the part without positions", scores(scale=1.8**0.5), seen(0),
-     r"√10|nope|without position"),
+     r"√10|without position|1\.34"),
     ("bloom", "slopes of a power of two", replaced("_get_alibi_slopes", lambda plain: _SLOPES), seen(0),
      "(?i)slope|alibi"),
     ("bloom", "no ALiBi", replaced("_get_alibi_slopes", lambda plain: lambda *given: plain(*given) * 0), seen(0),

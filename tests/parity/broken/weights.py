@@ -192,7 +192,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
      "concat", "attn"),
      "(?i)taps|order|reverse"),
     ("lfm2", "one token late", _conv(_later), steps(0, "conv", "concat", "attn"),
-     "(?i)shift|late|token before|earlier"),
+     "(?i)shift|late|token before|too early"),
     ("lfm2", "one token early", _conv(_sooner), steps(0, "conv", "concat", "attn"), "(?i)shift|early|next|ahead"),
     ("lfm2", "an activation after the convolution", _conv(activation="silu"), steps(0, "conv", "concat", "attn"),
      "(?i)silu|activation"),
