@@ -209,7 +209,7 @@ BROKEN: dict[str, Port] = {
             _GEMMA, "apply_rotary_pos_emb", lambda plain: lambda q, k, cos, sin, *more: plain(q, k, sin, cos, *more)
         ),
         _FIRST_ATTENTION,
-        "exchanged",
+        "exchanged|turns the other way",  # alike in every score
     ),
     # norms
     "eps": Port("smollm2", modules("RMSNorm", variance_epsilon=1e-3), _IN, "eps 0.001 instead of 1e-05"),
@@ -344,7 +344,7 @@ BROKEN: dict[str, Port] = {
         "gemma3",
         lambda model, patch: setattr(model.config, "sliding_window", 511),
         _FIRST_ATTENTION,
-        "window of 511 tokens, not 512",
+        "window of 511 tokens instead of 512",
         text=TEXT * 28,
     ),
     "no window": Port(
