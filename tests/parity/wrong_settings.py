@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -47,17 +48,18 @@ def dumped(trace: Trace) -> Dump:
 
 
 def verdicts(kind: str, every: int = 1) -> Iterator[tuple[str, str, Difference]]:
-    """Each wrong program of a kind, or one in ``every`` so many, and whether its cause is right.
+    """Each wrong program of a kind that runs, or the first of ``every`` so many, and whether its cause is right.
 
-    ``alike`` where another cause gives all of its numbers too.
+    ``alike`` where another mistake, made wherever it is named, gives all of its numbers too.
     """
     model = lively(config_of(kind))
-    for program in programs(model.config)[[*KINDS].index(kind) % every :: every]:
-        run = port(model, program)
-        if run is None:
-            continue
-        found = asked(model).diff(None, dumped(run))
-        yield program.words, _verdict(found, program), found
+    every_program = programs(model.config)
+    first = [*KINDS].index(kind) % min(every, len(every_program))
+    for start in range(first, len(every_program), every):
+        runs = ((program, port(model, program)) for program in every_program[start : start + every])
+        for program, run in islice(((program, run) for program, run in runs if run is not None), 1):
+            found = asked(model).diff(None, dumped(run))
+            yield program.words, _verdict(found, program), found
 
 
 def _verdict(found: Difference, program: Program) -> str:
@@ -68,7 +70,8 @@ def _verdict(found: Difference, program: Program) -> str:
         return "none"
     if program.words in (causes[0].words, *causes[0].others):
         return "right"
-    return "alike" if len(causes) == len(found.causes) == 1 and causes[0].explained == causes[0].later else "wrong"
+    is_one = len(causes) == len(found.causes) and len({one.words for one in causes}) == 1
+    return "alike" if is_one and causes[-1].explained == causes[-1].later else "wrong"
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 Formulas = Mapping[StepKey, Wrong]
-_UNFIT = (RuntimeError, IndexError, TypeError, ValueError, AttributeError)
+_UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """What a formula raises that does not fit the shapes or settings of a step."""
 _MOST = 5
 """The most faults that are looked for, one after the other."""
