@@ -82,7 +82,9 @@ def test_a_film_appears_whole_or_not_at_all(tinytf: Tinytf, tmp_path: Path, name
     train(STORY, changed(CAUSAL, steps=2, probe_every=1), tmp_path / "run")
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / name
-    assert every_fault(path.parent, FULL, lambda: tinytf("replay", tmp_path / "run", "-o", path), str(path)) >= 4
+    assert (
+        every_fault(path.parent, FULL, lambda: tinytf("runs", "--film", tmp_path / "run", "-o", path), str(path)) >= 4
+    )
 
 
 @pytest.mark.parametrize("line", ["save", "run The cat >", "tokens The -o"])

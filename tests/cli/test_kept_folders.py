@@ -66,7 +66,7 @@ FILES = {
     "score --resume": ("score", "--lines", "lines.txt", *OPEN, "--resume", "{}.ndjson"),
     "a lens": ("lens", "--train", "book.txt", "--steps", "1", *OPEN, "-o", "{}.safetensors"),
     "a vector": ("steer", "pairs.jsonl", *OPEN, "--at", "L1.out", "-o", "{}.safetensors"),
-    "a film": ("replay", "run", "-o", "{}.cast"),
+    "a film": ("runs", "--film", "run", "-o", "{}.cast"),
     "> FILE": ("repl", "-c", "tokens The > {}.txt"),
     "save": ("repl", "-c", "save {}.session"),
 }  # fmt: skip

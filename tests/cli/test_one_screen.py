@@ -35,7 +35,7 @@ ASKED: dict[str, tuple[tuple[str, ...], str]] = {
     "attribute": (("attribute", TEXT), "logit of "),
     "score": (("score", TEXT), "perplexity "),
     "lens": (("lens", TEXT), "embed.out"),
-    "rollout": (("rollout", TEXT), "most from "),
+    "rollout": (("attention", "--rollout", TEXT), "most from "),
     "neurons": (("neurons", TEXT), "0 The"),
     "explain": (("explain", "L29H1.weights[150,3]", TEXT), "L29H1.weights"),
     "ablate": (("ablate", "--sweep", "layers", "The cat sat"), "change of ln p"),
@@ -171,7 +171,7 @@ def test_a_model_card_is_told_in_words(tinytf: Tinytf) -> None:
         (("grad", SENTENCE), r"loss \d+\.\d{6} nats"),
         (("ablate", SENTENCE, "--sweep", "layers"), r"ln p\(.*\) = -\d+\.\d{6}"),
         (("explain", "L0H0.weights[2,1]", SENTENCE), r"= 0\.\d{6}\b"),
-        (("rollout", SENTENCE), r"most from .*, 0\.\d{6};"),
+        (("attention", "--rollout", SENTENCE), r"most from .*, 0\.\d{6};"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
