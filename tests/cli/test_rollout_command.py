@@ -21,7 +21,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     )
     size = len(data["tokens"])
     found = load(str(decoder)).rollout(SENTENCE, heads="max", layer=0)
-    assert (data["kind"], data["heads"], data["layer"], data["query"]) == ("attention", "--rollout", "max", 0, size - 1)
+    assert (data["kind"], data["heads"], data["layer"], data["query"]) == ("rollout", "max", 0, size - 1)
     assert data["rollouts"] == found.shares.tolist()
     assert data["rollout"] == data["rollouts"][-1]
     assert data["check"]["holds"] is True
@@ -31,7 +31,7 @@ def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:
     arguments = ("attention", "--rollout", SENTENCE, "-m", decoder)
     data = json.loads(tinytf(*arguments, "--json").out)
     events = [json.loads(line) for line in tinytf(*arguments, "--format", "ndjson").lines]
-    assert [events[0]["type"], events[-1]["type"]] == ["attention", "--rollout", "check"]
+    assert [events[0]["type"], events[-1]["type"]] == ["rollout", "check"]
     assert [event["values"] for event in events if event["type"] == "position"] == data["rollouts"]
 
 
