@@ -57,6 +57,7 @@ DECODER = ["ids", "every layer", "logits", "in a batch, padded on the left", "in
            "token by token, with a cache", "the text in pieces of 7"]  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("family", "checks"),
     [

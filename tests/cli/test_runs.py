@@ -236,6 +236,7 @@ def test_runs_are_ranked_by_what_is_asked_for_and_show_what_their_recipes_do_not
     assert order() == ["short", "long"]
 
 
+@pytest.mark.exhaustive
 def test_the_memory_of_json_does_not_grow_with_what_was_measured(tmp_path: Path) -> None:
     def peak(count: int) -> tuple[int, int]:
         run = made(tmp_path / str(count))

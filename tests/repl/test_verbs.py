@@ -282,6 +282,7 @@ def test_precision_and_colours_are_those_of_the_session_alone(ran: Talk) -> None
     assert ran("heat L0H0") == viridis
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "repl"])
 def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
     assert f"Usage: {name} " in ran(f"{name} --help")
