@@ -82,6 +82,12 @@ class TextPair:
     second: str
 
 
+class Rendered(str):
+    """A text that has its special tokens already, such as a rendered prompt: none is added to it."""
+
+    __slots__ = ()
+
+
 Written = str | Conversation | TextPair
 """What a model reads: a text, a conversation, or two texts as one."""
 
