@@ -16,7 +16,7 @@ from tinytf.model.turn import using_all
 from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
-from tinytf.text.chat import Conversation, Rendered, TextPair, Written
+from tinytf.text.chat import Conversation, TextPair, Written
 from tinytf.text.library import DEFAULT_LIMIT, Limit
 from tinytf.text.pair import encode_pair
 from tinytf.text.printable import printable
@@ -107,8 +107,7 @@ class TextModel(ShortRepr):
         if not text.strip():
             kind = "empty" if not text else "only white space"
             raise UsageError(f"the text is {kind}", "give a few words, such as: The cat sat")
-        special = not isinstance(text, Rendered)
-        return self._fitting(self.tokenizer.encode(text, special=special, limit=most), truncate, limit)
+        return self._fitting(self.tokenizer.encode(text, limit=most), truncate, limit)
 
     def _pair(self, pair: TextPair, limit: Limit) -> Encoding:
         if self.config.causal:
