@@ -58,8 +58,7 @@ def test_it_comes_through_a_pipe_and_line_by_line(tinytf: Tinytf, starting: tupl
     lines = f"{start}The cat\nThe cat\n".encode()
     ran = tinytf("score", "-", "-m", folder, "--rendered", "--lines", "--json", stdin=lines)
     assert ran.status == 0
-    one, end = json.JSONDecoder().raw_decode(ran.out)
-    first, second = ids_of(one), ids_of(json.loads(ran.out[end:]))
+    first, second = (ids_of(report) for report in json.loads(ran.out)["scores"])
     assert first[1:] == second, "the second line spells out no start token, and gets none"
 
 
