@@ -155,3 +155,19 @@ def test_another_dtype_of_the_model_has_the_adapter_too(tinytf: Tinytf, llama: P
     assert found["second"]["model"]["name"] == f"{llama.name} + polite"
     assert found["first_difference"] is None
     assert "merge" not in found
+
+
+def test_an_adapter_smaller_than_the_rounding_of_a_merge_is_told_from_one_without_its_scale(
+    tinytf: Tinytf, llama: Path, adapter: Path, tmp_path: Path
+) -> None:
+    """In bfloat16, W + Δ is mostly W where Δ is small: B − W, projected on Δ, is then far from Δ itself."""
+    weights = load_file(adapter / "adapter_model.safetensors")
+    save_file({name: one * 0.02 for name, one in weights.items()}, adapter / "adapter_model.safetensors")
+    down, up = (0.02 * one for one in weights.values())
+    for times, words in ((1.0, "Yes, B is polite"), (1 / 3, "without its scale s = 3"), (2.0, "adapter twice")):
+        other = merged_by_hand(llama, adapter, tmp_path / f"base-{times:.1f}", 0.0, torch.bfloat16)
+        tensors = load_file(other / "model.safetensors")
+        tensors["model.layers.1.self_attn.q_proj.weight"] += (times * 3 * (up @ down)).bfloat16()
+        save_file(tensors, other / "model.safetensors", {"format": "pt"})
+        ran = tinytf("diff", SENTENCE, "-m", llama, "--adapter", adapter, "--versus", other)
+        assert words in " ".join(ran.out.split())

@@ -116,6 +116,12 @@ def _stored_in(tensor: Tensor) -> torch.dtype:
     return tensor.dtype
 
 
+def _error_of_merge(base: Tensor, change: Tensor, other: Tensor, dtype: torch.dtype) -> float:
+    """How far B is from a merge in its type of numbers; a small change is lost in the rounding of a weight of it."""
+    merges = (base + change).to(dtype), base.to(dtype) + change.to(dtype)
+    return min(float((other - merge.double()).norm()) for merge in merges)
+
+
 def _relation(
     base: Tensor, merge: Tensor, other: Tensor, dtype: torch.dtype, scale: float | None
 ) -> tuple[str, float | None, bool]:
@@ -145,7 +151,7 @@ def _relation(
             known[factor] = f"{known[factor]}, or {words}" if factor in known else f"hold the adapter {words}"
     fitting = [c for c in known if float((b - w - c * delta).norm()) <= allowed]
     if fitting:
-        closest = min(fitting, key=lambda c: abs(times - c))
+        closest = min(fitting, key=lambda c: (_error_of_merge(w, c * delta, b, dtype), c != 1.0))
         return known[closest], closest, closest == 1.0
     left = float((b - w - times * delta).norm())
     if left <= allowed:
