@@ -333,5 +333,5 @@ def test_a_start_token_too_many_is_told_of(tinytf: Tinytf, llama: Path, tmp_path
     (folder / "tokenizer.json").write_text(json.dumps(data), "utf-8")
     ran = tinytf("generate", "-m", folder, f"{start['content']}The cat", "--max-tokens", 1)
     said = f"{start['content']} added before; the text has a start token of its own"
-    assert ran.err == f"tinytf: there are two start tokens: {said}\n"
+    assert ran.err == f"tinytf: there are two start tokens: {said}; --rendered adds none\n"
     assert tinytf("generate", "-m", folder, "The cat", "--max-tokens", 1).err == ""

@@ -22,6 +22,7 @@ from tinytf.compare.dumps.read import Dump
 from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
 from tinytf.compare.gauges import Gauge, undo_gauges
 from tinytf.compare.measures import BothPredict, Moved, NotFinite, Position, StepComparison, moved_weights
+from tinytf.compare.merges import MergeCompared, compare_merge
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
@@ -62,7 +63,8 @@ class Difference(Report):
     where each step ``follows`` from the dump's numbers before it, so that only rounding adds up. ``settings`` are the
     fields in which the two configurations differ; ``floor`` compares the errors with the model's own. ``tried`` is the
     record of the search for causes, empty where none ran. ``gauges`` are undone in the numbers of a dump: it is written
-    differently, and predicts the same. ``parameters`` says of two models how B's are made of A's.
+    differently, and predicts the same. ``parameters`` says of two models how B's are made of A's; ``merge``, whether
+    B is the adapter of A, merged.
     """
 
     KIND = "difference"
@@ -101,6 +103,7 @@ class Difference(Report):
     passage: Passage | None = None
     passages: int = 0
     leak: str = ""
+    merge: MergeCompared | None = None
 
     @property
     def holds(self) -> bool:
@@ -123,6 +126,8 @@ class Difference(Report):
     def in_a_sentence(self) -> str:
         """What ``_of_one_text`` says, and of which text of a dump that has several."""
         words = self._of_one_text()
+        if self.merge is not None:
+            return f"{self.merge.in_words()} {words}".strip()
         if self.passage is None or not words:
             return words
         if self.first is None or self.follows:
@@ -231,6 +236,7 @@ class Difference(Report):
             "not_finite": plain(self.not_finite),
             **({} if self.passage is None else {"passage": plain(self.passage), "leak": self.leak}),
             **self.members("cause", "causes", "tried", "follows", "rescaled", "floor", "gauges", "parameters"),
+            **({} if self.merge is None else self.members("merge")),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
@@ -341,7 +347,10 @@ def diff(
     elif not isinstance(other, tuple):
         other = other, text.encoding.text if isinstance(text, Trace) else text
     first, second = Side.of(model, text, truncate), Side.of(*other, truncate)
-    return _difference((first, second), (About(model, first.encoding), About(other[0], second.encoding)), settings)
+    found = _difference((first, second), (About(model, first.encoding), About(other[0], second.encoding)), settings)
+    if model.merged is None or other[0] is model or other[0].merged is not None:
+        return found
+    return replace(found, merge=compare_merge(model.transformer, model.merged, other[0].transformer))
 
 
 def _of_passages(

@@ -153,7 +153,9 @@ def _printed(options: Options, log: str, fold: FoldOptions, model_options: Model
     from tinytf_cli.views.printed_difference import PrintedDisplay
 
     kept = ("tolerance", "fail_over", "truncate", "force")
-    require_only((*kept, "texts", "versus", "names", "rows", "full", "chat", "system"), (Options,), f"the log {log}")
+    require_only(
+        (*kept, "texts", "versus", "names", "rows", "full", "chat", "system", "rendered"), (Options,), f"the log {log}"
+    )
     printed, names = read_log(log), read_names(options.names)
     text = _texts(options, True)[0] if options.texts else None
     settings: dict[str, Any] = {name: getattr(options, name) for name in kept}
@@ -169,7 +171,7 @@ def _sampling(
     from tinytf.generate.programs import read_settings
     from tinytf_cli.views.sampling_difference import SamplingDisplay
 
-    taken = ("texts", "sampling", "max_tokens", "tolerance", "truncate", "rows", "chat", "system", "pair")
+    taken = ("texts", "sampling", "max_tokens", "tolerance", "truncate", "rows", "chat", "system", "pair", "rendered")
     require_only(taken, (Options,), "--sampling")
     first, second = (read_settings(word) for word in words)
     settings: dict[str, Any] = {} if options.tolerance is None else {"tolerance": options.tolerance}
@@ -190,7 +192,18 @@ def _through(model: "ThroughModel", options: Options, model_options: ModelOption
     from tinytf.through.comparing import diff_through
     from tinytf.through.model import open_through
 
-    taken = ("texts", "versus", "versus_dtype", "truncate", "tolerance", "fail_over", "full", "chat", "system")
+    taken = (
+        "texts",
+        "versus",
+        "versus_dtype",
+        "truncate",
+        "tolerance",
+        "fail_over",
+        "full",
+        "chat",
+        "system",
+        "rendered",
+    )
     require_only(taken, (Options,))
     settings: dict[str, Any] = {name: getattr(options, name) for name in ("tolerance", "fail_over", "truncate")}
     if options.versus is not None and options.versus.lower().endswith(SUFFIXES):
@@ -277,6 +290,7 @@ def _other(model_options: ModelOptions, options: Options) -> "Model":
     from tinytf.loading import load
 
     name = model_options.model if options.versus is None else options.versus
-    return load(
-        name, device=model_options.device, dtype=options.versus_dtype or model_options.dtype, seed=model_options.seed
-    )
+    dtype, adapter = options.versus_dtype or model_options.dtype, None
+    if options.versus is None:  # the same model in another dtype, with all that it was opened with
+        adapter = model_options.adapter
+    return load(name, device=model_options.device, dtype=dtype, seed=model_options.seed, adapter=adapter)
