@@ -251,7 +251,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
     ("gemma3", "no norm behind the feed-forward", left_out("post_feedforward_layernorm"), steps(0, "ffn_norm"),
      _NOT_NORMED),
     ("gemma3", "head scaled as the embeddings", result("lm_head", lambda out, x, module: out * 640**0.5), "logits",
-     r"25\.3|√640|25\.25"),
+     r"25\.(3|29|25)|√640"),
     ("gemma3", "SiLU", modules("Gemma3MLP", act_fn=lambda module: nn.SiLU()), steps(0, "ffn.act", "ffn"),
      "(?i)silu"),
 )  # fmt: skip
