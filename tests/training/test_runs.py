@@ -217,7 +217,7 @@ def test_no_text_is_refused(text, recipe, tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
-    said = "the loss is nan at step 5, in example 0, first at final.norm; the checkpoint of step 3 stays"
+    said = "the loss is NaN at step 5, in example 0, first at final.norm; the checkpoint of step 3 stays"
     with pytest.raises(TrainingError, match=f"^{said}$"):
         train(STORY, CAUSAL, tmp_path / "run", spoil_at(4))
     model = load_run(tmp_path / "run")

@@ -17,13 +17,16 @@ from tinytf.cause.model_pair import ModelPair, Texts
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
 from tinytf.compare.measures import moved_weights
+from tinytf.errors import TinytfError
 from tinytf.estimate import Estimate, estimates, rank_correlation
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.resume_log import ResumeLog, checksum
 from tinytf.sentences import percent, several
 from tinytf.text.chat import Written
+from tinytf.text.printable import printable
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import HINT, where_not_finite
 
 _DRAWS = 64
 """The default number of backward passes for the expected damage: one a text, or several each for fewer texts."""
@@ -165,10 +168,13 @@ def blame(
     Each is put into the model alone; with ``top`` only those with the most expected damage. Then the ``restore`` most
     damaging are put back from the model into ``versus``. The expected damage takes ``draws`` backward passes. An
     interrupt ends after the last complete text; the file ``resume`` keeps what was measured, to continue from. Raises
-    the UsageErrors of ``ModelPair`` and ``Texts``.
+    the UsageErrors of ``ModelPair`` and ``Texts``, and TinytfError for a model whose numbers are not finite.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     models, asked = ModelPair(model, versus), texts.asked(model)
+    for side in (model, versus):
+        if where := where_not_finite(side.transformer, (text.ids[0].tolist() for text in asked)):
+            raise TinytfError(f"{printable(side.name, spaces=False)} is not finite, {where}", HINT)
     about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, Written) else About(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
         report = _Blaming(models, asked, seed, resume, draws).run(top, restore, on_progress)

@@ -4,7 +4,7 @@ Both advance together, layer by layer; only the steps of one layer of each are i
 Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.address import parse_address
+from tinytf.trace.faults import overflow_at
 from tinytf.trace.record import record
 from tinytf.trace.trace import Text, Trace
 
@@ -187,14 +188,14 @@ class Difference(Report):
         token = (
             "" if bad.token is None or bad.token >= len(tokens) else f", at token {bad.token} {tokens[bad.token].shown}"
         )
-        who, first = ("A and B are" if bad.sides == "both" else f"{bad.sides} is"), self.first
+        first = self.first
         cause = self.cause if self.cause is not None and self.cause.found else None
         why, before = bad.why, ""
         if cause is not None and cause.first == bad.name and not bad.unseen:
             why = cause.in_words
         elif first is not None and first.name != bad.name:
             before = f"; they differ from {first.name} on{f': {cause.in_words}' if cause is not None else ''}"
-        return f"{who} not finite from {bad.name} on{token}: {why}{before}."
+        return f"{bad.who()} not finite from {bad.name} on{token}: {why}{before}."
 
     def _next(self) -> str:
         """What is most probable next in either; empty where nothing is predicted."""
@@ -468,7 +469,7 @@ def _difference(
     return Difference(
         alignment,
         tolerance,
-        tuple(walk.steps),
+        _with_overflow(walk.steps, first, second),
         tuple(walk.incomparable),
         walk.attention(),
         walk.positions,
@@ -487,6 +488,18 @@ def _difference(
         gauges,
         parameters,
     )
+
+
+def _with_overflow(steps: Sequence[StepComparison], *sides: AnySide) -> tuple[StepComparison, ...]:
+    """The steps; of the first that is not finite, also how far a side in float16 is beyond its largest number."""
+    found = list(steps)
+    at = next((number for number, step in enumerate(found) if step.not_finite is not None), None)
+    if at is not None and (bad := found[at].not_finite) is not None and not bad.unseen:
+        models = [side for letter, side in zip("AB", sides, strict=True) if letter == bad.sides or bad.sides == "both"]
+        traces = (side.trace or record(side.model, side.encoding) for side in models if isinstance(side, Side))
+        overflow = next(filter(None, (overflow_at(trace, bad.name) for trace in traces)), "")
+        found[at] = replace(found[at], not_finite=replace(bad, overflow=overflow))
+    return tuple(found)
 
 
 def _as_ours(walk: Walk, first: AnySide, second: AnySide, force: bool) -> tuple[AnySide, tuple[Gauge, ...]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
+from tinytf.sentences import NOT_FINITE
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -68,6 +69,11 @@ def verdict(holds: bool, words: Words, good: str = "checked", bad: str = "check 
 def not_finite(step: str, also: str = "") -> Line:
     """A failed check: the first step where a number is NaN or ∞."""
     return verdict(False, f"first at {step}, where not every number is finite{also}")
+
+
+def apart(difference: float, form: str = "%.1e", role: str = "") -> Figure | Span:
+    """A difference, in words where it is not finite."""
+    return Figure(difference, form, role) if math.isfinite(difference) else Span(NOT_FINITE, "bad")
 
 
 def shortened(name: str, most: int) -> str:

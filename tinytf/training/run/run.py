@@ -18,6 +18,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.outputs import appending, require_unfenced, write_state, writing
 from tinytf.report import Progress as OnProgress
 from tinytf.report import ignore_progress
+from tinytf.sentences import sign_of
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.examples import Batch
@@ -243,7 +244,7 @@ class Trainer:
         watch = UpdateWatch(self.model, self.optimiser, self.explained) if done == self.explain else None
         norm = gather(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
-            self._stop(f"the gradient norm is {norm}", batch, step)
+            self._stop(f"the gradient norm is {sign_of(norm)}", batch, step)
         self.optimiser.step()
         self.pace.step_ends(batch.ids.numel())
         if watch is not None:
@@ -274,7 +275,7 @@ class Trainer:
             measuring = partial(self.on_progress, "measuring the held-out text") if last else ignore_progress
             held_out = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
             if held_out is not None and not math.isfinite(held_out):
-                self._stop(f"the held-out loss is {held_out}", batch, done - 1)
+                self._stop(f"the held-out loss is {sign_of(held_out)}", batch, done - 1)
             self._note_best(held_out, done)
             seen = seen_loss(self.model, self.setup.examples, recipe, self.group)
             metrics = replace(
@@ -335,7 +336,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         total = backward(self.loss, batch, self.recipe, self.group)
         if not math.isfinite(total):
-            self._stop(f"the loss is {total}", batch, step)
+            self._stop(f"the loss is {sign_of(total)}", batch, step)
         return total
 
     def _stop(self, fault: str, batch: Batch, step: int) -> None:
