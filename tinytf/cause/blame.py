@@ -13,20 +13,17 @@ from torch import Tensor
 
 from tinytf.cause.damage import Damage, MeasuredText, expected
 from tinytf.cause.importance import Importance
-from tinytf.cause.model_pair import ModelPair, Texts
+from tinytf.cause.model_pair import ModelPair, Texts, require_finite_on
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
 from tinytf.compare.measures import moved_weights
-from tinytf.errors import TinytfError
 from tinytf.estimate import Estimate, estimates, rank_correlation
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.resume_log import ResumeLog, checksum
 from tinytf.sentences import percent, several
 from tinytf.text.chat import Written
-from tinytf.text.printable import printable
 from tinytf.text_model import TextModel
-from tinytf.trace.faults import HINT, where_not_finite
 
 _DRAWS = 64
 """The default number of backward passes for the expected damage: one a text, or several each for fewer texts."""
@@ -173,8 +170,7 @@ def blame(
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     models, asked = ModelPair(model, versus), texts.asked(model)
     for side in (model, versus):
-        if where := where_not_finite(side.transformer, (text.ids[0].tolist() for text in asked)):
-            raise TinytfError(f"{printable(side.name, spaces=False)} is not finite, {where}", HINT)
+        require_finite_on(side, asked)
     about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, Written) else About(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
         report = _Blaming(models, asked, seed, resume, draws).run(top, restore, on_progress)

@@ -10,12 +10,14 @@ from tinytf.cause.damage import MeasuredText
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.compare.alignment import same_vocabulary
 from tinytf.config import FIELDS
-from tinytf.errors import UsageError
+from tinytf.errors import TinytfError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 from tinytf.text.chat import TextPair, Written
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import HINT, where_not_finite
 from tinytf.trace.parameters import ParameterAddress, addresses_of
 
 
@@ -51,6 +53,12 @@ class Texts:
         if self.token is not None and self.versus_token is not None:
             pair = model.find_outcome(self.token, "--token"), model.find_outcome(self.versus_token, "--versus-token")
         return [MeasuredText.of(model.transformer, encoding.ids, pair) for encoding in self.encoded(model)]
+
+
+def require_finite_on(model: TextModel, asked: Sequence[MeasuredText]) -> None:
+    """Raise TinytfError, with the first step that is not finite, if the model's numbers on a text are not."""
+    if where := where_not_finite(model.transformer, (text.ids[0].tolist() for text in asked)):
+        raise TinytfError(f"{printable(model.name, spaces=False)} is not finite, {where}", HINT)
 
 
 class ModelPair:

@@ -217,7 +217,7 @@ def card(
         notes.append("perplexity and KL are not measured: not every number is finite")
         numbers = ()
     loss, kept = (numbers[-3], Kept.of(*numbers)) if len(numbers) > 1 else (next(iter(numbers), None), None)
-    if fail_over is not None and kept is None:
+    if fail_over is not None and kept is None and not not_finite:
         raise UsageError(
             "fail_over limits the mean KL, which is not measured here", notes[-1] if notes else "name an original"
         )

@@ -139,6 +139,8 @@ class Difference(Report):
             return ""
         if self.not_finite is not None:
             return self._in_words_of(self.not_finite)
+        if self.equal:
+            return "No number differs."
         cause = self.cause if self.cause is not None and self.cause.found else None
         made = self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
         why = f": {cause.in_words if cause is not None else made}" if cause is not None or made else ""
@@ -521,6 +523,8 @@ def _floor(walk: Walk, first: AnySide, second: AnySide, word: str | None) -> Flo
         return None
     if not isinstance(first, Side) or walk.alignment.changed or walk.alignment.note:
         raise UsageError("a floor is the model's own error on the whole text of both", "compare two runs of one text")
+    if any(step.not_finite is not None and step.not_finite.sides != "B" for step in walk.steps):
+        return Floor(word, ())  # what the model itself rounds to cannot be said
     if isinstance(second, DumpSide):
         theirs: Numbers = Evidence(second, walk.tolerance, ()).theirs
     else:

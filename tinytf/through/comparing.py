@@ -45,6 +45,7 @@ class ModuleDifferences(Report):
     """
 
     KIND = "module_differences"
+    ALWAYS_SAID = True
     EVENTS: ClassVar = {"tokens": "token", "modules": "module"}
 
     versus: str

@@ -29,7 +29,6 @@ from tinytf_cli.views.parts import (
     NO_NUMBER,
     apart,
     bar_column,
-    figures,
     folded,
     head_map,
     map_digits,
@@ -242,7 +241,7 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     if not report.steps:
         yield titled("no step", " of the two can be compared", "bad")
         return
-    if report.floor is not None:
+    if report.floor is not None and report.floor.steps:
         word, _, rest = report.floor.in_words().partition(": ")
         yield titled(word, f": {rest}", "bad" if report.floor.bug else "good")
     yield from _gauges(report)
@@ -433,8 +432,7 @@ def _steps(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     yield Heading("steps", f"relative: in units of the largest number of that token; tolerance {limit:.0e}")
     shares = [min(1.0, step.relative) if step.differs(limit) else 0.0 for step in steps]
     relative = one_form(step.relative for step in steps)
-    form_of_kl, form_of_largest = (one_form(getattr(step, name) for step in steps) for name in ("kl", "largest"))
-    divergence = Column("KL", ["" if step.kl is None else apart(step.kl, form_of_kl) for step in steps], "right")
+    divergence = Column("KL", _apart([step.kl for step in steps]), "right")
     numbers = [str(step.token) if runs.token(step) else "" for step in steps]
     a, b = ([_number(value, form) if step.largest else "" for step, value in zip(steps, column, strict=True)]
             for column in zip(*(step.values for step in steps), strict=True)
@@ -442,9 +440,7 @@ def _steps(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     table = Table(
         [
             Column("step", [Span(step.name, step.step.role) for step in steps], said=""),
-            Column(
-                "largest", [apart(step.largest, form_of_largest) for step in steps], "right", said="largest difference"
-            ),
+            Column("largest", _apart([step.largest for step in steps]), "right", said="largest difference"),
             bar_column("relative", shares, [Figure(step.relative, relative) for step in steps], _SECOND),
             Column("token", [runs.token(step) for step in steps], narrow=numbers, shrink=8, drop=1),
             Column("cosine", [Figure(step.cosine, "%.6f") for step in steps], "right"),
@@ -542,8 +538,8 @@ def _changed_weights(report: Difference, display: DifferenceDisplay) -> Iterator
         [
             Column("parameter", [parameter.name for parameter in shown], shrink=14, said=""),
             Column("shape", [" × ".join(map(str, parameter.shape)) for parameter in shown], drop=1),
-            Column("‖Δ‖", figures([parameter.change for parameter in shown]), "right", said="norm of the change"),
-            Column("‖W‖", figures([parameter.norm for parameter in shown]), "right", said="norm in A"),
+            Column("‖Δ‖", _apart([parameter.change for parameter in shown]), "right", said="norm of the change"),
+            Column("‖W‖", _apart([parameter.norm for parameter in shown]), "right", said="norm in A"),
             size_column("‖Δ‖ ÷ ‖W‖", [parameter.ratio for parameter in shown], "ffn", said="change over norm"),
         ]
     )
@@ -587,6 +583,12 @@ def _limit(report: Difference) -> Iterator[Block]:
     elif over:
         words = f"{len(over)} of {len(steps)} steps differ by more than {limit:g}, first {over[0].name}"
     yield verdict(report.holds, words)
+
+
+def _apart(values: Sequence[float | None]) -> list[Figure | Span | str]:
+    """Cells of differences in one notation; None is an empty cell."""
+    form = one_form(values)
+    return ["" if value is None else apart(value, form) for value in values]
 
 
 def _number(value: float, form: str = "%.4g") -> Figure | Span:
