@@ -15,6 +15,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.student.checked import check
 from tinytf.text.corpus import find_files
 from tinytf.text_model import TextModel
+from tinytf.through.same import same
 
 TEXT = "3 14 15 9 2 6 5"
 KINDS = ("llama, grouped", "gpt2", "gpt-oss, sinks and windows by layer", "deepseek, latent keys and values")
@@ -117,7 +118,7 @@ def test_a_model_that_is_not_finite_is_blamed_for_no_tensor_and_recorded_from_no
     corpus.write_text("The cat sat on the mat.\n", "utf-8")
     with pytest.raises(TinytfError, match=r"^L3\.out is not finite at token 0 of document 0, first at L1\.ffn$"):
         lost.record_corpus(find_files([corpus]), ["L3.out"], tmp_path / "recorded")
-    way, *others = lost.same("The cat sat").ways
+    way, *others = same(lost, "The cat sat").ways
     assert (way.holds, way.step, way.position) == (False, "L1.ffn", 0)
     assert {other.holds for other in others} == {None}
     with pytest.raises(TinytfError, match=r"^not every number is finite, first at L1\.ffn$"):
