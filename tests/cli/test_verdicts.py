@@ -80,8 +80,8 @@ def _card(situation: str, decoder: Path, other: World) -> list[str | Path] | Non
     if situation == "one token":  # its text need not have the token
         return None
     if situation == "overflows":
-        return ["card", _grown(decoder), "--versus", decoder, "--top", "0", "--dtype", "float16", "--pieces", "1"]
-    return ["card", other(situation), "--versus", decoder, "--top", "0", "--fail-over", "0.01", "--pieces", "1"]
+        return ["info", _grown(decoder), "--card", "--versus", decoder, "--top", "0", "--dtype", "float16", "--pieces", "1"]
+    return ["info", other(situation), "--card", "--versus", decoder, "--top", "0", "--fail-over", "0.01", "--pieces", "1"]
 
 
 def _same(situation: str, decoder: Path, other: World) -> list[str | Path] | None:
