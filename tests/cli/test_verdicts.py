@@ -79,9 +79,10 @@ def _grown(decoder: Path) -> Path:
 def _card(situation: str, decoder: Path, other: World) -> list[str | Path] | None:
     if situation == "one token":  # its text need not have the token
         return None
+    card = ["--card", "--versus", decoder, "--top", "0", "--pieces", "1"]
     if situation == "overflows":
-        return ["info", _grown(decoder), "--card", "--versus", decoder, "--top", "0", "--dtype", "float16", "--pieces", "1"]
-    return ["info", other(situation), "--card", "--versus", decoder, "--top", "0", "--fail-over", "0.01", "--pieces", "1"]
+        return ["info", _grown(decoder), *card, "--dtype", "float16"]
+    return ["info", other(situation), *card, "--fail-over", "0.01"]
 
 
 def _same(situation: str, decoder: Path, other: World) -> list[str | Path] | None:

@@ -10,14 +10,13 @@ from tinytf.cause.damage import MeasuredText
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.compare.alignment import same_vocabulary
 from tinytf.config import FIELDS
-from tinytf.errors import TinytfError, UsageError
+from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 from tinytf.text.chat import TextPair, Written
-from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
-from tinytf.trace.faults import HINT, where_not_finite
+from tinytf.trace.faults import require_finite_texts
 from tinytf.trace.parameters import ParameterAddress, addresses_of
 
 
@@ -57,8 +56,7 @@ class Texts:
 
 def require_finite_on(model: TextModel, asked: Sequence[MeasuredText]) -> None:
     """Raise TinytfError, with the first step that is not finite, if the model's numbers on a text are not."""
-    if where := where_not_finite(model.transformer, (text.ids[0].tolist() for text in asked)):
-        raise TinytfError(f"{printable(model.name, spaces=False)} is not finite, {where}", HINT)
+    require_finite_texts(model.name, model.transformer, (text.ids[0].tolist() for text in asked))
 
 
 class ModelPair:

@@ -12,6 +12,7 @@ from tinytf.model.transformer import Transformer, evaluating
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Mask
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -155,6 +156,12 @@ def in_words(trace: Trace) -> str:
 
 HINT = "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32"
 """What to do about numbers that are not finite."""
+
+
+def require_finite_texts(name: str, model: Transformer, texts: Iterable[Sequence[int]]) -> None:
+    """Raise TinytfError, naming the model and its first step that is not finite, if its numbers on a text are not."""
+    if where := where_not_finite(model, texts):
+        raise TinytfError(f"{printable(name, spaces=False)} is not finite, {where}", HINT)
 
 
 def require_finite(trace: Trace, numbers: Tensor) -> None:
