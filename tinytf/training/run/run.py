@@ -340,11 +340,21 @@ class Trainer:
         return total
 
     def _stop(self, fault: str, batch: Batch, step: int) -> None:
-        """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite."""
+        """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite.
+
+        Where those of the forward pass are, it names the first of the gradients, from the loss backwards.
+        """
         saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
-        raise TrainingError(
-            f"{fault} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr"
-        )
+        where = first_fault(self.model, batch) or self._gradient_fault(batch)
+        raise TrainingError(f"{fault} at step {step + 1:,}{where}{saved}", "try a smaller --lr")
+
+    def _gradient_fault(self, batch: Batch) -> str:
+        """``, first in the gradient of blocks.2.ffn.down.weight``; empty where all gradients of a batch are finite."""
+        self.optimiser.zero_grad(set_to_none=True)
+        backward(self.loss, batch, self.recipe, self.group)  # again, since clipping has made them all alike
+        gradients = [(name, x.grad) for name, x in self.model.named_parameters() if x.grad is not None]
+        lost = [name for name, gradient in gradients if not bool(local_part(gradient).isfinite().all())]
+        return f", first in the gradient of {lost[-1]}" if lost else ""
 
     def _save_is_due(self) -> bool:
         """Whether the last checkpoint is older than ``save_minutes``, by the clock of the process that writes."""
