@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Mask
 from tinytf.steps.table import table_of
 from tinytf.tables import ColumnStyle
 from tinytf.text.tokenizer import Encoding
-from tinytf.text_model import TextModel
 from tinytf.through.not_finite import Origin
 from tinytf.through.opening import reason_of
 from tinytf.through.recording import tensors_in
@@ -125,14 +125,14 @@ class Trial:
 
     def _overflow(self, step: str) -> str:
         """Which number passes float16's largest at a step of a model with a table; else empty."""
-        if step not in self.table or not isinstance(self.model, TextModel):
+        if step not in self.table:
             return ""
         return overflow_at(record(self.model.transformer, self.encoding, force=True), step)
 
     @cached_property
     def table(self) -> dict[str, Step]:
         """The steps of a model with a table by their names; none for another."""
-        rows = table_of(self.model.config).rows if isinstance(self.model, TextModel) else ()
+        rows = table_of(self.model.config).rows if isinstance(self.model.transformer, Transformer) else ()
         return {step.full_name(layer): step for step, layer in rows}
 
     @property
