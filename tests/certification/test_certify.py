@@ -110,7 +110,6 @@ def broken(model: tinytf.Model, change) -> tinytf.Model:
     return replace(model, transformer=transformer)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_is_said_first_and_counts_as_no_size(llama, opened, number, capsys):
     with torch.no_grad():
@@ -140,6 +139,7 @@ def test_an_overflow_of_float16_is_said_with_its_number(llama, opened):
     assert "beyond float16's 65,504" in found.sentence
 
 
+@torch.no_grad()
 def test_a_weight_changed_in_memory_is_found_in_its_layer_by_its_true_size(llama, opened):
     wrong = broken(opened, lambda model: model.blocks[1].ffn.down.weight[0, 0].add_(0.5))
     found = certify_model(wrong, llama, texts=SOME[:1])
