@@ -122,8 +122,11 @@ def test_the_first_nan_is_named_and_no_mistake_is_confirmed_by_nan(
 ) -> None:
     found = checked(GPT, tmp_path, edit)
     assert found.mistakes == ()
-    (trouble,) = found.troubles
-    assert "NaN" in trouble.what
+    assert found.troubles == ()
+    trouble = found.not_finite
+    assert trouble is not None
+    assert trouble.what in ("NaN", "∞")
+    assert " is not finite from line " in found.sentence
     assert trouble.line is not None
     assert trouble.line.text.startswith(line)
     assert found.invariances == ()
@@ -132,7 +135,10 @@ def test_the_first_nan_is_named_and_no_mistake_is_confirmed_by_nan(
 def test_a_mask_that_leaves_a_query_nothing_is_named_and_so_is_its_nan(tmp_path: Path) -> None:
     found = checked(GPT, tmp_path, ("config.block_size))\n", "config.block_size), -1)\n"))
     assert [one.mistake for one in found.mistakes] == ["the mask hides the token itself"]
-    assert [one.line.text for one in found.troubles if one.line] == ["att = F.softmax(att, dim=-1)"]
+    assert found.not_finite is not None
+    assert found.not_finite.line is not None
+    assert found.not_finite.line.text == "att = F.softmax(att, dim=-1)"
+    assert found.unexplained == ""
 
 
 def test_dropout_that_is_always_on_is_named_by_its_line(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Both advance together, layer by layer; only the steps of one layer of each are i
 Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -38,6 +38,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.address import parse_address
+from tinytf.trace.faults import overflow_at
 from tinytf.trace.record import record
 from tinytf.trace.trace import Text, Trace
 
@@ -143,6 +144,8 @@ class Difference(Report):
             return ""
         if self.not_finite is not None:
             return self._in_words_of(self.not_finite)
+        if self.equal:
+            return "No number differs."
         cause = self.cause if self.cause is not None and self.cause.found else None
         made = self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
         why = f": {cause.in_words if cause is not None else made}" if cause is not None or made else ""
@@ -192,14 +195,14 @@ class Difference(Report):
         token = (
             "" if bad.token is None or bad.token >= len(tokens) else f", at token {bad.token} {tokens[bad.token].shown}"
         )
-        who, first = ("A and B are" if bad.sides == "both" else f"{bad.sides} is"), self.first
+        first = self.first
         cause = self.cause if self.cause is not None and self.cause.found else None
         why, before = bad.why, ""
         if cause is not None and cause.first == bad.name and not bad.unseen:
             why = cause.in_words
         elif first is not None and first.name != bad.name:
             before = f"; they differ from {first.name} on{f': {cause.in_words}' if cause is not None else ''}"
-        return f"{who} not finite from {bad.name} on{token}: {why}{before}."
+        return f"{bad.who()} not finite from {bad.name} on{token}: {why}{before}."
 
     def _next(self) -> str:
         """What is most probable next in either; empty where nothing is predicted."""
@@ -477,7 +480,7 @@ def _difference(
     return Difference(
         alignment,
         tolerance,
-        tuple(walk.steps),
+        _with_overflow(walk.steps, first, second),
         tuple(walk.incomparable),
         walk.attention(),
         walk.positions,
@@ -496,6 +499,18 @@ def _difference(
         gauges,
         parameters,
     )
+
+
+def _with_overflow(steps: Sequence[StepComparison], *sides: AnySide) -> tuple[StepComparison, ...]:
+    """The steps; of the first that is not finite, also how far a side in float16 is beyond its largest number."""
+    found = list(steps)
+    at = next((number for number, step in enumerate(found) if step.not_finite is not None), None)
+    if at is not None and (bad := found[at].not_finite) is not None and not bad.unseen:
+        models = [side for letter, side in zip("AB", sides, strict=True) if letter == bad.sides or bad.sides == "both"]
+        traces = (side.trace or record(side.model, side.encoding) for side in models if isinstance(side, Side))
+        overflow = next(filter(None, (overflow_at(trace, bad.name) for trace in traces)), "")
+        found[at] = replace(found[at], not_finite=replace(bad, overflow=overflow))
+    return tuple(found)
 
 
 def _as_ours(walk: Walk, first: AnySide, second: AnySide, force: bool) -> tuple[AnySide, tuple[Gauge, ...]]:
@@ -517,6 +532,8 @@ def _floor(walk: Walk, first: AnySide, second: AnySide, word: str | None) -> Flo
         return None
     if not isinstance(first, Side) or walk.alignment.changed or walk.alignment.note:
         raise UsageError("a floor is the model's own error on the whole text of both", "compare two runs of one text")
+    if any(step.not_finite is not None and step.not_finite.sides != "B" for step in walk.steps):
+        return Floor(word, ())  # what the model itself rounds to cannot be said
     if isinstance(second, DumpSide):
         theirs: Numbers = Evidence(second, walk.tolerance, ()).theirs
     else:
