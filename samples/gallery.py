@@ -43,6 +43,7 @@ patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat l
 patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat lost the" --sweep heads
 diff "The cat sat" "The dog sat"
 diff "The cat sat" --set √d=1
+diff --sampling transformers llama.cpp "The cat sat"
 same "The cat sat on the mat."
 diff --recorder
 blame "The cat sat on the mat" --budget 1.5MB
@@ -86,6 +87,7 @@ NOT_DRAWN = {
     "record": "it writes a folder, and says so in a line",
     "train-sae": "it trains for a minute; its page shows what it prints",
     "probe": "it needs a file of labels; its page shows what it prints",
+    "diff --logprobs": "it needs the logs of two programs; its page shows what it prints",
     "config --completion": "it prints a script for a shell",
     "mcp": "it speaks with a program",
 }

@@ -83,6 +83,8 @@ FORMS: Mapping[str, str] = {
     "trace --curve": "Show a feed-forward's activation, with TEXT on its curve.",
     "attention --rollout": "Show how much of each token attention carries to a position.",
     "neighbours --texts": "Show how alike two texts are, and which words make them so.",
+    "diff --logprobs": "Show whether two logs of log-probabilities differ by rounding, or how.",
+    "diff --sampling": "Show where two programs choose other tokens, and by which setting.",
     "diff --recorder": "Print a file that records the steps of another program.",
     "runs --follow": "Follow a training run until it finishes.",
     "runs --film": "Play a training run as a film: what it learned, and when.",
@@ -173,7 +175,12 @@ class Command(click.Command):
         """The form that some arguments ask for, itself if they ask for none, and the arguments without its flag."""
         for place, word in enumerate(itertools.takewhile("--".__ne__, args)):
             if (name := f"{self.name} {word}") in FORMS:
-                return load(name), [*args[:place], *args[place + 1 :]]
+                form = load(name)
+                takes_more = any(word in parameter.opts for parameter in form.params)  # such as --sampling A B
+                return form, [*args] if takes_more and not {"-h", "--help"} & {*args} else [
+                    *args[:place],
+                    *args[place + 1 :],
+                ]
         return self, [*args]
 
     def make_context(

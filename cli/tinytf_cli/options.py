@@ -46,6 +46,8 @@ DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
+FLOORS = ("bf16", "fp16", "q8_0")
+"""Those of ``tinytf.compare.floor``, repeated here because that imports torch."""
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 

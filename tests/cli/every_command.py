@@ -22,7 +22,6 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "diff": (
         ("diff", TEXT, *OPEN, "--versus", "dump.safetensors", "--names", "names.toml"),
         ("diff", TEXT, "-m", "decoder", "--versus", "m", "--device", "cpu"),
-        ("diff", "--sampling", "transformers", "vllm", TEXT, *OPEN, "--max-tokens", "2"),
     ),
     "config --doctor": (
         (
@@ -31,6 +30,8 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ),
     ),
     "experts": (("experts", TEXT, *OPEN, "--corpus", "corpus"),),
+    "diff --logprobs": (("diff", "--logprobs", "logged.jsonl", "logged.jsonl"),),
+    "diff --sampling": (("diff", "--sampling", "transformers", "vllm", TEXT, *OPEN, "--max-tokens", "2"),),
     "explain": (("explain", "L0H0.scores[1,0]", TEXT, *OPEN),),
     "export": (("export", "m", "exported", "--to", "huggingface"),),
     "features": (("features", TEXT, *OPEN, "--sae", "sae"),),

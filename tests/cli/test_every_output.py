@@ -33,6 +33,8 @@ CONTINUED = {"ablate": (), "blame": (), "patch": ("--sweep", "heads")}
 """What else makes a command measure what ``--resume FILE`` keeps."""
 READ = {
     "listed",
+    "first",
+    "second",
     "adapter",
     "corpus",
     "edit",
@@ -81,6 +83,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, t
     (world / "corpus").mkdir()
     for name in ("book.txt", "corpus/a.txt", "corpus/b.md"):
         (world / name).write_text(CORPUS[0], "utf-8")
+    (world / "logged.jsonl").write_text('{"ids": [5, 6, 7], "logprobs": [-1.0, -0.5]}\n', "utf-8")
     pair = {"clean": "The cat", "corrupt": "The dog", "answer": "sat", "versus": "saw"}
     (world / "pairs.jsonl").write_text(json.dumps(pair), "utf-8")
     (world / "lines.txt").write_text("The cat sat on the mat\nThe dog saw the cat\n", "utf-8")
