@@ -177,10 +177,9 @@ class Command(click.Command):
             if (name := f"{self.name} {word}") in FORMS:
                 form = load(name)
                 takes_more = any(word in parameter.opts for parameter in form.params)  # such as --sampling A B
-                return form, [*args] if takes_more and not {"-h", "--help"} & {*args} else [
-                    *args[:place],
-                    *args[place + 1 :],
-                ]
+                if not takes_more or {"-h", "--help"} & {*args}:
+                    args = [*args[:place], *args[place + 1 :]]
+                return form, [*args]
         return self, [*args]
 
     def make_context(
