@@ -5,8 +5,6 @@ import pytest
 from covering import sample
 
 _OPEN = {
-    "llama: keys not rotated": "said of queries too",
-    "qwen3: keys rotated twice": "said of queries too",
     "deepseek3: no groups": "another setting chooses alike, and its value is not written",
     "deepseek2: no groups": "another setting chooses alike, and its value is not written",
     "longrope: short factors for a long text": "told as another context, of which the short factors follow",

@@ -6,7 +6,7 @@ given together. What then still differs is another mistake.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -298,19 +298,20 @@ def _trials(
             site, known = Site(trace, step, place[1]), theirs if place == differing else None
             usual = _sums_and_others(site, known)
             for attempt in later_attempts(site, evidence.start, usual) if evidence.start else usual:
-                if only in ("", attempt.words):
+                if only.startswith(attempt.words) or not only:
                     groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
     record = evidence.tried.setdefault(trace.steps.at(*differing).full_name(differing[1]), {})
     found = False
     solved = (
         () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
     )
-    for words, together in chain(((words, together) for (_, words), together in groups.items()), solved):
-        if only not in ("", words):
-            continue
-        record[words] = None
+    for plain, together in chain(((words, together) for (_, words), together in groups.items()), solved):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, together):
+            words = plain + _of_whom(trace, tried, together)
+            if only not in ("", words):
+                continue
+            record[words] = None
             formulas = {place: attempt.wrong for place, attempt in tried.items()}
             for place, attempt in tried.items():
                 formulas |= {(name, place[1]): wrong for name, wrong in attempt.beside.items()}
@@ -324,6 +325,16 @@ def _trials(
                     names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
                     found = True
                     yield _Trial(words, names, formulas, next(iter(tried.values())), result)
+
+
+def _of_whom(trace: Trace, tried: Iterable[StepKey], together: Iterable[StepKey]) -> str:
+    """Of which of queries, keys and values a mistake is made, where it may be made of others too."""
+    roles = [{trace.steps.at(*place).role for place in places} & _WHOM.keys() for places in (tried, together)]
+    return f", for {listed([_WHOM[role] for role in sorted(roles[0])])} alone" if roles[0] and roles[0] != roles[1] else ""
+
+
+_WHOM = {"q": "queries", "k": "keys", "v": "values"}
+"""What steps of a role are."""
 
 
 def _solved(

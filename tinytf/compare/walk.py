@@ -286,7 +286,8 @@ class Walk:
                 compared = compared_with(trace, self.unscaled.place, self.unscaled.theirs)
                 self.steps = [compared if step.name == compared.name else step for step in self.steps]
                 self.causes, self.rescaled = tuple(found), None
-            return
+                return
+            evidence.fixed = {}  # only the saved tensor lacked the factor
         if at.theirs is None:
             return
         causes = causes_of(trace, evidence, at.place, at.theirs, unseen_before(trace, evidence, at.place))
