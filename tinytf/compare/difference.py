@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import torch
 
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
-from tinytf.compare.attempts import at_positions
 from tinytf.compare.causes import Cause, Evidence, Tried
 from tinytf.compare.dumps.context import Passage, cut, row_of, texts_of
 from tinytf.compare.dumps.dumped import DumpSide, of_ids, recorded_config, recorded_encoding
@@ -24,6 +23,7 @@ from tinytf.compare.gauges import Gauge, undo_gauges
 from tinytf.compare.measures import BothPredict, Moved, NotFinite, Position, StepComparison, moved_weights
 from tinytf.compare.merges import MergeCompared, compare_merge
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.compare.positions import at_positions
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.config import FIELDS, ModelConfig

@@ -10,8 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tinytf.compare.attempts import Attempt, at_positions
+from tinytf.compare.attempts import Attempt
 from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.compare.positions import at_positions
 from tinytf.steps.operations import Mask, Mix, Positions, Rotate, Scores
 from tinytf.steps.operations.operation import repeat_groups
 from tinytf.trace.site import Site
