@@ -10,8 +10,6 @@ _OPEN = {
     "longrope: short factors for a long text": "told as another context, of which the short factors follow",
     "phi: q bias of the next layer": "told as a bias too many",
     "deepseek3: the rotary part first": "told as rows in pairs",
-    "llama: labels shifted twice": "labels and loss are not compared",
-    "gpt2: labels shifted twice": "labels and loss are not compared",
     "granite: two models, attention of two layers exchanged": "told as whole layers in another order",
     "llama: values rescaled": "a gauge that is not recognised",
 }

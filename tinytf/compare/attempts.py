@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tinytf.compare.constants import plain, shown, solved_base, solved_eps
-from tinytf.compare.dumps.fit import in_halves, is_turned
+from tinytf.compare.dumps.fit import distance, in_halves, is_turned
 from tinytf.compare.masks import masks, numbers, shares
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
@@ -48,6 +48,8 @@ _SOLVED = ("ε is 1", "ε is 0.0", "RoPE's base is")
 """Mistakes whose number is solved for."""
 _FLOAT16_MAX = 65_504.0
 _STEP, _NUMBERS = re.compile(r"\bL\d+\.[\w.]*\w"), re.compile(r"(?<!\w)[−-]?\d[\d,.]*(?:e[+-]?\d+)?(?<![,.])(?!\w)")
+_MOST_LATE = 3
+"""The most tokens by which a step is tried to be shifted."""
 _MOST_EXPERTS = 16
 """The most experts of which every two are exchanged."""
 
@@ -436,6 +438,7 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         if factor != 1:
             words = f"it is {shown(factor, site.config)} times as large"
             yield Attempt(words, _times(factor), vague=True)
+        yield from _other_places(site.step, ours, theirs)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site.step, ours, theirs)
 
@@ -448,6 +451,27 @@ def _overflowing(site: Site) -> Tensor:
     """Numbers beyond float16 as infinities."""
     numbers = site.derive()
     return torch.where(numbers.abs() > _FLOAT16_MAX, numbers.sign() * torch.inf, numbers)
+
+
+def _other_places(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
+    """Tokens that have the numbers of others before or after them; those at the end are as they may be."""
+    axis = step.token_axis
+    if axis is None or step.is_map:
+        return
+    count = ours.shape[axis]
+    for by in (by for shift in range(1, min(_MOST_LATE, count - 2) + 1) for by in (shift, -shift)):
+        moved, own = theirs.narrow(axis, max(0, by), count - abs(by)), ours.narrow(axis, max(0, -by), count - abs(by))
+        if distance(moved, own) > 1e-3:
+            continue
+        far = f"{abs(by)} " if abs(by) > 1 else ""
+        words = f"every token has the numbers of the token {far}{'before' if by > 0 else 'after'} it"
+        edge = theirs.narrow(axis, 0 if by > 0 else count + by, abs(by))
+
+        def late(site: Site, by: int = by, edge: Tensor = edge) -> Tensor:
+            kept = site.derive().narrow(axis, max(0, -by), count - abs(by))
+            return torch.cat((edge.to(kept), kept) if by > 0 else (kept, edge.to(kept)), dim=axis)
+
+        yield Attempt(words, late, local=True, vague=True)
 
 
 def _additions(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:

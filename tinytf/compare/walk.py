@@ -397,6 +397,18 @@ class Walk:
         a, b = losses
         return None if a is None or b is None else (a, b)
 
+    def logits(self) -> Tensor | None:
+        """The logits of all tokens (T, V): of the dump where it has them, else of the model; None if too many."""
+        for side, part in reversed([*zip(self.sides, self.last, strict=True)]):
+            if self._has_all(side):
+                return _logits(side, part, range(len(side.encoding.tokens)))
+        return None
+
+    def _has_all(self, side: AnySide) -> bool:
+        count = len(side.encoding.tokens)
+        few = count * side.config.vocab_size <= _MOST_NUMBERS
+        return few and side.config.head.kind == "lm" and len(side.rows()) == count
+
     def attention(self) -> Attention | None:
         if self.shown_head is None:
             return None

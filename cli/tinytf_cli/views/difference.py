@@ -147,6 +147,7 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
         return
     yield from _settings(report, display)
     yield from _first(report, runs, display)
+    yield from _beside(report)
     if not display.brief:
         yield from _outcome(report, runs)
     yield from _predictions(report, runs, display)
@@ -223,6 +224,15 @@ def _read(side: DumpSide) -> Iterator[Block]:
         remarks.append(f"not compared, since no step has such a name: {first_of(names, 3)}")
     if remarks:
         yield note("; ".join(remarks))
+
+
+def _beside(report: Difference) -> Iterator[Block]:
+    """What a dump has beside the steps: what differs from the run's own, then what does not."""
+    for one in report.beside:
+        if not one.agrees:
+            yield titled("beside the steps", f": {one.in_words}", "bad")
+    if same := [one.in_words for one in report.beside if one.agrees]:
+        yield note("; ".join(same))
 
 
 def _settings(report: Difference, display: DifferenceDisplay) -> Iterator[Block]:
