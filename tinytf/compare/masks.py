@@ -23,6 +23,8 @@ _NEAR = (0, 1, 2)
 """How many tokens before the first that visibly differs a mask may begin to: a share of a far key is small."""
 _PADDING = 8
 """The most tokens that are taken for padding."""
+_WIDEST = 128
+"""The widest window that is tried in a model that looks ahead."""
 _KEPT = (1, 4)
 """How many of the first tokens stay in sight of a window: attention sinks, as in StreamingLLM."""
 
@@ -36,6 +38,9 @@ def masks(site: Site, tokens: range) -> Iterator[tuple[str, Wrong]]:
     for words, seen in _sights(right, places[:, None], places, tokens):
         if not torch.equal(seen, right):
             yield words, _masked(seen)
+    if isinstance(site.operation, Mask) and (cap := site.config.attention_cap):
+        words = f"the soft cap of {cap:g} is behind the mask: hidden scores become {-cap:g}"
+        yield words, lambda one: one.input().masked_fill(~seen_by(one), -cap)
 
 
 def _hides(site: Site) -> bool:
@@ -69,19 +74,21 @@ def _sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterato
     if not bool((right <= causal).all()):
         yield "the mask is causal: later tokens are hidden", right & causal
         yield "earlier tokens are hidden", right & (key >= query)
+        for width in range(1, min(count, _WIDEST)):  # every token of a text that is read both ways may lose a key
+            yield f"a window of {width} tokens", right & (back < width)
     for at in (tokens.start - by for by in _NEAR if tokens.start >= by):
         yield f"token {at} is hidden from the others", right & ((key != at) | (query == at))
         yield f"token {at} is hidden from later ones", right & ((key != at) | (query <= at))
         if at:
             yield f"a window of {at} tokens", right & (back < at)
             yield f"chunks of {at} tokens", right & (query // at == key // at)
+            for kept in (kept for kept in _KEPT if kept < at):
+                width = at - kept  # the first key that is lost is the one behind those
+                yield f"a window of {width} tokens beside the first {kept}", right & ((back < width) | (key < kept))
+        if at > 1:
+            apart = (key >= at) == (query >= at)
             yield f"tokens from {at} on do not see those before", right & ((key >= at) | (query < at))
-            yield (
-                f"tokens before {at} and those from there on do not see each other",
-                right & ((key >= at) == (query >= at)),
-            )
-            for kept in _KEPT:
-                yield f"a window of {at} tokens beside the first {kept}", right & ((back < at) | (key < kept))
+            yield f"tokens before {at} and those from there on do not see each other", right & apart
     for kept in _KEPT:
         yield f"the first {kept} tokens stay in sight of every window", right | (causal & (key < kept))
     for width in (tokens.stop, tokens.stop + 1):

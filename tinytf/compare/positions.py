@@ -56,6 +56,7 @@ def positions(tokens: range) -> Iterator[tuple[str, Wrong]]:
     for start in range(max(1, tokens.start - 2), tokens.start + 1):
         words = f"positions restart at 0 at token {start}"
         yield words, at_positions(lambda at, start=start: at - start * (at >= start))  # type: ignore[misc]
+    for start in range(max(2, tokens.start - 2), tokens.start + 1):
         words = f"every position from {start} on is {start - 1}"
         yield words, at_positions(lambda at, start=start: at.clamp(max=start - 1))  # type: ignore[misc]
     yield "positions count from the end", at_positions(lambda at: at.flip(0))

@@ -95,10 +95,13 @@ def beside_steps(
     if "mask" in tensors:
         found["mask"] = _of_mask(tensors["mask"], config, len(ids))
     labels = tensors["labels"].flatten().long() if "labels" in tensors else None
+    loss = float(tensors["loss"]) if "loss" in tensors and tensors["loss"].numel() == 1 else None
     if labels is not None:
-        found["labels"] = _of_labels(labels, ids)
-    if "loss" in tensors and tensors["loss"].numel() == 1:
-        found["loss"] = _of_loss(float(tensors["loss"]), labels, ids, logits())
+        masked = f"count for {int((labels != _IGNORED).sum())} tokens"
+        found["labels"] = (True, masked) if config.looks_ahead else _of_labels(labels, ids)
+    if loss is not None:
+        made = logits()
+        found["loss"] = _of_masked(loss, labels, made) if config.looks_ahead else _of_loss(loss, labels, ids, made)
     return tuple(
         BesideSteps(printable(by_kind[kind], spaces=False), kind, *found[kind]) for kind in by_kind if kind in found
     )
@@ -223,8 +226,20 @@ def _shift_of(labels: Tensor, ids: list[int]) -> int | None:
     return None
 
 
+def _of_masked(loss: float, labels: Tensor | None, logits: Tensor | None) -> tuple[bool, str]:
+    """The loss of masked tokens, whose labels are their own."""
+    if labels is None or logits is None or logits.dim() != 2 or len(logits) != len(labels):
+        return True, f"is {loss:.6g}, of labels or logits that are not in the file"
+    ours = float(torch.nn.functional.cross_entropy(logits.double(), labels, ignore_index=_IGNORED))
+    if abs(ours - loss) <= _LOSS * abs(ours):
+        return True, "is of the masked tokens"
+    return False, f"the loss is {loss:.6g}, and by these logits and labels {ours:.6g}"
+
+
 def _of_labels(labels: Tensor, ids: list[int]) -> tuple[bool, str]:
     shift = _shift_of(labels, ids)
+    if not bool((labels != _IGNORED).any()):
+        return False, f"leave out every token: all are {_IGNORED}"
     if shift is None:
         return False, "are not the tokens of the text, shifted or not"
     return shift in (0, 1), f"are {'the tokens' if shift == 0 else f'those of {_SHIFTS[shift]}'}"
