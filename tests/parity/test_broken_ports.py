@@ -37,3 +37,14 @@ def test_a_fault_has_its_first_step_and_no_false_cause(name: str) -> None:
 @sample("name", _SOUND, 12)
 def test_a_sound_port_is_not_accused(name: str) -> None:
     assert not ports.accused(ports.compared(ports.SECOND_SOUND[name]))
+
+
+@sample("name", list(ports.context.BROKEN), 8)
+def test_a_wrong_mask_position_cache_or_label_has_its_cause(name: str) -> None:
+    port = ports.context.BROKEN[name]
+    assert ports.verdict(port, ports.compared(port)) == (True, "right")
+
+
+@pytest.mark.parametrize("name", list(ports.context.SOUND))
+def test_what_is_beside_the_steps_of_a_sound_port_is_not_accused(name: str) -> None:
+    assert not ports.accused(ports.compared(ports.context.SOUND[name]))

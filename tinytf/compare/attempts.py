@@ -131,7 +131,6 @@ def _attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Atte
         yield from _of_norm(site, theirs)
     elif isinstance(operation, Rotate):
         yield from _of_rotation(site, theirs)
-        yield from (Attempt(*one) for one in positions(tokens))
     elif isinstance(operation, Pool):
         yield from _fewer_pooled(operation)
     elif isinstance(operation, Lookup) and theirs is not None:
@@ -140,7 +139,8 @@ def _attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Atte
         if mistake.fits(site.step) and not mistake.words.startswith(_SOLVED):
             yield Attempt(mistake.words, mistake.wrong, mistake.also)
     yield from _of_settings(site)
-    yield from (Attempt(*one) for one in (*masks(site, tokens), *shares(site)))
+    places = positions(tokens) if isinstance(operation, Rotate) else ()
+    yield from (Attempt(*one) for one in (*places, *masks(site, tokens), *shares(site)))
     if is_turned(site.step, site.config):
         yield from _other_rows(site)
     yield from _other_tensors(site)

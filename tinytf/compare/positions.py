@@ -59,7 +59,6 @@ def positions(tokens: range) -> Iterator[tuple[str, Wrong]]:
     for start in range(max(2, tokens.start - 2), tokens.start + 1):
         words = f"every position from {start} on is {start - 1}"
         yield words, at_positions(lambda at, start=start: at.clamp(max=start - 1))  # type: ignore[misc]
-    yield "positions count from the end", at_positions(lambda at: at.flip(0))
     for name, dtype in _DTYPES.items():
 
         def rounded(numbers: Tensor, dtype: torch.dtype = dtype) -> Tensor:
