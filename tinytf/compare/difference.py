@@ -136,13 +136,14 @@ class Difference(Report):
         if wrong and words:
             first = next((one for one in wrong if one.kind == "loss"), wrong[0]).in_words
             beside = f"{first[0].upper()}{first[1:]}."
+            words = words.replace("No number differs.", "Every step is the same.")
             words = f"{beside} {words}" if self.first is None or self.follows else f"{words} {beside}"
         if self.passage is None or not words:
             return words
-        if self.first is None or self.follows:
-            return f"Each of {self.passages} texts, compared alone: {words}" if self.passages > 1 else words
+        if (self.first is None or self.follows) and self.passages > 1:
+            return f"Each of {self.passages} texts, compared alone: {words}"
         where = self.passage.in_words
-        told = f"{self.leak}; they differ from {self.first.name} on." if self.leak else words
+        told = f"{self.leak}; they differ from {self.first.name} on." if self.leak and self.first is not None else words
         return f"{where[0].upper()}{where[1:]}: {told}"
 
     def _of_one_text(self) -> str:
@@ -311,8 +312,9 @@ class Difference(Report):
 
     @property
     def equal(self) -> bool:
-        """Whether all steps and positions were compared, and every number is the same."""
-        return not self.alignment.note and not self.incomparable and all(not step.largest for step in self.steps)
+        """Whether all steps and positions were compared, and every number is the same; also beside the steps."""
+        same = all(not step.largest for step in self.steps) and all(one.agrees for one in self.beside)
+        return not self.alignment.note and not self.incomparable and same
 
 
 def _top(best: tuple[int, float]) -> dict[str, Any]:
@@ -384,7 +386,7 @@ def _parts_with(
                 matches.append((short, cut(dump, short)))
     if matches or parts[0][0].rows == 1:
         return matches
-    rows = [f"{passage.in_words}: {_beginning(model, part.ids or [])}" for passage, part in parts]
+    rows = [f"{passage.in_words} ({_beginning(model, part.ids or [])})" for passage, part in parts]
     raise UsageError(
         f"{dump.name} has {len(parts):,} texts, and none is TEXT: {first_of(rows, 4)}",
         "leave TEXT out to compare each of them",

@@ -140,6 +140,7 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
         yield Line("")
     if report.equal:
         yield titled("nothing differs", f": all {len(report.steps)} steps are the same", "good")
+        yield from _beside(report)
         yield from _limit(report)
         return
     if display.fix:
@@ -346,6 +347,9 @@ def _fixes(report: Difference) -> Iterator[Block]:
     causes = report.causes
     if report.parameters is not None:
         yield from _weight_fixes(report, report.parameters)
+        return
+    if not report.first and not all(one.agrees for one in report.beside):
+        yield from _beside(report)
         return
     if not causes:
         no_search = "no cause was searched for" if report.first and not report.tried else ""

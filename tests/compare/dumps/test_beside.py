@@ -129,6 +129,7 @@ def test_a_text_is_found_among_the_rows_of_a_batch(side: str) -> None:
     tensors = batch(FIRST, SECOND, THIRD, side=side)
     found = compared(SECOND, **tensors)
     assert (found.first, found.passage is not None and found.passage.row) == (None, 1)
+    assert found.sentence.startswith("Row 2 of 3, tokens ")
     tensors["L0.attn"][0] *= 2
     assert compared(SECOND, **tensors).first is None
     assert compared(FIRST, **tensors).first is not None
