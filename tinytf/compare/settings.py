@@ -4,7 +4,7 @@ Each setting left out, off by one, at its default, at that of another layer, or 
 rows of that table that differ are the mistake: they are computed from the run's own numbers by its operations.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,12 +30,7 @@ class Program:
     changed: frozenset[StepKey]
 
     def wrong(self, site: Site) -> Tensor:
-        """A step as this program computes it; what a step that it lacks would take goes on as it is.
-
-        Raises RuntimeError for a step that it computes as the model does, such as in layers with another setting.
-        """
-        if (site.step.name, site.layer) not in self.changed:
-            raise RuntimeError("this program does the same")
+        """A step as this program computes it; what a step that it lacks would take goes on as it is."""
         if self.table.has(site.step.name, site.layer):
             return _Run(site.trace, self.table).derived(site.step.name, site.layer)
         return site.input()
@@ -91,11 +86,10 @@ def _module_at(site: Site) -> Any:
 def programs(config: ModelConfig) -> tuple[Program, ...]:
     """Every wrong program of a model, once each; cached."""
     right, found = StepTable(config), dict[Any, Program]()
-    for words, other, layers in _others(config):
+    for words, other in _others(config):
         with suppress(ConfigError, LookupError, StopIteration):  # layers that take what no layer has
             table = StepTable(other)
-            keys = (key for key in right.by_key if key[1] is None or key[1] in layers)
-            changed = {key: row for key in keys if (row := _change(right, table, key)) is not None}
+            changed = {key: row for key in right.by_key if (row := _change(right, table, key)) is not None}
             if not changed:
                 continue
             found.setdefault(tuple(changed.items()), Program(words, table, frozenset(changed)))
@@ -119,8 +113,8 @@ def _passed(right: StepTable, other: StepTable, source: StepKey) -> StepKey:
     return source
 
 
-def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig, Collection[int]]]:
-    """Configurations with one setting at another value, in words, and the layers in which that is the mistake."""
+def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
+    """Configurations with one setting at another value, in words."""
     layers = [config.at(layer) for layer in range(config.n_layers)]
     for name, setting in LEAVES.items():
         ours = dict.fromkeys(layer.setting(name) for layer in layers)
@@ -128,13 +122,11 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig, Collection[
             if {*ours} == {value} or setting.field.default is REQUIRED or setting.path[-1] == "called":
                 continue
             other = _with(config, setting, name, value)
-            for one in ours:
-                own = [number for number, layer in enumerate(layers) if layer.setting(name) == one]
-                if other is not None and one != value:
-                    yield setting.mistaken(value, one), other, own
+            if other is not None:
+                yield setting.mistaken(value, next(one for one in ours if one != value)), other
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
-            yield f"{name} left out", config.but(**settings), range(config.n_layers)
+            yield f"{name} left out", config.but(**settings)
 
 
 def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
