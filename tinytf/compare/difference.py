@@ -558,6 +558,8 @@ def _with_overflow(steps: Sequence[StepComparison], *sides: AnySide) -> tuple[St
         overflow = next(filter(None, (overflow_at(trace, bad.name) for trace in traces)), "")
         found[at] = replace(found[at], not_finite=replace(bad, overflow=overflow))
     return tuple(found)
+
+
 def _beside(walk: Walk, first: AnySide, second: AnySide) -> tuple[BesideSteps, ...]:
     """What a dump of one pass has beside the steps, where the model is there to compare it with."""
     if not isinstance(first, Side) or not isinstance(second, DumpSide) or walk.alignment.note:
