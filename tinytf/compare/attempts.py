@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from tinytf.compare.constants import plain, shown, solved_base, solved_eps
-from tinytf.compare.dumps.fit import in_halves, is_turned
+from tinytf.compare.dumps.fit import distance, in_halves, is_turned
+from tinytf.compare.masks import masks, numbers, shares
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
+from tinytf.compare.positions import positions
 from tinytf.compare.settings import programs
 from tinytf.parts.part import worded
 from tinytf.parts.row import Step
@@ -38,7 +40,6 @@ from tinytf.steps.operations import (
     Softmax,
 )
 from tinytf.steps.operations.norm import gain_of
-from tinytf.steps.operations.rotate import rotary_frequencies, rotate
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
 
@@ -47,8 +48,10 @@ _SOLVED = ("ε is 1", "ε is 0.0", "RoPE's base is")
 """Mistakes whose number is solved for."""
 _FLOAT16_MAX = 65_504.0
 _STEP, _NUMBERS = re.compile(r"\bL\d+\.[\w.]*\w"), re.compile(r"(?<!\w)[−-]?\d[\d,.]*(?:e[+-]?\d+)?(?<![,.])(?!\w)")
-_MOST_EXPERTS, _MOST_TOKENS = 16, 128
-"""The most experts of which every two are exchanged, and the longest text in which positions begin again anywhere."""
+_MOST_LATE = 3
+"""The most tokens by which a step is tried to be shifted."""
+_MOST_EXPERTS = 16
+"""The most experts of which every two are exchanged."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ def unknowns(site: Site) -> Iterator[Unknown]:
     operation, config = site.operation, site.config
     if isinstance(operation, Rotate):
         yield Unknown(partial(_of_base, operation), tuple(math.log(base) for base in (1e4, 1e5, 1e6)))
+    for of, starts in numbers(site):
+        yield Unknown(lambda number, of=of: Attempt(*of(number)), starts)  # type: ignore[misc]
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
             lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)), (1.0,)
@@ -100,12 +105,13 @@ def _of_base(operation: Rotate, logarithm: float) -> Attempt:
     return Attempt(words, _set(operation, rope=rope._replace(theta=base)))
 
 
-def attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
+def attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Attempt]:
     """Attempts at a step; some are solved for from ``theirs``, its numbers in the other program, if these are known.
 
-    Here a query that sees no key has weights of 0; elsewhere they may be NaN, which is tried too.
+    The ``tokens`` reach from the first that differs in the other program to the last. Here a query that sees no key has
+    weights of 0; elsewhere they may be NaN, which is tried too.
     """
-    for attempt in _attempts(site, theirs):
+    for attempt in _attempts(site, theirs, tokens):
         yield attempt
         if isinstance(site.operation, Mask) and _leaves_nothing(attempt, site):
             words = f"{attempt.words}, and the softmax of a query that sees nothing is NaN"
@@ -119,7 +125,7 @@ def _leaves_nothing(attempt: Attempt, site: Site) -> bool:
     return False
 
 
-def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
+def _attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Attempt]:
     operation = site.operation
     if isinstance(operation, Norm):
         yield from _of_norm(site, theirs)
@@ -133,6 +139,8 @@ def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         if mistake.fits(site.step) and not mistake.words.startswith(_SOLVED):
             yield Attempt(mistake.words, mistake.wrong, mistake.also)
     yield from _of_settings(site)
+    places = positions(tokens) if isinstance(operation, Rotate) else ()
+    yield from (Attempt(*one) for one in (*places, *masks(site, tokens), *shares(site)))
     if is_turned(site.step, site.config):
         yield from _other_rows(site)
     yield from _other_tensors(site)
@@ -192,35 +200,13 @@ def _normed(**settings: Any) -> Wrong:
     return lambda site: normed(site, **settings)
 
 
-def at_positions(places: Callable[[Tensor], Tensor]) -> Wrong:
-    """Queries or keys at other positions, made from those of the tokens."""
-
-    def turned(site: Site) -> Tensor:
-        rope, x = site.operation.rope, site.input()  # type: ignore[attr-defined]
-        positions = places(torch.arange(x.shape[-2])).to(x.dtype)
-        angle = positions[:, None] * rotary_frequencies(rope.of_text(x.shape[-2]))
-        angle = torch.cat((angle, angle), dim=-1)
-        return rotate(x, *(wave * rope.attention_factor for wave in (angle.cos(), angle.sin())))
-
-    return turned
-
-
 def _of_rotation(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
-    x, operation, count = site.input(), site.operation, len(site.ids)
+    x, operation = site.input(), site.operation
     assert isinstance(operation, Rotate)
     rope = operation.rope
     if theirs is not None and 1 < (base := solved_base(x, theirs, rope)) < 1e12:
         words = f"a rotary base of {worded(base)} instead of {worded(rope.theta)}"
         yield Attempt(words, _set(operation, rope=rope._replace(theta=base)))
-    for by in (2, 4, 8):
-        yield Attempt(f"positions are divided by {by}", at_positions(lambda at, by=by: at / by))  # type: ignore[misc]
-        yield Attempt(f"positions are multiplied by {by}", at_positions(lambda at, by=by: at * by))  # type: ignore[misc]
-    for by in range(1, 9):
-        words = f"positions skip {by} at token 1, as after padding on the left"
-        yield Attempt(words, at_positions(lambda at, by=by: at + by * (at > 0)))  # type: ignore[misc]
-    for start in range(1, count) if count <= _MOST_TOKENS else ():
-        words = f"positions restart at 0 at token {start}"
-        yield Attempt(words, at_positions(lambda at, start=start: at - start * (at >= start)))  # type: ignore[misc]
 
 
 def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
@@ -452,6 +438,7 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         if factor != 1:
             words = f"it is {shown(factor, site.config)} times as large"
             yield Attempt(words, _times(factor), vague=True)
+        yield from _other_places(site.step, ours, theirs)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site.step, ours, theirs)
 
@@ -464,6 +451,27 @@ def _overflowing(site: Site) -> Tensor:
     """Numbers beyond float16 as infinities."""
     numbers = site.derive()
     return torch.where(numbers.abs() > _FLOAT16_MAX, numbers.sign() * torch.inf, numbers)
+
+
+def _other_places(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
+    """Tokens that have the numbers of others before or after them; those at the end are as they may be."""
+    axis = step.token_axis
+    if axis is None or step.is_map:
+        return
+    count = ours.shape[axis]
+    for by in (by for shift in range(1, min(_MOST_LATE, count - 2) + 1) for by in (shift, -shift)):
+        moved, own = theirs.narrow(axis, max(0, by), count - abs(by)), ours.narrow(axis, max(0, -by), count - abs(by))
+        if distance(moved, own) > 1e-3:
+            continue
+        far = f"{abs(by)} " if abs(by) > 1 else ""
+        words = f"every token has the numbers of the token {far}{'before' if by > 0 else 'after'} it"
+        edge = theirs.narrow(axis, 0 if by > 0 else count + by, abs(by))
+
+        def late(site: Site, by: int = by, edge: Tensor = edge) -> Tensor:
+            kept = site.derive().narrow(axis, max(0, -by), count - abs(by))
+            return torch.cat((edge.to(kept), kept) if by > 0 else (kept, edge.to(kept)), dim=axis)
+
+        yield Attempt(words, late, local=True, vague=True)
 
 
 def _additions(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:

@@ -6,7 +6,7 @@ given together. What then still differs is another mistake.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -292,25 +292,27 @@ def _trials(
     """The mistakes that give the numbers of the step that differs; ``only`` those of these words, if given."""
     limit = min(evidence.tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
+    tokens = _tokens_apart(trace, differing, theirs, limit)
     groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}  # queries and keys are turned alike, permuted alike
     for step, place in candidates:
         if place[1] == differing[1] and step.operation is not None:
             site, known = Site(trace, step, place[1]), theirs if place == differing else None
-            usual = _sums_and_others(site, known)
+            usual = _sums_and_others(site, known, tokens)
             for attempt in later_attempts(site, evidence.start, usual) if evidence.start else usual:
-                if only in ("", attempt.words):
+                if only.startswith(attempt.words) or not only:
                     groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
     record = evidence.tried.setdefault(trace.steps.at(*differing).full_name(differing[1]), {})
     found = False
     solved = (
         () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
     )
-    for words, together in chain(((words, together) for (_, words), together in groups.items()), solved):
-        if only not in ("", words):
-            continue
-        record[words] = None
+    for plain, together in chain(((words, together) for (_, words), together in groups.items()), solved):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, together):
+            words = plain + _of_whom(trace, tried, together)
+            if only not in ("", words):
+                continue
+            record[words] = None
             formulas = {place: attempt.wrong for place, attempt in tried.items()}
             for place, attempt in tried.items():
                 formulas |= {(name, place[1]): wrong for name, wrong in attempt.beside.items()}
@@ -326,11 +328,25 @@ def _trials(
                     yield _Trial(words, names, formulas, next(iter(tried.values())), result)
 
 
+def _of_whom(trace: Trace, tried: Iterable[StepKey], together: Iterable[StepKey]) -> str:
+    """Of which of queries, keys and values a mistake is made, where it may be made of others too."""
+    roles = [{trace.steps.at(*place).role for place in places} & _WHOM.keys() for places in (tried, together)]
+    return (
+        f", for {listed([_WHOM[role] for role in sorted(roles[0])])} alone" if roles[0] and roles[0] != roles[1] else ""
+    )
+
+
+_WHOM = {"q": "queries", "k": "keys", "v": "values"}
+"""What steps of a role are."""
+
+
 def _solved(
     trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
 ) -> Iterator[tuple[str, dict[StepKey, Attempt]]]:
-    """Mistakes with an unknown number at unseen steps of one operation, solved for from the step that differs."""
-    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in unseen if place[1] == differing[1]]
+    """Mistakes with an unknown number at steps of one operation, solved for from the step that differs."""
+    places_tried = [place for place in (*unseen, differing) if place[1] == differing[1]]
+    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in places_tried]
+    done = set[str]()
     for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
         places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
         for unknown in unknowns(next(iter(places.values()))):
@@ -341,7 +357,9 @@ def _solved(
             for start in unknown.starts:
                 with suppress(*_UNFIT):
                     found = unknown.of(nearest(gives, theirs, start))
-                    yield found.words, dict.fromkeys(places, found)
+                    if found.words not in done:
+                        done.add(found.words)
+                        yield found.words, dict.fromkeys(places, found)
 
 
 def _also(trace: Trace, place: StepKey, attempt: Attempt, order: Mapping[StepKey, int]) -> dict[StepKey, Wrong]:
@@ -356,13 +374,23 @@ def _also(trace: Trace, place: StepKey, attempt: Attempt, order: Mapping[StepKey
     return found
 
 
-def _sums_and_others(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
+def _tokens_apart(trace: Trace, differing: StepKey, theirs: Tensor, limit: float) -> range:
+    """From the first token of a step that differs by more than ``limit`` to the last."""
+    step, ours = trace.steps.at(*differing), trace.step(*differing)
+    if step.token_axis is None or theirs.shape != ours.shape:
+        return range(len(trace.encoding.ids))
+    rows = [one.double().movedim(step.token_axis, 0).flatten(1).nan_to_num(neginf=0.0) for one in (ours, theirs)]
+    apart = ((rows[0] - rows[1]).abs().amax(-1) > limit * rows[0].abs().amax(-1)).nonzero().flatten()
+    return range(int(apart[0]), int(apart[-1]) + 1) if len(apart) else range(len(rows[0]))
+
+
+def _sums_and_others(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Attempt]:
     """Attempts at a step; first, a summand of a sum that is left out."""
     if isinstance(site.operation, Add) and len(site.sources) > 1:
         for index, (name, layer) in enumerate(site.sources):
             omitted = site.trace.steps.at(name, layer).full_name(layer)
             yield Attempt(f"{omitted} not added", partial(_without, index))
-    yield from attempts(site, theirs)
+    yield from attempts(site, theirs, tokens)
 
 
 def _without(index: int, site: Site) -> Tensor:

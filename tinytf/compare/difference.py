@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import torch
 
 from tinytf.compare.alignment import Alignment, AnySide, Side, align
-from tinytf.compare.attempts import at_positions
 from tinytf.compare.causes import Cause, Evidence, Tried
+from tinytf.compare.dumps.beside import BesideSteps, beside_steps
 from tinytf.compare.dumps.context import Passage, cut, row_of, texts_of
 from tinytf.compare.dumps.dumped import DumpSide, of_ids, recorded_config, recorded_encoding
 from tinytf.compare.dumps.fit import distance
@@ -24,12 +24,13 @@ from tinytf.compare.gauges import Gauge, undo_gauges
 from tinytf.compare.measures import BothPredict, Moved, NotFinite, Position, StepComparison, moved_weights
 from tinytf.compare.merges import MergeCompared, compare_merge
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.compare.positions import at_positions
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, MemoryShortage, TinytfError, UsageError
 from tinytf.report import About, Report, plain
-from tinytf.sentences import percent
+from tinytf.sentences import first_of, percent
 from tinytf.steps.operations import Rotate
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
@@ -65,7 +66,8 @@ class Difference(Report):
     fields in which the two configurations differ; ``floor`` compares the errors with the model's own. ``tried`` is the
     record of the search for causes, empty where none ran. ``gauges`` are undone in the numbers of a dump: it is written
     differently, and predicts the same. ``parameters`` says of two models how B's are made of A's; ``merge``, whether
-    B is the adapter of A, merged.
+    B is the adapter of A, merged. ``beside`` are tensors of a dump that are no steps, such as a mask or a loss, each
+    compared with the run's own.
     """
 
     KIND = "difference"
@@ -105,6 +107,7 @@ class Difference(Report):
     passages: int = 0
     leak: str = ""
     merge: MergeCompared | None = None
+    beside: tuple[BesideSteps, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -129,12 +132,18 @@ class Difference(Report):
         words = self._of_one_text()
         if self.merge is not None:
             return f"{self.merge.in_words()} {words}".strip()
+        wrong = [one for one in self.beside if not one.agrees]
+        if wrong and words:
+            first = next((one for one in wrong if one.kind == "loss"), wrong[0]).in_words
+            beside = f"{first[0].upper()}{first[1:]}."
+            words = words.replace("No number differs.", "Every step is the same.")
+            words = f"{beside} {words}" if self.first is None or self.follows else f"{words} {beside}"
         if self.passage is None or not words:
             return words
-        if self.first is None or self.follows:
-            return f"Each of {self.passages} texts, compared alone: {words}" if self.passages > 1 else words
+        if (self.first is None or self.follows) and self.passages > 1:
+            return f"Each of {self.passages} texts, compared alone: {words}"
         where = self.passage.in_words
-        told = f"{self.leak}; they differ from {self.first.name} on." if self.leak else words
+        told = f"{self.leak}; they differ from {self.first.name} on." if self.leak and self.first is not None else words
         return f"{where[0].upper()}{where[1:]}: {told}"
 
     def _of_one_text(self) -> str:
@@ -240,6 +249,7 @@ class Difference(Report):
             **({} if self.passage is None else {"passage": plain(self.passage), "leak": self.leak}),
             **self.members("cause", "causes", "tried", "follows", "rescaled", "floor", "gauges", "parameters"),
             **({} if self.merge is None else self.members("merge")),
+            "beside": plain(self.beside),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
@@ -302,8 +312,9 @@ class Difference(Report):
 
     @property
     def equal(self) -> bool:
-        """Whether all steps and positions were compared, and every number is the same."""
-        return not self.alignment.note and not self.incomparable and all(not step.largest for step in self.steps)
+        """Whether all steps and positions were compared, and every number is the same; also beside the steps."""
+        same = all(not step.largest for step in self.steps) and all(one.agrees for one in self.beside)
+        return not self.alignment.note and not self.incomparable and same
 
 
 def _top(best: tuple[int, float]) -> dict[str, Any]:
@@ -337,8 +348,10 @@ def diff(
     settings = _Settings(tolerance, head, top, fail_over, force, floor)
     if floor is not None:
         require_floor(floor)
-    if isinstance(other, Dump) and text is None and (parts := list(texts_of(other))):
-        return _of_passages(model, other, parts, names, settings, truncate)
+    if isinstance(other, Dump) and (parts := list(texts_of(other))):
+        parts = parts if text is None else _parts_with(model, text, other, parts, truncate)
+        if parts:
+            return _of_passages(model, other, parts, names, settings, truncate)
     if isinstance(other, Dump):
         encoding = text.encoding if isinstance(text, Trace) else of_dump(model, text, other, truncate)
         dumped = DumpSide.of(other, model.config, model.tokenizer, encoding, names, model.table)
@@ -354,6 +367,39 @@ def diff(
     if model.merged is None or other[0] is model or other[0].merged is not None:
         return found
     return replace(found, merge=compare_merge(model.transformer, model.merged, other[0].transformer))
+
+
+def _parts_with(
+    model: TextModel, text: Text, dump: Dump, parts: list[tuple[Passage, Dump]], truncate: bool
+) -> list[tuple[Passage, Dump]]:
+    """The texts of a dump that are ``text``; none where the dump is one row, which may be it as a whole.
+
+    Raises UsageError where no row of a batch is.
+    """
+    ids = (text.encoding if isinstance(text, Trace) else model.encode(text, truncate=truncate)).ids
+    matches = [(passage, part) for passage, part in parts if part.ids == ids]
+    if not matches and not model.config.looks_ahead:  # a row that ends with padding, which no mask hides
+        for passage, _ in parts:
+            row = cut(dump, passage).ids or []
+            if row[: len(ids)] == ids and len({*row[len(ids) :]}) == 1:
+                short = replace(passage, end=passage.start + len(ids))
+                matches.append((short, cut(dump, short)))
+    if matches or parts[0][0].rows == 1:
+        return matches
+    rows = [f"{passage.in_words} ({_beginning(model, part.ids or [])})" for passage, part in parts]
+    raise UsageError(
+        f"{dump.name} has {len(parts):,} texts, and none is TEXT: {first_of(rows, 4)}",
+        "leave TEXT out to compare each of them",
+    )
+
+
+def _beginning(model: TextModel, ids: list[int]) -> str:
+    """The first tokens of a text."""
+    return " ".join(map(model.tokenizer.shown, ids[:_SHOWN])) + " …" * (len(ids) > _SHOWN)
+
+
+_SHOWN = 6
+"""The tokens that are named of a text of a dump that is another."""
 
 
 def _of_passages(
@@ -498,6 +544,7 @@ def _difference(
         walk.searches(),
         gauges,
         parameters,
+        beside=_beside(walk, first, second),
     )
 
 
@@ -511,6 +558,15 @@ def _with_overflow(steps: Sequence[StepComparison], *sides: AnySide) -> tuple[St
         overflow = next(filter(None, (overflow_at(trace, bad.name) for trace in traces)), "")
         found[at] = replace(found[at], not_finite=replace(bad, overflow=overflow))
     return tuple(found)
+
+
+def _beside(walk: Walk, first: AnySide, second: AnySide) -> tuple[BesideSteps, ...]:
+    """What a dump of one pass has beside the steps, where the model is there to compare it with."""
+    if not isinstance(first, Side) or not isinstance(second, DumpSide) or walk.alignment.note:
+        return ()
+    if second.dump.passes or second.dump.shards:
+        return ()
+    return beside_steps(second.dump, second.named.beside, first.config, first.encoding.ids, walk.logits, walk.tolerance)
 
 
 def _as_ours(walk: Walk, first: AnySide, second: AnySide, force: bool) -> tuple[AnySide, tuple[Gauge, ...]]:

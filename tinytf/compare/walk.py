@@ -286,7 +286,8 @@ class Walk:
                 compared = compared_with(trace, self.unscaled.place, self.unscaled.theirs)
                 self.steps = [compared if step.name == compared.name else step for step in self.steps]
                 self.causes, self.rescaled = tuple(found), None
-            return
+                return
+            evidence.fixed = {}  # only the saved tensor lacked the factor
         if at.theirs is None:
             return
         causes = causes_of(trace, evidence, at.place, at.theirs, unseen_before(trace, evidence, at.place))
@@ -395,6 +396,18 @@ class Walk:
             losses.append(loss_of(partial(_logits, side, part), side.encoding.ids))
         a, b = losses
         return None if a is None or b is None else (a, b)
+
+    def logits(self) -> Tensor | None:
+        """The logits of all tokens (T, V): of the dump where it has them, else of the model; None if too many."""
+        for side, part in reversed([*zip(self.sides, self.last, strict=True)]):
+            if self._has_all(side):
+                return _logits(side, part, range(len(side.encoding.tokens)))
+        return None
+
+    def _has_all(self, side: AnySide) -> bool:
+        count = len(side.encoding.tokens)
+        few = count * side.config.vocab_size <= _MOST_NUMBERS
+        return few and side.config.head.kind == "lm" and len(side.rows()) == count
 
     def attention(self) -> Attention | None:
         if self.shown_head is None:

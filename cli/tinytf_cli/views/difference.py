@@ -140,6 +140,7 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
         yield Line("")
     if report.equal:
         yield titled("nothing differs", f": all {len(report.steps)} steps are the same", "good")
+        yield from _beside(report)
         yield from _limit(report)
         return
     if display.fix:
@@ -147,6 +148,7 @@ def difference(report: Difference, terminal: Terminal, display: DifferenceDispla
         return
     yield from _settings(report, display)
     yield from _first(report, runs, display)
+    yield from _beside(report)
     if not display.brief:
         yield from _outcome(report, runs)
     yield from _predictions(report, runs, display)
@@ -223,6 +225,15 @@ def _read(side: DumpSide) -> Iterator[Block]:
         remarks.append(f"not compared, since no step has such a name: {first_of(names, 3)}")
     if remarks:
         yield note("; ".join(remarks))
+
+
+def _beside(report: Difference) -> Iterator[Block]:
+    """What a dump has beside the steps: what differs from the run's own, then what does not."""
+    for one in report.beside:
+        if not one.agrees:
+            yield titled("beside the steps", f": {one.in_words}", "bad")
+    if same := [one.in_words for one in report.beside if one.agrees]:
+        yield note("; ".join(same))
 
 
 def _settings(report: Difference, display: DifferenceDisplay) -> Iterator[Block]:
@@ -336,6 +347,9 @@ def _fixes(report: Difference) -> Iterator[Block]:
     causes = report.causes
     if report.parameters is not None:
         yield from _weight_fixes(report, report.parameters)
+        return
+    if not report.first and not all(one.agrees for one in report.beside):
+        yield from _beside(report)
         return
     if not causes:
         no_search = "no cause was searched for" if report.first and not report.tried else ""

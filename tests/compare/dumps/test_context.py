@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import tinytf
-from tinytf.compare.attempts import at_positions
 from tinytf.compare.difference import Difference
 from tinytf.compare.dumps.read import Dump
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.compare.positions import at_positions
 from tinytf.steps.operations import Rotate
 
 MODEL = tinytf.load("tiny")

@@ -119,12 +119,15 @@ def cause_of(found: Difference) -> str:
     """Why, in the words of the verdict; empty where it names no cause."""
     if found.cause is not None and found.cause.found:
         return found.cause.in_words
+    if found.first is None and (wrong := [one for one in found.beside if not one.agrees]):
+        return next((one for one in wrong if one.kind == "loss"), wrong[0]).in_words
     return found.parameters.in_words() if found.parameters is not None and found.parameters.faults else ""
 
 
 def verdict(port: Port, found: Difference) -> tuple[bool, str]:
     """Whether the first step is right, and whether its cause is right, wrong, or not named."""
-    first, words = found.first is not None and found.first.name in port.first.split(), cause_of(found)
+    wrong = [found.first.name] if found.first is not None else [one.name for one in found.beside if not one.agrees]
+    first, words = any(name in port.first.split() for name in wrong), cause_of(found)
     return first, ("right" if port.cause and re.search(port.cause, words) else "wrong") if words else "none"
 
 
@@ -132,4 +135,6 @@ def accused(found: Difference) -> bool:
     """Whether a sound port is said to be wrong."""
     if found.floor is not None:
         return found.floor.bug is not None
-    return found.first is not None and not found.follows and not found.rewritten
+    return (found.first is not None and not found.follows and not found.rewritten) or not all(
+        one.agrees for one in found.beside
+    )

@@ -147,7 +147,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
      seen(0),
      "(?i)alibi|distance|slope|sign"),
     # rotation
-    ("llama", "keys not rotated", _rotated(1, 0), seen(0), "(?i)keys.*not|only.*quer|quer.*only"),
+    ("llama", "keys not rotated", _rotated(1, 0), seen(0), "left out, for keys alone"),
     ("qwen3", "keys rotated twice", _rotated(1, 2), seen(0), "(?i)twice"),
     ("yarn", "attention factor twice", waves(lambda cos, sin: (1.1386294 * cos, 1.1386294 * sin)), seen(0),
      r"(?i)twice|1\.1386|1\.139|attention factor"),

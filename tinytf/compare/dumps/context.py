@@ -4,6 +4,7 @@ Shapes: B rows, T tokens of each.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -127,7 +128,12 @@ def cut(dump: Dump, passage: Passage) -> Dump:
                 x = x.narrow(axis, passage.start, passage.end - passage.start)
         return x
 
-    kept = {name: shape for name, shape in dump.shapes.items() if name not in (*IDS, *CONTEXT)}
+    of_all = passage.rows > 1 or passage.documents > 1  # a loss is one of all texts
+    kept = {
+        name: shape
+        for name, shape in dump.shapes.items()
+        if name not in (*IDS, *CONTEXT) and not (of_all and math.prod(shape) == 1)
+    }
     shapes = {name: tuple(of(torch.empty(shape, device="meta")).shape) for name, shape in kept.items()}
     return replace(dump, shapes=shapes, read=lambda name: of(dump.read(name)), metadata={**dump.metadata, "ids": ids})
 

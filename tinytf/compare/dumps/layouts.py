@@ -96,6 +96,17 @@ _IN_TRANSFORMERS: Spellings = (
     (r"(?:.*\.)?[a-z_]*\.(\d+)\.mlp\.(?:act|act_fn|activation_fn)", "ffn.act"),
     (r"transformer\.drop", "embed.out"),
 )
+_CACHED: Spellings = tuple(
+    (pattern, steps)
+    for word, place, steps in (("keys?|k", 0, "k k_norm k_rot"), ("values?|v", 1, "v"))
+    for pattern in (
+        rf"(?:.*[._])?(?:past_key_values?|presents?|past|kv_cache|cache)[._](?:layers[._])?(\d+)[._](?:{word}|{place})",
+        rf"(?:.*[._])?(?:(?:past|present)_(?:{word})|(?:{word})_cache)[._](\d+)",
+        rf"(?:.*[._])?layers?[._](\d+)[._](?:.*[._])?(?:{word})_cache",
+    )
+)
+"""The keys and values of a cache, as transformers, its exports to ONNX, and other programs call them."""
+_ROUTED: Spellings = ((r"(?:.*[._])?router_logits[._](\d+)", "ffn.router"),)
 
 
 class _Owner(NamedTuple):
@@ -120,7 +131,7 @@ class Layout:
 
     @property
     def parameterless(self) -> Spellings:
-        return _IN_TRANSFORMERS if isinstance(self.table, Family) else _IN_GGML
+        return (*(_IN_TRANSFORMERS if isinstance(self.table, Family) else _IN_GGML), *_CACHED, *_ROUTED)
 
     @cached_property
     def leaves(self) -> dict[str, list[_Owner]]:

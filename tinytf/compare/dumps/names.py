@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.checkpoints.table import FamilyTable
+from tinytf.compare.dumps.beside import kind_of_tensor
 from tinytf.compare.dumps.layouts import Meaning, best_layout
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.files import SMALL, parse_toml, read_bytes
@@ -22,12 +23,16 @@ _LINES = 'each line of it is "their.{n}.name" = "L{n}.q"'
 
 @dataclass(frozen=True)
 class Named:
-    """The meanings of the names of a file; ``spelling`` says in words whose names they are."""
+    """The meanings of the names of a file; ``spelling`` says in words whose names they are.
+
+    ``beside`` are names of no step that are known all the same: positions, masks, labels.
+    """
 
     found: Mapping[str, tuple[Meaning, ...]]
     unmatched: tuple[str, ...]
     spelling: str
     known: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     @cached_property
     def at(self) -> dict[StepKey, list[tuple[str, Meaning]]]:
@@ -69,9 +74,11 @@ def resolve_all(
             continue
         meanings_of[name] = meanings
         counts[spelling] += 1
-    unmatched = tuple(name for name in names if name not in meanings_of)
+    others = [name for name in names if name not in meanings_of]
+    beside = tuple(name for name in others if kind_of_tensor(name))
+    unmatched = tuple(name for name in others if name not in beside)
     known = tuple(step.full_name(layer) for step, layer in steps.rows if step.is_tensor)
-    return Named(meanings_of, unmatched, " and ".join(spelling for spelling, _ in counts.most_common()), known)
+    return Named(meanings_of, unmatched, " and ".join(spelling for spelling, _ in counts.most_common()), known, beside)
 
 
 def resolve(name: str, steps: StepTable, table: FamilyTable | None = None) -> tuple[Meaning, ...]:

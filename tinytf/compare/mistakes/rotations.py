@@ -79,6 +79,7 @@ def _before_heads(site: Site) -> Tensor:
 
 def rotations() -> Iterator[Mistake]:
     yield Mistake("nothing is rotated: RoPE is left out", Rotate, lambda site: site.input())
+    yield Mistake("RoPE is applied twice", Rotate, lambda site: site.operation.forward(site.derive()))
     yield Mistake("RoPE turns neighbours (2i, 2i+1), not halves (i, i + d/2)", Rotate, _neighbours)
     yield Mistake("RoPE pairs neighbours (2i, 2i+1), and takes the angles of halves (i, i + d/2)", Rotate, _mixed)
     yield Mistake("RoPE turns the other way", Rotate, lambda site: _turned(site, back=True))

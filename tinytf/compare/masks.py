@@ -1,0 +1,168 @@
+"""Masks by construction: which keys a query sees, what hidden scores become, and what takes a share beside the keys.
+
+The tokens that differ say where a window, a chunk or a document may end, so that of each kind a few are tried.
+Shapes: T tokens, H heads, Q queries, K keys.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from tinytf.compare.constants import plain
+from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.steps.operations import Mask, Sink, Softmax
+from tinytf.steps.operations.mask import Sight, mask_scores
+from tinytf.steps.operations.softmax import attention_weights
+from tinytf.trace.site import Site
+
+Solved = Callable[[float], tuple[str, Wrong]]
+"""A mistake with a number that is solved for, in words, and its formula."""
+_NEAR = (0, 1, 2)
+"""How many tokens before the first that visibly differs a mask may begin to: a share of a far key is small."""
+_PADDING = 8
+"""The most tokens that are taken for padding."""
+_WIDEST = 128
+"""The widest window that is tried in a model that looks ahead."""
+_KEPT = (1, 4)
+"""How many of the first tokens stay in sight of a window: attention sinks, as in StreamingLLM."""
+
+
+def masks(site: Site, tokens: range) -> Iterator[tuple[str, Wrong]]:
+    """Other masks of the scores; ``tokens`` reach from the first that differs to the last."""
+    if not _hides(site):
+        return
+    right = seen_by(site)
+    places = torch.arange(len(right), device=right.device)
+    for words, seen in _sights(right, places[:, None], places, tokens):
+        if not torch.equal(seen, right):
+            yield words, _masked(seen)
+    if isinstance(site.operation, Mask) and (cap := site.config.attention_cap):
+        words = f"the soft cap of {cap:g} is behind the mask: hidden scores become {-cap:g}"
+        yield words, lambda one: one.input().masked_fill(~seen_by(one), -cap)
+
+
+def _hides(site: Site) -> bool:
+    """Whether a mask is made at a step: at that of the mask, or at the softmax of a layer that has none."""
+    if isinstance(site.operation, Mask):
+        return True
+    source, layer = site.sources[0] if site.sources else ("", None)
+    return type(site.operation) is Softmax and not isinstance(site.trace.steps.at(source, layer).operation, Mask)
+
+
+def seen_by(site: Site) -> Tensor:
+    """Which keys a query sees in the model, (Q, K)."""
+    scores, operation = site.input(), site.operation
+    sight = operation.sight if isinstance(operation, Mask) else Sight(causal=False)
+    allowed = sight.allowed(scores.shape[-1], None, scores.device)
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device) if allowed is None else allowed
+
+
+def _masked(seen: Tensor) -> Wrong:
+    def masked(site: Site) -> Tensor:
+        scores = mask_scores(site.input(), seen)
+        return scores if isinstance(site.operation, Mask) else attention_weights(scores)
+
+    return masked
+
+
+def _sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterator[tuple[str, Tensor]]:
+    """Which keys a query sees by other masks, in words."""
+    count, causal = len(right), key <= query
+    back = torch.where(causal, query - key, key - query)
+    if not bool((right <= causal).all()):
+        yield "the mask is causal: later tokens are hidden", right & causal
+        yield "earlier tokens are hidden", right & (key >= query)
+        for width in range(1, min(count, _WIDEST)):  # every token of a text that is read both ways may lose a key
+            yield f"a window of {width} tokens", right & (back < width)
+    for at in (tokens.start - by for by in _NEAR if tokens.start >= by):
+        yield f"token {at} is hidden from the others", right & ((key != at) | (query == at))
+        yield f"token {at} is hidden from later ones", right & ((key != at) | (query <= at))
+        if at:
+            yield f"a window of {at} tokens", right & (back < at)
+            yield f"chunks of {at} tokens", right & (query // at == key // at)
+            for kept in (kept for kept in _KEPT if kept < at):
+                width = at - kept  # the first key that is lost is the one behind those
+                yield f"a window of {width} tokens beside the first {kept}", right & ((back < width) | (key < kept))
+        if at > 1:
+            apart = (key >= at) == (query >= at)
+            yield f"tokens from {at} on do not see those before", right & ((key >= at) | (query < at))
+            yield f"tokens before {at} and those from there on do not see each other", right & apart
+    for kept in _KEPT:
+        yield f"the first {kept} tokens stay in sight of every window", right | (causal & (key < kept))
+    for width in (tokens.stop, tokens.stop + 1):
+        if width < count:
+            yield f"the first {width} tokens see each other, as a prefix", right | ((key < width) & (query < width))
+    for padding in range(1, min(_PADDING, count - 1) + 1):
+        yield f"the first {_tokens(padding)} hidden, as padding", right & (key >= padding)
+        yield f"the last {_tokens(padding)} hidden, as padding", right & (key < count - padding)
+
+
+def _tokens(count: int) -> str:
+    return "token is" if count == 1 else f"{count} tokens are"
+
+
+def shares(site: Site) -> Iterator[tuple[str, Wrong]]:
+    """Other sinks of the model: without a sign, of other heads, none of a size that is learned."""
+    if isinstance(site.operation, Sink):
+        yield "sinks have the other sign", _sunk(lambda logit: -logit)
+        for by in range(1, site.config.n_heads):
+            yield f"sinks of other heads, rolled by {by}", _sunk(lambda logit, by=by: logit.roll(by))  # type: ignore[misc]
+        yield "sinks of other heads, in the opposite order", _sunk(lambda logit: logit.flip(0))
+
+
+def _sunk(change: Callable[[Tensor], Tensor]) -> Wrong:
+    return lambda site: site.operation.forward(site.input(), change(site.module.weight))
+
+
+def numbers(site: Site) -> Iterator[tuple[Solved, tuple[float, ...]]]:
+    """Mistakes of a mask or a softmax with a number that is solved for, and where to begin."""
+    operation = site.operation
+    if isinstance(operation, Mask):
+        yield _hidden_as, (0.0, math.log(10), math.log(100))
+        yield _hidden_by, (0.0, math.log(10), math.log(100))
+    elif isinstance(operation, Sink):
+        yield _sinks_of, (0.0, 3.0, -3.0)
+        yield _sinks_times, (1.0, 4.0)
+    elif type(operation) is Softmax:
+        yield _beside, (0.0, 4.0, -4.0)
+
+
+def _shown(number: float) -> str:
+    return "0" if abs(number) < 1e-4 else f"{plain(number, 1e-3):.6g}"
+
+
+def _hidden_as(logarithm: float) -> tuple[str, Wrong]:
+    number = -math.exp(logarithm)
+
+    def hidden(site: Site) -> Tensor:
+        return site.input().masked_fill(~seen_by(site), number)
+
+    return f"the mask sets hidden scores to {_shown(number)}, not to −∞", hidden
+
+
+def _hidden_by(logarithm: float) -> tuple[str, Wrong]:
+    number = -math.exp(logarithm)
+
+    def hidden(site: Site) -> Tensor:
+        return site.input() + number * ~seen_by(site)
+
+    return f"the mask adds {_shown(number)} to hidden scores, not −∞", hidden
+
+
+def _sinks_of(number: float) -> tuple[str, Wrong]:
+    return f"every sink is {_shown(number)}, not learned", _sunk(lambda logit: torch.full_like(logit, number))
+
+
+def _sinks_times(number: float) -> tuple[str, Wrong]:
+    return f"sinks are {_shown(number)} times as large", _sunk(lambda logit: logit * number)
+
+
+def _beside(number: float) -> tuple[str, Wrong]:
+    def softmax(site: Site) -> Tensor:
+        scores = site.input()
+        extra = torch.full_like(scores[..., :1], number)
+        return torch.cat((scores, extra), dim=-1).softmax(-1)[..., :-1]
+
+    return f"an extra score of {_shown(number)} takes a share in every softmax, as a sink", softmax
