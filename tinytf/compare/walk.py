@@ -286,7 +286,9 @@ class Walk:
                 compared = compared_with(trace, self.unscaled.place, self.unscaled.theirs)
                 self.steps = [compared if step.name == compared.name else step for step in self.steps]
                 self.causes, self.rescaled = tuple(found), None
-            return
+                return
+            # the numbers of that step are known up to a factor alone
+            evidence = replace(evidence, places=[one for one in places if one != self.unscaled.place], fixed={})
         if at.theirs is None:
             return
         causes = causes_of(trace, evidence, at.place, at.theirs, unseen_before(trace, evidence, at.place))
