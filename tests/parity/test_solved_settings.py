@@ -21,5 +21,6 @@ def test_a_wrong_number_is_solved_for(name: str, words: str) -> None:
 def test_a_step_known_up_to_a_factor_hides_no_later_fault() -> None:
     # Granite's embeddings are dumped before their multiplier
     found = ports.compared(ports.BROKEN["granite: rows of q in pairs alone"])
-    assert found.first is not None and found.first.name == "L0.q"
+    assert found.first is not None
+    assert found.first.name == "L0.q"
     assert "in pairs" in ports.cause_of(found)

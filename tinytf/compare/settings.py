@@ -174,7 +174,8 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
     for name, setting in LEAVES.items():
         ours = dict.fromkeys(layer.setting(name) for layer in layers)
         for value in dict.fromkeys((*setting.others(*ours), *_siblings(config, setting))):
-            if {*ours} == {value} or setting.field.default is REQUIRED or setting.path[-1] == "called":
+            no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name == "head"
+            if {*ours} == {value} or no_port:
                 continue
             other = _with(config, setting, name, value)
             if other is not None:
