@@ -17,12 +17,12 @@ from torch import Tensor
 
 from tinytf.compare.constants import plain, shown, solved_base, solved_eps
 from tinytf.compare.dumps.fit import distance, in_halves, is_turned
-from tinytf.compare.masks import masks, numbers, shares
+from tinytf.compare.masks import mask_numbers, masks, shares
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
 from tinytf.compare.positions import positions
-from tinytf.compare.settings import programs
+from tinytf.compare.settings import Number, Program, numbers, programs
 from tinytf.parts.part import worded
 from tinytf.parts.row import Step
 from tinytf.steps.operations import (
@@ -89,20 +89,20 @@ class Unknown:
 def unknowns(site: Site) -> Iterator[Unknown]:
     """Mistakes with a number at a step that the other program did not save."""
     operation, config = site.operation, site.config
-    if isinstance(operation, Rotate):
-        yield Unknown(partial(_of_base, operation), tuple(math.log(base) for base in (1e4, 1e5, 1e6)))
-    for of, starts in numbers(site):
+    for of, starts in mask_numbers(site):
         yield Unknown(lambda number, of=of: Attempt(*of(number)), starts)  # type: ignore[misc]
+    for number in numbers(config):
+        if (site.step.name, site.layer) in number.changed:
+            yield Unknown(partial(_of_number, site, number), number.starts)
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)), (1.0,)
+            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)),
+            (1.0,),
         )
 
 
-def _of_base(operation: Rotate, logarithm: float) -> Attempt:
-    rope, base = operation.rope, math.exp(min(logarithm, 40.0))
-    words = f"a rotary base of {worded(plain(base, 1e-4))} instead of {worded(rope.theta)}"
-    return Attempt(words, _set(operation, rope=rope._replace(theta=base)))
+def _of_number(site: Site, number: Number, logarithm: float) -> Attempt:
+    return _of_program(site, number.program(logarithm))
 
 
 def attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Attempt]:
@@ -170,13 +170,17 @@ def _set(operation: Operation, **settings: Any) -> Wrong:
 
 def _of_settings(site: Site) -> Iterator[Attempt]:
     """The step as programs compute it in which one setting of a part has another value, with what changes after it."""
-    place, rows = (site.step.name, site.layer), [row for row, layer in site.trace.steps.rows if layer == site.layer]
-    after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
     for program in programs(site.trace.config):
-        if place in program.changed:
-            names = [row.name for row in after if type(row.operation) is not type(site.operation)]
-            beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
-            yield Attempt(program.words, program.wrong, beside=beside)
+        if (site.step.name, site.layer) in program.changed:
+            yield _of_program(site, program)
+
+
+def _of_program(site: Site, program: Program) -> Attempt:
+    rows = [row for row, layer in site.trace.steps.rows if layer == site.layer]
+    after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
+    names = [row.name for row in after if type(row.operation) is not type(site.operation)]
+    beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
+    return Attempt(program.words, program.wrong, beside=beside)
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:

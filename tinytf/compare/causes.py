@@ -5,8 +5,9 @@ with it: of several, the one that explains more of the steps that follow is the 
 given together. What then still differs is another mistake.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +25,7 @@ from tinytf.compare.later import later_attempts
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.errors import ConfigError
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.sentences import first_of, listed
@@ -262,8 +264,12 @@ def unseen_before(trace: Trace, evidence: Evidence, differing: StepKey) -> list[
     while waiting:
         place = waiting.pop()
         for source in trace.steps.sources(trace.steps.at(*place), place[1]):
-            if source not in has and source not in found and not trace.steps.at(*source).from_stream:
+            if source in has or source in found:
+                continue
+            if not trace.steps.at(*source).from_stream:
                 found[source] = None
+                waiting.append(source)
+            elif place[1] == differing[1]:  # what the layer reads, and no layer before that
                 waiting.append(source)
     rows = [(step.name, layer) for step, layer in trace.steps.rows]
     return sorted(found, key=rows.index)
@@ -295,7 +301,7 @@ def _trials(
     tokens = _tokens_apart(trace, differing, theirs, limit)
     groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}  # queries and keys are turned alike, permuted alike
     for step, place in candidates:
-        if place[1] == differing[1] and step.operation is not None:
+        if step.operation is not None:
             site, known = Site(trace, step, place[1]), theirs if place == differing else None
             usual = _sums_and_others(site, known, tokens)
             for attempt in later_attempts(site, evidence.start, usual) if evidence.start else usual:
@@ -343,23 +349,36 @@ _WHOM = {"q": "queries", "k": "keys", "v": "values"}
 def _solved(
     trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
 ) -> Iterator[tuple[str, dict[StepKey, Attempt]]]:
-    """Mistakes with an unknown number at steps of one operation, solved for from the step that differs."""
-    places_tried = [place for place in (*unseen, differing) if place[1] == differing[1]]
-    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in places_tried]
+    """Mistakes with a number, solved for from the step that differs: at unseen steps of one operation, and there."""
+    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
     done = set[str]()
     for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
         places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
         for unknown in unknowns(next(iter(places.values()))):
 
             def gives(number: float, unknown: Unknown = unknown, places: Any = places) -> Tensor:
-                return WrongTrace(trace, dict.fromkeys(places, unknown.of(number).wrong)).step(*differing)
+                attempt = unknown.of(number)
+                first = next(iter(places))
+                beside = {(name, first[1]): wrong for name, wrong in attempt.beside.items()}
+                return WrongTrace(trace, beside | dict.fromkeys(places, attempt.wrong)).step(*differing)
 
-            for start in unknown.starts:
-                with suppress(*_UNFIT):
+            for start in _nearest_starts(gives, theirs, unknown.starts):
+                with suppress(*_UNFIT, ConfigError):
                     found = unknown.of(nearest(gives, theirs, start))
                     if found.words not in done:
                         done.add(found.words)
                         yield found.words, dict.fromkeys(places, found)
+
+
+def _nearest_starts(gives: Callable[[float], Tensor], theirs: Tensor, starts: Sequence[float]) -> list[float]:
+    """The starts that give the numbers nearest to ``theirs``, at most two."""
+
+    def off(start: float) -> float:
+        with suppress(*_UNFIT, ConfigError):
+            return distance(theirs, gives(start))
+        return math.inf
+
+    return sorted(starts, key=off)[:2] if len(starts) > 1 else [*starts]
 
 
 def _also(trace: Trace, place: StepKey, attempt: Attempt, order: Mapping[StepKey, int]) -> dict[StepKey, Wrong]:

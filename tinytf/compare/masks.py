@@ -116,7 +116,7 @@ def _sunk(change: Callable[[Tensor], Tensor]) -> Wrong:
     return lambda site: site.operation.forward(site.input(), change(site.module.weight))
 
 
-def numbers(site: Site) -> Iterator[tuple[Solved, tuple[float, ...]]]:
+def mask_numbers(site: Site) -> Iterator[tuple[Solved, tuple[float, ...]]]:
     """Mistakes of a mask or a softmax with a number that is solved for, and where to begin."""
     operation = site.operation
     if isinstance(operation, Mask):

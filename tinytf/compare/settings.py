@@ -1,9 +1,11 @@
 """Wrong programs by construction: the step table of a model with one setting of a part at another value.
 
-Each setting left out, off by one, at its default, at that of another layer, or at a value usual in other families. The
-rows of that table that differ are the mistake: they are computed from the run's own numbers by its operations.
+Each setting left out, off by one, at its default, at that of another layer, or at a value usual in other families; a
+number is solved for too. The rows of that table that differ are the mistake: they are computed from the run's own
+numbers by its operations.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tinytf.compare.constants import plain
 from tinytf.config import LEAVES, LEFT_OUT, ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED
 from tinytf.parts.part import Leaf
-from tinytf.steps.table import StepKey, StepTable
+from tinytf.steps.table import StepKey, StepTable, table_of
 from tinytf.trace.site import Recorded, Site
 
 
@@ -82,6 +85,58 @@ def _module_at(site: Site) -> Any:
         return None
 
 
+@dataclass(frozen=True)
+class Number:
+    """A setting that is a number, which decides the rows ``changed``: a wrong one can be solved for from their numbers.
+
+    Its logarithm is sought near one of ``starts``.
+    """
+
+    config: ModelConfig
+    name: str
+    changed: frozenset[StepKey]
+
+    @property
+    def starts(self) -> tuple[float, ...]:
+        setting, right = LEAVES[self.name], self.config.setting(self.name)
+        values = (*((right or 8) * 2.0**power for power in range(-6, 7)), *setting.usual, setting.field.default)
+        return tuple(math.log(value) for value in values if value > 0)
+
+    def program(self, logarithm: float) -> Program:
+        """The program with another number; raises LookupError where the model cannot have it."""
+        value = plain(math.exp(max(-40.0, min(40.0, logarithm))))
+        program = _program(self.config, LEAVES[self.name], value)
+        if program is None:
+            raise LookupError(f"{self.name} cannot be {value}")
+        return program
+
+
+@lru_cache(maxsize=4)
+def numbers(config: ModelConfig) -> tuple[Number, ...]:
+    """The settings whose wrong numbers can be solved for; cached."""
+    found = []
+    for name, setting in LEAVES.items():
+        if setting.field.kind is float and setting.field.default is not REQUIRED:
+            right = config.setting(name)
+            for value in (right * 1.25, right * 0.75) if right else setting.usual or (1.0,):
+                program = _program(config, setting, value)
+                if program is not None and program.changed:
+                    found.append(Number(config, name, program.changed))
+                    break
+    return tuple(found)
+
+
+def _program(config: ModelConfig, setting: Leaf, value: Any) -> Program | None:
+    """The program with a setting at a value; None where the model cannot have it."""
+    other = _with(config, setting, setting.field.name, value)
+    with suppress(ConfigError, LookupError, StopIteration):  # layers that take what no layer has
+        if other is not None:
+            right, table = table_of(config), StepTable(other)
+            changed = frozenset(key for key in right.by_key if _change(right, table, key) is not None)
+            return Program(setting.mistaken(value, config.setting(setting.field.name)), table, changed)
+    return None
+
+
 @lru_cache(maxsize=4)
 def programs(config: ModelConfig) -> tuple[Program, ...]:
     """Every wrong program of a model, once each; cached."""
@@ -119,7 +174,8 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
     for name, setting in LEAVES.items():
         ours = dict.fromkeys(layer.setting(name) for layer in layers)
         for value in dict.fromkeys((*setting.others(*ours), *_siblings(config, setting))):
-            if {*ours} == {value} or setting.field.default is REQUIRED or setting.path[-1] == "called":
+            no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name == "head"
+            if {*ours} == {value} or no_port:
                 continue
             other = _with(config, setting, name, value)
             if other is not None:

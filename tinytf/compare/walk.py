@@ -287,7 +287,8 @@ class Walk:
                 self.steps = [compared if step.name == compared.name else step for step in self.steps]
                 self.causes, self.rescaled = tuple(found), None
                 return
-            evidence.fixed = {}  # only the saved tensor lacked the factor
+            # the numbers of that step are known up to a factor alone
+            evidence = replace(evidence, places=[one for one in places if one != self.unscaled.place], fixed={})
         if at.theirs is None:
             return
         causes = causes_of(trace, evidence, at.place, at.theirs, unseen_before(trace, evidence, at.place))

@@ -61,14 +61,14 @@ class Leaf(NamedTuple):
     named: Mapping[str, str] = {}
 
     def others(self, *ours: Any) -> Iterator[Any]:
-        """Values that somebody may take instead: of another layer, left out, by default, off by one, usual, twice."""
+        """Values that somebody may take: of another layer, left out, the default, off by one, usual, twice, half."""
         field = self.field
         yield from ours
         yield from (False, True) if field.kind is bool else field.limits.choices
         yield from () if field.default is REQUIRED else (field.default,)
         yield from self.usual
         for value in ours if field.kind in (int, float) else ():
-            yield from (0, value - 1, value + 1) if field.kind is int and value else (0,)
+            yield from (0, value - 1, value + 1, value * 2, value // 2) if field.kind is int and value else (0,)
             if value and field.kind is float:
                 yield from (value**2, 1 / value) if field.default == 1.0 else (value * 10, value / 10)
 

@@ -43,9 +43,11 @@ class Rotary(Part):
     rope_factor: float = leaf(
         1.0, ABOVE_ZERO, differs=True, usual=(2.0, 4.0, 8.0, 32.0, 40.0), said="angles scaled by {}"
     )
-    rope_low_frequency: float = leaf(1.0, usual=(32.0,))
-    rope_high_frequency: float = leaf(4.0, usual=(32.0,))
-    rope_original_context: int = leaf(0, COUNT, usual=(2_048, 4_096, 8_192, 32_768))
+    rope_low_frequency: float = leaf(1.0, usual=(32.0,), said="low_freq_factor (YaRN: beta_slow) {}")
+    rope_high_frequency: float = leaf(4.0, usual=(32.0,), said="high_freq_factor (YaRN: beta_fast) {}")
+    rope_original_context: int = leaf(
+        0, COUNT, usual=(2_048, 4_096, 8_192, 32_768), said="original_max_position_embeddings {}"
+    )
     rope_attention_factor: float = leaf(1.0, ABOVE_ZERO, said="a factor of {} of the rotated queries and keys")
     rope_truncate: bool = leaf(True, said="rounding of YaRN's range")
     rope_turned: int = leaf(0, COUNT)
