@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from tinytf import __version__
-from tinytf_cli.command import SHARED_OPTIONS, WITH_FORMS
+from tinytf_cli.command import WITH_FORMS
+from tinytf_cli.help_page import SHARED_OPTIONS
 from tinytf_cli.main import cli
 from tinytf_cli.options import shared_options
 

@@ -1,5 +1,6 @@
 """How a command is declared: the dataclasses in its signature declare its options and their groups."""
 
+import copy
 import dataclasses
 import inspect
 import itertools
@@ -16,6 +17,7 @@ from click.types import FloatParamType, IntParamType
 
 from tinytf.errors import TinytfError
 from tinytf.files import command_files
+from tinytf_cli.help_page import BESIDE, group_named, show_help, write_group, write_options
 from tinytf_cli.host import host
 from tinytf_cli.ranges import Range, bounds
 from tinytf_cli.sigbus import report_truncated_files
@@ -118,11 +120,6 @@ OLD_NAMES: Mapping[str, str] = {
 }
 """Names that commands had until 0.1, which work for one release more."""
 
-UNGROUPED = 10
-"""Above this many options, help shows them in groups."""
-_BESIDE = 28
-"""The most columns of a name, with its choices, that stands beside its help; click leaves 30."""
-
 
 class Option(click.Option):
     """An option in a help group. Numbers are shown as N, and long lists of choices go into the help text."""
@@ -140,7 +137,7 @@ class Option(click.Option):
     def _words(self) -> str:
         """The choices, if they are too long to stand beside the name; otherwise empty."""
         words = ", ".join(map(str, self.type.choices)) if isinstance(self.type, click.Choice) else ""
-        return words if len(max(self.opts, key=len)) + len(words) + 3 > _BESIDE else ""
+        return words if len(max(self.opts, key=len)) + len(words) + 3 > BESIDE else ""
 
     def get_help_record(self, ctx: Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
@@ -161,15 +158,15 @@ class Option(click.Option):
         return extra
 
 
-SHARED_OPTIONS = "options"
-"""The word after ``help`` that shows the shared options."""
-
-
 class Command(click.Command):
     """A command whose help lists shared options by name only, and groups its own if there are many.
 
-    With the flag of one of its forms it is that form.
+    With the flag of one of its forms it is that form. ``first`` are the options that help explains of very many.
     """
+
+    first: Sequence[str] = ()
+    group = ""
+    """The only group on the help page; empty for all."""
 
     def in_form(self, args: Sequence[str]) -> tuple["Command", list[str]]:
         """The form that some arguments ask for, itself if they ask for none, and the arguments without its flag."""
@@ -190,29 +187,42 @@ class Command(click.Command):
             return super().make_context(info_name, rest, parent, **extra)
         return form.make_context(form.name, rest, parent, **extra)
 
+    def about(self, word: str) -> "Command":
+        """The command with a help page about one group of its options, which a word names."""
+        page = copy.copy(self)
+        page.group = group_named(self, Context(self), word)
+        return page
+
+    def get_help_option(self, ctx: Context) -> click.Option | None:
+        flag = super().get_help_option(ctx)
+        if flag is not None:
+            flag.callback = show_help
+        return flag
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        if self.group:
+            write_group(self, ctx, formatter, self.group)
+        else:
+            super().format_help(ctx, formatter)
+
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        shared: dict[str, list[str]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is None or not isinstance(parameter, click.Option):
-                continue
-            group = getattr(parameter, "group", "Other")
-            if getattr(parameter, "shared", False) and self.name != SHARED_OPTIONS:
-                shared.setdefault(group, []).append("/".join(parameter.opts))
-            else:
-                groups.setdefault(group, []).append(record)
-        if sum(map(len, groups.values())) <= UNGROUPED:
-            groups = {"Options": [record for records in groups.values() for record in records]}
-        names = (name for records in groups.values() for name, _ in records)
-        wide = max((len(name) for name in names if len(name) <= _BESIDE), default=0)  # longer ones stand above the text
-        for title, records in groups.items():
-            records = [(name.ljust(wide), about) for name, about in records]
-            with formatter.section(title):
-                formatter.write_dl(records)
-        if shared:
-            with formatter.section(f"Shared by commands (tinytf help {SHARED_OPTIONS} explains them)"):
-                formatter.write_dl([(group, " ".join(names)) for group, names in shared.items()])
+        write_options(self, ctx, formatter, () if ctx.params.get(_HELP_ALL) else self.first)
+
+
+_HELP_ALL = "help_all"
+
+
+def _help_all() -> Option:
+    """--help-all, of a command whose --help explains only its first options."""
+
+    def show(ctx: Context, parameter: click.Parameter, asked: bool) -> None:
+        ctx.params[_HELP_ALL] = asked
+        show_help(ctx, parameter, asked)
+
+    flag = Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show,
+                  help="Show every option.")  # fmt: skip
+    flag.group = "Other"
+    return flag
 
 
 def option(*names: str, shown: Any = None, **attributes: Any) -> Any:
@@ -295,10 +305,11 @@ def _require_folder() -> None:
         raise TinytfError("the folder you are in is gone", "go to one that exists, such as: cd ~") from None
 
 
-def command(name: str, summary: str = "") -> Callable[[Callable[..., int | None]], Command]:
+def command(name: str, summary: str = "", *, first: Sequence[str] = ()) -> Callable[[Callable[..., int | None]], Command]:
     """Make a function a command. Each parameter is annotated with a dataclass that declares options.
 
-    The help page shows the summary, from GROUPS unless given, then the docstring.
+    The help page shows the summary, from GROUPS unless given, then the docstring. Of many options it explains those that
+    matter ``first``, and names the others.
     """
     if not summary:
         (summary,) = (summaries[name] for summaries in (*GROUPS.values(), FORMS) if name in summaries)
@@ -320,8 +331,11 @@ def command(name: str, summary: str = "") -> Callable[[Callable[..., int | None]
                     return function(**arguments)
 
         params += [_flag_of(form) for form in FORMS if form.startswith(f"{name} ")]
-        return Command(
+        params += [_help_all()] if first else []
+        made = Command(
             name, callback=run, params=[*params, debug_option()], help=f"{summary}\n\n{inspect.getdoc(function)}"
         )
+        made.first = first
+        return made
 
     return decorate

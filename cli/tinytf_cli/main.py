@@ -16,8 +16,9 @@ import click
 from tinytf import __version__
 from tinytf.files import command_files
 from tinytf.nearest import did_you_mean
-from tinytf_cli.command import GROUPS, OLD_NAMES, SHARED_OPTIONS, WITH_FORMS, Command, load
+from tinytf_cli.command import FORMS, GROUPS, OLD_NAMES, WITH_FORMS, Command, load
 from tinytf_cli.failing import explained, say
+from tinytf_cli.help_page import SHARED_OPTIONS, show_help
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import ReaderGone
 
@@ -44,6 +45,12 @@ class Commands(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), summary) for name, summary in summaries.items()])
 
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        flag = super().get_help_option(ctx)
+        if flag is not None:
+            flag.callback = show_help
+        return flag
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         asked = args[:1] == ["help"]
         if args[asked:] and (name := OLD_NAMES.get(args[asked])):
@@ -57,6 +64,8 @@ class Commands(click.Group):
             from tinytf_cli.words import help_command
 
             return "help", help_command, args[1:]
+        if asked and len(args) == 3 and " ".join(args[1:]) not in FORMS and args[2] not in ctx.help_option_names:
+            return args[1], load(args[1]).about(args[2]), ["--help"]
         if args and args[0] == "help":
             args = [*args[1:], "--help"]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):

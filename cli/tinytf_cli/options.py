@@ -14,7 +14,8 @@ from click.shell_completion import CompletionItem
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf_cli.command import SHARED_OPTIONS, Command, argument, debug_option, option, parameters_of
+from tinytf_cli.command import Command, argument, debug_option, option, parameters_of
+from tinytf_cli.help_page import SHARED_OPTIONS
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import conversation_in, corpus_or_recorded, read_conversations, read_texts
 from tinytf_cli.output import Output, require_place

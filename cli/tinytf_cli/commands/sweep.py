@@ -34,7 +34,7 @@ class Options:
     ray: bool = option(is_flag=True, help="Run them as Ray tasks, here or on a cluster. Needs tinytf[ray].")
 
 
-@command("sweep")
+@command("sweep", first=("--out", "--seeds", "--jobs", "--block", "--batch", "--steps", "--lr", "--weight-decay"))
 def sweep(options: Options, axes: Axes, output: Output) -> int:
     """RECIPE is a TOML file. Every field of the recipe and its model is an option that takes several values: --lr
     1e-3,3e-3 --d-model 64,128. Trains every combination, each in its own folder in --out, and compares them at the end.

@@ -70,7 +70,9 @@ class Options:
     )
 
 
-@command("train")
+@command("train", first=(
+    "--out", "--resume", "--recipe", "--from", "--tokenizer", "--block", "--batch", "--steps", "--lr", "--dry-run",
+))  # fmt: skip
 def train(
     run: RunOptions,
     overrides: RecipeOverrides,
