@@ -3,11 +3,14 @@
 Imports no torch.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from math import prod
 from typing import Any, ClassVar
 
+from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.files import parse_toml
 from tinytf.lessons import TITLES
@@ -15,14 +18,21 @@ from tinytf.look.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import K, Nearest, Q, Step, V
 from tinytf.report import Data, Report
-from tinytf.steps.table import STEPS
+from tinytf.steps.table import STEPS, StepTable, described
 
 _WORDS = parse_toml((files("tinytf") / "assets" / "words.toml").read_text("utf-8"))
+OTHER_STEP = "step of other models"
+KINDS = ("word", "parameter", "head", "lesson", "step", OTHER_STEP)
+"""The kinds of words, in the order in which they are listed."""
+EXAMPLE = "'The cat sat'"
+"""The text of commands that show a word, where the reader has none."""
+_COUNTS = {"head": "n_heads", "kv head": "n_kv_heads", "vocab": "vocab_size", "expert": "experts"}
+"""The setting that is the size of an axis with another name."""
 
 
 @dataclass(frozen=True)
 class Word(Data):
-    """A word and its ``meaning`` in one line; ``kind`` is word, head, lesson or step.
+    """A word and its ``meaning`` in one line; ``kind`` is one of ``KINDS``.
 
     ``more`` are labels with what there is to add, and ``read`` the commands to read on with.
     """
@@ -38,7 +48,7 @@ class Word(Data):
 
 @dataclass(frozen=True)
 class Glossary(Report):
-    """All words, a line for each; a word of several tables has its first meaning here."""
+    """All words, those of the field first; a word of several kinds has its first meaning here."""
 
     KIND = "glossary"
     EVENTS: ClassVar = {"words": "word"}
@@ -62,54 +72,158 @@ class Meanings(Report):
         return {"meanings": [{**word.to_dict(), "more": dict(word.more), "read": word.read} for word in self.meanings]}
 
 
-def _table() -> Iterator[Word]:
-    """Every meaning of every word: of the table of words, of kinds of heads, of lessons, and of steps."""
+def _table(config: ModelConfig | None = None) -> Iterator[Word]:
+    """Every meaning of every word: of the field, of parameters and heads, of lessons, and of steps.
+
+    Formulas and shapes are those of the model with ``config``, where it has the step.
+    """
+    layers = {} if config is None else described(config)
+    own = {name: step for name, (step, _) in layers.items()}
+    at = {name: f"L{layer}." * step.in_layer for name, (step, layer) in layers.items()}
     for name, word in _WORDS.items():
-        yield Word(name, "word", word["is"], (("more", word["more"]),), tuple(word["read"]))
+        steps = [own[step] for step in word.get("steps", ()) if step in own]
+        steps = steps or [_ordinary(step) for step in word.get("steps", ())]
+        formulas = [word.get("formula", ""), *map(_formula, steps)]
+        facts = [("formula", formula) for formula in formulas if formula]
+        facts += [("shape", _shape(step, config)) for step in steps[-1:] if step.axes]
+        facts += [("more", " ".join(word["more"].split())), *(_elsewhere(steps[0]) if len(steps) == 1 else ())]
+        yield Word(name, "word", word["is"], tuple(facts), tuple(word["read"]))
+    for step in own.values():
+        if step.axes and step.matrix and re.search(rf"·{step.matrix}(?!ᵀ)", step.formula):
+            read = (f"trace --at {at[step.name]}{step.parameter}", f"trace TEXT --at {at[step.name]}{step.name}")
+            formula = (("formula", _formula(step)),)
+            yield Word(step.parameter, "parameter", f"the learned matrix of {step.title}", formula, read)
     for label in LABELS:
         counted = ("counted from", f"{label.score.replace('_', ' ')} ≥ {label.least:g}")
         yield Word(f"{label.name} head", "head", f"a head that {label.meaning}", (counted,), ("heads", "learn heads"))
     for name, title in TITLES.items():
         yield Word(name, "lesson", title, (), (f"learn {name}",))
-    for step in STEPS:
-        facts = {"formula": _formula(step), "shape": f"({', '.join(step.axes)})" if step.is_tensor else ""}
-        address = f"L*.{step.name}" if step.in_layer else step.name
-        read = (f"trace TEXT --at '{address}'", "trace TEXT --teach") if step.is_tensor else ("trace TEXT --teach",)
-        yield Word(step.name, "step", step.title, tuple((key, fact) for key, fact in facts.items() if fact), read)
+    for name in dict.fromkeys(step.name for step in STEPS):
+        step = own.get(name) or _ordinary(name)
+        formula, shape = _formula(step), _shape(step, config)
+        facts = [*([("formula", formula)] if formula else []), *([("shape", shape)] if step.is_tensor else [])]
+        shown = (f"trace TEXT --at {at[name]}{name}",) if step.is_tensor and name in own else ()
+        kind = "step" if name in own else OTHER_STEP
+        yield Word(name, kind, step.title, (*facts, *_elsewhere(step)), (*shown, "trace TEXT --teach"))
+
+
+def _ordinary(name: str) -> Step:
+    """The row of a step in the most ordinary kind of model that has it."""
+    rows = [step for step in STEPS if step.name == name]
+    return next((step for step in rows if step.mixer in ("", "attention")), rows[0])
+
+
+def _elsewhere(step: Step) -> Iterator[tuple[str, str]]:
+    """What a step of this name is in other models, in one line."""
+    titles = dict.fromkeys(row.title for row in STEPS if row.name == step.name and row.title != step.title)
+    if titles:
+        yield "elsewhere", "; ".join(titles)
+
+
+def _shape(step: Step, config: ModelConfig | None) -> str:
+    return _sized(step.axes, config)
+
+
+def _sized(axes: Sequence[str], config: ModelConfig | None) -> str:
+    """Axes, and their sizes in a model as far as it has all."""
+    named = f"({', '.join(axes)})"
+    sizes = [_size(axis, config.at(0)) for axis in axes] if config else []
+    return f"{named} = ({', '.join(sizes)})" if sizes and all(sizes) else named
+
+
+def _size(axis: str, config: Any) -> str:
+    """The size of an axis; empty if the configuration does not name it."""
+    if axis in ("token", "query", "key"):
+        return "T"
+    factors = [getattr(config, _COUNTS.get(name, name), None) for name in axis.split("·")]
+    known = [factor for factor in factors if isinstance(factor, int)]
+    return str(prod(known)) if len(known) == len(factors) else ""
 
 
 def _formula(step: Step) -> str:
-    """Its formula; empty where the words or the inputs depend on the model. A query is q, however it was changed."""
-    names = [name.role if isinstance(name, Nearest) and name in (Q, K, V) else name for name in step.inputs]
-    try:
-        return "" if any("<" in name for name in names) else step.formula.format(*names)
-    except KeyError:
-        return ""
+    """The formula after the step's name; empty where, without a model, its words or inputs are not known."""
+    formula = step.formula
+    if any(sign in formula for sign in ("{", "<")) and any("<" in name or "{" in formula for name in step.inputs):
+        roles = [name.role if isinstance(name, Nearest) and name in (Q, K, V) else name for name in step.inputs]
+        try:
+            formula = "" if any("<" in name for name in roles) else formula.format(*roles)
+        except (KeyError, IndexError):
+            formula = ""
+    defines = formula.startswith(f"{step.symbol} = ") and step.symbol
+    return formula if not formula or defines else f"{step.name} = {formula}"
 
 
-def glossary() -> Glossary:
-    """Every word in the order of the alphabet; a step has the titles that it has in different models."""
-    entries: dict[str, list[Word]] = {}
-    for word in _table():
-        entries.setdefault(word.name, []).append(word)
-    lines = []
-    for first, *others in entries.values():
-        alike = [first.meaning, *(word.meaning for word in others if word.kind == first.kind)]
-        lines.append(replace(first, meaning="; ".join(dict.fromkeys(alike))))
-    return Glossary(tuple(sorted(lines, key=lambda word: word.name.casefold())))
+def glossary(config: ModelConfig | None = None) -> Glossary:
+    """Every word: those of the field first, then parameters, heads, lessons, and steps, the model's own before others.
 
-
-def meanings_of(word: str, commands: Sequence[str] = ()) -> Meanings:
-    """What a word means; a kind of head may leave out "head".
-
-    Raises UsageError, with the nearest word or one of ``commands``, if unknown.
+    Each kind is in the order of the alphabet; a word of several kinds stands with the first.
     """
-    text = word.strip().casefold()
-    found = tuple(entry for entry in _table() if text in (entry.name.casefold(), entry.name.removesuffix(" head")))
+    entries: dict[str, Word] = {}
+    for word in _table(config):
+        entries.setdefault(word.name, word)
+    return Glossary(tuple(sorted(entries.values(), key=lambda word: (KINDS.index(word.kind), word.name.casefold()))))
+
+
+_ASKING = re.compile(
+    r"(?:(?:what|who)(?:'s|s| is| are| does)|explain|define|meaning of)\s+(?:(?:a|an|the)\s+)?(.+?)(?:\s+(?:mean|do))?",
+    re.IGNORECASE,
+)
+
+
+def asked(text: str) -> str:
+    """The word that a question such as ``what is softmax?`` asks for; the text itself if it is no such question."""
+    bare = text.strip().rstrip("?!. ")
+    found = _ASKING.fullmatch(bare)
+    return found[1] if found else bare or text
+
+
+def meanings_of(
+    word: str, commands: Sequence[str] = (), config: ModelConfig | None = None, text: str = EXAMPLE
+) -> Meanings:
+    """What a word means, on the model with ``config`` if there is one; a kind of head may leave out "head".
+
+    ``text`` takes the place of TEXT in the commands to read on with. Raises UsageError, with the nearest word or one
+    of ``commands``, if unknown.
+    """
+    key = asked(word).casefold()
+    entries = list(_table(config))
+    found = [entry for entry in entries if key in _spellings(entry)]
     if not found:
-        names = [*commands, *(entry.name for entry in _table())]
+        names = [*commands, *(name for entry in entries for name in (entry.name, *_also(entry)))]
         what = "command or word" if commands else "word"
         raise UsageError(
-            f"there is no {what} {word!r}", did_you_mean(text, names, otherwise="tinytf help words has all")
+            f"there is no {what} {word!r}", did_you_mean(key, names, otherwise="tinytf help words has all")
         )
-    return Meanings(found)
+    found = [_with_axes(entry, config) if entry.kind == "parameter" and config else entry for entry in found]
+    said = {step for entry in found if entry.kind == "word" for step in _WORDS[entry.name].get("steps", ())}
+    found = [entry for entry in found if entry.kind not in ("step", OTHER_STEP) or entry.name not in said]
+    return Meanings(tuple(replace(entry, read=tuple(_with(line, text) for line in entry.read)) for entry in found))
+
+
+def _also(entry: Word) -> Sequence[str]:
+    also: Sequence[str] = _WORDS[entry.name].get("also", ()) if entry.kind == "word" else ()
+    return also
+
+
+def _with_axes(entry: Word, config: ModelConfig) -> Word:
+    """The word of a parameter with its shape in the first layer that has it, which its operation knows."""
+    table = StepTable(config)
+    layer = next(layer for step, layer in table.rows if step.parameter == entry.name)
+    _, parameter = table.parameter(entry.name, layer)
+    return replace(entry, more=(*entry.more, ("shape", _sized(parameter.axes, config))))
+
+
+def said_of(name: str) -> str:
+    """What a word of the field means, in one sentence; empty if it is none."""
+    return next((word["is"] for key, word in _WORDS.items() if name in (key, *word.get("also", ()))), "")
+
+
+def _spellings(entry: Word) -> Iterator[str]:
+    """The ways to type a word, in small letters."""
+    yield from (name.casefold() for name in (entry.name, *_also(entry)))
+    if entry.kind == "head":
+        yield entry.name.removesuffix(" head")
+
+
+def _with(line: str, text: str) -> str:
+    return " ".join(line.replace("TEXT", text).split())

@@ -205,6 +205,14 @@ class Command(click.Command):
         else:
             super().format_help(ctx, formatter)
 
+    def format_epilog(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write what the name of the command means as a word."""
+        from tinytf.glossary import said_of
+
+        if said := said_of(str(self.name)):
+            with formatter.section(f"The word {self.name} (tinytf help what is {self.name} says more)"):
+                formatter.write_text(said)
+
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         write_options(self, ctx, formatter, () if ctx.params.get(_HELP_ALL) else self.first)
 
@@ -305,7 +313,9 @@ def _require_folder() -> None:
         raise TinytfError("the folder you are in is gone", "go to one that exists, such as: cd ~") from None
 
 
-def command(name: str, summary: str = "", *, first: Sequence[str] = ()) -> Callable[[Callable[..., int | None]], Command]:
+def command(
+    name: str, summary: str = "", *, first: Sequence[str] = ()
+) -> Callable[[Callable[..., int | None]], Command]:
     """Make a function a command. Each parameter is annotated with a dataclass that declares options.
 
     The help page shows the summary, from GROUPS unless given, then the docstring. Of many options it explains those that

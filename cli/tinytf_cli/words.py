@@ -1,28 +1,75 @@
 """``tinytf help WORD``: the glossary, and what one word means. No command of the group: ``help`` leads here."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.resources import as_file, files
+from shlex import quote
+from typing import TYPE_CHECKING
 
+from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.command import GROUPS, argument, command
 from tinytf_cli.output import Output
 
+if TYPE_CHECKING:
+    from tinytf.config import ModelConfig
+    from tinytf.glossary import Meanings
+
 ALL_WORDS = "words"
+BUILT_IN = "tiny"
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of this command alone."""
 
-    word: str = argument()
+    word: tuple[str, ...] = argument(nargs=-1, required=True)
 
 
 @command("help", "Show what a word means.")
 def help_command(options: Options, output: Output) -> None:
-    """WORD is a word of the screens, such as logit or induction; words shows them all."""
+    """WORD is a word of the field or of the screens, such as logit or induction; words shows them all."""
     from tinytf.glossary import glossary, meanings_of
+    from tinytf_cli.options import default_model
     from tinytf_cli.views import glossary as _views  # noqa: F401 - registers its views
 
-    if options.word == ALL_WORDS:
-        output.draw(glossary())
+    word, config = " ".join(options.word), config_of(default_model())
+    if word == ALL_WORDS:
+        output.draw(glossary(config))
         return
-    commands = (name for summaries in GROUPS.values() for name in summaries)
-    output.draw(meanings_of(options.word, [*commands, ALL_WORDS]))
+    commands = [*(name for summaries in GROUPS.values() for name in summaries), ALL_WORDS]
+    try:
+        meanings = meanings_of(word, commands, config)
+    except UsageError:
+        verb = _verb(word)
+        if verb is None:
+            raise
+        meanings = verb
+    output.draw(meanings)
+
+
+def config_of(name: str) -> "ModelConfig | None":
+    """The configuration of a model, of the default one without torch; None if it cannot be read from disk."""
+    with suppress(TinytfError, OSError):
+        if name == BUILT_IN:
+            from tinytf.checkpoints.run_config import read_config
+
+            with as_file(files("tinytf") / "assets" / name) as folder:
+                return read_config(folder)
+        from tinytf.sources import find_source
+
+        return None if name.startswith("hub:") else find_source(name).config()
+    return None
+
+
+def _verb(word: str) -> "Meanings | None":
+    """What a verb of the session does; None for another word."""
+    from tinytf.glossary import Meanings, Word, asked
+    from tinytf_cli.repl.session_verbs import VERBS
+
+    verb = next((verb for verb in VERBS.values() if asked(word) in (verb.name, *verb.aliases)), None)
+    if verb is None:
+        return None
+    said = " ".join((verb.command.help or "").split("\n\n")[0].split())
+    lines = " ".join(f"-c {quote(line)}" for line in ("run The cat sat", *verb.examples[:1]))
+    examples = tuple(("such as", line) for line in verb.examples)
+    return Meanings((Word(verb.name, "verb of the session", said, examples, (f"repl {lines}", "repl")),))

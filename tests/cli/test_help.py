@@ -8,7 +8,8 @@ import click
 import pytest
 from driving import Tinytf
 
-from tinytf_cli.command import UNGROUPED, Option
+from tinytf_cli.command import Command, Option
+from tinytf_cli.help_page import FOLDED, UNGROUPED
 from tinytf_cli.main import EVERY, GROUPS, cli
 
 
@@ -39,7 +40,36 @@ def test_a_help_page_fits_80_columns_and_says_what_each_option_does(name: str) -
     assert [one.name for one in options if not one.help] == []
     own = {one.group for one in options if not one.shared}
     many = len([one for one in options if not one.shared]) + 1 > UNGROUPED  # --help itself is an option
-    assert all((f"\n{group}:" in page) == (many or group == "Options") for group in own)
+    assert len(page.splitlines()) <= 100
+    assert isinstance(command, Command)
+    if command.first:
+        assert all(f"\n  {group.lower()} " in page for group in own - {"Other"})
+    else:
+        assert all((f"\n{group}:" in page) == (many or group == "Options") for group in own)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_command_with_very_many_options_explains_a_few_and_the_others_by_group(name: str, tinytf: Tinytf) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert isinstance(command, Command)
+    options = [one for one in command.params if isinstance(one, Option) and not one.hidden and not one.shared]
+    assert (len(options) > FOLDED) == bool(command.first)
+    if command.first:
+        assert len(command.first) <= 10
+        everything = tinytf(name, "--help-all").lines
+        for option in options:
+            lines = [line for line in everything if f"{option.opts[0]} " in f"{line} "]
+            group = tinytf("help", name, option.group.lower()).lines
+            assert lines
+            assert any(f"{option.opts[-1]} " in f"{line} " for line in group)
+            assert group == tinytf("help", name, option.opts[0]).lines
+
+
+def test_an_unknown_group_of_options_names_the_nearest(tinytf: Tinytf) -> None:
+    ran = tinytf("help", "train", "optimizer")
+    assert (ran.status, ran.err) == (
+        2, "tinytf: error: train has no group of options 'optimizer'\nhint: did you mean optimiser?\n",
+    )  # fmt: skip
 
 
 def test_options_that_commands_share_are_explained_once(tinytf: Tinytf) -> None:

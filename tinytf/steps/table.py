@@ -35,6 +35,8 @@ from tinytf.parts import (
 from tinytf.parts.row import ROUTES, STREAMS, Nearest, Step
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from tinytf.steps.operations import Parameter
 
 T = TypeVar("T")
@@ -105,10 +107,11 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     return _merged(inputs(config) for inputs in _INPUTS)
 
 
-def _resolved(config: ModelConfig) -> Iterator[Step]:
-    """Yield the rows of a model whose layers all have this configuration, with placeholders filled in."""
-    from tinytf.steps import operations
+def _resolved(config: ModelConfig, operations: "ModuleType | None") -> Iterator[Step]:
+    """Yield the rows of a model whose layers all have this configuration, with placeholders filled in.
 
+    Without the module of operations, which imports torch, they have none.
+    """
     words, substitutes = _words(config), _inputs(config)
     above: list[Step] = []
     present = [step for step in STEPS if step.is_in(config)]
@@ -132,7 +135,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
             axes=_axes(step.axes, config),
             inputs=inputs,
             matrix=step.matrix.format_map(words),
-            operation=None if step.make is None else step.make(operations, config),
+            operation=step.make(operations, config) if step.make and operations else None,
             reads=first.axes[-1] if first is not None and first.axes else "",
         )
         above.append(resolved)
@@ -182,7 +185,19 @@ def _found(nearest: Nearest, above: list[Step], config: ModelConfig) -> str:
 
 @lru_cache(maxsize=256)
 def _rows(config: ModelConfig) -> tuple[Step, ...]:
-    return tuple(_resolved(config))
+    from tinytf.steps import operations
+
+    return tuple(_resolved(config, operations))
+
+
+def described(config: ModelConfig) -> dict[str, tuple[Step, int]]:
+    """The steps of a model by short name, and the first layer that has each. Without operations, so it needs no torch."""
+    first = {config.at(layer): layer for layer in reversed(range(config.n_layers))}
+    steps: dict[str, tuple[Step, int]] = {}
+    for kind, layer in sorted(first.items(), key=lambda item: item[1]):
+        for step in _resolved(kind, None):
+            steps.setdefault(step.name, (step, layer))
+    return steps
 
 
 @lru_cache(maxsize=256)

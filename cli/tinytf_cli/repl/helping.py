@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf.errors import UsageError
-from tinytf.glossary import glossary, meanings_of
+from tinytf.glossary import EXAMPLE, glossary, meanings_of
 from tinytf.nearest import did_you_mean
 from tinytf_cli.main import COMMANDS
 from tinytf_cli.repl.line import complete_name
@@ -18,9 +18,10 @@ from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import blocks_of
 from tinytf_cli.views.pairs import pairs_of
-from tinytf_cli.words import ALL_WORDS
+from tinytf_cli.words import ALL_WORDS, config_of
 
 if TYPE_CHECKING:
+    from tinytf.config import ModelConfig
     from tinytf.trace.address import Address
 
 _COMMANDS = "commands"
@@ -108,19 +109,29 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
         return _named_page(session, topic)
     if topic in TOPICS or topic == _COMMANDS:
         return _topic_page(session, topic)
-    if name := session.lexicon.meaning(topic):
+    if name := session.lexicon.names.get(topic):
         return _name_page(session, name)
+    name, _, group = topic.partition(" ")
+    if group and name in COMMANDS and (command := session.lexicon.command(name)):
+        return _command_page(command.about(group))
     if address := _step_address(session, topic):
         return _step_page(session, address)
     if topic == ALL_WORDS:
-        return blocks_of(glossary(), session.terminal())
+        return blocks_of(glossary(_config(session)), session.terminal())
     known = [*dict.fromkeys((*PAGES, *TOPICS, _COMMANDS, ALL_WORDS, *session.lexicon.names.values()))]
     with suppress(UsageError):
-        return blocks_of(meanings_of(topic), session.terminal())
-    if page := complete_name(topic, known):
+        text = EXAMPLE if session.run is None else ""
+        return blocks_of(meanings_of(topic, (), _config(session), text), session.terminal())
+    if page := session.lexicon.meaning(topic) or complete_name(topic, known):
         return help_blocks(session, page)
     known += [word.name for word in glossary().words]
     raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known, otherwise="help lists what there is"))
+
+
+def _config(session: Session) -> "ModelConfig | None":
+    """The configuration of the session's model, which stays closed."""
+    table = session.known_table
+    return config_of(session.state.spec.name) if table is None else table.config
 
 
 def _overview(session: Session) -> Iterator[Block]:
@@ -179,12 +190,16 @@ def _name_page(session: Session, name: str) -> Iterator[Block]:
     if command is not None:
         if verb is not None:
             yield Heading(f"tinytf {name}", "the command of the same name, for arguments that the verb does not take")
-        context = click.Context(command, info_name=name, max_content_width=100)
-        for line in command.get_help(context).splitlines():
-            yield Line(line, single=True)
+        yield from _command_page(command)
         if name in NOTES:
             yield Line("")
             yield Line(NOTES[name])
+
+
+def _command_page(command: click.Command) -> Iterator[Block]:
+    context = click.Context(command, info_name=command.name, max_content_width=100)
+    for line in command.get_help(context).splitlines():
+        yield Line(line, single=True)
 
 
 def _step_address(session: Session, topic: str) -> "Address | None":
