@@ -91,8 +91,8 @@ def _table(config: ModelConfig | None = None) -> Iterator[Word]:
     for step in own.values():
         if step.axes and step.matrix and re.search(rf"·{step.matrix}(?!ᵀ)", step.formula):
             read = (f"trace --at {at[step.name]}{step.parameter}", f"trace TEXT --at {at[step.name]}{step.name}")
-            formula = (("formula", _formula(step)),)
-            yield Word(step.parameter, "parameter", f"the learned matrix of {step.title}", formula, read)
+            facts = [("formula", _formula(step))]
+            yield Word(step.parameter, "parameter", f"the learned matrix of {step.title}", tuple(facts), read)
     for label in LABELS:
         counted = ("counted from", f"{label.score.replace('_', ' ')} ≥ {label.least:g}")
         yield Word(f"{label.name} head", "head", f"a head that {label.meaning}", (counted,), ("heads", "learn heads"))
@@ -170,6 +170,10 @@ _ASKING = re.compile(
 )
 
 
+_PLACE = re.compile(r"L[0-9*-]+([HE][0-9*-]+)?\.")
+"""The layer and head of an address, whose step is the word."""
+
+
 def asked(text: str) -> str:
     """The word that a question such as ``what is softmax?`` asks for; the text itself if it is no such question."""
     bare = text.strip().rstrip("?!. ")
@@ -185,7 +189,7 @@ def meanings_of(
     ``text`` takes the place of TEXT in the commands to read on with. Raises UsageError, with the nearest word or one
     of ``commands``, if unknown.
     """
-    key = asked(word).casefold()
+    key = _PLACE.sub("", asked(word)).casefold()
     entries = list(_table(config))
     found = [entry for entry in entries if key in _spellings(entry)]
     if not found:
@@ -216,6 +220,11 @@ def _with_axes(entry: Word, config: ModelConfig) -> Word:
 def said_of(name: str) -> str:
     """What a word of the field means, in one sentence; empty if it is none."""
     return next((word["is"] for key, word in _WORDS.items() if name in (key, *word.get("also", ()))), "")
+
+
+def spellings() -> Iterator[str]:
+    """Every way to type a word, without a model, in small letters."""
+    return (name for entry in _table() for name in _spellings(entry))
 
 
 def _spellings(entry: Word) -> Iterator[str]:

@@ -318,8 +318,8 @@ def command(
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Make a function a command. Each parameter is annotated with a dataclass that declares options.
 
-    The help page shows the summary, from GROUPS unless given, then the docstring. Of many options it explains those that
-    matter ``first``, and names the others.
+    The help page shows the summary, from GROUPS unless given, then the docstring. Of very many options it explains
+    those that matter ``first``, and names the others.
     """
     if not summary:
         (summary,) = (summaries[name] for summaries in (*GROUPS.values(), FORMS) if name in summaries)

@@ -12,6 +12,7 @@ import click
 from tinytf.errors import PlacedError, TinytfError
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
+from tinytf_cli.asking import option_meant
 
 _AROUND = 60
 
@@ -99,7 +100,12 @@ def _usage_hint(error: click.UsageError) -> str:
     see = f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
     if isinstance(error, click.NoSuchOption) and error.ctx:
         options = [option for option in error.ctx.command.params if isinstance(option, click.Option)]
-        names = [name for option in options for name in option.opts if name.startswith("--")]
+        about = {name: option.help or "" for option in options for name in option.opts if name.startswith("--")}
+        names = [*about]
+        if meant := option_meant(error.option_name, names):
+            twin = f"-{error.option_name}"  # -n is easily typed for --n
+            either = [meant, twin] if twin in about else [meant]
+            return f"did you mean {' or '.join(f'{name} ({about[name].rstrip(chr(46))})' for name in either)}?"
         return did_you_mean(error.option_name, names, otherwise=see)
     return see
 

@@ -69,13 +69,28 @@ class Commands(click.Group):
         if args and args[0] == "help":
             args = [*args[1:], "--help"]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), args))
-            traced = shlex.join(["tinytf", "trace", text if text.isprintable() and len(text) <= _QUOTED else "TEXT"])
-            hint = did_you_mean(
-                args[0], COMMANDS, otherwise=f"{traced} traces a text; tinytf --help lists the commands"
-            )
-            raise TinytfUsage(f"there is no command {args[0]!r}", hint)
+            raise TinytfUsage(f"there is no command {args[0]!r}", _hint(args))
         return super().resolve_command(ctx, args)
+
+
+def _hint(args: list[str]) -> str:
+    """What to type instead of words that begin with no command."""
+    from tinytf.glossary import said_of, spellings
+    from tinytf_cli.asking import answering, command_meant, with_text
+    from tinytf_cli.words import verbs
+
+    text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), args))
+    if line := answering(text, spellings()):
+        return f"{with_text(line)} answers that"
+    explained = f"tinytf help {args[0]} says what it is" if said_of(args[0]) else ""
+    if meant := command_meant(args[0]):
+        return "; ".join(filter(None, (f"tinytf {meant} does that", explained)))
+    if explained:
+        return explained
+    if verb := verbs().get(args[0]):
+        return f"it is a verb of the session: type tinytf, run a text, then {verb.examples[0]}"
+    traced = shlex.join(["tinytf", "trace", text if text.isprintable() and len(text) <= _QUOTED else "TEXT"])
+    return did_you_mean(args[0], COMMANDS, otherwise=f"{traced} traces a text; tinytf --help lists the commands")
 
 
 def say_the_name(old: str) -> None:

@@ -2,15 +2,19 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.resources import as_file, files
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf_cli.asking import command_meant
 from tinytf_cli.command import GROUPS, argument, command
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tinytf.config import ModelConfig
     from tinytf.glossary import Meanings
 
@@ -38,13 +42,13 @@ def help_command(options: Options, output: Output) -> None:
         return
     commands = [*(name for summaries in GROUPS.values() for name in summaries), ALL_WORDS]
     try:
-        meanings = meanings_of(word, commands, config)
-    except UsageError:
-        verb = _verb(word)
-        if verb is None:
-            raise
-        meanings = verb
-    output.draw(meanings)
+        output.draw(meanings_of(word, commands, config))
+    except UsageError as unknown:
+        if verb := _verb(word):
+            output.draw(verb)
+            return
+        meant = command_meant(word)
+        raise UsageError(unknown.message, f"tinytf {meant} does that" if meant else unknown.hint) from None
 
 
 def config_of(name: str) -> "ModelConfig | None":
@@ -61,12 +65,17 @@ def config_of(name: str) -> "ModelConfig | None":
     return None
 
 
+def verbs() -> "Mapping[str, Any]":
+    """The verbs of the session, which imports this module: found by name, as commands are."""
+    found: Mapping[str, Any] = import_module("tinytf_cli.repl.session_verbs").VERBS
+    return found
+
+
 def _verb(word: str) -> "Meanings | None":
     """What a verb of the session does; None for another word."""
     from tinytf.glossary import Meanings, Word, asked
-    from tinytf_cli.repl.session_verbs import VERBS
 
-    verb = next((verb for verb in VERBS.values() if asked(word) in (verb.name, *verb.aliases)), None)
+    verb = next((verb for verb in verbs().values() if asked(word) in (verb.name, *verb.aliases)), None)
     if verb is None:
         return None
     said = " ".join((verb.command.help or "").split("\n\n")[0].split())

@@ -191,7 +191,7 @@ def _rows(config: ModelConfig) -> tuple[Step, ...]:
 
 
 def described(config: ModelConfig) -> dict[str, tuple[Step, int]]:
-    """The steps of a model by short name, and the first layer that has each. Without operations, so it needs no torch."""
+    """The steps of a model by short name, and the first layer that has each; without operations, free of torch."""
     first = {config.at(layer): layer for layer in reversed(range(config.n_layers))}
     steps: dict[str, tuple[Step, int]] = {}
     for kind, layer in sorted(first.items(), key=lambda item: item[1]):

@@ -285,10 +285,14 @@ class Session(Outlet):
         movement = Movement() if line.strip() else self._last_movement
         try:
             line = self.lexicon.expanded(movement.line or line)
+            asked = self.lexicon.answering(line)
+            line = asked or line
             self.typed = read_line(line, self.lexicon.redirects)
             live = self._typed_name() in _LIVE
             with command_files(), fenced(self.streams.fence), fenced(movement.fence):
                 with self.streams.capturing(self.typed, self.settings, live=live) as capture:
+                    if asked:
+                        sys.stdout.write(f"that is: {printable(asked)}\n")
                     status = self._dispatch()
                 is_last_output = self.streams.deliver(capture, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):

@@ -15,6 +15,7 @@ from tinytf.report import SCHEMA_VERSION, Report
 from tinytf.steps.table import StepTable
 from tinytf.tables import Array, Sheet, of_records, records_in
 from tinytf.trace.address import parse_address
+from tinytf_cli.asking import answering, command_meant
 from tinytf_cli.command import FORMS, OLD_NAMES, Command, Option, build, parameters_of
 from tinytf_cli.host import Host
 from tinytf_cli.main import COMMANDS, cli, say_the_name
@@ -132,6 +133,12 @@ class Lexicon:
         replacement = self._aliases().get(word)
         return line if replacement is None else replacement + line[start + len(word) :]
 
+    def answering(self, line: str) -> str:
+        """The line that answers a question; empty for a line that is none."""
+        from tinytf.glossary import spellings
+
+        return answering(line, (*self.names, *spellings()))
+
     def find(self, word: str, line: str = "TEXT") -> str:
         """The name that a word means: a name, an alias, or the prefix of exactly one name.
 
@@ -140,6 +147,8 @@ class Lexicon:
         name = self.names.get(word) or complete_name(word, sorted(set(self.built_in.values())))
         if name:
             return name
+        if meant := command_meant(word):
+            raise UsageError(f"there is no verb or command {word[:60]!r}", f"{meant.replace(' TEXT', '')} does that")
         suggestion = did_you_mean(word, set(self.built_in.values()), otherwise="help lists what there is")
         hint = f"{suggestion}{'' if suggestion.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)

@@ -1,0 +1,118 @@
+"""What people type for a command, an option or a question, and the line of tinytf that answers it."""
+
+import re
+from collections.abc import Iterable, Mapping
+from shlex import quote
+
+_ADDRESS = r"L[0-9][\w.*-]*(?:\[[^\]]*\])?"
+_WORD = r"['\"]?(?P<word>[^\s?'\"]+)['\"]?"
+
+QUESTIONS: Mapping[str, str] = {
+    rf"why (?:is it |does it say |)(?P<cell>{_ADDRESS}\S*\])": "explain {cell}",
+    rf"(?:how is|where does|how does) (?P<cell>{_ADDRESS}\S*\])(?: computed| come from| come about)?": "explain {cell}",
+    rf"why (?:is it |does it say )?{_WORD},? (?:and )?(?:not|rather than|instead of) ['\"]?(?P<other>[^\s?'\"]+)['\"]?":
+        "attribute --token {word} --versus {other}",
+    r"why(?: this| that| so)?": "attribute",
+    rf"why (?:is it |does it say |not )?{_WORD}": "attribute --token {word}",
+    rf"(?:when|where|at which layer) did it (?:know|decide|learn|find)(?: (?:that )?(?:it is |on |about )?{_WORD})?":
+        "lens --track {word}",
+    r"what does (?P<head>L[0-9]+H[0-9]+) do": "attention --head {head}",
+    r"what(?:'s|s| is| does) (?P<step>L[0-9]+(?:H[0-9]+)?\.[\w.]+)(?: do)?": "help {step}",
+    r"where does (?P<head>L[0-9]+H[0-9]+) look(?: at)?": "attention --head {head}",
+    r"(?:where|what) does it (?:look|attend)(?: at| to)?": "attention",
+    r"what (?:if|happens|happens if)(?: it runs)? ?(?:without )?(?P<part>L[0-9]+(?:H[0-9]+|\.\w+)?)":
+        "ablate --at {part}",
+    r"(?:which|what) (?:heads?|parts?|layers?) (?:matters?|counts?|decides?|is important|are important)(?: most)?":
+        "attribute",
+    r"(?:which|what) heads? (?:are there|copy|copies|look back|are induction(?: heads)?|is an induction head)": "heads",
+    r"(?:what|which) (?:comes|is|will be|word is) next|what's next|what does it predict": "lens",
+    r"how (?:sure|certain|surprised) is it|what is its loss|how (?:good|bad) is it": "score",
+    rf"how (?:likely|probable|sure) is {_WORD}": "lens --track {word}",
+    r"how many (?:parameters|layers|heads|weights)(?: are there| does it have| has it)?": "info",
+    r"(?:what|which) model (?:is (?:this|it|that)|do i have)": "info",
+}  # fmt: skip
+"""Questions, as regular expressions, and the line that answers each; a word that is not asked for falls away."""
+_NO_TEXT = ("help", "info", "heads")
+"""Commands of these lines that read no text."""
+
+COMMANDS_MEANT: Mapping[str, str] = {
+    "score TEXT": "loss nll cross-entropy perplexity ppl evaluate eval",
+    "grad TEXT": "backward backprop backpropagation gradient gradients saliency",
+    "same TEXT": "cache kv-cache batch padding",
+    "attribute TEXT": "reason cause",
+    "generate TEXT": "predict continue complete sample chat decode",
+    "trace TEXT": "run forward inspect show print view",
+    "explore TEXT": "visualize visualise viz ui gui tui open browse",
+    "repl": "debug interactive shell session start",
+    "tokens TEXT": "tokenize tokenise tokenizer encode",
+    "neighbours WORD": "embed embedding embeddings nearest similarity",
+    "train CORPUS --from MODEL": "finetune fine-tune fit",
+    "learn": "tutorial course lesson lessons teach",
+    "diff": "compare",
+    "models": "list ls",
+    "export MODEL DIRECTORY --to huggingface": "convert save",
+    "ablate TEXT --sweep heads": "knockout zero remove without",
+    "config": "setup install settings options",
+}
+"""Commands, each with the words that people type for it."""
+
+OPTIONS_MEANT: Mapping[str, str] = {
+    "--lr": "--learning-rate --learning_rate --rate --eta",
+    "--steps": "--epochs --epoch --num-epochs --iterations --iters --max-steps --num-steps",
+    "--batch": "--batch-size --bs",
+    "--block": "--context --context-length --seq-len --sequence-length --block-size --max-length",
+    "--max-tokens": "--tokens --length --max-new-tokens --max-length --num-tokens --new-tokens -n",
+    "--n": "--samples --num-samples --num-return-sequences",
+    "--temperature": "--temp -t",
+    "--beams": "--num-beams --beam-size",
+    "--from": "--pretrained --base --init --checkpoint",
+    "--device": "--gpu --cuda --cpu",
+    "--dtype": "--fp16 --bf16 --half --precision-type --torch-dtype",
+    "--out": "--output-dir --output_dir --save-dir --dir --run-dir",
+    "--output": "--outfile --out --save --file",
+    "--seed": "--random-seed --manual-seed",
+    "--lora": "--lora-rank --rank",
+    "--held-out": "--test-split --validation --val --holdout",
+    "--model": "--checkpoint --pretrained --model-name --weights",
+    "--weight-decay": "--wd --decay",
+}
+"""Options, each with the names of other programs for it; a name means the first that a command has."""
+
+
+def answering(question: str, known: Iterable[str] = ()) -> str:
+    """The line that answers a question; empty where no form fits. ``what is WORD?`` is one for a ``known`` word."""
+    bare = " ".join(question.split()).rstrip("? ")
+    if bare == question.strip() and not re.match(r"(?i)(?:why|when|where|what|whats|what's|how|which)\b", bare):
+        return ""
+    for form, line in QUESTIONS.items():
+        if found := re.fullmatch(form, bare, re.IGNORECASE):
+            groups = {name: quote(value) for name, value in found.groupdict().items() if value}
+            kept = [part for part in re.split(r" (?=--)", line) if "{" not in part or _fits(part, groups)]
+            return " ".join(kept).format_map(groups)
+    from tinytf.glossary import asked
+
+    word = asked(bare)
+    is_known = word != bare and word.casefold() in {name.casefold() for name in known}
+    return f"help {word}" if is_known else ""
+
+
+def _fits(part: str, groups: Mapping[str, str]) -> bool:
+    return all(name in groups for name in re.findall(r"{(\w+)}", part))
+
+
+def with_text(line: str) -> str:
+    """A line of a session as the shell takes it, with TEXT after the command where it reads one."""
+    name, _, rest = line.partition(" ")
+    text = "" if name in _NO_TEXT else " TEXT"
+    return f"tinytf {name} {rest}{text}" if name == "explain" else f"tinytf {name}{text} {rest}".strip()
+
+
+def command_meant(word: str) -> str:
+    """The command that does what a word means; empty if the table has no such word."""
+    return next((meant for meant, words in COMMANDS_MEANT.items() if word.casefold() in words.split()), "")
+
+
+def option_meant(name: str, options: Iterable[str]) -> str:
+    """The option of a command that a name of other programs means; empty if it has none such."""
+    having = {*options}
+    return next((meant for meant, names in OPTIONS_MEANT.items() if meant in having and name in names.split()), "")
