@@ -292,7 +292,7 @@ class Session(Outlet):
             with command_files(), fenced(self.streams.fence), fenced(movement.fence):
                 with self.streams.capturing(self.typed, self.settings, live=live) as capture:
                     if asked:
-                        sys.stdout.write(f"that is: {printable(asked)}\n")
+                        sys.stdout.write(f"that is: {printable(asked, spaces=False)}\n")
                     status = self._dispatch()
                 is_last_output = self.streams.deliver(capture, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):
