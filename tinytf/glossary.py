@@ -4,7 +4,7 @@ Imports no torch.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from math import prod
@@ -17,6 +17,7 @@ from tinytf.lessons import TITLES
 from tinytf.look.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import K, Nearest, Q, Step, V
+from tinytf.presets import PRESETS
 from tinytf.report import Data, Report
 from tinytf.steps.table import STEPS, StepTable, described
 
@@ -75,9 +76,10 @@ class Meanings(Report):
 def _table(config: ModelConfig | None = None) -> Iterator[Word]:
     """Every meaning of every word: of the field, of parameters and heads, of lessons, and of steps.
 
-    Formulas and shapes are those of the model with ``config``, where it has the step.
+    Formulas, shapes and addresses are those of the model with ``config``, where it has the step; without one they are
+    those of a Llama, without sizes.
     """
-    layers = {} if config is None else described(config)
+    layers = described(PRESETS["llama-tiny"] if config is None else config)
     own = {name: step for name, (step, _) in layers.items()}
     at = {name: f"L{layer}." * step.in_layer for name, (step, layer) in layers.items()}
     for name, word in _WORDS.items():
@@ -87,7 +89,7 @@ def _table(config: ModelConfig | None = None) -> Iterator[Word]:
         facts = [("formula", formula) for formula in formulas if formula]
         facts += [("shape", _shape(step, config)) for step in steps[-1:] if step.axes]
         facts += [("more", " ".join(word["more"].split())), *(_elsewhere(steps[0]) if len(steps) == 1 else ())]
-        yield Word(name, "word", word["is"], tuple(facts), tuple(word["read"]))
+        yield Word(name, "word", word["is"], tuple(facts), tuple(_fitted(word, at)))
     for step in own.values():
         if step.axes and step.matrix and re.search(rf"·{step.matrix}(?!ᵀ)", step.formula):
             read = (f"trace --at {at[step.name]}{step.parameter}", f"trace TEXT --at {at[step.name]}{step.name}")
@@ -105,6 +107,18 @@ def _table(config: ModelConfig | None = None) -> Iterator[Word]:
         shown = (f"trace TEXT --at {at[name]}{name}",) if step.is_tensor and name in own else ()
         kind = "step" if name in own else OTHER_STEP
         yield Word(name, kind, step.title, (*facts, *_elsewhere(step)), (*shown, "trace TEXT --teach"))
+
+
+def _fitted(word: Mapping[str, Any], at: Mapping[str, str]) -> Iterator[str]:
+    """The commands of a word, at steps that the model has, each in the first layer with it."""
+    instead = next((step for step in word.get("steps", ()) if step in at), "")
+    for line in word["read"]:
+        found = _AT.search(line)
+        name = "" if found is None else found["step"] if found["step"] in at else instead
+        if found is None:
+            yield line
+        elif name:
+            yield line.replace(found[0], at[name].replace(".", f"{found['head'] or ''}.") + name)
 
 
 def _ordinary(name: str) -> Step:
@@ -170,6 +184,8 @@ _ASKING = re.compile(
 )
 
 
+_AT = re.compile(r"(?:(?<= )L0(?P<head>H0)?\.|(?<=--at ))(?P<step>[a-z][a-z_0-9]*(?:\.[a-z]+)?)")
+"""A step in the commands of the table of words."""
 _PLACE = re.compile(r"L[0-9*-]+([HE][0-9*-]+)?\.")
 """The layer and head of an address, whose step is the word."""
 

@@ -8,6 +8,7 @@ import click
 import pytest
 from driving import Tinytf
 
+from tinytf_cli import help_page
 from tinytf_cli.command import Command, Option
 from tinytf_cli.help_page import FOLDED, UNGROUPED
 from tinytf_cli.main import EVERY, GROUPS, cli
@@ -97,3 +98,16 @@ def test_the_version_has_a_short_name(tinytf: Tinytf) -> None:
 def test_python_runs_the_package(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "tinytf", "-V"], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "tinytf, version 0.1.0\n")
+
+
+@pytest.mark.parametrize("line", [("--help",), ("train", "--help"), ("help", "train", "data"), ("help", "softmax")])
+def test_help_goes_through_the_pager_on_a_screen_and_straight_into_a_pipe(
+    line: tuple[str, ...], tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = tinytf(*line).out
+    paged: list[str] = []
+    monkeypatch.setattr(help_page, "is_screen", lambda stream: True)
+    monkeypatch.setattr(help_page, "page", paged.append)
+    shown = tinytf(*line).out
+    assert "".join(paged) + shown == piped
+    assert bool(paged) == (line != ("help", "softmax"))  # the view of a report has its own pager

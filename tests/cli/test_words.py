@@ -16,6 +16,7 @@ from tinytf.glossary import _WORDS, KINDS, OTHER_STEP, _table, glossary, meaning
 from tinytf.lessons import TITLES
 from tinytf.look.kinds import LABELS
 from tinytf.steps.table import STEPS, StepTable, described
+from tinytf.trace.address import parse_address
 from tinytf_cli.main import EVERY, cli
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.words import config_of
@@ -62,6 +63,10 @@ def test_the_commands_that_show_a_word_are_accepted_and_the_first_runs(word: str
     assert (ran.status, ran.err) == (0, "")
 
 
+def test_without_a_model_the_words_of_the_field_have_formulas_too() -> None:
+    assert [asked for asked in ASKED if meanings_of(asked).meanings[0].more[0][0] != "formula"] == []
+
+
 def test_shapes_are_those_of_the_readers_model() -> None:
     shapes = {
         word: dict(meanings_of(word, config=config_of("preset:gpt2")).meanings[0].more)["shape"]
@@ -82,6 +87,10 @@ def test_formulas_and_axes_of_matrices_are_those_of_the_steps_of_any_kind_of_mod
     for name, (step, layer) in described(config).items():
         assert words["step", name].get("formula", "").endswith(step.formula)
         assert next(row.formula for row, at in table.rows if row.name == name and at in (None, layer)) == step.formula
+    for word in _table(config):
+        for address in re.findall(r"(?:--at|explain) (\S+)", " ".join(word.read) * (word.kind != "parameter")):
+            if not re.search("W_", address):
+                parse_address(address, table)
     for kind_of_word, name in words:
         if kind_of_word == "parameter":
             meanings = meanings_of(name, config=config).meanings
