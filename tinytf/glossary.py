@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from math import prod
+from math import inf, prod
 from typing import Any, ClassVar
 
 from tinytf.config import ModelConfig
@@ -186,7 +186,7 @@ _ASKING = re.compile(
 
 _AT = re.compile(r"(?:(?<= )L0(?P<head>H0)?\.|(?<=--at ))(?P<step>[a-z][a-z_0-9]*(?:\.[a-z]+)?)")
 """A step in the commands of the table of words."""
-_PLACE = re.compile(r"L[0-9*-]+([HE][0-9*-]+)?\.")
+_PLACE = re.compile(r"L(?P<layer>[0-9]+)(?:[HE][0-9]+)?\.")
 """The layer and head of an address, whose step is the word."""
 
 
@@ -205,7 +205,10 @@ def meanings_of(
     ``text`` takes the place of TEXT in the commands to read on with. Raises UsageError, with the nearest word or one
     of ``commands``, if unknown.
     """
-    key = _PLACE.sub("", asked(word)).casefold()
+    key = asked(word)
+    if (place := _PLACE.match(key)) and int(place["layer"]) < (config.n_layers if config else inf):
+        key = key[place.end() :]
+    key = key.casefold()
     entries = list(_table(config))
     found = [entry for entry in entries if key in _spellings(entry)]
     if not found:
