@@ -70,7 +70,14 @@ class Meanings(Report):
     meanings: tuple[Word, ...]
 
     def fields(self) -> dict[str, Any]:
-        return {"meanings": [{**word.to_dict(), "more": dict(word.more), "read": word.read} for word in self.meanings]}
+        return {
+            "meanings": [{**word.to_dict(), "more": _joined(word.more), "read": word.read} for word in self.meanings]
+        }
+
+
+def _joined(facts: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Facts by label; those that share one are joined by semicolons."""
+    return {label: "; ".join(fact for other, fact in facts if other == label) for label, _ in facts}
 
 
 def _table(config: ModelConfig | None = None) -> Iterator[Word]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 _LISTED = 12
 _NEAR = 0.65
 """The least share of letters in common, in order; ``tarce`` has 0.8 of ``trace``, and ``text`` 0.5 of ``step``."""
-_NEAR_INSIDE = 0.72
+_NEAR_INSIDE = 0.8
 """The least share of a name with another first letter; ``backward`` has 0.67 of ``card``."""
 
 

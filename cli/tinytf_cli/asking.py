@@ -109,7 +109,7 @@ def with_text(line: str) -> str:
 
 def command_meant(word: str) -> str:
     """The command that does what a word means; empty if the table has no such word."""
-    return next((meant for meant, words in COMMANDS_MEANT.items() if word.casefold() in words.split()), "")
+    return next((meant for meant, words in COMMANDS_MEANT.items() if word.casefold().rstrip("?") in words.split()), "")
 
 
 def option_meant(name: str, options: Iterable[str]) -> str:

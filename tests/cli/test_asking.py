@@ -124,7 +124,7 @@ def test_options_of_other_programs_lead_to_an_option_that_the_command_has(tinytf
 def test_a_suggestion_is_near_in_spelling() -> None:
     for typed, known, near in (
         ("backward", ["card", "heads"], ""), ("gard", ["grad", "card"], "grad"), ("trce", ["trace", "card"], "trace"),
-        ("tarce", ["trace"], "trace"), ("optimizer", ["optimiser"], "optimiser"), ("heat", ["data", "meta"], ""),
+        ("tarce", ["trace"], "trace"), ("optimizer", ["optimiser"], "optimiser"), ("what", ["heat"], ""),
     ):  # fmt: skip
         assert did_you_mean(typed, known, otherwise="none").startswith(f"did you mean {near}?" if near else "known")
 

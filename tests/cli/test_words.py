@@ -125,6 +125,8 @@ def test_words_are_listed_and_one_is_explained_at_length(tinytf: Tinytf) -> None
     assert _WORDS["logit"]["is"] in found
     assert _WORDS["logit"]["more"] in found
     assert "tinytf learn logits" in found
+    (word, _) = json.loads(tinytf("help", "softmax", "--json").out)["meanings"]
+    assert word["more"]["formula"].count(" = ") == 3
     data = json.loads(tinytf("help", "norm", "--json").out)["meanings"]
     assert [(one["name"], one["kind"]) for one in data] == [("norm", "word"), ("norm", "lesson")]
 
