@@ -45,8 +45,11 @@ def recording(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
-    """An SVG that loops through the frames. A viewer without animation shows the last one."""
+def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal, about: str = "") -> str:
+    """An SVG that loops through the frames. A viewer without animation shows the last one.
+
+    ``about`` is its title and alternative text, as ``described`` makes them.
+    """
     total = (len(frames) + 2) * SECONDS
     drawn = []
     for number, frame in enumerate(frames):
@@ -64,4 +67,4 @@ def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
             f'<g visibility="{"visible" if last else "hidden"}">\n{turn} repeatCount="indefinite"/>\n{still}</g>\n'
         )
     shape = drawn[0].split("viewBox=")[1].split('"')[1]
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{shape}">\n{"".join(drawn)}</svg>\n'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{shape}" role="img">\n{about}{"".join(drawn)}</svg>\n'

@@ -45,7 +45,12 @@ class Shown:
     display: Display | None = None
 
     def blocks(self, terminal: Terminal) -> "Iterable[Block]":
-        return blocks_of(self.report, terminal, self.display)
+        blocks = blocks_of(self.report, terminal, self.display)
+        if not terminal.figure:
+            return blocks
+        from tinytf_cli.views.blocks import as_figure
+
+        return as_figure(blocks)
 
     def frames(self, terminal: Terminal) -> Frames | None:
         """The frames of a report that moves; None for one that does not."""

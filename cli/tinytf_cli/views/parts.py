@@ -65,7 +65,7 @@ def titled(title: str, words: Words, role: str = "strong") -> Line:
 
 def verdict(holds: bool, words: Words, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
     """The outcome of a check in one line."""
-    return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(words)], indent)
+    return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(words)], indent, sound=holds)
 
 
 def not_finite(step: str, also: str = "") -> Line:

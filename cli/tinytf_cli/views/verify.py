@@ -50,7 +50,7 @@ def verification(report: Verification, terminal: Terminal, display: Verification
 @draws(ExampleScores)
 def example_scores(report: ExampleScores, terminal: Terminal, display: Display) -> Iterator[Block]:
     """A table of the scores of several examples, a line each."""
-    usage = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
+    usage = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "advice")
     yield Line([Span("worked examples", "strong"), usage])
     scores = report.examples
     yield Table(
