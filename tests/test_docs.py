@@ -363,7 +363,7 @@ def test_the_version_is_said_once() -> None:
 
 
 def test_the_front_page_is_short() -> None:
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 120
 
 
 def test_a_cell_of_the_page_of_benchmarks_is_a_figure() -> None:

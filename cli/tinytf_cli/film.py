@@ -45,17 +45,17 @@ def recording(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal, about: str = "") -> str:
+def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal, about: str = "", seconds: float = SECONDS) -> str:
     """An SVG that loops through the frames. A viewer without animation shows the last one.
 
-    ``about`` is its title and alternative text, as ``described`` makes them.
+    ``about`` is its title and alternative text, as ``described`` makes them; a frame is shown for some ``seconds``.
     """
-    total = (len(frames) + 2) * SECONDS
+    total = (len(frames) + 2) * seconds
     drawn = []
     for number, frame in enumerate(frames):
         last = number == len(frames) - 1
         still = picture(frame, ".svg", screen, name=f"frame{number}")
-        begin, end = number * SECONDS / total, 1.0 if last else (number + 1) * SECONDS / total
+        begin, end = number * seconds / total, 1.0 if last else (number + 1) * seconds / total
         values, times = ["hidden", "visible", "hidden"], [0.0, begin, end]
         if not number:
             values, times = values[1:], [0.0, end]

@@ -23,7 +23,7 @@ from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.pager import Pager, find_pager, is_screen
 from tinytf_cli.picture import PRINTED, printed
 from tinytf_cli.ranges import Whole
-from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
+from tinytf_cli.terminal import COLORMAPS, THEMES, WIDEST, Terminal, detect
 from tinytf_cli.views.draw import Display, Shown
 from tinytf_cli.working import quiet
 
@@ -197,6 +197,11 @@ class Output:
             data = _control_vector(shown.report, path.name)
         elif extension in (".html", ".svg", FILM):
             data = iter([self._picture(shown, extension).encode("utf-8")])
+        elif extension == ".tex":
+            from tinytf_cli.paint.latex import document
+
+            page = replace(self.terminal, depth="none", cuts=False, figure=True, advises=False, width=WIDEST)
+            data = iter(["".join(document(shown.blocks(page), page)).encode("utf-8")])
         elif extension in PRINTED:
             data = iter([printed(self._picture(shown, extension), extension)])
         else:
@@ -212,7 +217,7 @@ class Output:
 
         terminal = self.terminal
         screen = replace(terminal, depth="truecolor", cuts=not terminal.whole, ascii=False, plain=False, picture=True)
-        kind, report = shown.report.drawn_as.KIND, shown.report
+        kind = shown.report.drawn_as.KIND
         frames = shown.frames(screen) if extension != ".html" else None
         if frames is not None:
             from tinytf_cli.film import moving_picture, painted, recording
@@ -220,7 +225,7 @@ class Output:
             drawn = painted(frames, screen)
             if extension == FILM:
                 return recording(drawn, screen)
-            about = described(kind, report.sentence, drawn[-1])
+            about = described(kind, shown.sentence, drawn[-1])
             if extension in PRINTED:  # which do not move
                 return picture(drawn[-1], ".svg", screen, about=about)
             return moving_picture(drawn, screen, about)
@@ -230,10 +235,10 @@ class Output:
         if drawing is not None:
             from tinytf_cli.drawing import graph_svg
 
-            return graph_svg(drawing, screen, described(kind, report.sentence, [drawing.title]))
+            return graph_svg(drawing, screen, described(kind, shown.sentence, [drawing.title]))
         screen = replace(screen, height=sys.maxsize)
         lines = list(paint(shown.blocks(screen), screen))
-        return picture(lines, extension, screen, about=described(kind, report.sentence, lines))
+        return picture(lines, extension, screen, about=described(kind, shown.sentence, lines))
 
 
 class Outlet(Host):

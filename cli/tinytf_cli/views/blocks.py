@@ -120,11 +120,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length. An empty line follows each row in ``rule_after``."""
+    """Columns of equal length. An empty line follows each row in ``rule_after``.
+
+    In a ``matrix`` the first column holds the labels of the rows.
+    """
 
     columns: Sequence[Column]
     header: bool = True
     rule_after: frozenset[int] = frozenset()
+    matrix: bool = False
 
     def only(self, keep: Sequence[int]) -> "Table":
         """This block with only these rows."""

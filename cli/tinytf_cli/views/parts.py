@@ -48,6 +48,12 @@ LONG_STACK = 12
 """A stack of more layers is folded, or drawn small, unless all are asked for."""
 
 
+BLANK = "______"
+"""Room for a number that a reader is to work out."""
+BY_HAND = 10
+"""The most rows and columns of a matrix that is worked out by hand, or set on a page."""
+
+
 def _pieces(words: Words) -> Sequence[Piece]:
     return [words] if isinstance(words, str | Span) else words
 
