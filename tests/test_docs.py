@@ -55,7 +55,7 @@ _NOT_HERE = (
     " certify ", " explore ", " mcp ", " steer ", " --add ", " train ", " train-sae ", " record ", " sweep ",
     " --follow ", " --film ", " check ", " -m run ",
 )  # fmt: skip
-_OWN = (".json", ".jsonl", ".safetensors", ".txt", ".npz")
+_OWN = (".json", ".jsonl", ".safetensors", ".tex", ".txt", ".npz")
 
 
 def is_at_hand(line: str) -> bool:
@@ -138,6 +138,11 @@ def _words(picture: Path) -> list[str]:
 def test_every_picture_of_the_docs_is_what_its_command_draws(name: str, tmp_path: Path) -> None:
     script = sample_script("make_readme")
     assert _words(script.draw(name, tmp_path)) == _words(script.DRAWN / f"{name}.svg"), make_again("pictures")
+
+
+def test_the_film_of_the_docs_is_what_a_session_shows() -> None:
+    script, make = sample_script("make_session"), sample_script("make_readme")
+    assert make.words(script.film()) == _words(make.DRAWN / "session.svg"), make_again("pictures")
 
 
 def test_the_explorer_of_the_docs_is_what_it_shows(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tinytf.files import expect_unread, is_read, resolve_links
 from tinytf.kept import Kept, kept_above
 
 RESULTS = (
-    ".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".png", ".pdf", ".tex", ".safetensors", ".npz", ".cast", ".session"
+    ".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".png", ".pdf", ".safetensors", ".npz", ".cast", ".session",
 )  # fmt: skip
 """The extensions that lines of a stranger's file may write: no file that a program would run."""
 

@@ -67,28 +67,25 @@ def answer_cells(checked: CheckedStep, blank: bool, terminal: Terminal) -> Itera
     """The true cells of a step, or a ``blank`` for each, as matrices with the labels of the step."""
     assert checked.true is not None
     form = _form(checked)
-    yield from _labelled(
-        "",
-        checked.true,
-        lambda value: BLANK if blank else _true(value, form),
-        checked.step.rows,
-        checked.step.columns,
-        terminal,
-    )
+
+    def shown(value: Any) -> str:
+        return BLANK if blank else _true(value, form)
+
+    yield from _labelled("", checked.true, shown, checked.step.rows, checked.step.columns, terminal)
 
 
 def given_cells(name: str, value: Any, terminal: Terminal) -> Iterator[Block]:
     """A starting value by its name: a text or a number in a line, a tensor as matrices."""
     cells = np.asarray(value)
-    if not cells.ndim or not cells.size:
-        shown = (
-            safe(value) if isinstance(value, str) else f"{value:.10g}" if isinstance(value, int | float) else str(value)
-        )
-        yield Line([Span(safe(name), "strong"), f" = {shown}"], indent=2)
-        return
-    yield from _labelled(
-        name, cells, lambda cell: safe(cell) if isinstance(cell, str) else f"{cell:.10g}", (), (), terminal
-    )
+
+    def shown(cell: Any) -> str:
+        return safe(cell) if isinstance(cell, str) else str(cell) if isinstance(cell, bool) else f"{cell:.10g}"
+
+    if cells.ndim and cells.size:
+        yield from _labelled(name, cells, shown, (), (), terminal)
+    else:
+        scalar = isinstance(value, str | int | float)
+        yield Line([Span(safe(name), "strong"), f" = {shown(value) if scalar else value}"], indent=2)
 
 
 def _labelled(
@@ -101,9 +98,8 @@ def _labelled(
 ) -> Iterator[Block]:
     """Matrices of texts below their name and index, in strips of as many columns as fit; large ones by their size."""
     if any(size > BY_HAND for size in cells.shape):
-        yield Line(
-            [f"{safe(name)} " if name else "", f"{' × '.join(map(str, cells.shape))} numbers, too many by hand"], 2
-        )
+        size = " × ".join(map(str, cells.shape))
+        yield Line([safe(name), " " * bool(name), Span(f"{size} numbers, too many by hand", "dim")], indent=2)
         return
     for index in np.ndindex(cells.shape[:-2]):
         if title := safe(name) + (f"[{', '.join(map(str, index))}]" if index else ""):
