@@ -25,7 +25,6 @@ _EXTRAS = (
     ("huggingface_hub", "hub:ORG/NAME, models of the hub", 'pip install "tinytf[hub]"'),
     ("transformers", "architectures without a table, certify, models in memory", 'pip install "tinytf[hf]"'),
     ("tensorboard", "train --tensorboard", 'pip install "tinytf[tensorboard]"'),
-    ("cairosvg", "-o FILE.png and FILE.pdf", 'pip install "tinytf[picture]"'),
 )
 _COMPILERS = ("c++", "g++", "clang++")
 _TEXT = "The cat sat on the mat."
