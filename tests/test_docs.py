@@ -168,7 +168,7 @@ def test_the_recording_of_the_explorer_shows_what_its_picture_shows() -> None:
 
 
 def test_no_picture_of_the_docs_is_without_its_command() -> None:
-    # The explorer is make_cast.py's, the session make_session.py's; docs/training.md and docs/mixers.md train the other two.
+    # make_cast.py films the explorer, make_session.py a session; docs/training.md and docs/mixers.md train the others.
     filmed = {"explore", "session", "replay", "gated-delta"}
     pictures = {file.stem for file in (ROOT / "samples" / "pictures").iterdir()}
     assert {name for name in pictures if not name.startswith("case-")} == filmed | PICTURES.keys()
