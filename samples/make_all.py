@@ -89,10 +89,11 @@ def examples() -> Files:
 
 
 def pictures() -> Files:
-    make, cast = script("make_readme"), script("make_cast")
+    make, cast, session = script("make_readme"), script("make_cast"), script("make_session")
     with tempfile.TemporaryDirectory() as folder:
         drawn = {PICTURES / f"{name}.svg": make.draw(name, Path(folder)).read_text("utf-8") for name in make.PICTURES}
         asyncio.run(cast.write_frame(Path(folder) / "explore.svg"))
+        drawn[PICTURES / "session.svg"] = session.film()
         return drawn | {PICTURES / "explore.svg": (Path(folder) / "explore.svg").read_text("utf-8")}
 
 

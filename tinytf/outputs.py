@@ -23,7 +23,9 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.files import expect_unread, is_read, resolve_links
 from tinytf.kept import Kept, kept_above
 
-RESULTS = (".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".safetensors", ".npz", ".cast", ".session")
+RESULTS = (
+    ".txt", ".json", ".ndjson", ".csv", ".html", ".svg", ".png", ".pdf", ".safetensors", ".npz", ".cast", ".session",
+)  # fmt: skip
 """The extensions that lines of a stranger's file may write: no file that a program would run."""
 
 _SECONDS_FOR_A_READER = 5.0

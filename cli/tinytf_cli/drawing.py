@@ -9,10 +9,10 @@ from rich.style import Style
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS, accents, cell_style, level
+from tinytf_cli.picture import FONTS
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import ABOVE, BELOW, Drawing
 
-_FONTS = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace'
 _WIDE, _HIGH, _GAP, _ROW = 74, 34, 18, 92
 """Pixels: width and height of a node, the gap beside it, and from a row to the next."""
 _LEFT, _TOP, _LEAST = 74, 104, 860
@@ -23,16 +23,19 @@ _NAMED = 0.05
 """The share of the largest value from which on an edge's port is named."""
 
 
-def graph_svg(drawing: Drawing, terminal: Terminal) -> str:
-    """The drawing as a document; rows go up, and the edges with the largest values are on top."""
+def graph_svg(drawing: Drawing, terminal: Terminal, about: str = "") -> str:
+    """The drawing as a document; rows go up, and the edges with the largest values are on top.
+
+    ``about`` is its title and alternative text, as ``described`` makes them.
+    """
     rows = max(node.row for node in drawing.nodes) + 1
     counts = [sum(node.row == row for node in drawing.nodes) for row in range(rows)]
     width = max(_LEAST, _LEFT + max(counts) * (_WIDE + _GAP) + _GAP)
     height = _TOP + rows * _ROW
     ground, text = BACKGROUNDS[terminal.theme], FOREGROUNDS[terminal.theme]
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family=\'{_FONTS}\' '
-        f'font-size="13" fill="{text}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'font-family=\'{FONTS}\' font-size="13" fill="{text}">\n{about}'
     )
     back = f'<rect width="100%" height="100%" rx="8" fill="{ground}"/>'
     shapes = _shapes(drawing, terminal, width, rows, counts)

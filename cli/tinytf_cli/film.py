@@ -45,14 +45,17 @@ def recording(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
-    """An SVG that loops through the frames. A viewer without animation shows the last one."""
-    total = (len(frames) + 2) * SECONDS
+def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal, about: str = "", seconds: float = SECONDS) -> str:
+    """An SVG that loops through the frames. A viewer without animation shows the last one.
+
+    ``about`` is its title and alternative text, as ``described`` makes them; a frame is shown for some ``seconds``.
+    """
+    total = (len(frames) + 2) * seconds
     drawn = []
     for number, frame in enumerate(frames):
         last = number == len(frames) - 1
         still = picture(frame, ".svg", screen, name=f"frame{number}")
-        begin, end = number * SECONDS / total, 1.0 if last else (number + 1) * SECONDS / total
+        begin, end = number * seconds / total, 1.0 if last else (number + 1) * seconds / total
         values, times = ["hidden", "visible", "hidden"], [0.0, begin, end]
         if not number:
             values, times = values[1:], [0.0, end]
@@ -64,4 +67,4 @@ def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
             f'<g visibility="{"visible" if last else "hidden"}">\n{turn} repeatCount="indefinite"/>\n{still}</g>\n'
         )
     shape = drawn[0].split("viewBox=")[1].split('"')[1]
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{shape}">\n{"".join(drawn)}</svg>\n'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{shape}" role="img">\n{about}{"".join(drawn)}</svg>\n'

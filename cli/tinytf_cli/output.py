@@ -1,4 +1,4 @@
-"""The only place that writes: text, JSON, NDJSON, CSV, HTML, SVG and tensors, to a stream or a file."""
+"""The only place that writes: text, data, pictures, LaTeX and tensors, to a stream or a file."""
 
 import json
 import sys
@@ -21,8 +21,9 @@ from tinytf_cli.encodings import csv_lines, json_pieces, markdown_lines, ndjson_
 from tinytf_cli.host import Host, current_interrupt, host, is_typed
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.pager import Pager, find_pager, is_screen
+from tinytf_cli.picture import PRINTED, printed
 from tinytf_cli.ranges import Whole
-from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
+from tinytf_cli.terminal import COLORMAPS, THEMES, WIDEST, Terminal, detect
 from tinytf_cli.views.draw import Display, Shown
 from tinytf_cli.working import quiet
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tinytf_cli.views.blocks import Block
 
 FORMATS = ("text", "json", "ndjson", "csv", "markdown")
-EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".md", ".html", ".svg", ".safetensors")
+EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".md", ".html", ".svg", ".png", ".pdf", ".tex", ".safetensors")
 FILM, CONTROL_VECTOR = ".cast", ".gguf"
 """The extensions of an asciicast, for a report that has frames, and of a control vector of llama.cpp."""
 TABLES = (".jsonl", ".tsv")
@@ -195,12 +196,49 @@ class Output:
         elif extension == CONTROL_VECTOR:
             data = _control_vector(shown.report, path.name)
         elif extension in (".html", ".svg", FILM):
-            data = iter([_picture(shown, extension, self.terminal).encode("utf-8")])
+            data = iter([self._picture(shown, extension).encode("utf-8")])
+        elif extension == ".tex":
+            from tinytf_cli.paint.latex import document
+
+            page = replace(self.terminal, depth="none", cuts=False, figure=True, advises=False, width=WIDEST)
+            data = iter(["".join(document(shown.blocks(page), page)).encode("utf-8")])
+        elif extension in PRINTED:
+            data = iter([printed(self._picture(shown, extension), extension)])
         else:
             page = replace(self.terminal, depth="none", cuts=False)
             data = (part.encode("utf-8") for part in self._parts(shown, _form_of(path), page))
         size = write_file(path, data)
         self.note(f"wrote {path} ({size:,} bytes)")
+
+    def _picture(self, shown: Shown, extension: str) -> str:
+        """A true-colour screen of this width and any height, or the graph or all frames of a report with them."""
+        from tinytf_cli.paint.painter import paint
+        from tinytf_cli.picture import described, picture
+
+        terminal = self.terminal
+        screen = replace(terminal, depth="truecolor", cuts=not terminal.whole, ascii=False, plain=False, picture=True)
+        kind = shown.report.drawn_as.KIND
+        frames = shown.frames(screen) if extension != ".html" else None
+        if frames is not None:
+            from tinytf_cli.film import moving_picture, painted, recording
+
+            drawn = painted(frames, screen)
+            if extension == FILM:
+                return recording(drawn, screen)
+            about = described(kind, shown.sentence, drawn[-1])
+            if extension in PRINTED:  # which do not move
+                return picture(drawn[-1], ".svg", screen, about=about)
+            return moving_picture(drawn, screen, about)
+        if extension == FILM:
+            raise UsageError(f"a {FILM} file is a film, and this result does not move", "write to an .svg file instead")
+        drawing = shown.drawing() if extension != ".html" else None
+        if drawing is not None:
+            from tinytf_cli.drawing import graph_svg
+
+            return graph_svg(drawing, screen, described(kind, shown.sentence, [drawing.title]))
+        screen = replace(screen, height=sys.maxsize)
+        lines = list(paint(shown.blocks(screen), screen))
+        return picture(lines, extension, screen, about=described(kind, shown.sentence, lines))
 
 
 class Outlet(Host):
@@ -252,8 +290,9 @@ class OutputOptions:
     as_json: bool = option("--json", is_flag=True, help="Same as --format json.")
     file: Path | None = option(
         "-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-        help="Write to FILE: .txt .json .ndjson .csv .md .html .svg .safetensors.",
+        help="Write to FILE: .txt .json .ndjson .csv .md .html .svg .png .pdf .tex .safetensors.",
     )  # fmt: skip
+    figure: bool = option(is_flag=True, help="Leave out the lines about the model, and checks that hold.")
     no_pager: bool = option(is_flag=True, help="Never open a pager for long output.")
     drawing: DrawingOptions
 
@@ -262,6 +301,8 @@ class OutputOptions:
         form, terminal, session = self._format(), self.drawing.terminal(), host()
         if is_typed("all", "every", "full"):
             terminal = replace(terminal, cuts=False, whole=True)
+        if self.figure:
+            terminal = replace(terminal, figure=True, advises=False)
         if isinstance(session, Outlet):
             return session.output(terminal, form, self.file)
         pages = is_screen(sys.stdout) and not (self.no_pager or self.file or terminal.plain)
@@ -319,25 +360,3 @@ def _control_vector(report: Report, name: str) -> Iterable[bytes]:
     if not hasattr(report, "gguf"):
         raise UsageError(f"{name} would be a control vector, and this result is none", "tinytf steer makes one")
     return [report.gguf(name)]
-
-
-def _picture(shown: Shown, extension: str, terminal: Terminal) -> str:
-    """A picture of a true-colour screen of this width and any height; all frames or the graph of a report with them."""
-    screen = replace(terminal, depth="truecolor", cuts=not terminal.whole, ascii=False, plain=False, picture=True)
-    frames = shown.frames(screen) if extension in (".svg", FILM) else None
-    if frames is not None:
-        from tinytf_cli.film import moving_picture, painted, recording
-
-        return (recording if extension == FILM else moving_picture)(painted(frames, screen), screen)
-    if extension == FILM:
-        raise UsageError(f"a {FILM} file is a film, and this result does not move", "write to an .svg file instead")
-    drawing = shown.drawing() if extension == ".svg" else None
-    if drawing is not None:
-        from tinytf_cli.drawing import graph_svg
-
-        return graph_svg(drawing, screen)
-    from tinytf_cli.paint.painter import paint
-    from tinytf_cli.picture import picture
-
-    screen = replace(screen, height=sys.maxsize)
-    return picture(paint(shown.blocks(screen), screen), extension, screen)

@@ -11,6 +11,7 @@ from rich.color import Color
 from tinytf.look.page import ExplainedMap, TracePage
 from tinytf.text.printable import printable
 from tinytf_cli.paint.colour import level, ramp, text_on
+from tinytf_cli.picture import FONTS
 from tinytf_cli.terminal import Terminal
 
 _PAGE = """<!DOCTYPE html>
@@ -22,7 +23,7 @@ _PAGE = """<!DOCTYPE html>
 <style>
 body {{ margin: 0; }}
 .tinytf {{ min-height: 100vh; box-sizing: border-box; color-scheme: light dark;
-  font: 14px/1.4 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
+  font: 14px/1.4 {fonts};
   color: light-dark(#1a1a1a, #e6e6e6); background: light-dark(#ffffff, #16171d); padding: 1rem; }}
 .tinytf h2 {{ font-size: 1rem; margin: 1.5rem 0 .3rem; }}
 .tinytf small, .tinytf th {{ color: light-dark(#666, #9a9aa5); font-weight: normal; }}
@@ -61,6 +62,7 @@ def page(report: TracePage) -> str:
     said = [f"next: {report.shown(one.id)} {one.probability:.1%}" for one in best]
     check, verdict = report.check, "checked" if report.check.holds else "check failed"
     return _PAGE.format(
+        fonts=FONTS,
         title=escape(f"tinytf · {printable(text, spaces=False)}"),
         summary=escape(" · ".join([report.sentence, *said])),
         maps="\n".join(map(_table, report.maps)),

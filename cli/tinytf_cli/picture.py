@@ -1,22 +1,37 @@
-"""HTML and SVG pictures of a true-colour terminal, written by rich, in the reader's own fonts."""
+"""HTML and SVG pictures of a true-colour terminal, written by rich, in the reader's own fonts; an SVG as PNG or PDF."""
 
+import re
 from collections.abc import Iterable
+from html import escape, unescape
 from io import StringIO
 
+from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from tinytf.errors import UsageError
+from tinytf.text.printable import printable
 from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.terminal import Terminal
 
-_FONTS = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace'
+FONTS = '"DejaVu Sans Mono", Menlo, Consolas, "Liberation Mono", monospace'
+"""Fonts by name, each with box-drawing signs: some programs read only the first name, and know no ``ui-monospace``."""
+PRINTED = (".png", ".pdf")
+"""The extensions of pictures that CairoSVG makes of an SVG."""
+_REMEDY = 'pip install "tinytf[picture]"; or write an .svg file'
+_SCALE, _LARGEST = 2.0, 32_767
+"""Pixels of a PNG for one of the SVG, and the most that cairo has along a side."""
+
+_COLUMN = 20 * 0.61
+"""Pixels of a column in rich's SVG: the size of its letters and their usual shape."""
+_TEXT = re.compile(r'(<text [^>]*?)textLength="[^"]*"([^>]*)>([^<]*)</text>')
 
 # rich.Console.export_svg fills in the names in braces; GROUND is the background.
-_SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" xml:space="preserve">
-<style>
-.{{unique_id}}-matrix {{{{ font-family: {_FONTS}; font-size: {{char_height}}px; line-height: {{line_height}}px; }}}}
+_SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" role="img" xml:space="preserve">
+ABOUT<style>
+.{{unique_id}}-matrix {{{{ font-family: {FONTS}; font-size: {{char_height}}px; line-height: {{line_height}}px; }}}}
 {{styles}}
 </style>
 <defs>{{lines}}</defs>
@@ -38,7 +53,7 @@ _HTML = f"""<!DOCTYPE html>
 <style>
 {{stylesheet}}
 body {{{{ color: {{foreground}}; background-color: {{background}}; }}}}
-pre {{{{ font-family: {_FONTS}; line-height: 1.2; }}}}
+pre {{{{ font-family: {FONTS}; line-height: 1.2; }}}}
 </style>
 </head>
 <body><pre>{{code}}</pre></body>
@@ -46,18 +61,52 @@ pre {{{{ font-family: {_FONTS}; line-height: 1.2; }}}}
 """
 
 _FRAGMENT = f"""<pre style='color: {{foreground}}; background-color: {{background}}; padding: 0.7em; overflow-x: auto;
-font-family: {_FONTS}; line-height: 1.2'>{{code}}</pre>"""
+font-family: {FONTS}; line-height: 1.2'>{{code}}</pre>"""
 
 
-def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = "tinytf") -> str:
+def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = "tinytf", about: str = "") -> str:
     """Lines painted for ``screen``, in true colour, as an ``.svg`` or ``.html`` document in its theme.
 
-    CSS classes of an SVG begin with its ``name``, so that one document can hold several.
+    CSS classes of an SVG begin with its ``name``, so that one document can hold several. ``about`` is its title and
+    alternative text, as ``described`` makes them.
     """
     console, theme, ground = _written(lines, screen)
     if extension == ".html":
         return console.export_html(code_format=_HTML, theme=theme)
-    return console.export_svg(code_format=_SVG.replace("GROUND", ground), unique_id=name, theme=theme)
+    form = _SVG.replace("GROUND", ground).replace("ABOUT", about.replace("{", "{{").replace("}", "}}"))
+    svg = console.export_svg(code_format=form, unique_id=name, theme=theme)
+    return _TEXT.sub(_as_wide_as_its_cells, svg)
+
+
+def _as_wide_as_its_cells(text: re.Match[str]) -> str:
+    """An element of text as wide as its columns; rich counts letters, and 猫 has two columns, an accent none."""
+    return f'{text[1]}textLength="{_COLUMN * cell_len(unescape(text[3])):g}"{text[2]}>{text[3]}</text>'
+
+
+def described(kind: str, sentence: str, lines: Iterable[str] = ()) -> str:
+    """The title and alternative text of an SVG: its sentence, or the first of its lines that has words."""
+    plain = (Text.from_ansi(line).plain.strip() for line in lines)
+    alternative = sentence or next(filter(None, plain), kind)
+    words = (escape(printable(text, spaces=False)) for text in (f"tinytf {kind.replace('_', ' ')}", alternative))
+    return "<title>{}</title>\n<desc>{}</desc>\n".format(*words)
+
+
+def printed(svg: str, extension: str) -> bytes:
+    """An SVG as a ``.png`` or ``.pdf`` file. Raises UsageError without CairoSVG, or if it is too large for a PNG."""
+    try:
+        import cairosvg
+    except (ImportError, OSError) as error:  # OSError: the package is there, and the library cairo is not
+        missing = "CairoSVG" if isinstance(error, ImportError) else "the library cairo"
+        raise UsageError(f"a {extension} file needs {missing}, which is not installed", _REMEDY) from None
+    if extension == ".pdf":
+        return bytes(cairosvg.svg2pdf(bytestring=svg.encode("utf-8")))
+    largest = max(map(float, svg.split('viewBox="')[1].split('"')[0].split()))
+    if largest > _LARGEST:
+        raise UsageError(
+            f"the picture is {largest:,.0f} pixels high, and a PNG has at most {_LARGEST:,}", "write a .pdf"
+        )
+    scale = min(_SCALE, _LARGEST / largest)
+    return bytes(cairosvg.svg2png(bytestring=svg.encode("utf-8"), scale=scale))
 
 
 def fragment(lines: Iterable[str], screen: Terminal) -> str:

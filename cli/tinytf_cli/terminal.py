@@ -26,7 +26,8 @@ class Terminal:
     map for values in 0…1 (one of COLORMAPS). ``theme`` is the background, ``dark`` or ``light``. ``digits`` is the
     number of digits after the point; with None each number chooses its own. A ``picture`` is written to a file whole.
     Only where it ``advises`` are options of the command line named. With ``whole``, all numbers and words are written,
-    at any length: nothing is cut, folded or pooled.
+    at any length: nothing is cut, folded or pooled. A ``figure`` is without the lines about the model, the checks that
+    hold, and advice.
     """
 
     width: int = PIPE_WIDTH
@@ -41,6 +42,7 @@ class Terminal:
     picture: bool = False
     advises: bool = True
     whole: bool = False
+    figure: bool = False
 
     @property
     def coloured(self) -> bool:

@@ -358,7 +358,7 @@ def test_a_folder_called_tiny_does_not_get_the_card_of_the_built_in_model(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("out.pdf", "known: .txt .json .ndjson .csv .md .html .svg .safetensors"),
+        ("out.docx", "known: .txt .json .ndjson .csv .md .html .svg .png .pdf .tex .safetensors"),
         ("out", "no extension"),
         ("", "no extension"),
         ("nowhere/out.txt", "there is no folder"),

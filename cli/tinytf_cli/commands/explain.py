@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.options import AddressOptions, complete_address
 from tinytf_cli.ranges import Real, Whole
@@ -23,6 +24,7 @@ class Options:
         help="Steps to explain: this one, then the step of its largest term, and so on.",
     )
     top: int = option(type=Whole(1), shown=8, help="Terms shown; the rest are summed.")
+    homework: bool = option(is_flag=True, help="Leave blanks for the numbers to work out; without it, the solution.")
     temperature: float = option(
         type=Real(0, above=True),
         shown=1.0,
@@ -37,10 +39,12 @@ def explain(options: Options, tracing: AddressOptions) -> int:
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.parameters import parse_parameter
-    from tinytf_cli.views import explain as _  # noqa: F401 - registers its view
+    from tinytf_cli.views.explain import ExplainDisplay
 
     weight = parse_parameter(options.address, StepTable(tracing.model.config))
     if weight is not None:
+        if options.homework:
+            raise UsageError(f"{options.address} is learned: it has no arithmetic to work out", "name a cell of a step")
         tracing.note_unread_text()
         tracing.output.draw(tracing.model.parameters(weight))
         return 0
@@ -50,4 +54,4 @@ def explain(options: Options, tracing: AddressOptions) -> int:
             trace, options.address, depth=options.depth, top=options.top, temperature=options.temperature
         )
 
-    return tracing.show(question, "explanations")
+    return tracing.show(question, "explanations", ExplainDisplay(options.homework))

@@ -25,6 +25,8 @@ class Options:
     files: tuple[str, ...] = argument(nargs=-1, metavar="[FILE]...")
     full: bool = option(is_flag=True, help="Show every number of every step, or all about a claim.")
     wrong: bool = option(is_flag=True, help="Show every number of the wrong steps only.")
+    homework: bool = option(is_flag=True, help="Print a sheet for students: the example with blanks for its numbers.")
+    solution: bool = option(is_flag=True, help="Print that sheet with the true numbers.")
     budget: int = option(
         type=Whole(1, CORPUS),
         shown=2_000_000_000,
@@ -65,6 +67,12 @@ def verify(options: Options, model_options: ModelOptions, output: Output) -> int
         raise UsageError(
             f"--edit changes one example, and {count} named", "such as: tinytf verify cat-sat --edit my.toml"
         )
+    sheet = "solution" if options.solution else "homework" if options.homework else ""
+    if sheet and (options.edit is not None or not options.files):
+        reason = (
+            "is of the numbers as they are, and --edit changes them" if options.edit else "is of an example by name"
+        )
+        raise UsageError(f"--{sheet} {reason}", f"such as: tinytf verify cat-sat --{sheet}")
     examples = [open_example(name) for name in options.files or shipped()]  # open all before the first slow check
     reports = []
     for example in examples:
@@ -76,7 +84,9 @@ def verify(options: Options, model_options: ModelOptions, output: Output) -> int
     if not options.files:
         output.draw(ExampleScores(tuple(reports), shipped_papers()))
         return 0
-    return output.draw_all(reports, "verifications", len(reports) > 1, VerificationDisplay(options.full, options.wrong))
+    display = VerificationDisplay(options.full, options.wrong, sheet)
+    status = output.draw_all(reports, "verifications", len(reports) > 1, display)
+    return 0 if sheet else status  # a sheet says nothing of the author's claims
 
 
 def _papers(options: Options) -> "list[Paper] | None":
@@ -97,7 +107,9 @@ def _recompute(papers: "list[Paper]", options: Options, model_options: ModelOpti
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.paper import PaperDisplay
 
-    if unused := next((name for name in ("wrong", "budget", "edit", "seconds") if is_typed(name)), None):
+    if unused := next(
+        (name for name in ("wrong", "homework", "solution", "budget", "edit", "seconds") if is_typed(name)), None
+    ):
         raise UsageError(f"--{unused} is for worked examples, and {papers[0].name} is a paper", "leave it out")
     for paper in papers:
         if not paper.model and not (is_typed("model") or host() is not None):

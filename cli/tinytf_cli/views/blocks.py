@@ -42,7 +42,7 @@ class Line:
 
     ``said`` is the text for a screen reader. In a ``verbatim`` text, signs are not replaced by words. Wrapped lines are
     indented by another ``hanging`` columns. A ``lead`` is one of the first lines, which describe the model, and the
-    ``first`` is the sentence before them.
+    ``first`` is the sentence before them. A ``sound`` one says that a check holds.
     """
 
     words: Words
@@ -54,6 +54,7 @@ class Line:
     whole: bool = False
     lead: bool = False
     first: bool = False
+    sound: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length. An empty line follows each row in ``rule_after``."""
+    """Columns of equal length. An empty line follows each row in ``rule_after``.
+
+    In a ``matrix`` the first column holds the labels of the rows.
+    """
 
     columns: Sequence[Column]
     header: bool = True
     rule_after: frozenset[int] = frozenset()
+    matrix: bool = False
 
     def only(self, keep: Sequence[int]) -> "Table":
         """This block with only these rows."""
@@ -484,3 +489,16 @@ def led(blocks: Iterable[Block]) -> tuple[list[Block], list[Block], Iterator[Blo
         else:
             return sentence, lead, itertools.chain([block], rest)
     return sentence, lead, rest
+
+
+def as_figure(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield a view without the lines about the model and the checks that hold, nor the blank lines around these."""
+    blank, begun = False, False
+    for block in blocks:
+        if isinstance(block, Line) and (block.lead or block.sound or block == Line("")):
+            blank = blank or block == Line("")
+            continue
+        if blank and begun:
+            yield Line("")
+        blank, begun = False, True
+        yield block

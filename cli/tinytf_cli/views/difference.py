@@ -187,7 +187,7 @@ def _banner(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iter
             yield Line([Span(f"{letter} ", role), *model_words(model)])
             yield from notes(model)
         for model in () if runs.dumps else runs.models[:1]:
-            yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, runs.texts[0]))
+            yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, runs.texts[0]), lead=True)
     else:
         yield from banner(runs.models[0], runs.texts[0])
     changed = set(report.alignment.changed)

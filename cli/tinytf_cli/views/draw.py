@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 class Display:
     """The options of a view. A view with options declares them, with defaults, in a subclass."""
 
+    @property
+    def conceals(self) -> bool:
+        """Whether the answer is left to the reader, so that no sentence gives it away."""
+        return False
+
     def frames(self, report: Any, terminal: Terminal) -> "Frames | None":
         """The frames of a report that moves; None for one that does not."""
         return None
@@ -45,7 +50,12 @@ class Shown:
     display: Display | None = None
 
     def blocks(self, terminal: Terminal) -> "Iterable[Block]":
-        return blocks_of(self.report, terminal, self.display)
+        blocks = blocks_of(self.report, terminal, self.display)
+        if not terminal.figure:
+            return blocks
+        from tinytf_cli.views.blocks import as_figure
+
+        return as_figure(blocks)
 
     def frames(self, terminal: Terminal) -> Frames | None:
         """The frames of a report that moves; None for one that does not."""
@@ -54,6 +64,11 @@ class Shown:
     def drawing(self) -> "Drawing | None":
         """The graph that an .svg file shows; None for a report that is shown as on the screen."""
         return self._display.drawing(self.report)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence, with which the view begins; empty where there is none, or it is concealed."""
+        return "" if self._display.conceals else self.report.sentence
 
     @property
     def _display(self) -> Display:
@@ -75,7 +90,7 @@ def blocks_of(report: Report, terminal: Terminal, display: Display | None = None
     from tinytf_cli.views.blocks import Line, Span
 
     view, options = _view_of(report)
-    if sentence := report.sentence:
+    if sentence := Shown(report, display).sentence:
         yield Line(Span(sentence, "strong"), hanging=0, first=True)
     yield from view(report, terminal, options() if display is None else display)
 

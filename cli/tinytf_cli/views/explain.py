@@ -1,6 +1,7 @@
 """The view of an explanation: the values, the terms and their sum, the inputs, and whether it all adds up."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,18 +25,31 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import full_scale, not_finite, verdict
+from tinytf_cli.views.parts import BLANK, full_scale, not_finite, verdict
 
 _EXACT = "%.7g"
 
 
-@draws(Explained)
-def explain(report: Explained, terminal: Terminal, display: Display) -> Iterator[Block]:
+@dataclass(frozen=True)
+class ExplainDisplay(Display):
+    """``homework`` leaves blanks for the numbers that the arithmetic gives."""
+
+    homework: bool = False
+
+    @property
+    def conceals(self) -> bool:
+        return self.homework
+
+
+@draws(Explained, ExplainDisplay)
+def explain(report: Explained, terminal: Terminal, display: ExplainDisplay) -> Iterator[Block]:
     """The requested cell, then what it came from, step by step."""
     yield from banner(model_of(report), report.encoding)
     into = {lead: cell.address for cell in reversed(report.cells) for lead in cell.leads_to}
     for cell in report.cells:
-        yield from _explanation(cell, into.get(cell.address, ""))
+        yield from _explanation(cell, into.get(cell.address, ""), display.homework)
+    if display.homework:
+        return
     yield from _temperatures(report)
     yield Line("")
     if report.levels < report.depth:
@@ -72,7 +86,7 @@ def _check(report: Explained) -> Line:
     return verdict(True, [f"{clause} to the recorded ", recorded, ", off by ", off])
 
 
-def _explanation(cell: Explanation, into: str) -> Iterator[Block]:
+def _explanation(cell: Explanation, into: str, homework: bool) -> Iterator[Block]:
     """One cell; ``into`` is the address of the earlier cell that it goes into, or empty."""
     yield Heading(cell.address, f"{cell.title}: {cell.formula}", cell.role)
     back = f"{cell.depth - 1} back, goes into {into} · " if into else ""
@@ -81,29 +95,32 @@ def _explanation(cell: Explanation, into: str) -> Iterator[Block]:
         yield Line(cell.note, indent=2)
     yield from _values(cell.before)
     if cell.terms:
-        yield _terms(cell)
-    yield from _values(cell.after)
+        yield _terms(cell, homework)
+    yield from _values(cell.after, homework)
     recorded: list[Piece] = [Span("   recorded ", "dim"), Figure(cell.recorded, _EXACT, "dim")]
-    yield Line(["= ", Figure(cell.total, _EXACT, "strong"), *recorded], indent=2)
+    yield Line(["= ", BLANK] if homework else ["= ", Figure(cell.total, _EXACT, "strong"), *recorded], indent=2)
     for index, source in enumerate(cell.inputs):
         word = " and" if index else "from"
         yield Line([Span(f"{word} "), Span(source.address, "strong"), Span(f"   {source.formula}", "dim")], indent=2)
 
 
-def _values(values: Sequence[Value]) -> Iterator[Block]:
+def _values(values: Sequence[Value], blank: bool = False) -> Iterator[Block]:
     if values:
         yield Table(
             [
                 Column("", [value.name for value in values]),
-                Column("", [Figure(value.value, _EXACT) for value in values], "right"),
+                Column("", [BLANK if blank else Figure(value.value, _EXACT) for value in values], "right"),
                 Column("", [Span(value.expression, "dim") for value in values], shrink=8),
             ],
             header=False,
         )
 
 
-def _terms(cell: Explanation) -> Table:
-    """The terms with a bar each, largest first, then the sum of the others, then the total."""
+def _terms(cell: Explanation, homework: bool) -> Table:
+    """The terms with a bar each, largest first, then the sum of the others, then the total.
+
+    In ``homework`` only the sum of the others is given: its terms are not shown.
+    """
     labels: list[Cell] = [term.label for term in cell.terms]
     sizes = [term.contribution for term in cell.terms]
     full = full_scale(sizes)
@@ -116,6 +133,9 @@ def _terms(cell: Explanation) -> Table:
     form = "%.6f" if full >= 1e-3 else "%.3e"  # so that the printed numbers add up within 1e-5 too
     bars: list[Cell] = [Signed(size, full, form) for size in sizes[: len(cell.terms)]]
     bars += [Figure(size, form) for size in sizes[len(cell.terms) :]]
+    if homework:
+        given = len(cell.terms) if cell.rest.count else -1
+        bars = [bar if index == given else BLANK for index, bar in enumerate(bars)]
     factors = [
         Column(name, _factors(cell, index, len(labels)), "right", drop=1)
         for index, name in enumerate(cell.factor_names)

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import cast
 
@@ -76,16 +77,16 @@ def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:
     computed = number_words(model)
     parts += [] if computed == _USUAL else [computed]
     parts += [] if name in source or source == "built in" else [source]
-    yield Line([Span(name, "strong"), *(Span(f" · {part}") for part in parts)])
+    yield Line([Span(name, "strong"), *(Span(f" · {part}") for part in parts)], lead=True)
     tokenizer = model.tokenizer
     borrowed = f" ({model.tokenizer_note.partition(':')[0]})" if model.tokenizer_note and not model.notes else ""
     summary = f"{trace.encoding.added} · {tokenizer.kind} of {tokenizer.vocab_size:,}{borrowed}"
     note_words = "".join(f" · note: {printable(note, spaces=False)}" for note in model.notes)
     if len(summary + note_words) <= width:
-        yield Line([Span(summary, "dim"), Span(note_words)])
+        yield Line([Span(summary, "dim"), Span(note_words)], lead=True)
     else:
-        yield Line(Span(summary, "dim"))
-        yield from notes(model)
+        yield Line(Span(summary, "dim"), lead=True)
+        yield from (replace(note, lead=True) for note in notes(model))
 
 
 def text_block(trace: Trace, width: int, *, every: bool = False) -> Pieces:

@@ -48,6 +48,12 @@ LONG_STACK = 12
 """A stack of more layers is folded, or drawn small, unless all are asked for."""
 
 
+BLANK = "______"
+"""Room for a number that a reader is to work out."""
+BY_HAND = 10
+"""The most rows and columns of a matrix that is worked out by hand, or set on a page."""
+
+
 def _pieces(words: Words) -> Sequence[Piece]:
     return [words] if isinstance(words, str | Span) else words
 
@@ -65,7 +71,7 @@ def titled(title: str, words: Words, role: str = "strong") -> Line:
 
 def verdict(holds: bool, words: Words, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
     """The outcome of a check in one line."""
-    return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(words)], indent)
+    return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(words)], indent, sound=holds)
 
 
 def not_finite(step: str, also: str = "") -> Line:

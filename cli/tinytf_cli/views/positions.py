@@ -20,7 +20,7 @@ _ROLES = ("q", "k", "v", "ffn", "output", "attention")
 def positions(report: Positions, terminal: Terminal, display: Display) -> Iterator[Block]:
     """The kind of positions, the picture, some curves, the wavelengths, and the check."""
     waves = report.waves
-    yield Line(model_words(model_of(report)))
+    yield Line(model_words(model_of(report)), lead=True)
     yield Line("")
     yield titled(f"{report.how} positions", f": {report.formula}")
     if report.how != "learned":

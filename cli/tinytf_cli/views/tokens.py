@@ -47,7 +47,7 @@ def tokens(report: Tokenized, terminal: Terminal, display: TokensDisplay) -> Ite
     """The text in alternating colours, then one line per token."""
     encoding, limit = report.text, display.limit
     name = Span(printable(report.name, spaces=False), "strong")
-    yield Line([name, Span(" · "), *tokenizer_words(report.tokenizer, report.note, encoding)])
+    yield Line([name, Span(" · "), *tokenizer_words(report.tokenizer, report.note, encoding)], lead=True)
     yield from notes(report.tokenizer)
     characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
     count = len(encoding.tokens)

@@ -9,10 +9,18 @@ from tinytf.sentences import first_of
 from tinytf.worked import CheckedStep, ExampleScores, Verification
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Column, Figure, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import next_lines, note, titled, verdict
-from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, most_moved, safe
+from tinytf_cli.views.worked_cells import (
+    MARKS,
+    answer_cells,
+    claimed_cells,
+    faulty_cells,
+    given_cells,
+    most_moved,
+    safe,
+)
 
 _MOST_STEPS, _EDITS = 16, 4
 """The most faulty or moved steps in the digest, and the most edits that are named."""
@@ -20,16 +28,27 @@ _MOST_STEPS, _EDITS = 16, 4
 
 @dataclass(frozen=True)
 class VerificationDisplay(Display):
-    """``full`` shows every number of every step, ``wrong`` every number of the steps that do not hold."""
+    """``full`` shows every number of every step, ``wrong`` every number of the steps that do not hold.
+
+    A ``sheet`` is for students: the ``homework`` with blanks for the numbers to work out, or its ``solution``.
+    """
 
     full: bool = False
     wrong: bool = False
+    sheet: str = ""
+
+    @property
+    def conceals(self) -> bool:
+        return bool(self.sheet)
 
 
 @draws(Verification, VerificationDisplay)
 def verification(report: Verification, terminal: Terminal, display: VerificationDisplay) -> Iterator[Block]:
     """The example's score and title, then a line for each step that does not hold, or the numbers of the steps."""
     example = report.example
+    if display.sheet:
+        yield from _sheet(report, display.sheet == "homework", terminal)
+        return
     yield Line(_score(report))
     source = f", after {safe(example.source)}" if example.source else ""
     yield Line([Span(safe(example.title)), Span(source, "dim")])
@@ -50,7 +69,7 @@ def verification(report: Verification, terminal: Terminal, display: Verification
 @draws(ExampleScores)
 def example_scores(report: ExampleScores, terminal: Terminal, display: Display) -> Iterator[Block]:
     """A table of the scores of several examples, a line each."""
-    usage = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
+    usage = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "advice")
     yield Line([Span("worked examples", "strong"), usage])
     scores = report.examples
     yield Table(
@@ -73,6 +92,19 @@ def example_scores(report: ExampleScores, terminal: Terminal, display: Display) 
     if report.papers:
         names = [part for name in report.papers for part in (Span(" "), Span(f"paper:{name}", "strong"))]
         yield Line(["papers, whose claims are measured on a model:", *names], hanging=2)
+
+
+def _sheet(report: Verification, blank: bool, terminal: Terminal) -> Iterator[Block]:
+    """The title, what is given, and each step with its formula and a matrix of blanks or of the true numbers."""
+    yield Line(Span(safe(report.example.title), "strong"))
+    yield Heading("given", "what the author starts from")
+    for name, value in report.example.given.items():
+        yield from given_cells(name, value, terminal)
+    for checked in report.steps:
+        if checked.true is not None and checked.true.size:
+            step = checked.step
+            yield Heading(safe(step.name), safe(": ".join(filter(None, (step.title, step.formula.text)))))
+            yield from answer_cells(checked, blank, terminal)
 
 
 def _score(report: Verification) -> list[Span]:

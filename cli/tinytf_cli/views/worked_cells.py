@@ -14,6 +14,7 @@ from tinytf.worked import CheckedStep
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Line, Span, Table
+from tinytf_cli.views.parts import BLANK, BY_HAND
 
 _GAP = 2
 MARKS = ("✓", "→", "✗")
@@ -60,6 +61,59 @@ def faulty_cells(checked: CheckedStep, terminal: Terminal) -> list[list[Span]]:
         claimed = Span(f"{safe(str(claim.shown[index]))}{marks[state]}", _ROLES[state])
         cells.append([Span(where, "dim"), claimed, Span(truth)])
     return cells
+
+
+def answer_cells(checked: CheckedStep, blank: bool, terminal: Terminal) -> Iterator[Block]:
+    """The true cells of a step, or a ``blank`` for each, as matrices with the labels of the step."""
+    assert checked.true is not None
+    form = _form(checked)
+
+    def shown(value: Any) -> str:
+        return BLANK if blank else _true(value, form)
+
+    yield from _labelled("", checked.true, shown, checked.step.rows, checked.step.columns, terminal)
+
+
+def given_cells(name: str, value: Any, terminal: Terminal) -> Iterator[Block]:
+    """A starting value by its name: a text or a number in a line, a tensor as matrices."""
+    cells = np.asarray(value)
+
+    def shown(cell: Any) -> str:
+        return safe(cell) if isinstance(cell, str) else str(cell) if isinstance(cell, bool) else f"{cell:.10g}"
+
+    if cells.ndim and cells.size:
+        yield from _labelled(name, cells, shown, (), (), terminal)
+    else:
+        scalar = isinstance(value, str | int | float)
+        yield Line([Span(safe(name), "strong"), f" = {shown(value) if scalar else value}"], indent=2)
+
+
+def _labelled(
+    name: str,
+    cells: NDArray[Any],
+    shown: Callable[[Any], str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    terminal: Terminal,
+) -> Iterator[Block]:
+    """Matrices of texts below their name and index, in strips of as many columns as fit; large ones by their size."""
+    if any(size > BY_HAND for size in cells.shape):
+        size = " × ".join(map(str, cells.shape))
+        yield Line([safe(name), " " * bool(name), Span(f"{size} numbers, too many by hand", "dim")], indent=2)
+        return
+    for index in np.ndindex(cells.shape[:-2]):
+        if title := safe(name) + (f"[{', '.join(map(str, index))}]" if index else ""):
+            yield Line(Span(title, "strong"), indent=2)
+        texts = [[shown(cell) for cell in row] for row in _two_axes(cells, index)]
+        labels: list[Cell] = [safe(rows[row]) if row < len(rows) else "" for row in range(len(texts))]
+        names = [safe(columns[c]) if c < len(columns) else "" for c in range(len(texts[0]))]
+        widths = [
+            max(cell_len(text) for text in (*column, title)) for *column, title in zip(*texts, names, strict=True)
+        ]
+        side = max((cell_len(str(label)) for label in labels), default=0) + 2 * _GAP
+        for first, last in _strips(widths, terminal.width - side):
+            strip = [Column(names[c], [row[c] for row in texts], "right") for c in range(first, last)]
+            yield Table([Column("", labels, said="row"), *strip], header=any(names[first:last]), matrix=True)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,121 @@
+"""Pictures keep the grid of the terminal in every program that draws them, and say in words what they show."""
+
+import re
+import shlex
+import sys
+import xml.etree.ElementTree as ElementTree
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from covering import sample
+from driving import WIDE, Tinytf, is_a_clean_error
+from rich.cells import cell_len
+
+from tinytf_cli.picture import picture, printed
+from tinytf_cli.terminal import Terminal
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "samples"))
+from gallery import LINES  # noqa: E402
+
+SVG = "{http://www.w3.org/2000/svg}"
+CELL = 12.2
+"""Pixels of a column in rich's SVG."""
+WITHOUT_FOLDER = [line for line in LINES if "FOLDER" not in line and "--watch" not in line]
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def words_of(path: Path) -> str:
+    """The text of a picture, a line for each of its elements."""
+    return "\n".join(text.text or "" for text in ElementTree.parse(path).iter(f"{SVG}text")).replace("\xa0", " ")
+
+
+@sample("line", WITHOUT_FOLDER, every=8)
+def test_every_picture_keeps_its_grid_and_says_what_it_shows(tinytf: Tinytf, tmp_path: Path, line: str) -> None:
+    path = tmp_path / "x.svg"
+    assert tinytf(*shlex.split(line), "--width", "80", "-o", path).status <= 1
+    root = ElementTree.parse(path).getroot()
+    title, alternative = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    assert title is not None
+    assert alternative is not None
+    assert re.fullmatch("tinytf [a-z ]+", title.text or "")
+    assert len((alternative.text or "").split()) >= 2
+    if line.startswith("circuit"):
+        return  # a graph, which has no grid
+    for text in root.iter(f"{SVG}text"):
+        column = float(text.attrib["x"]) / CELL
+        assert column == pytest.approx(round(column), abs=1e-3)
+        if (words := text.text or "").strip("\n"):
+            assert float(text.attrib["textLength"]) == pytest.approx(CELL * cell_len(words), abs=1e-3)
+
+
+@sample("line", WITHOUT_FOLDER, every=8)
+def test_a_figure_has_no_lines_about_the_model_no_checks_that_hold_and_no_advice(
+    tinytf: Tinytf, tmp_path: Path, line: str
+) -> None:
+    if line.startswith("circuit"):
+        pytest.skip("a graph has none of them")
+    figure = tmp_path / "figure.svg"
+    assert tinytf(*shlex.split(line), "--width", "200", "-o", figure, "--figure").status <= 1
+    shown = words_of(figure)
+    assert shown
+    assert not re.search(r"^checked|byte-level BPE|; --all", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", WIDE.values(), ids=WIDE)
+def test_wide_letters_and_accents_keep_the_grid(text: str) -> None:
+    root = ElementTree.fromstring(picture([text], ".svg", Terminal(width=80, depth="truecolor")))
+    (drawn,) = (one for one in root.iter(f"{SVG}text") if (one.text or "").strip())
+    assert float(drawn.attrib["textLength"]) == pytest.approx(CELL * cell_len(text))
+
+
+def test_a_check_that_fails_stays_in_a_figure(tinytf: Tinytf, tmp_path: Path) -> None:
+    from tinytf_cli.views.blocks import Line, as_figure
+    from tinytf_cli.views.parts import verdict
+
+    lines = [Line("tiny", lead=True), Line(""), Line("a"), Line(""), verdict(True, "sums"), verdict(False, "sums")]
+    assert list(as_figure(lines)) == [Line("a"), Line(""), verdict(False, "sums")]
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_box_drawing_signs_stand_below_each_other_in_a_png(theme: str) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("cairosvg")
+    screen = Terminal(width=12, depth="truecolor", theme=theme)
+    svg = picture(["iiii│WWWW", "WWWW│iiii", "·.,:│√⊙─┼"], ".svg", screen)
+    pixels = np.asarray(image.open(BytesIO(printed(svg, ".png"))).convert("L")).astype(float)
+    assert pixels.shape[1] == pytest.approx(2 * float(svg.split('viewBox="0 0 ')[1].split()[0]), abs=1)
+    across = pixels[48:-48, round(2 * 4 * CELL) + 18 : round(2 * 5 * CELL) + 18]  # the column of the bar
+    strokes = np.abs(across - pixels[20, 20]) > 100
+    assert strokes.any(axis=0).sum() <= 6, "the bars of three lines are one stroke"
+
+
+def test_a_png_and_a_pdf_are_drawn_of_what_an_svg_shows(tinytf: Tinytf, tmp_path: Path) -> None:
+    pytest.importorskip("cairosvg")
+    for name, start in (("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("graph.png", b"\x89PNG")):
+        line = ("circuit", "--pairs", "samples/lost.jsonl") if "graph" in name else ("trace", "The cat sat")
+        assert tinytf(*line, "-o", tmp_path / name).status == 0
+        assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_without_cairosvg_a_png_is_one_line_and_the_command_that_installs_it(
+    tinytf: Tinytf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cairosvg", None)
+    ran = tinytf("trace", "The cat", "-o", tmp_path / "a.png")
+    assert is_a_clean_error(ran)
+    assert 'pip install "tinytf[picture]"' in ran.err
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_a_picture_too_high_for_a_png_is_refused() -> None:
+    pytest.importorskip("cairosvg")
+    svg = picture(["a"] * 1400, ".svg", Terminal(width=20, depth="truecolor"))
+    with pytest.raises(Exception, match=r"pixels high, and a PNG has at most 32,767"):
+        printed(svg, ".png")
