@@ -25,6 +25,7 @@ from tinytf.parts.part import worded
 from tinytf.parts.row import Step
 from tinytf.steps.operations import (
     Add,
+    Concat,
     ExpertLinear,
     HeadNorm,
     Linear,
@@ -37,6 +38,7 @@ from tinytf.steps.operations import (
     Scale,
     Softmax,
 )
+from tinytf.steps.operations.mask import mask_scores
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.operations.rotate import rotary_frequencies, rotate
 from tinytf.trace.lens_names import in_pairs
@@ -129,6 +131,8 @@ def _attempts(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
         yield from _fewer_pooled(operation)
     elif isinstance(operation, Lookup) and theirs is not None:
         yield from _other_tokens(site, theirs)
+    elif isinstance(operation, Mask) and not site.config.looks_ahead:
+        yield from _windows(len(site.ids))
     for mistake in MISTAKES:
         if mistake.fits(site.step) and not mistake.words.startswith(_SOLVED):
             yield Attempt(mistake.words, mistake.wrong, mistake.also)
@@ -241,8 +245,21 @@ def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     if operation.types:
         words = f"token {at} has token type {int(taken[at])}, not {int(ids[at])}"
     elif moved in ({1}, {-1}):
-        words = f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}"
+        words, by = f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}", moved.pop()
+        yield Attempt(words, lambda site: table[[(number + by) % len(table) for number in operation.ids(site)]])
+        return
     yield Attempt(words, lambda site: table[taken])
+
+
+def _windows(count: int) -> Iterator[Attempt]:
+    """Masks that show a query the last keys alone."""
+    for width in range(1, min(count, _MOST_TOKENS)):
+        yield Attempt(f"a window of {width} token{'s' * (width > 1)} added", partial(_in_window, width))
+
+
+def _in_window(width: int, site: Site) -> Tensor:
+    seen = torch.ones(len(site.ids), len(site.ids), dtype=torch.bool).tril().triu(1 - width)
+    return mask_scores(site.input(), seen)
 
 
 def _fewer_pooled(operation: Pool) -> Iterator[Attempt]:
@@ -453,7 +470,7 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
             words = f"it is {shown(factor, site.config)} times as large"
             yield Attempt(words, _times(factor), vague=True)
         yield from _additions(site.step, ours, theirs)
-        yield from _orders(site.step, ours, theirs)
+        yield from _orders(site, ours, theirs)
 
 
 def _times(factor: float) -> Wrong:
@@ -482,17 +499,19 @@ def _additions(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
     yield Attempt(words, lambda site: site.derive() + by, local=True, vague=True)
 
 
-def _orders(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
+def _orders(site: Site, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
     """The rows of a matrix in another order: theirs has the columns of ours in that order."""
-    a, b = _flat(ours), _flat(theirs)
-    if step.token_axis is None or step.is_map or not step.module or a.dim() != 2 or len(a) < 2:
+    step, a, b = site.step, _flat(ours), _flat(theirs)
+    joined = isinstance(step.operation, Concat)
+    if step.token_axis is None or step.is_map or not (step.module or joined) or a.dim() != 2 or len(a) < 2:
         return
     probe = torch.linspace(1, 2, len(a), dtype=torch.float64, device=a.device).sin() + 1.5
     order = torch.empty(a.shape[1], dtype=torch.long, device=a.device)
     order[(probe @ b.double()).argsort()] = (probe @ a.double()).argsort()
     if bool((order != torch.arange(len(order), device=order.device)).any()):
-        words = order_in_words(order, len(ours) if ours.dim() == 3 else 0)
-        yield Attempt(words, lambda site: _laid(site, _flat(site.derive())[:, order]), local=True, vague=True)
+        words = order_in_words(order, site.config.n_heads if joined else len(ours) if ours.dim() == 3 else 0)
+        wrong: Wrong = lambda site: _laid(site, _flat(site.derive())[:, order])  # noqa: E731
+        yield Attempt(words, wrong, local=not joined, vague=True)
 
 
 def order_in_words(order: Tensor, heads: int) -> str:

@@ -29,6 +29,7 @@ from tinytf.trace.trace import Trace
 
 TEXT = "The cat sat on the mat."
 _NUMBERS = 4
+_AT_RANDOM = "drawn at random"
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class _Check:
 
     def outputs(self, ids: Sequence[int]) -> tuple[list[Output], Output]:
         """Every tensor of a pass over some ids, and the logits that it returns."""
-        student, call = self.student, lambda: self.run(torch.tensor([ids]))
+        student, call = self.student, lambda: self.run.at_all_positions(torch.tensor([ids]))
         outputs, returned = record_outputs(student.file, student.module, call, self.width)
         self.printed = captured_output() if self.printed is None else self.printed
         if returned is None:
@@ -228,7 +229,8 @@ class _Check:
         copy_weights(self.student.module, self.model.transformer, comparison.tensors.pairs)
         found = self.invariances(comparison)
         explanation = Explanation(comparison, self.student, Consistency(self.model, self.trace, found), self.relaid)
-        pairs = explanation.comparison.tensors.pairs
+        pairs, first_wrong = explanation.comparison.tensors.pairs, comparison.first_wrong
+        troubles = () if first_wrong is None else tuple(self.troubles(comparison, explanation))
         rows, unheld = table(self.student.module, self.model.config, pairs)
         return Checked(
             file=str(self.student.file),
@@ -239,11 +241,11 @@ class _Check:
             unheld=unheld,
             printed=self.printed or "",
             steps=tuple(_steps(comparison)),
-            first_wrong=None if comparison.first_wrong is None else self.first_wrong_step(comparison, explanation),
+            first_wrong=None if first_wrong is None else self.first_wrong_step(comparison, explanation, troubles),
             mistakes=tuple(explanation.confirmed),
             tried=tuple(explanation.tried),
             unexplained=explanation.unexplained,
-            troubles=() if comparison.first_wrong is None else tuple(self.troubles(comparison, explanation)),
+            troubles=troubles,
             invariances=found,
             tolerance=self.tolerance,
         )
@@ -256,20 +258,26 @@ class _Check:
         return invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal)
 
     def troubles(self, comparison: Comparison, explanation: Explanation) -> Iterator[Trouble]:
-        """The first line that makes a NaN, and the first whose numbers change from run to run."""
+        """Parameters that nothing reads, the first line that makes a NaN, and the first that changes from run to run."""
         outputs = comparison.tensors.outputs
         if comparison.tensors.nan is not None:
             yield Trouble("from here on there are NaN", explanation.line(comparison.tensors.nan))
+        read = frozenset[str]().union(*(output.parameters for output in outputs))
+        unread = [pair.theirs.template for pair in comparison.tensors.pairs if not read & {*pair.theirs.paths.values()}]
+        if unread:
+            yield Trouble(f"never read in the forward pass: {', '.join(unread)}", None)
         repeated = self.compare(comparison.tensors.pairs).tensors.outputs
         for first, second in zip(outputs, repeated, strict=False):
             if not torch.equal(first.tensor.nan_to_num(), second.tensor.nan_to_num()):
                 yield Trouble(
-                    "drawn at random: dropout that evaluation does not turn off?",
+                    f"{_AT_RANDOM}: dropout that evaluation does not turn off?",
                     explanation.line(first),
                 )
                 return
 
-    def first_wrong_step(self, comparison: Comparison, explanation: Explanation) -> WrongStep:
+    def first_wrong_step(
+        self, comparison: Comparison, explanation: Explanation, troubles: Sequence[Trouble]
+    ) -> WrongStep:
         """The first wrong step: the one that the first confirmed mistake changes, else the first missing one."""
         assert comparison.first_wrong is not None
         key, line, output = comparison.first_wrong, None, None
@@ -277,7 +285,8 @@ class _Check:
             key, line = explanation.confirmed[0].at, explanation.confirmed[0].line
         else:
             key, output = comparison.first_visible_wrong()
-            line = explanation.line(output)
+            drawn = next((trouble.line for trouble in troubles if trouble.what.startswith(_AT_RANDOM)), None)
+            line = drawn or explanation.line(output)
         step = comparison.step(key)
         try:
             lesson = lesson_of(Live(self.model, trace=self.trace), step.name)

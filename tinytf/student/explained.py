@@ -1,10 +1,13 @@
 """Why a step is wrong: the mistakes that make the reference compute what the student's code computes."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import ClassVar
 
+import torch
+
+from tinytf.compare.causes import Evidence, Trial, reaching, scopes_of, trials_of, unseen_before
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Mistake, Wrong
 from tinytf.compare.mistakes.wrong_trace import wrong_formulas
@@ -18,6 +21,8 @@ from tinytf.student.steps import Comparison, difference
 
 _MAX_MISTAKES = 6
 """Cap on the mistakes confirmed; what is still wrong after them stays unexplained."""
+_MOST_TENSORS = 6
+"""Cap on the tensors of a student's code that are searched for a mistake that gives them."""
 SCOPES = ("all", "name", "one")
 
 
@@ -55,6 +60,17 @@ class _Attempt:
         """Rank by steps explained, steps with a tensor of their own, fewest names changed, then most steps changed."""
         changed = {key for _, changes in self.mistakes for key in changes}
         return self.comparison.progress, self.comparison.visible, -len({name for name, _ in changed}), len(changed)
+
+    def beside(self, others: Sequence["_Attempt"]) -> "_Attempt":
+        """This attempt, with the words of others that explain as much by other numbers: nothing tells them apart."""
+        ((mistake, changes),) = self.mistakes
+        words = {mistake.words: self.comparison}
+        for other in others:
+            ((another, changed),) = other.mistakes
+            if another.words not in words and other.merit == self.merit and changed.keys() == changes.keys():
+                if all(any(_changed(one, other.comparison, key) for key in changes) for one in words.values()):
+                    words[another.words] = other.comparison
+        return replace(self, mistakes=((replace(mistake, words=", or ".join(words)), changes),))
 
 
 class Explanation:
@@ -106,8 +122,43 @@ class Explanation:
 
     def _best(self, comparison: Comparison) -> _Attempt | None:
         """The mistake that explains most, or the two."""
-        best = max(self._singles(comparison), key=lambda attempt: attempt.merit, default=None)
-        return best or max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
+        told = list(self._told(comparison))
+        if not any(attempt.comparison.first_wrong is None for attempt in told):
+            told += self._singles(comparison)
+        best = max(told, key=lambda attempt: attempt.merit, default=None)
+        if best is not None:
+            return best.beside(told)
+        return max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
+
+    def _told(self, comparison: Comparison) -> Iterator[_Attempt]:
+        """What gives the tensor that stands in the place of a wrong step, as ``diff`` looks for it in a dump."""
+        trace, rows = comparison.trace, comparison.trace.steps.rows
+        order = {(step.name, layer): number for number, (step, layer) in enumerate(rows)}
+        last = None
+        for number, (key, output) in enumerate(comparison.candidates()):
+            theirs = comparison.in_our_axes(key, output)
+            if number == _MOST_TENSORS or (last not in (None, key)):
+                return
+            if theirs is None:
+                continue
+            seen = [place for place in comparison.keys[: comparison.order[key]] if comparison.match(place)]
+            evidence = Evidence(None, comparison.limit(key), seen, {key: theirs})  # type: ignore[arg-type]
+            sources = [place for place in trace.steps.sources(comparison.step(key), key[1]) if place in comparison.order]
+            unseen = sorted({*unseen_before(trace, evidence, key), *sources}, key=order.__getitem__)
+            with torch.no_grad():
+                for trial in trials_of(trace, evidence, key, theirs, unseen, order):
+                    for scope in scopes_of(trial):
+                        changes = {
+                            place: wrong
+                            for place, wrong in reaching(trace, trial, scope, order).items()
+                            if place in comparison.order
+                        }
+                        mistake = _known(trial, type(comparison.step(key).operation))
+                        for attempt in self._attempts(comparison, comparison, (mistake, changes)):
+                            last = key
+                            yield attempt
+            for words in evidence.tried.values():
+                self.tried.update(words)
 
     def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, list[StepKey]]]:
         """The mistakes possible in the layer of the first wrong step, each with the steps it fits, wrong ones first.
@@ -182,8 +233,12 @@ class Explanation:
         stands_in = first_match is not None and first not in new_keys
         if first_match is None or first_match.output.order in later.tensors.constant:
             first_match, stands_in = later.match(next((key for key in new_keys if key in changes), new_keys[0])), False
+        words = mistake.words
+        if isinstance(step.operation, Scale) and not any(character.isdigit() for character in words):
+            divisor = later.trace.config.score_divisor * float(earlier.value(first).norm() / later.value(first).norm())
+            words = f"{words} (by {divisor:.4g}, not by {later.trace.config.score_divisor:.4g})"
         return ConfirmedMistake(
-            mistake.words,
+            words,
             step.full_name(first[1]),
             step.formula,
             len(changes),
@@ -199,9 +254,14 @@ class Explanation:
         return line_of(self.student.file, output.file, output.line) if output is not None and output.line else None
 
 
+def _known(trial: Trial, at: type) -> Mistake:
+    """The mistake of an attempt; of the table, where it is there."""
+    return next((one for one in MISTAKES if one.words == trial.words), Mistake(trial.words, at, trial.attempt.wrong))
+
+
 def _changed(earlier: Comparison, later: Comparison, key: StepKey) -> bool:
     """Whether a mistake gives a step other numbers."""
-    before, after = earlier.value(key), later.value(key)
+    before, after = (one.value(key).nan_to_num(neginf=-1.0) for one in (earlier, later))
     return before.shape != after.shape or difference(after, before) > later.limit(key)
 
 

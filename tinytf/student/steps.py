@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.parts.row import Step
-from tinytf.steps.operations import Add, Lookup, Mask, Scale, Scores
+from tinytf.steps.operations import Add, Lookup, Norm, Scores, Softmax
 from tinytf.steps.table import StepKey
 from tinytf.student.seen import Output
 from tinytf.student.weights import Pair
@@ -126,7 +126,7 @@ class Comparison:
         """A comparison with a reference that makes these mistakes; matches before the first mistake are reused."""
         twin = None if self.twin is None else self.twin.with_mistakes(wrong)
         comparison = Comparison(WrongTrace(self.trace, wrong), self.tensors, self.tolerance, twin)
-        first = min((self.order[key] for key in wrong), default=0)
+        first = min((self.order[key] for key in wrong if key in self.order), default=0)
         comparison._matches = {key: match for key, match in self._matches.items() if self.order[key] < first}
         return comparison
 
@@ -168,6 +168,9 @@ class Comparison:
     def _layouts(self, step: Step, value: Tensor) -> Iterator[Tensor]:
         """The layouts of a step: by head or concatenated, key heads repeated, rotary pairs side by side."""
         yield value
+        groups = self.trace.config.n_kv_heads
+        if step.has_heads and value.dim() == 3 and 1 < groups < len(value):
+            yield value.unflatten(0, (groups, -1))  # (H, ...) -> (G, H/G, ...)
         if step.has_heads and value.dim() == 3 and not step.is_map:
             rotary = self.trace.config.positions == "rotary" and step.role in ("q", "k")
             for heads in (value, in_pairs(value, self.trace.config)) if rotary else (value,):
@@ -239,40 +242,98 @@ class Comparison:
             right = self.match(key) is not None or (self.coarse and self.match(self.keys[-1]) is not None)
             if not right and not isinstance(self.step(key).operation, Add):
                 consumers = [(later.name, layer) for later, layer, _ in self.trace.steps.consumers(key)]
-                right = bool(consumers) and all(self.is_right(consumer) for consumer in consumers)
+                right = bool(consumers) and all(self._shows(consumer) for consumer in consumers)
             self._right[key] = right
         return self._right[key]
 
-    def first_visible_wrong(self) -> tuple[StepKey, Output | None]:
-        """The first wrong step with a candidate tensor in the student's code, which computes what the step should be.
+    def _shows(self, key: StepKey) -> bool:
+        """Whether a right step says that what it is computed from is right: not if a mistake makes it another step."""
+        if key in getattr(self.trace, "wrong", {}) and (match := self.match(key)) is not None:
+            sources = self.trace.steps.sources(self.step(key), key[1])
+            others = [self.match(source) for source in sources if source in self.order]
+            if any(other is not None and other.output is match.output for other in others):
+                return False
+        return self.is_right(key)
 
-        It has the step's size, was not seen before, and is computed from what the step is computed from and from
-        nothing else that was seen. A function that does several steps shows only the last of them.
+    def first_visible_wrong(self) -> tuple[StepKey, Output | None]:
+        """The first wrong step with a candidate tensor in the student's code; the first wrong one if none has any."""
+        assert self.first_wrong is not None
+        return next(self.candidates(), (self.first_wrong, None))
+
+    def candidates(self) -> Iterator[tuple[StepKey, Output]]:
+        """The wrong steps of the layer of the first, each with the tensor that computes what the step should be.
+
+        It has the step's size, was not seen before, and is handed the step's own parameters or is computed from what
+        the step is computed from and from nothing else that was seen. A function that does several steps shows only the
+        last of them.
         """
         assert self.first_wrong is not None
         if self.first_wrong == self.keys[-1]:
-            return self.first_wrong, self.tensors.returned
+            yield self.first_wrong, self.tensors.returned
+            return
         seen = {key: match.output for key in self.keys[: self.progress] if (match := self.match(key))}
         known = {(output.tensor.numel(), round(_total(output.tensor), 3)) for output in seen.values()}
         for key in (key for key in self.keys if key[1] == self.first_wrong[1] and not self.is_right(key)):
             before, nearest = self._before(key, seen)
-            found = [
+            alike = [
                 output
                 for output in self.tensors.outputs
                 if output.tensor.numel() == self.value(key).numel()
                 and (nearest or key in self._of_no_text or output.order not in self.tensors.constant)
                 and (output.tensor.numel(), round(_total(output.tensor), 3)) not in known
-                and nearest <= output.ancestors
-                and not any(one.order in output.ancestors for place, one in seen.items() if place not in before)
+                and (nearest <= output.ancestors or key in self._of_no_text)
+            ]
+            found = self._handed(key, alike) or [
+                output
+                for output in alike
+                if not any(one.order in output.ancestors for place, one in seen.items() if place not in before)
                 and all(self._reaches(path, key) for path in output.parameters)
             ]
             found = [output for output in found if not self._passes(output, nearest)] or found
-            if found and isinstance(self.step(key).operation, Scores | Scale | Mask):
-                return key, found[0]
-            if found:  # what comes after the last one only moves its numbers
-                total = round(_total(found[-1].tensor), 3)
-                return key, next(output for output in found if round(_total(output.tensor), 3) == total)
-        return self.first_wrong, None
+            if not found:
+                continue
+            first, total = found[0], round(_total(found[-1].tensor), 3)
+            if key[0] not in self._scores:  # what comes after the last one only moves its numbers
+                first = next(output for output in found if round(_total(output.tensor), 3) == total)
+            yield key, first
+            yield from ((key, output) for output in found if output is not first)
+
+    @cached_property
+    def _scores(self) -> set[str]:
+        """The names of scores and of what becomes of them before the softmax."""
+        rows = [step for step, _ in self.trace.steps.rows]
+        axes = {step.axes for step in rows if isinstance(step.operation, Scores)}
+        return {step.name for step in rows if step.axes in axes and not isinstance(step.operation, Softmax)}
+
+    def _handed(self, key: StepKey, outputs: Sequence[Output]) -> list[Output]:
+        """The outputs of functions that were handed parameters of a step; else of another step of its operation."""
+        step_of, kind = self.tensors.step_of, type(self.step(key).operation)
+        own = [one for one in outputs if any(step_of.get(path) == key for path in one.own)]
+        if own or kind is not Norm:
+            return own
+        return [
+            one
+            for one in outputs
+            if any(
+                (other := step_of.get(path)) in self.order and type(self.step(other).operation) is kind  # type: ignore[arg-type]
+                for path in one.own
+            )
+        ]
+
+    def in_our_axes(self, key: StepKey, output: Output) -> Tensor | None:
+        """A tensor of the student's code in the axes of a step, in the order nearest to it; None if none fits."""
+        ours, theirs = self.value(key), output.tensor.detach().float()
+        if ours.dim() == 2 and theirs.dim() == 3 and len(theirs) > 1 and theirs.shape[1:] != ours.shape:
+            return None
+        theirs, shape = theirs.squeeze(), ours.shape
+        ways = [theirs.permute(order) for order in itertools.permutations(range(theirs.dim()))]
+        if theirs.dim() != ours.dim():  # heads in groups, or side by side
+            ways = [way.reshape(shape) for way in ways if way.numel() == ours.numel() and way.shape[-1] == shape[-1]]
+            if ours.dim() == 3 and theirs.shape == (shape[1], shape[0] * shape[2]):
+                ways.append(theirs.unflatten(-1, (shape[0], shape[2])).transpose(0, 1))
+        fitting = [way for way in ways if way.shape == shape]
+        finite = lambda x: x.masked_fill(x < _MASKED, 0.0).nan_to_num()  # noqa: E731
+        return min(fitting, key=lambda way: float((finite(way) - finite(ours)).abs().sum()), default=None)
 
     def _passes(self, output: Output, nearest: set[int]) -> bool:
         """Whether a tensor is computed from what lies behind the ``nearest`` too, as a residual sum is."""

@@ -126,6 +126,7 @@ def embeddings() -> Iterator[Mistake]:
         unlike(lambda s: s.module.scale != 1.0, lambda s: s.derive() * math.sqrt(s.config.d_model)),
     )  # fmt: skip
     yield Mistake("positions start at 1, not at 0", Positions, _positions(1))
+    yield Mistake("positions run backwards", Positions, lambda s: _positions(0)(s).flip(0))
     yield Mistake("every token has position 0", Positions, lambda s: _positions(0)(s)[:1].expand(len(s.ids), -1))
 
 
