@@ -469,8 +469,26 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         if factor != 1:
             words = f"it is {shown(factor, site.config)} times as large"
             yield Attempt(words, _times(factor), vague=True)
+        if isinstance(site.operation, Add):
+            yield from _weighted(site, theirs)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site, ours, theirs)
+
+
+def _weighted(site: Site, theirs: Tensor) -> Iterator[Attempt]:
+    """A sum in which one summand is larger or smaller: each by its factor of least squares."""
+    inputs = [one.double() for one in site.inputs()]
+    for index, (summand, (name, layer)) in enumerate(zip(inputs, site.sources, strict=True)):
+        rest = theirs.double() - sum(one for at, one in enumerate(inputs) if at != index)
+        factor = plain(float((rest * summand).sum() / (summand.square().sum() or 1.0)))
+        if summand.shape == theirs.shape and factor not in (0.0, 1.0):
+            words = f"{site.trace.steps.at(name, layer).full_name(layer)} is added {shown(factor, site.config)} times"
+            yield Attempt(words, partial(_with_weight, index, factor))
+
+
+def _with_weight(index: int, factor: float, site: Site) -> Tensor:
+    first, *others = (one * factor if at == index else one for at, one in enumerate(site.inputs()))
+    return sum(others, first)
 
 
 def _times(factor: float) -> Wrong:

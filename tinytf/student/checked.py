@@ -14,6 +14,7 @@ from tinytf.lessons.about import lesson_of
 from tinytf.lessons.live import Live
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
+from tinytf.sentences import first_of
 from tinytf.student.consistency import Consistency
 from tinytf.student.explained import ConfirmedMistake, Explanation
 from tinytf.student.invariances import Invariance, invariances
@@ -262,10 +263,12 @@ class _Check:
         outputs = comparison.tensors.outputs
         if comparison.tensors.nan is not None:
             yield Trouble("from here on there are NaN", explanation.line(comparison.tensors.nan))
-        read = frozenset[str]().union(*(output.parameters for output in outputs))
-        unread = [pair.theirs.template for pair in comparison.tensors.pairs if not read & {*pair.theirs.paths.values()}]
+        read, unread = comparison.tensors.read, []
+        for pair in comparison.tensors.pairs:
+            paths = [path for path in pair.theirs.paths.values() if path not in read]
+            unread += [pair.theirs.template] if len(paths) == len(pair.theirs.paths) else paths
         if unread:
-            yield Trouble(f"never read in the forward pass: {', '.join(unread)}", None)
+            yield Trouble(f"never read in the forward pass: {first_of(unread, 3)}", None)
         repeated = self.compare(comparison.tensors.pairs).tensors.outputs
         for first, second in zip(outputs, repeated, strict=False):
             if not torch.equal(first.tensor.nan_to_num(), second.tensor.nan_to_num()):

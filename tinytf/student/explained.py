@@ -1,5 +1,7 @@
 """Why a step is wrong: the mistakes that make the reference compute what the student's code computes."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -12,6 +14,7 @@ from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Mistake, Wrong
 from tinytf.compare.mistakes.wrong_trace import wrong_formulas
 from tinytf.report import Data
+from tinytf.sentences import listed
 from tinytf.steps.operations import Rotate, Scale
 from tinytf.steps.table import StepKey
 from tinytf.student.consistency import Consistency
@@ -21,8 +24,8 @@ from tinytf.student.steps import Comparison, difference
 
 _MAX_MISTAKES = 6
 """Cap on the mistakes confirmed; what is still wrong after them stays unexplained."""
-_MOST_TENSORS = 6
-"""Cap on the tensors of a student's code that are searched for a mistake that gives them."""
+_MOST_STEPS, _MOST_TENSORS = 3, 3
+"""Cap on the wrong steps, and on the tensors for each, that are searched for a mistake that gives them."""
 SCOPES = ("all", "name", "one")
 
 
@@ -118,6 +121,7 @@ class Explanation:
         if wrong is not None and comparison.tensors.nan is None:
             while self.confirmed and not consequences.pop():
                 wrong = self.confirmed.pop().at
+        self.confirmed = list(_in_all_layers(self.confirmed))
         self.unexplained = "" if wrong is None else comparison.step(wrong).full_name(wrong[1])
 
     def _best(self, comparison: Comparison) -> _Attempt | None:
@@ -134,12 +138,13 @@ class Explanation:
         """What gives the tensor that stands in the place of a wrong step, as ``diff`` looks for it in a dump."""
         trace, rows = comparison.trace, comparison.trace.steps.rows
         order = {(step.name, layer): number for number, (step, layer) in enumerate(rows)}
-        last = None
-        for number, (key, output) in enumerate(comparison.candidates()):
+        searched, explained = Counter[StepKey](), False
+        for key, output in comparison.candidates():
+            searched[key] += 1
             theirs = comparison.in_our_axes(key, output)
-            if number == _MOST_TENSORS or (last not in (None, key)):
+            if explained or len(searched) > _MOST_STEPS:
                 return
-            if theirs is None:
+            if theirs is None or searched[key] > _MOST_TENSORS:
                 continue
             seen = [place for place in comparison.keys[: comparison.order[key]] if comparison.match(place)]
             evidence = Evidence(None, comparison.limit(key), seen, {key: theirs})  # type: ignore[arg-type]
@@ -155,7 +160,7 @@ class Explanation:
                         }
                         mistake = _known(trial, type(comparison.step(key).operation))
                         for attempt in self._attempts(comparison, comparison, (mistake, changes)):
-                            last = key
+                            explained = explained or attempt.comparison.first_wrong is None
                             yield attempt
             for words in evidence.tried.values():
                 self.tried.update(words)
@@ -232,7 +237,7 @@ class Explanation:
         first_match = later.match(first)
         stands_in = first_match is not None and first not in new_keys
         if first_match is None or first_match.output.order in later.tensors.constant:
-            first_match, stands_in = later.match(next((key for key in new_keys if key in changes), new_keys[0])), False
+            first_match, stands_in = later.match(next((key for key in new_keys if later.order[key] >= later.order[first]), new_keys[-1])), False
         words = mistake.words
         if isinstance(step.operation, Scale) and not any(character.isdigit() for character in words):
             divisor = later.trace.config.score_divisor * float(earlier.value(first).norm() / later.value(first).norm())
@@ -257,6 +262,23 @@ class Explanation:
 def _known(trial: Trial, at: type) -> Mistake:
     """The mistake of an attempt; of the table, where it is there."""
     return next((one for one in MISTAKES if one.words == trial.words), Mistake(trial.words, at, trial.attempt.wrong))
+
+
+def _in_all_layers(confirmed: Sequence[ConfirmedMistake]) -> Iterator[ConfirmedMistake]:
+    """The mistakes, with one that is made in several layers as one."""
+    of_layer = lambda text: re.sub(r"\bL\d+\.", "", text)  # noqa: E731
+    groups: dict[tuple[str, str], list[ConfirmedMistake]] = {}
+    for one in confirmed:
+        groups.setdefault((of_layer(one.mistake), of_layer(one.step)), []).append(one)
+    for (words, _), alike in groups.items():
+        layers = listed([str(one.at[1]) for one in alike])
+        yield replace(
+            alike[0],
+            mistake=f"{words}, the same in layers {layers}" if len(alike) > 1 else alike[0].mistake,
+            places=sum(one.places for one in alike),
+            explained=sum(one.explained for one in alike),
+            difference=max(one.difference for one in alike),
+        )
 
 
 def _changed(earlier: Comparison, later: Comparison, key: StepKey) -> bool:

@@ -45,7 +45,8 @@ class Tensors:
     """Every tensor of a forward pass, by size; what it ``returned``; ``nan``, the first tensor with a NaN.
 
     ``constant`` are the orders of those that are alike in the pass of another text, such as masks and tables of angles.
-    ``pairs`` are the weights that the module had, and ``step_of`` the first step that a parameter of a path belongs to.
+    ``pairs`` are the weights that the module had, ``step_of`` the first step that a parameter of a path belongs to, and
+    ``read`` the paths of the parameters that a tensor was computed from.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Tensors:
             for pair in pairs
             for (layer, _), path in pair.theirs.paths.items()
         }
+        self.read = frozenset[str]().union(*(output.parameters for output in outputs))
         self.by_size: dict[int, list[tuple[Output, Signature]]] = {}
         self.nan = next((output for output in outputs if bool(output.tensor.isnan().any())), None)
         self.constant = frozenset(
@@ -242,13 +244,17 @@ class Comparison:
             right = self.match(key) is not None or (self.coarse and self.match(self.keys[-1]) is not None)
             if not right and not isinstance(self.step(key).operation, Add):
                 consumers = [(later.name, layer) for later, layer, _ in self.trace.steps.consumers(key)]
-                right = bool(consumers) and all(self._shows(consumer) for consumer in consumers)
+                right = bool(consumers) and all(self._shows(consumer, key) for consumer in consumers)
             self._right[key] = right
         return self._right[key]
 
-    def _shows(self, key: StepKey) -> bool:
-        """Whether a right step says that what it is computed from is right: not if a mistake makes it another step."""
-        if key in getattr(self.trace, "wrong", {}) and (match := self.match(key)) is not None:
+    def _shows(self, key: StepKey, hidden: StepKey) -> bool:
+        """Whether a right step says that one it is computed from is: not if a mistake makes it another of them.
+
+        One whose parameters nothing reads is not there.
+        """
+        unread = {place for path, place in self.tensors.step_of.items() if path not in self.tensors.read}
+        if hidden not in unread and key in getattr(self.trace, "wrong", {}) and (match := self.match(key)) is not None:
             sources = self.trace.steps.sources(self.step(key), key[1])
             others = [self.match(source) for source in sources if source in self.order]
             if any(other is not None and other.output is match.output for other in others):
@@ -281,8 +287,11 @@ class Comparison:
                 if output.tensor.numel() == self.value(key).numel()
                 and (nearest or key in self._of_no_text or output.order not in self.tensors.constant)
                 and (output.tensor.numel(), round(_total(output.tensor), 3)) not in known
-                and (nearest <= output.ancestors or key in self._of_no_text)
             ]
+            whole = [one for one in alike if nearest <= one.ancestors or key in self._of_no_text]
+            if not whole and isinstance(self.step(key).operation, Add):  # of a sum, one may be left out
+                whole = [one for one in alike if nearest & one.ancestors]
+            alike = whole
             found = self._handed(key, alike) or [
                 output
                 for output in alike

@@ -144,7 +144,7 @@ BROKEN: dict[str, Fault] = {
                          "out = torch.cat", "heads in another order"),
         attention_twice=("x = x + self.sa(self.ln1(x))", "x = x + 2 * self.sa(self.ln1(x))", "L0.mid L0.attn", "x = x + 2",
                          "added twice"),
-        one_layer_twice=("x = self.blocks(x)", "x = self.blocks[0](self.blocks[0](x))", "L1.norm1", "", "layer 0|L0"),
+        one_layer_twice=("x = self.blocks(x)", "x = self.blocks[0](self.blocks[0](x))", "L1.norm1", "", "never read|layer 0"),
         probabilities=("return logits, loss", "return logits.softmax(-1), loss", "logits", "return logits.softmax", "probabilities"),
         ids_shifted=("self.token_embedding_table(idx)", "self.token_embedding_table(idx + 1)", "embed.tokens",
                      "tok_emb = ", "next id"),
@@ -230,7 +230,7 @@ BROKEN: dict[str, Fault] = {
         gelu_of_another_constant=("0.044715", "0.44715", "L0.ffn.act", "return 0.5", ""),
         quick_gelu=("post = gelu(pre)", "post = pre * torch.sigmoid(1.702 * pre)", "L0.ffn.act", "post = ", "1.702"),
         out_bias_twice=("post @ self.W_out + self.b_out", "post @ self.W_out + 2 * self.b_out", "L0.ffn", "return post",
-                        "bias.*twice"),
+                        "bias too many"),
         mlp_reads_the_input=("self.mlp(layer_norm(mid,", "self.mlp(layer_norm(x,", "L0.norm2", "",
                              "block's input"),
         positions_forgotten=("self.W_E[tokens] + self.W_pos[: tokens.shape[1]]", "self.W_E[tokens]", "embed.sum", "",
@@ -251,7 +251,7 @@ BROKEN: dict[str, Fault] = {
         no_window=("window=4", "window=99", "L0.masked", "logits = torch.where", "window|every key"),
         window_one_more=("> pos[:, None] - self.window", ">= pos[:, None] - self.window", "L0.masked", "logits = torch.where",
                          "window of 5"),
-        logits_not_capped=("return self.last * torch.tanh(logits / self.last)", "return logits", "logits", "logits = F.linear",
+        logits_not_capped=("return self.last * torch.tanh(logits / self.last)", "return logits", "logits head.logits", "logits = F.linear",
                            "cap"),
         norm_after_rope=("q, k = self.q_norm(q), self.k_norm(k)\n        q, k = self.rope(q), self.rope(k)",
                          "q, k = self.rope(q), self.rope(k)\n        q, k = self.q_norm(q), self.k_norm(k)",
@@ -284,7 +284,8 @@ BROKEN: dict[str, Fault] = {
 
 def words_of(found: Checked) -> str:
     """Why, as the verdict says it; empty where it names no cause."""
-    return "; ".join(mistake.mistake for mistake in found.mistakes)
+    unread = [trouble.what for trouble in found.troubles if trouble.what.startswith("never read")]
+    return "; ".join([mistake.mistake for mistake in found.mistakes] or unread)
 
 
 def verdict(fault: Fault, found: Checked) -> tuple[bool, bool, str]:
@@ -293,7 +294,7 @@ def verdict(fault: Fault, found: Checked) -> tuple[bool, bool, str]:
     step = wrong is not None and wrong.step in fault.first.split()
     text = "" if wrong is None or wrong.line is None else wrong.line.text
     line = any(part in text for part in fault.line.split("|"))
-    only = len(found.mistakes) == 1 and (not found.unexplained or any("NaN" in one.what for one in found.troubles))
+    only = len(found.mistakes) < 2 and (not found.mistakes or not found.unexplained or any("NaN" in one.what for one in found.troubles))
     alone = only and bool(re.search(fault.cause, words))
     return step, line, ("right" if fault.cause and alone else "wrong") if words else "none"
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tinytf.compare.mistakes.mistake import Mistake, Wrong, has, unlike
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
@@ -50,6 +51,14 @@ def linears() -> Iterator[Mistake]:
     yield Mistake("it reads the stream before its norm", Linear, _without_norm)
 
 
+_USUAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "LeakyReLU": functional.leaky_relu, "Softplus": functional.softplus, "ELU": functional.elu,
+    "SELU": functional.selu, "Mish": functional.mish, "Hardswish": functional.hardswish, "ReLU6": functional.relu6,
+    "Softsign": functional.softsign,
+}  # fmt: skip
+"""Functions of torch that no family has."""
+
+
 def activations() -> Iterator[Mistake]:
     for name, act in ACTIVATIONS.items():
         yield Mistake(
@@ -59,6 +68,8 @@ def activations() -> Iterator[Mistake]:
     yield Mistake(
         "the activation is x·σ(1.702x)", Activate, lambda site: _act(site, lambda x: x * (1.702 * x).sigmoid())
     )
+    for name, act in _USUAL.items():
+        yield Mistake(f"the activation is {name}", Activate, lambda site, act=act: _act(site, act))  # type: ignore[misc]
     yield Mistake("the activation is σ(x)", Activate, lambda site: _act(site, torch.sigmoid))
     yield Mistake("the activation is left out", Activate, lambda site: _act(site, lambda x: x))
     yield Mistake(
