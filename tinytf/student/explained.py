@@ -239,9 +239,13 @@ class Explanation:
         if first_match is None or first_match.output.order in later.tensors.constant:
             first_match, stands_in = later.match(next((key for key in new_keys if later.order[key] >= later.order[first]), new_keys[-1])), False
         words = mistake.words
-        if isinstance(step.operation, Scale) and not any(character.isdigit() for character in words):
-            divisor = later.trace.config.score_divisor * float(earlier.value(first).norm() / later.value(first).norm())
-            words = f"{words} (by {divisor:.4g}, not by {later.trace.config.score_divisor:.4g})"
+        if isinstance(step.operation, Scale) and (size := float(later.value(first).norm())):
+            right = later.trace.config.score_divisor
+            by = f"by {right * float(earlier.value(first).norm()) / size:.4g}, not by {right:.4g}"
+            if words.startswith("it is "):
+                words = f"divided {by}"
+            elif not any(character.isdigit() for character in words):
+                words = f"{words} ({by})"
         return ConfirmedMistake(
             words,
             step.full_name(first[1]),
@@ -265,16 +269,18 @@ def _known(trial: Trial, at: type) -> Mistake:
 
 
 def _in_all_layers(confirmed: Sequence[ConfirmedMistake]) -> Iterator[ConfirmedMistake]:
-    """The mistakes, with one that is made in several layers as one."""
+    """The mistakes, with one that is made in several places as one."""
     of_layer = lambda text: re.sub(r"\bL\d+\.", "", text)  # noqa: E731
-    groups: dict[tuple[str, str], list[ConfirmedMistake]] = {}
+    groups: dict[str, list[ConfirmedMistake]] = {}
     for one in confirmed:
-        groups.setdefault((of_layer(one.mistake), of_layer(one.step)), []).append(one)
-    for (words, _), alike in groups.items():
-        layers = listed([str(one.at[1]) for one in alike])
+        groups.setdefault(of_layer(one.mistake), []).append(one)
+    for words, alike in groups.items():
+        steps = dict.fromkeys(of_layer(one.step) for one in alike)
+        layers = f"the same in layers {listed([str(one.at[1]) for one in alike])}"
+        where = layers if len(steps) == 1 else f"in {listed(list(steps))}"
         yield replace(
             alike[0],
-            mistake=f"{words}, the same in layers {layers}" if len(alike) > 1 else alike[0].mistake,
+            mistake=f"{words}, {where}" if len(alike) > 1 else alike[0].mistake,
             places=sum(one.places for one in alike),
             explained=sum(one.explained for one in alike),
             difference=max(one.difference for one in alike),

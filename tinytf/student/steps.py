@@ -316,18 +316,12 @@ class Comparison:
 
     def _handed(self, key: StepKey, outputs: Sequence[Output]) -> list[Output]:
         """The outputs of functions that were handed parameters of a step; else of another step of its operation."""
-        step_of, kind = self.tensors.step_of, type(self.step(key).operation)
-        own = [one for one in outputs if any(step_of.get(path) == key for path in one.own)]
+        owners = lambda one: [place for path in one.own if (place := self.tensors.step_of.get(path)) in self.order]  # noqa: E731
+        last = {one: max(places, key=self.order.__getitem__) for one in outputs if (places := owners(one))}
+        own, kind = [one for one in outputs if last.get(one) == key], type(self.step(key).operation)
         if own or kind is not Norm:
             return own
-        return [
-            one
-            for one in outputs
-            if any(
-                (other := step_of.get(path)) in self.order and type(self.step(other).operation) is kind  # type: ignore[arg-type]
-                for path in one.own
-            )
-        ]
+        return [one for one in outputs if one in last and type(self.step(last[one]).operation) is kind]
 
     def in_our_axes(self, key: StepKey, output: Output) -> Tensor | None:
         """A tensor of the student's code in the axes of a step, in the order nearest to it; None if none fits."""

@@ -12,6 +12,7 @@ from tinytf.loading import Model
 from tinytf.student.checked import Checked, check
 from tinytf.student.reference import reference
 
+_BY_HAND = ("flash: bool = True", "flash: bool = False")
 FILES = Path(__file__).parent / "modules"
 _SMALL = {"n_layers": 2, "d_model": 48, "n_heads": 4, "vocab_size": 2048, "context": 32}
 SOURCES: Mapping[str, tuple[str, str, dict[str, Any]]] = {
@@ -55,19 +56,81 @@ def like(source: str) -> Model:
     return reference(preset, _SMALL | changes)
 
 
+def _alike(source: str, **edits: tuple[str, str]) -> dict[str, tuple[str, tuple[str, str]]]:
+    return {f"{source}: {name.replace('_', ' ')}": (source, edit) for name, edit in edits.items()}
+
+
+SOUND: dict[str, tuple[str, tuple[str, str]]] = {
+    **{f"{source}: as it is": (source, ("", "")) for source in SOURCES},
+    **_alike(
+        "nano",
+        by_hand=_BY_HAND,
+        a_mask_of_booleans=("attn_mask=None, is_causal=True", "attn_mask=self.bias[0, 0, :T, :T].bool()"),
+        a_mask_of_large_numbers=("attn_mask=None, is_causal=True", "attn_mask=(1 - self.bias[0, 0, :T, :T]) * -1e9"),
+        checkpointed=("x = block(x)", "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"),
+        float64=("y = F.scaled_dot_product_attention(q, k, v, attn_mask=None, is_causal=True)",
+                 "y = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True).float()"),
+        the_branch_first=("x = x + self.mlp(self.ln_2(x))", "x = self.mlp(self.ln_2(x)) + x"),
+        in_place=("x = x + self.mlp(self.ln_2(x))", "x.add_(self.mlp(self.ln_2(x)))"),
+        heads_flattened=("y.transpose(1, 2).contiguous().view(B, T, C)", "y.transpose(1, 2).flatten(2)"),
+        tokens_first=("for block in self.transformer.h:\n            x = block(x)",
+                      "x = x.transpose(0, 1)\n        for block in self.transformer.h:\n            x = block(x.transpose(0, 1)).transpose(0, 1)\n        x = x.transpose(0, 1)"),
+    ),
+    **_alike(
+        "lecture",
+        queries_divided=("q @ k.transpose(-2, -1) * k.shape[-1] ** -0.5", "(q * k.shape[-1] ** -0.5) @ k.transpose(-2, -1)"),
+        clamped=("nn.ReLU()", "nn.Hardtanh(0.0, 1e9)"),
+        values_first=("k = self.key(x)\n", "v = self.value(x)\n        k = self.key(x)\n"),
+    ),
+    **_alike(
+        "llama",
+        positions_from_one=("torch.outer(torch.arange(length)", "torch.outer(torch.arange(1, length + 1)"),
+        values_times_four=("y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+                           "y = F.scaled_dot_product_attention(q, k, 4 * v, is_causal=True) / 4"),
+        queries_doubled=("y = F.scaled_dot_product_attention(q, k, v,", "y = F.scaled_dot_product_attention(2 * q, k / 2, v,"),
+        up_doubled=("* self.up_proj(x)\n        return self.down_proj(h)", "* (2 * self.up_proj(x))\n        return self.down_proj(h) / 2"),
+        norm_of_torch=("return norm * self.weight", "return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)"),
+        sigmoid=("F.silu(self.gate_proj(x))", "(g := self.gate_proj(x)) * torch.sigmoid(g)"),
+    ),
+    **_alike(
+        "alibi",
+        bias_of_keys=("torch.arange(max_len)[None, :] - torch.arange(max_len)[:, None]\n        bias = get_slopes(n_heads)[:, None, None] * distance",
+                      "torch.arange(max_len)[None, :] - torch.arange(max_len)[:, None]\n        bias = get_slopes(n_heads)[:, None, None] * torch.arange(max_len).expand(max_len, -1)"),
+        baddbmm=("torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(c // self.h)",
+                 "torch.einsum('bhid,bhjd->bhij', q / math.sqrt(c // self.h), k)"),
+    ),
+    **_alike(
+        "tensors",
+        softmax_by_hand=("pattern = scores.softmax(-1)", "pattern = (scores - scores.logsumexp(-1, keepdim=True)).exp()"),
+        variance_of_squares=("((x - mean) ** 2).mean(-1, keepdim=True)", "(x * x).mean(-1, keepdim=True) - mean**2"),
+        transposed_maps=("pre = x @ self.W_in + self.b_in", "pre = torch.addmm(self.b_in, x[0], self.W_in)[None] if len(x) == 1 else x @ self.W_in + self.b_in"),
+    ),
+    **_alike(
+        "gemma",
+        norm_in_float64=("return F.rms_norm(x, (x.shape[-1],), self.scale, self.eps)",
+                         "return F.rms_norm(x.double(), (x.shape[-1],), self.scale.double(), self.eps).float()"),
+        a_tensor_for_the_scale=("self.embedder.embedding_dim**0.5", "torch.tensor(self.embedder.embedding_dim).sqrt()"),
+        masked_fill=("torch.where(seen, logits, -2.3819763e38)", "logits.masked_fill(~seen, float('-inf'))"),
+    ),
+    **_alike(
+        "neox",
+        interleaved=("left, right = rotated.chunk(2, dim=-1)", "left, right = rotated[..., 0::2], rotated[..., 1::2]"),
+        summed_first=("return x + attended + fed", "return x + (attended + fed)"),
+    ),
+}  # fmt: skip
+"""Sound modules, the unusual ones among them: a source, and what is written otherwise in it."""
+
+
 def said(source: str, *edits: tuple[str, str]) -> Checked:
     """What a check says of a source in which some text is replaced."""
     text = (FILES / f"{source}.py").read_text("utf-8")
-    for right, wrong in edits:
+    for right, wrong in (edit for edit in edits if any(edit)):
         assert right in text, f"{source} has no {right!r}"
         text = text.replace(right, wrong)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{source}.py"
         path.write_text(text, "utf-8")
         return check(like(source), f"{path}:{SOURCES[source][0]}")
-
-
-_BY_HAND = ("flash: bool = True", "flash: bool = False")
 
 
 def _of(source: str, **faults: Any) -> dict[str, Fault]:
@@ -200,7 +263,7 @@ BROKEN: dict[str, Fault] = {
         "alibi",
         no_bias=("scores = scores + self.alibi[:, :t, :t]",
                  "scores = scores + self.alibi[:, :t, :t].isinf().float().log1p().masked_fill(self.alibi[:, :t, :t].isinf(), float('-inf'))",
-                 "L0.biased L0.masked", "scores = scores", "instead of alibi|positions.*left out"),
+                 "L0.biased L0.masked", "scores = ", "positions none instead of alibi"),
         the_other_way=("get_slopes(n_heads)[:, None, None] *", "-get_slopes(n_heads)[:, None, None] *",
                        "L0.biased L0.masked", "scores = scores + ", "other way|scale.*-1"),
         twice_as_steep=("get_slopes(n_heads)[:, None, None] *", "2 * get_slopes(n_heads)[:, None, None] *",
@@ -260,14 +323,14 @@ BROKEN: dict[str, Fault] = {
         gain_of_keys_for_queries=("self.q_norm(q), self.k_norm(k)", "self.k_norm(q), self.k_norm(k)", "L0.q_norm",
                                   "return F.rms_norm", "k_norm"),
         silu=('F.gelu(gate, approximate="tanh")', "F.silu(gate)", "L0.ffn.act", "act = F.silu", "SiLU"),
-        divided_by_another=("d**-0.5", "16**-0.5", "L0.scaled L0.scores L0.q_rot", "q = q.view", "divided by 4"),
+        divided_by_another=("d**-0.5", "16**-0.5", "L0.scaled L0.scores L0.q_rot", "q = q.view|logits = torch.einsum", "divided by 4"),
         eps=("eps=1e-6", "eps=1e-4", "L0.norm1", "return F.rms_norm", "(eps|ε).*0.0001"),
     ),
     **_of(
         "neox",
         sequential=("self.post_attention_layernorm(x))", "self.post_attention_layernorm(x + attended))", "L0.norm2", "",
                     "sequential|after attention"),
-        all_rotated=("rotary=6", "rotary=12", "L0.q_rot", "return torch.cat", "12 instead of 6|whole head|width"),
+        all_rotated=("rotary=6", "rotary=12", "L0.q_rot", "return torch.cat", "d_head dimensions of a head instead of 6"),
         fewer_rotated=("rotary=6", "rotary=4", "L0.q_rot", "return torch.cat", "4 instead of 6|width"),
         one_norm=("self.mlp(self.post_attention_layernorm(x))", "self.mlp(self.input_layernorm(x))", "L0.norm2", "",
                   "first norm"),

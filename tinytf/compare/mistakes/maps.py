@@ -53,7 +53,7 @@ def linears() -> Iterator[Mistake]:
 
 _USUAL: dict[str, Callable[[Tensor], Tensor]] = {
     "LeakyReLU": functional.leaky_relu, "Softplus": functional.softplus, "ELU": functional.elu,
-    "SELU": functional.selu, "Mish": functional.mish, "Hardswish": functional.hardswish, "ReLU6": functional.relu6,
+    "SELU": functional.selu, "Mish": functional.mish, "Hardswish": functional.hardswish,
     "Softsign": functional.softsign,
 }  # fmt: skip
 """Functions of torch that no family has."""
