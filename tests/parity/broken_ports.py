@@ -2,7 +2,8 @@
 
 ``python tests/parity/broken_ports.py [NAME …] [--json FILE]`` prints a table and counts: first step right, a right
 cause, a wrong one, sound ones accused; names, or beginnings of names, choose ports. With ``--floor``, what is called
-rounding and what a bug. With ``--check``, what ``check`` says of modules that people write. Each port is a model of transformers (SmolLM2 and Gemma 3 270M, whose files
+rounding and what a bug. With ``--check``, what ``check`` says of modules that
+people write. Each port is a model of transformers (SmolLM2 and Gemma 3 270M, whose files
 TINYTF_REAL_WEIGHTS holds, and small ones of many families with random weights) in which one thing is changed, dumped by
 forward hooks under its module paths. One hand wrote ``broken/first_hand.py``, beside what it tests; another the rest,
 from how people port, before it read what tinytf knows.

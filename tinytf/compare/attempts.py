@@ -245,7 +245,10 @@ def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     if operation.types:
         words = f"token {at} has token type {int(taken[at])}, not {int(ids[at])}"
     elif moved in ({1}, {-1}):
-        words, by = f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}", moved.pop()
+        words, by = (
+            f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}",
+            moved.pop(),
+        )
         yield Attempt(words, lambda site: table[[(number + by) % len(table) for number in operation.ids(site)]])
         return
     yield Attempt(words, lambda site: table[taken])

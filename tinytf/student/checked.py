@@ -263,7 +263,7 @@ class _Check:
         return invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal)
 
     def troubles(self, comparison: Comparison, explanation: Explanation) -> Iterator[Trouble]:
-        """Parameters that nothing reads, the first line that makes a NaN, and the first that changes from run to run."""
+        """Parameters that nothing reads, and the first lines that make a NaN or change from run to run."""
         outputs = comparison.tensors.outputs
         if comparison.tensors.nan is not None:
             yield Trouble("from here on there are NaN", explanation.line(comparison.tensors.nan))

@@ -26,6 +26,8 @@ _MAX_MISTAKES = 6
 """Cap on the mistakes confirmed; what is still wrong after them stays unexplained."""
 _MOST_STEPS, _MOST_TENSORS = 3, 3
 """Cap on the wrong steps, and on the tensors for each, that are searched for a mistake that gives them."""
+_LEAST = 1e-4
+"""Factors below this make nothing of a step: that it does not matter is no cause."""
 SCOPES = ("all", "name", "one")
 
 
@@ -70,9 +72,9 @@ class _Attempt:
         words = {mistake.words: self.comparison}
         for other in others:
             ((another, changed),) = other.mistakes
-            if another.words not in words and other.merit == self.merit and changed.keys() == changes.keys():
-                if all(any(_changed(one, other.comparison, key) for key in changes) for one in words.values()):
-                    words[another.words] = other.comparison
+            as_much = other.merit == self.merit and changed.keys() == changes.keys() and another.words not in words
+            if as_much and all(any(_changed(one, other.comparison, key) for key in changes) for one in words.values()):
+                words[another.words] = other.comparison
         return replace(self, mistakes=((replace(mistake, words=", or ".join(words)), changes),))
 
 
@@ -148,11 +150,14 @@ class Explanation:
                 continue
             seen = [place for place in comparison.keys[: comparison.order[key]] if comparison.match(place)]
             evidence = Evidence(None, comparison.limit(key), seen, {key: theirs})  # type: ignore[arg-type]
-            sources = [place for place in trace.steps.sources(comparison.step(key), key[1]) if place in comparison.order]
+            sources = [
+                place for place in trace.steps.sources(comparison.step(key), key[1]) if place in comparison.order
+            ]
             unseen = sorted({*unseen_before(trace, evidence, key), *sources}, key=order.__getitem__)
             with torch.no_grad():
                 for trial in trials_of(trace, evidence, key, theirs, unseen, order):
-                    for scope in scopes_of(trial):
+                    factor = re.match(r"it is (\S+) times", trial.words)
+                    for scope in () if factor and abs(float(factor[1])) < _LEAST else scopes_of(trial):
                         changes = {
                             place: wrong
                             for place, wrong in reaching(trace, trial, scope, order).items()
@@ -237,7 +242,10 @@ class Explanation:
         first_match = later.match(first)
         stands_in = first_match is not None and first not in new_keys
         if first_match is None or first_match.output.order in later.tensors.constant:
-            first_match, stands_in = later.match(next((key for key in new_keys if later.order[key] >= later.order[first]), new_keys[-1])), False
+            first_match, stands_in = (
+                later.match(next((key for key in new_keys if later.order[key] >= later.order[first]), new_keys[-1])),
+                False,
+            )
         words = mistake.words
         if isinstance(step.operation, Scale) and (size := float(later.value(first).norm())):
             right = later.trace.config.score_divisor
@@ -268,14 +276,17 @@ def _known(trial: Trial, at: type) -> Mistake:
     return next((one for one in MISTAKES if one.words == trial.words), Mistake(trial.words, at, trial.attempt.wrong))
 
 
+def _of_layer(text: str) -> str:
+    return re.sub(r"\bL\d+\.", "", text)
+
+
 def _in_all_layers(confirmed: Sequence[ConfirmedMistake]) -> Iterator[ConfirmedMistake]:
     """The mistakes, with one that is made in several places as one."""
-    of_layer = lambda text: re.sub(r"\bL\d+\.", "", text)  # noqa: E731
     groups: dict[str, list[ConfirmedMistake]] = {}
     for one in confirmed:
-        groups.setdefault(of_layer(one.mistake), []).append(one)
+        groups.setdefault(_of_layer(one.mistake), []).append(one)
     for words, alike in groups.items():
-        steps = dict.fromkeys(of_layer(one.step) for one in alike)
+        steps = dict.fromkeys(_of_layer(one.step) for one in alike)
         layers = f"the same in layers {listed([str(one.at[1]) for one in alike])}"
         where = layers if len(steps) == 1 else f"in {listed(list(steps))}"
         yield replace(

@@ -37,6 +37,10 @@ class Signature:
         return cls(values, _total(values))
 
 
+def _finite(tensor: Tensor) -> Tensor:
+    return tensor.masked_fill(tensor < _MASKED, 0.0).nan_to_num()
+
+
 def _total(tensor: Tensor) -> float:
     return float(tensor.nan_to_num().abs().sum(dtype=torch.float64))
 
@@ -316,8 +320,11 @@ class Comparison:
 
     def _handed(self, key: StepKey, outputs: Sequence[Output]) -> list[Output]:
         """The outputs of functions that were handed parameters of a step; else of another step of its operation."""
-        owners = lambda one: [place for path in one.own if (place := self.tensors.step_of.get(path)) in self.order]  # noqa: E731
-        last = {one: max(places, key=self.order.__getitem__) for one in outputs if (places := owners(one))}
+        last: dict[Output, StepKey] = {}
+        for one in outputs:
+            owners = [place for path in one.own if (place := self.tensors.step_of.get(path)) is not None]
+            if owners := [place for place in owners if place in self.order]:
+                last[one] = max(owners, key=self.order.__getitem__)
         own, kind = [one for one in outputs if last.get(one) == key], type(self.step(key).operation)
         if own or kind is not Norm:
             return own
@@ -335,8 +342,7 @@ class Comparison:
             if ours.dim() == 3 and theirs.shape == (shape[1], shape[0] * shape[2]):
                 ways.append(theirs.unflatten(-1, (shape[0], shape[2])).transpose(0, 1))
         fitting = [way for way in ways if way.shape == shape]
-        finite = lambda x: x.masked_fill(x < _MASKED, 0.0).nan_to_num()  # noqa: E731
-        return min(fitting, key=lambda way: float((finite(way) - finite(ours)).abs().sum()), default=None)
+        return min(fitting, key=lambda way: float((_finite(way) - _finite(ours)).abs().sum()), default=None)
 
     def _passes(self, output: Output, nearest: set[int]) -> bool:
         """Whether a tensor is computed from what lies behind the ``nearest`` too, as a residual sum is."""

@@ -296,7 +296,7 @@ BROKEN: dict[str, Fault] = {
                         "bias too many"),
         mlp_reads_the_input=("self.mlp(layer_norm(mid,", "self.mlp(layer_norm(x,", "L0.norm2", "",
                              "block's input"),
-        positions_forgotten=("self.W_E[tokens] + self.W_pos[: tokens.shape[1]]", "self.W_E[tokens]", "embed.sum", "",
+        positions_forgotten=("self.W_E[tokens] + self.W_pos[: tokens.shape[1]]", "self.W_E[tokens]", "embed.sum embed.out", "",
                              "not added"),
         every_token_at_zero=("self.W_pos[: tokens.shape[1]]", "self.W_pos[:1]", "embed.positions", "x = self.W_E",
                              "position 0"),
@@ -357,7 +357,9 @@ def verdict(fault: Fault, found: Checked) -> tuple[bool, bool, str]:
     step = wrong is not None and wrong.step in fault.first.split()
     text = "" if wrong is None or wrong.line is None else wrong.line.text
     line = any(part in text for part in fault.line.split("|"))
-    only = len(found.mistakes) < 2 and (not found.mistakes or not found.unexplained or any("NaN" in one.what for one in found.troubles))
+    only = len(found.mistakes) < 2 and (
+        not found.mistakes or not found.unexplained or any("NaN" in one.what for one in found.troubles)
+    )
     alone = only and bool(re.search(fault.cause, words))
     return step, line, ("right" if fault.cause and alone else "wrong") if words else "none"
 
