@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tinytf_cli.command import FORMS
 from tinytf_cli.main import run
 
 ROOT = Path(__file__).parent.parent
@@ -24,16 +25,16 @@ attention "The cat sat on the mat."
 heads
 heads --grammar
 neurons "The cat sat on the mat."
-activations "The cat sat on"
+trace --curve "The cat sat on"
 experts "The cat sat" --model preset:mixtral-tiny
 lens "The cat sat on the" --track mat
 neighbours dog cat cow car bus boat --untrained
 neighbours "The cat sat on the mat" --at L*.in[cat] --toward dog --toward boat
 explain "L1H2.scores[sat,cat]" "The cat sat"
-code "The cat sat" --at L0.masked --at L0.weights
+trace --code "The cat sat" --at L0.masked --at L0.weights
 grad "The cat sat on the mat"
 attribute "The cat sat on the"
-rollout "The cat sat on the mat."
+attention --rollout "The cat sat on the mat."
 state "The cat sat on the mat." -m preset:qwen3.5-tiny
 ablate "The cat sat on the" --sweep heads
 ablate "The cat sat" --without scaling
@@ -42,8 +43,9 @@ patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat l
 patch "The cat lost the ball. The cat lost the" "The cat lost the hat. The cat lost the" --sweep heads
 diff "The cat sat" "The dog sat"
 diff "The cat sat" --set √d=1
+diff --sampling transformers llama.cpp "The cat sat"
 same "The cat sat on the mat."
-recorder
+diff --recorder
 blame "The cat sat on the mat" --budget 1.5MB
 pairs agreement --score
 learn softmax
@@ -56,26 +58,26 @@ generate "The cat sat on" --watch --top-k 5 --top-p 0.9 --temperature 0.8 --max-
 generate "The cat sat" --beams 4 --watch --max-tokens 5
 generate "The cat sat" --explain-cache --max-tokens 20
 score "The cat sat on the mat."
-similar "The cat sat." "A dog ran." --pooling mean
+neighbours --texts "The cat sat." "A dog ran." --pooling mean
 train {NOTEBOOK} --dry-run
 train {NOTEBOOK} --explain 2 --steps 2
 train {NOTEBOOK} --steps 60 --out FOLDER/run --overwrite
 runs FOLDER/run
-watch FOLDER/run --once
-replay FOLDER/run
+runs --follow FOLDER/run --once
+runs --film FOLDER/run
 models
 info tiny
 info preset:paper --batch 32 --length 50
 info tiny-encoder --positions
-card tiny --pieces 2
+info --card tiny --pieces 2
 weights L1H2
 circuit --pairs samples/lost.jsonl
 config
 steer samples/moods.jsonl
 features "The cat sat on the mat." --sae samples/sae
-doctor
+config --doctor
 """.strip().splitlines()
-"""The command lines, in this order: the run of ``train`` is what ``runs``, ``watch`` and ``replay`` show."""
+"""The command lines, in this order: the run of ``train`` is what ``runs`` and its forms show."""
 NOT_DRAWN = {
     "explore": "it takes the whole terminal",
     "repl": "it is a session, whose screens are those of other commands",
@@ -85,10 +87,17 @@ NOT_DRAWN = {
     "record": "it writes a folder, and says so in a line",
     "train-sae": "it trains for a minute; its page shows what it prints",
     "probe": "it needs a file of labels; its page shows what it prints",
-    "completion": "it prints a script for a shell",
+    "diff --logprobs": "it needs the logs of two programs; its page shows what it prints",
+    "config --completion": "it prints a script for a shell",
     "mcp": "it speaks with a program",
 }
 """The commands without a picture, each with the reason."""
+
+
+def name_of(line: str) -> str:
+    """The command of a line, or the form of it that the line asks for."""
+    name, *words = line.split()
+    return next((form for word in words if (form := f"{name} {word}") in FORMS), name)
 
 
 def drawings(folder: Path, lines: Sequence[str], widths: Sequence[int] = WIDTHS) -> Iterator[tuple[str, list[Path]]]:
@@ -98,7 +107,7 @@ def drawings(folder: Path, lines: Sequence[str], widths: Sequence[int] = WIDTHS)
         pictures = []
         for width in widths:
             for theme in THEMES:
-                picture = folder / f"{number:02}-{words[0]}-{width}-{theme}.svg"
+                picture = folder / f"{number:02}-{name_of(line).replace(' --', '-')}-{width}-{theme}.svg"
                 with contextlib.chdir(ROOT):
                     status = run([*words, "--width", str(width), "--theme", theme, "-o", str(picture)])
                 if status > (words[0] in ("check", "verify")):  # which answer 1 about what is wrong
@@ -120,7 +129,7 @@ def page(drawn: Sequence[tuple[str, list[Path]]]) -> str:
 def draw(folder: Path, commands: Sequence[str] = ()) -> None:
     """Draw every line, or those of some commands, and write the index."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [line for line in LINES if not commands or line.split()[0] in commands]
+    lines = [line for line in LINES if not commands or name_of(line) in commands]
     (folder / "index.html").write_text(page(list(drawings(folder.resolve(), lines))), "utf-8")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tinytf import __version__
-from tinytf_cli.command import GROUPS, SHARED_OPTIONS
+from tinytf_cli.command import SHARED_OPTIONS, WITH_FORMS
 from tinytf_cli.main import cli
 from tinytf_cli.options import shared_options
 
@@ -54,7 +54,7 @@ def man_page() -> str:
         *paragraphs(cli)[2:],
         ".SH COMMANDS",
     ]
-    for title, summaries in GROUPS.items():
+    for title, summaries in WITH_FORMS.items():
         lines += [f".SS {title}"]
         for name in summaries:
             with click.Context(cli, info_name="tinytf") as outer:

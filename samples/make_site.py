@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 import tinytf
-from tinytf_cli.command import GROUPS
+from tinytf_cli.command import WITH_FORMS
 from tinytf_cli.main import cli
 
 ROOT = Path(__file__).parent.parent
@@ -92,7 +92,7 @@ def drawn() -> Pictures:
     (PAGES / "gallery").mkdir()
     pictures: dict[str, list[tuple[str, Mapping[str, Path]]]] = defaultdict(list)
     for line, files in gallery.drawings((PAGES / "gallery").resolve(), gallery.LINES, widths=(100,)):  # type: ignore[attr-defined]
-        pictures[line.split()[0]].append((line, dict(zip(gallery.THEMES, files, strict=True))))  # type: ignore[attr-defined]
+        pictures[gallery.name_of(line)].append((line, dict(zip(gallery.THEMES, files, strict=True))))  # type: ignore[attr-defined]
     shutil.rmtree(PAGES / "gallery" / "run", ignore_errors=True)
     return pictures
 
@@ -135,6 +135,11 @@ def command_page(name: str, summary: str, pictures: Sequence[tuple[str, Mapping[
     return "\n\n".join(parts) + "\n"
 
 
+def page_of(name: str) -> str:
+    """The page of a command or of a form of one."""
+    return f"commands/{name.replace(' --', '-')}.md"
+
+
 def cell(text: str) -> str:
     """Text in a cell of a table."""
     return re.sub(r"([|<])", r"\\\1", " ".join(text.split()))
@@ -144,21 +149,21 @@ def commands(pictures: Pictures) -> Iterator[str]:
     """Write a page for each command; yield their names."""
     reasons: Mapping[str, str] = script("gallery").NOT_DRAWN  # type: ignore[attr-defined]
     (PAGES / "commands").mkdir()
-    for summaries in GROUPS.values():
+    for summaries in WITH_FORMS.values():
         for name, summary in summaries.items():
             text = command_page(name, summary, pictures.get(name, ()), reasons.get(name, "see its other pages"))
-            (PAGES / "commands" / f"{name}.md").write_text(text, "utf-8")
+            (PAGES / page_of(name)).write_text(text, "utf-8")
             yield name
 
 
 def gallery_page(pictures: Pictures) -> str:
     """What every command prints, by group."""
     parts = ["# Tour", "What every command prints, on the built-in model. The pictures are made by the commands."]
-    for title, summaries in GROUPS.items():
+    for title, summaries in WITH_FORMS.items():
         parts.append(f"## {title}")
         for name, summary in summaries.items():
             if name in pictures:
-                parts += [f"### [{name}](commands/{name}.md)", summary, shown(*pictures[name][0])]
+                parts += [f"### [{name}]({page_of(name)})", summary, shown(*pictures[name][0])]
     return "\n\n".join(parts)
 
 
@@ -199,8 +204,8 @@ def write_pages() -> None:
 def write_configuration() -> None:
     """Write the configuration of mkdocs with the pages of the commands."""
     groups = [
-        f"      - {title}:\n" + "\n".join(f"          - {name}: commands/{name}.md" for name in summaries)
-        for title, summaries in GROUPS.items()
+        f"      - {title}:\n" + "\n".join(f"          - {name}: {page_of(name)}" for name in summaries)
+        for title, summaries in WITH_FORMS.items()
     ]
     text = (ROOT / "mkdocs.yml").read_text("utf-8")
     CONFIGURATION.write_text(text.replace("- Commands: []", "\n".join(["- Commands:", *groups])), "utf-8")

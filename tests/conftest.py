@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -23,6 +24,10 @@ os.environ["TINYTF_CACHE"] = ""
 os.environ["XDG_CONFIG_HOME"] = os.devnull
 # Workers share the cores, and so do the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell's background job begins with Ctrl-C ignored, and so would what it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch  # noqa: E402 (reads OMP_NUM_THREADS)
 

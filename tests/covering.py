@@ -51,10 +51,12 @@ def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
     PART of the tests, and every test one in PART of the kinds; of the families that transformers has
     (reference.FAMILIES), which are opened once a file, each file takes others. ``turns`` has the turn of each test and
     file so far. Marked ``every`` a test is tried with all, and so is what is named, by file, on the command line; and
-    so are models that are picked by hand: PART or fewer.
+    so are models that are picked by hand: PART or fewer. Of the cases of a test marked ``share(n)``, one in n is made.
     """
     make, test = metafunc.parametrize, metafunc.definition
-    whole = test.get_closest_marker("every") or any(".py" in argument for argument in metafunc.config.args)
+    share = [mark.args[0] for mark in test.iter_markers("share")]
+    named = any(".py" in argument for argument in metafunc.config.args)
+    whole = test.get_closest_marker("every") or named
 
     def make_some(names: Any, values: Iterable[Any], *, ids: Any = None, _param_mark: Any = None, **how: Any) -> None:
         several = len(names.split(",") if isinstance(names, str) else names) > 1
@@ -65,6 +67,8 @@ def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
         models = {model for n in kept for model, *_ in _models(values[n].values)}
         if not whole and len(models) > PART:
             kept = [n for n in kept if _has_the_turn(test.nodeid, values[n].values, turns)]
+        if not named and share and len(kept) > 1:  # along the first axis that has several values
+            kept = kept[:: share.pop()]
         kept = kept or [*range(len(values))][:1]
         if ids is not None and not callable(ids):
             ids = [name for n, name in enumerate(ids) if n in kept]

@@ -9,14 +9,23 @@ from architectures import KINDS
 
 
 def made(
-    tests: int, values: Any = tuple(KINDS), named: tuple[str, ...] = (), *marks: str, names: str = "kind"
+    tests: int,
+    values: Any = tuple(KINDS),
+    named: tuple[str, ...] = (),
+    *marks: str,
+    names: str = "kind",
+    share: tuple[Any, ...] = (),
 ) -> list[list[Any]]:
     """With which values each of some tests of them is made."""
     turns: dict[str, int] = {}
     found: list[list[Any]] = []
     for number in range(tests):
         test: Any = SimpleNamespace(
-            definition=SimpleNamespace(nodeid=f"tests/test_some.py::test_{number}", get_closest_marker=marks.count),
+            definition=SimpleNamespace(
+                nodeid=f"tests/test_some.py::test_{number}",
+                get_closest_marker=marks.count,
+                iter_markers=lambda name: share,
+            ),
             config=SimpleNamespace(args=named),
             parametrize=lambda names, values, **how: found.append(
                 [*(value for case in values for value in case.values)]
@@ -55,6 +64,13 @@ def test_models_that_are_picked_by_hand_are_all_tried() -> None:
 def test_a_model_beside_another_value_is_a_model() -> None:
     every = made(covering.PART, [(kind, number) for number, kind in enumerate(KINDS)], (), names="kind, number")
     assert sorted(found for values in every for found in values[::2]) == sorted(KINDS)
+
+
+def test_of_the_cases_of_a_test_that_repeats_a_share_is_made_unless_it_is_named() -> None:
+    share = (SimpleNamespace(args=(2,)),)
+    assert made(1, [1, 2, 3, 4, 5], share=share) == [[1, 3, 5]]
+    assert made(1, [1], share=share) == [[1]]
+    assert made(1, [1, 2, 3], ("tests/test_some.py",), share=share) == [[1, 2, 3]]
 
 
 def test_what_is_no_model_is_always_tried() -> None:

@@ -8,6 +8,7 @@ import click
 import pytest
 from test_docs import EXAMPLES, PAGES, TOUR, code_blocks
 
+from tinytf_cli.command import Command
 from tinytf_cli.main import cli, run
 from tinytf_cli.words import help_command
 
@@ -36,6 +37,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("line", STUDY)
 def test_every_command_of_the_study_page_runs(
     line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -57,5 +59,6 @@ def test_every_command_of_the_docs_is_one_that_is_taken(line: str) -> None:
         return
     command = help_command if name == "help" else cli.get_command(click.Context(cli), name)
     assert command is not None, name
-    if words:
-        command.make_context(name, words)
+    form, rest = command.in_form(words) if isinstance(command, Command) else (command, words)
+    if rest:
+        form.make_context(name, rest)

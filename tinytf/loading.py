@@ -1,13 +1,14 @@
 """Open a model by its name or path, or from memory."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tinytf.api import Model
-from tinytf.checkpoints.huggingface.adapter import Adapter
+from tinytf.checkpoints.huggingface.adapter import Adapter, Merged
 from tinytf.checkpoints.huggingface.memory import device_and_dtype
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
@@ -101,9 +102,13 @@ def open_source(
     weighed = source.weigh(DTYPES[dtype], seed)
     transformer, name = weighed.transformer, source.name
     description = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
+    merged: Merged | None = None
     if adapter is not None:
         lora = Adapter(Path(adapter))
         transformer, name = source.merged(lora, transformer), f"{name} + {lora.name}"
+        assert isinstance(source, DirectorySource)
+        scales = partial(source.scales, lora, transformer)
+        merged = Merged(lora.name, lambda: source.weigh(DTYPES[dtype], seed).transformer, scales)
         description = f"{description}, with the adapter {lora.directory}"
     return Model(
         name,
@@ -115,6 +120,7 @@ def open_source(
         source.corpus(),
         table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
         prompts=source.prompts(),
+        merged=merged,
     )
 
 

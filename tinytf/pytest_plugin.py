@@ -36,14 +36,16 @@ class Port:
     ) -> "Difference":
         """The comparison with a port's ``steps`` on these token ids: arrays by name, or a file that may have the ids.
 
-        Fails the test where a step is wrong: one differs beyond the ``tolerance`` and does not only add up rounding, or
-        beyond the ``floor``, as in ``Model.diff``. Raises the errors of ``Model.diff``.
+        Fails the test where a step is wrong: one is not finite, differs beyond the ``tolerance`` and does not only add
+        up rounding, or beyond the ``floor``, as in ``Model.diff``. Raises the errors of ``Model.diff``.
         """
         from tinytf.compare.dumps.passes import open_any
 
         dump = open_any(Path(steps)) if isinstance(steps, str | Path) else _in_memory(ids, steps)
         found = self.model.diff(None, dump, floor=floor, tolerance=tolerance, names=names)
-        if found.floor is not None:
+        if found.not_finite is not None:
+            is_wrong = True
+        elif found.floor is not None:
             is_wrong = found.floor.bug is not None
         else:
             is_wrong = found.worst is None or (found.first is not None and not found.follows)

@@ -6,6 +6,9 @@ A sentence is a claim: what it says of a number has a definition here or in its 
 import math
 from collections.abc import Sequence
 
+NOT_FINITE = "not finite"
+"""How a difference that is NaN or ∞ is written."""
+
 
 def percent(share: float) -> str:
     """A share of 1 as a person says it: ``77 %``, ``6.5 %``, ``under 0.1 %``, ``over 99 %``."""
@@ -14,6 +17,16 @@ def percent(share: float) -> str:
     if 0.995 <= share < 1:
         return "over 99 %"
     return f"{100 * share:.{0 if share >= 0.0995 or not share else 1}f} %"
+
+
+def apart(difference: float, form: str) -> str:
+    """A difference in a printf format; ``not finite`` for one of NaN or ∞."""
+    return form % difference if math.isfinite(difference) else NOT_FINITE
+
+
+def sign_of(number: float) -> str:
+    """A number that is not finite: ``NaN``, ``∞`` or ``−∞``."""
+    return "NaN" if math.isnan(number) else "∞" if number > 0 else "−∞"
 
 
 def choices(loss: float) -> str:

@@ -180,6 +180,9 @@ class DirectorySource(Source):
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
         return adapter.merge(transformer, self.checkpoint.table)
 
+    def scales(self, adapter: Adapter, transformer: Transformer) -> dict[str, float]:
+        return adapter.scales(transformer, self.checkpoint.table)
+
 
 @dataclass(frozen=True)
 class MemorySource(DirectorySource):

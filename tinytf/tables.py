@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tinytf.sentences import apart
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -55,7 +57,7 @@ class ColumnStyle:
             return ""
         if callable(self.form):
             return self.form(value)
-        return self.form % value if self.form else str(value)
+        return apart(value, self.form) if isinstance(value, float) and self.form else str(value)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from tinytf.checkpoints.huggingface.adapter import Merged
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
@@ -37,7 +38,8 @@ class TextModel(ShortRepr):
     ``source`` says where it comes from, ``tokenizer_note`` where the vocabulary does, ``file_notes`` what was ignored
     in its files. ``corpus`` is a text of the kind that it was trained on, if known; ``lacks`` are the parts of
     attention that were left out, ``numbers`` what was set, such as ``√d = 1``; ``table`` is the family table of its
-    files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for.
+    files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for. ``merged`` is
+    the adapter in its weights.
     """
 
     name: str
@@ -51,6 +53,7 @@ class TextModel(ShortRepr):
     numbers: tuple[str, ...] = ()
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
     prompts: Prompts = field(default=NO_PROMPTS, repr=False, compare=False)
+    merged: Merged | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         config = self.config
@@ -58,8 +61,8 @@ class TextModel(ShortRepr):
         return shown(self, {"name": self.name, "parameters": self.n_parameters, **sizes, "tokens": config.vocab_size})
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state to pickle: without ``table``, which holds functions."""
-        return {**self.__dict__, "table": None}
+        """The state to pickle: without ``table`` and ``merged``, which hold functions."""
+        return {**self.__dict__, "table": None, "merged": None}
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -89,7 +92,7 @@ class TextModel(ShortRepr):
         }
 
     def encode(self, text: Written, *, truncate: bool = False, limit: Limit | None = None) -> Encoding:
-        """Tokens of ``text``, or of a conversation, as this model takes them.
+        """Tokens of ``text``, or of a conversation, as this model takes them; nothing is added to a Rendered text.
 
         Raises UsageError for a text without a word, or with more tokens than the ``limit`` (by default the context),
         unless ``truncate`` cuts it there.

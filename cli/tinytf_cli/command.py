@@ -2,9 +2,11 @@
 
 import dataclasses
 import inspect
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from typing import Any
 
 import click
@@ -29,28 +31,23 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "record": "Write the activations of a corpus to a folder.",
         "neurons": "Show the active feed-forward units and the tokens they promote.",
         "features": "Show the features of a sparse autoencoder in TEXT.",
-        "activations": "Show a feed-forward's activation, with TEXT on its curve.",
         "experts": "Show which experts each token goes to, and how busy they are.",
         "lens": "Show what the model would predict after each layer.",
         "probe": "Show at which layer a label of texts can be read off.",
         "neighbours": "Show the tokens nearest to a word, or to a vector in TEXT.",
-        "similar": "Show how alike two texts are, and which words make them so.",
         "explore": "Look at a forward pass on one screen, and edit the text live.",
         "repl": "Step through a forward pass in an interactive session.",
     },
     "Why": {
         "explain": "Show the arithmetic behind any one number, and check it.",
-        "code": "Show PyTorch code for every step, run and compared.",
         "grad": "Show how the loss flows back through every step, and check it.",
         "attribute": "Show what each head, feed-forward and bias adds to a logit.",
-        "rollout": "Show how much of each token attention carries to a position.",
         "state": "Show what a recurrent layer holds, and which tokens wrote it.",
         "ablate": "Show the prediction without a head, a feed-forward or a layer.",
         "patch": "Show which activations of CLEAN restore its answer in CORRUPT.",
         "circuit": "Find the few edges that a task needs, and run them alone.",
         "diff": "Show where two runs begin to differ, and by how much.",
         "same": "Show whether padding, batch or cache changes the numbers.",
-        "recorder": "Print a file that records the steps of another program.",
         "blame": "Show which tensors of another model change its predictions.",
         "pairs": "Make pairs of prompts for a task, clean and corrupt.",
         "steer": "Make a steering vector from pairs of texts, and try it.",
@@ -69,27 +66,62 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "train-sae": "Train a sparse autoencoder on a step of MODEL.",
         "sweep": "Train a recipe with several values and seeds, and compare.",
         "runs": "Compare training runs: losses, curves and milestones.",
-        "watch": "Follow a training run until it finishes.",
-        "replay": "Play a training run as a film: what it learned, and when.",
     },
     "Models": {
         "models": "List the models that can be opened here.",
         "info": "Show the architecture, parameters and memory of MODEL.",
         "certify": "Compare MODEL with transformers: ids, every layer, logits.",
-        "card": "Describe a .gguf file on one page, beside its original.",
-        "completion": "Print or install the completion of a shell.",
         "mcp": "Answer the questions of an assistant, over MCP.",
         "config": "Show your defaults for options, and where each comes from.",
-        "doctor": "Show what works here, and which features need an extra package.",
         "export": "Write MODEL to DIRECTORY in the format of Hugging Face.",
     },
 }
 """Every command and its summary, by help group. Kept here so that the help page imports no command."""
 
+FORMS: Mapping[str, str] = {
+    "trace --code": "Show PyTorch code for every step, run and compared.",
+    "trace --curve": "Show a feed-forward's activation, with TEXT on its curve.",
+    "attention --rollout": "Show how much of each token attention carries to a position.",
+    "neighbours --texts": "Show how alike two texts are, and which words make them so.",
+    "diff --logprobs": "Show whether two logs of log-probabilities differ by rounding, or how.",
+    "diff --sampling": "Show where two programs choose other tokens, and by which setting.",
+    "diff --recorder": "Print a file that records the steps of another program.",
+    "runs --follow": "Follow a training run until it finishes.",
+    "runs --film": "Play a training run as a film: what it learned, and when.",
+    "info --card": "Describe a .gguf file on one page, beside its original.",
+    "config --doctor": "Show what works here, and which features need an extra package.",
+    "config --completion": "Print or install the completion of a shell.",
+}
+"""The forms of a command, each a command with options of its own that a flag asks for, and their summaries."""
+
+WITH_FORMS: Mapping[str, Mapping[str, str]] = {
+    title: {
+        form: about
+        for name, summary in summaries.items()
+        for form, about in ((name, summary), *((one, FORMS[one]) for one in FORMS if one.startswith(f"{name} ")))
+    }
+    for title, summaries in GROUPS.items()
+}
+"""The groups with every form after its command."""
+
+OLD_NAMES: Mapping[str, str] = {
+    "code": "trace --code",
+    "activations": "trace --curve",
+    "rollout": "attention --rollout",
+    "similar": "neighbours --texts",
+    "recorder": "diff --recorder",
+    "watch": "runs --follow",
+    "replay": "runs --film",
+    "card": "info --card",
+    "doctor": "config --doctor",
+    "completion": "config --completion",
+}
+"""Names that commands had until 0.1, which work for one release more."""
+
 UNGROUPED = 10
 """Above this many options, help shows them in groups."""
-WIDE = 20
-"""Columns that the choices may take beside their option; longer lists go into its help text."""
+_BESIDE = 28
+"""The most columns of a name, with its choices, that stands beside its help; click leaves 30."""
 
 
 class Option(click.Option):
@@ -108,7 +140,7 @@ class Option(click.Option):
     def _words(self) -> str:
         """The choices, if they are too long to stand beside the name; otherwise empty."""
         words = ", ".join(map(str, self.type.choices)) if isinstance(self.type, click.Choice) else ""
-        return words if len(words) > WIDE else ""
+        return words if len(max(self.opts, key=len)) + len(words) + 3 > _BESIDE else ""
 
     def get_help_record(self, ctx: Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
@@ -134,7 +166,30 @@ SHARED_OPTIONS = "options"
 
 
 class Command(click.Command):
-    """A command whose help lists shared options by name only, and groups its own if there are many."""
+    """A command whose help lists shared options by name only, and groups its own if there are many.
+
+    With the flag of one of its forms it is that form.
+    """
+
+    def in_form(self, args: Sequence[str]) -> tuple["Command", list[str]]:
+        """The form that some arguments ask for, itself if they ask for none, and the arguments without its flag."""
+        for place, word in enumerate(itertools.takewhile("--".__ne__, args)):
+            if (name := f"{self.name} {word}") in FORMS:
+                form = load(name)
+                takes_more = any(word in parameter.opts for parameter in form.params)  # such as --sampling A B
+                return form, [*args] if takes_more and not {"-h", "--help"} & {*args} else [
+                    *args[:place],
+                    *args[place + 1 :],
+                ]
+        return self, [*args]
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Context | None = None, **extra: Any
+    ) -> Context:
+        form, rest = self.in_form(args)
+        if form is self:
+            return super().make_context(info_name, rest, parent, **extra)
+        return form.make_context(form.name, rest, parent, **extra)
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -150,7 +205,8 @@ class Command(click.Command):
                 groups.setdefault(group, []).append(record)
         if sum(map(len, groups.values())) <= UNGROUPED:
             groups = {"Options": [record for records in groups.values() for record in records]}
-        wide = max((len(name) for records in groups.values() for name, _ in records), default=0)
+        names = (name for records in groups.values() for name, _ in records)
+        wide = max((len(name) for name in names if len(name) <= _BESIDE), default=0)  # longer ones stand above the text
         for title, records in groups.items():
             records = [(name.ljust(wide), about) for name, about in records]
             with formatter.section(title):
@@ -175,7 +231,7 @@ def argument(**attributes: Any) -> Any:
     return dataclasses.field(metadata={"declared": (click.Argument, (), attributes)})
 
 
-_SHOW_PROGRESS = ("explore", "learn", "train", "watch")
+_SHOW_PROGRESS = ("explore", "learn", "train", "runs --follow")
 """Commands that take over the screen, or show their own progress."""
 
 DECLARED_BY: dict[type, type] = {}
@@ -218,6 +274,20 @@ def debug_option() -> Option:
     return debug
 
 
+def _flag_of(form: str) -> Option:
+    """The flag that asks for a form of a command, which takes the place of the command before the flag is read."""
+    flag = Option([form.split()[-1]], is_flag=True, expose_value=False, help=FORMS[form])
+    flag.group = "Instead, each with options of its own"
+    return flag
+
+
+def load(name: str) -> "Command":
+    """A command or a form of one, by its name. Imported on first use."""
+    name = name.replace(" --", "_").replace("-", "_")
+    loaded: Command = vars(import_module(f"tinytf_cli.commands.{name}"))[name]
+    return loaded
+
+
 def _require_folder() -> None:
     """Raise TinytfError in a deleted folder, where Intel's oneMKL, which torch uses, would end the process."""
     try:
@@ -232,7 +302,7 @@ def command(name: str, summary: str = "") -> Callable[[Callable[..., int | None]
     The help page shows the summary, from GROUPS unless given, then the docstring.
     """
     if not summary:
-        (summary,) = (summaries[name] for summaries in GROUPS.values() if name in summaries)
+        (summary,) = (summaries[name] for summaries in (*GROUPS.values(), FORMS) if name in summaries)
 
     def decorate(function: Callable[..., int | None]) -> Command:
         option_types = {
@@ -250,6 +320,7 @@ def command(name: str, summary: str = "") -> Callable[[Callable[..., int | None]
                 with working(name, shows_itself=name in _SHOW_PROGRESS):
                     return function(**arguments)
 
+        params += [_flag_of(form) for form in FORMS if form.startswith(f"{name} ")]
         return Command(
             name, callback=run, params=[*params, debug_option()], help=f"{summary}\n\n{inspect.getdoc(function)}"
         )

@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ import click
 from tinytf import __version__
 from tinytf.files import command_files
 from tinytf.nearest import did_you_mean
-from tinytf_cli.command import GROUPS, SHARED_OPTIONS
+from tinytf_cli.command import GROUPS, OLD_NAMES, SHARED_OPTIONS, WITH_FORMS, Command, load
 from tinytf_cli.failing import explained, say
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import ReaderGone
@@ -25,6 +24,8 @@ from tinytf_cli.output import ReaderGone
 _QUOTED = 60
 """The most characters of a text that a hint repeats."""
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+EVERY = tuple(name for names in WITH_FORMS.values() for name in names)
+"""The commands, each with its forms, by the words that ask for them."""
 
 
 class Commands(click.Group):
@@ -33,12 +34,9 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        name = cmd_name.replace("-", "_")
-        command: click.Command = vars(import_module(f"tinytf_cli.commands.{name}"))[name]
-        return command
+    def get_command(self, ctx: click.Context, cmd_name: str) -> Command | None:
+        name = OLD_NAMES.get(cmd_name, cmd_name)
+        return load(name) if name in EVERY else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
@@ -47,6 +45,10 @@ class Commands(click.Group):
                 formatter.write_dl([(name.ljust(width), summary) for name, summary in summaries.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        asked = args[:1] == ["help"]
+        if args[asked:] and (name := OLD_NAMES.get(args[asked])):
+            say_the_name(args[asked])
+            args[asked : asked + 1] = name.split()
         if args[:2] == ["help", SHARED_OPTIONS]:
             from tinytf_cli.options import shared_options
 
@@ -56,7 +58,7 @@ class Commands(click.Group):
 
             return "help", help_command, args[1:]
         if args and args[0] == "help":
-            args = [*args[1:2], "--help"]
+            args = [*args[1:], "--help"]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), args))
             traced = shlex.join(["tinytf", "trace", text if text.isprintable() and len(text) <= _QUOTED else "TEXT"])
@@ -65,6 +67,12 @@ class Commands(click.Group):
             )
             raise TinytfUsage(f"there is no command {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
+
+
+def say_the_name(old: str) -> None:
+    """Say by which name a command goes that was typed by an old one."""
+    if sys.stderr is not None:
+        print(f"tinytf: {old} is now {OLD_NAMES[old]}", file=sys.stderr)
 
 
 class TinytfUsage(click.UsageError):

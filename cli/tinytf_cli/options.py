@@ -46,6 +46,8 @@ DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
+FLOORS = ("bf16", "fp16", "q8_0")
+"""Those of ``tinytf.compare.floor``, repeated here because that imports torch."""
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -387,6 +389,10 @@ class ChatOptions:
     system: str | None = option(metavar="TEXT", help="System message, with --chat.")
     pair: str | None = option(metavar="TEXT", help="A second text that is read with the first as one (cross-encoders).")
 
+    rendered: bool = option(
+        is_flag=True, help="TEXT is a rendered prompt with its special tokens: add no start or end token."
+    )  # fmt: skip
+
     def read(self, words: tuple[str, ...], *, lines: bool = False) -> "list[Written]":
         """Read the text in ``words``, or with ``lines`` one text per line. Without words, a session uses its own text.
 
@@ -413,12 +419,17 @@ class ChatOptions:
         return conversation_in(text, self.system) if self.chat else self._written(text)
 
     def _written(self, text: str) -> "Written":
-        from tinytf.text.chat import TextPair
+        from tinytf.text.chat import Rendered, TextPair
 
+        if self.rendered:
+            return Rendered(text)
         return text if self.pair is None else TextPair(text, self.pair)
 
     def require_chat(self) -> None:
-        """Raise UsageError for --system without --chat, and for --pair with it."""
+        """Raise UsageError for --system without --chat, and for --pair or --rendered with another kind of text."""
+        if self.rendered and (self.chat or self.pair is not None):
+            other = "--chat renders it" if self.chat else "--pair makes one of two texts"
+            raise UsageError(f"--rendered takes a text as it is, and {other}", "leave one of them out")
         if self.chat and self.pair is not None:
             raise UsageError("--pair is a second text, and a conversation has none", "leave out --chat")
         if self.system is not None and not self.chat:

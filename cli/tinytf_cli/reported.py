@@ -55,14 +55,15 @@ def junit(report: Difference) -> str:
 
     Steps that differ pass where that is rounding: with a floor that says so, or where each follows from those before.
     """
-    first = None if _is_rounding(report) else report.first
+    differing = None if _is_rounding(report) else report.first
+    first = [one.name for one in (differing, report.not_finite) if one is not None]
     skipped = 0
     suite = ElementTree.Element("testsuite", name="tinytf diff")
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("command", _command()), ("versions", _versions())):
         ElementTree.SubElement(properties, "property", name=name, value=value)
     names = [step.name for step in report.steps]
-    at = len(names) if first is None else names.index(first.name)
+    at = min(map(names.index, first), default=len(names))
     for number, name in enumerate(names):
         case = ElementTree.SubElement(suite, "testcase", classname="tinytf.diff", name=name)
         if number == at:
@@ -74,7 +75,7 @@ def junit(report: Difference) -> str:
     if not names:
         case = ElementTree.SubElement(suite, "testcase", classname="tinytf.diff", name="steps")
         ElementTree.SubElement(case, "failure", message="no step of the two can be compared")
-    counts = {"tests": len(suite) - 1, "failures": int(first is not None or not names), "skipped": skipped}
+    counts = {"tests": len(suite) - 1, "failures": int(bool(first) or not names), "skipped": skipped}
     for name, count in counts.items():
         suite.set(name, str(count))
     ElementTree.indent(suite)

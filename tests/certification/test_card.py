@@ -165,7 +165,7 @@ def test_the_errors_and_the_worst_tensor_are_those_of_blame(folder: Path, found:
 
 
 def test_the_page_has_the_lines_of_llama_cpp_in_a_fence(folder: Path, tmp_path: Path) -> None:
-    words = ("card", folder / "q4.gguf", "--versus", folder / "original", "--device", "cpu", "--pieces", "3")
+    words = ("info", "--card", folder / "q4.gguf", "--versus", folder / "original", "--device", "cpu", "--pieces", "3")
     printed = ran(*words, "--width", "120")
     assert printed.status == 0, printed.err
     begins = [line for line in printed.lines if any(line.startswith(begin) for begin in LINES)]
@@ -194,7 +194,20 @@ def test_what_a_converter_got_wrong_is_named(
     folder: Path, tmp_path: Path, bend: dict[str, Any], name: str, where: str
 ) -> None:
     bent = parts(**bend).write(tmp_path / "bent.gguf")
-    words = ("card", bent, "--versus", folder / "original", "--device", "cpu", "--pieces", "1", "--top", "0", "--json")
+    words = (
+        "info",
+        "--card",
+        bent,
+        "--versus",
+        folder / "original",
+        "--device",
+        "cpu",
+        "--pieces",
+        "1",
+        "--top",
+        "0",
+        "--json",
+    )
     printed = ran(*words)
     assert printed.status == 1, printed.err
     told = json.loads(printed.out)
@@ -258,7 +271,8 @@ def test_a_sound_file_has_no_other_settings_than_its_original(tmp_path: Path, na
 @pytest.mark.parametrize(("limit", "status"), [("1e-9", 1), ("1e9", 0)])
 def test_a_kl_above_the_limit_fails_and_is_said(folder: Path, limit: str, status: int) -> None:
     words = (
-        "card",
+        "info",
+        "--card",
         folder / "q4.gguf",
         "--versus",
         folder / "original",

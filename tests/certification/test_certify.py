@@ -57,6 +57,7 @@ DECODER = ["ids", "every layer", "logits", "in a batch, padded on the left", "in
            "token by token, with a cache", "the text in pieces of 7"]  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("family", "checks"),
     [
@@ -108,6 +109,35 @@ def broken(model: tinytf.Model, change) -> tinytf.Model:
     with torch.no_grad():
         change(transformer)
     return replace(model, transformer=transformer)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_said_first_and_counts_as_no_size(llama, opened, number, capsys):
+    with torch.no_grad():
+        opened.transformer.blocks[1].ffn.down.weight[0, 0] = number
+    found = certify_model(opened, llama, texts=SOME[:2])
+    assert not found.holds
+    assert found.sentence.startswith("The model is not finite in float32, first at L1.out, token 0, ")
+    failing = [one for one in found.checks if not one.holds]
+    assert {one.difference for one in failing} == {float("inf")}
+    assert all(one.not_finite is not None and one.not_finite.sides == "A" for one in failing)
+    found.show()
+    assert not {"nan", "inf", "1.8e+308"} & set(capsys.readouterr().out.split())
+
+
+def test_an_overflow_of_float16_is_said_with_its_number(llama, opened):
+    directory = llama.parent / "grown"
+    shutil.copytree(llama, directory)
+    weights = load_file(directory / "model.safetensors")
+    name = next(one for one in weights if one.endswith("layers.1.mlp.down_proj.weight"))
+    weights[name] *= 6e4 / float(weights[name].abs().max())
+    norm = "model.layers.1.post_attention_layernorm.weight"
+    weights[norm] *= 1e3
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    found = certify(str(directory), texts=SOME[:2], dtype="float16", device="cpu")
+    start = "The model and transformers are not finite in float16, first at L1.out, token "
+    assert found.sentence.startswith(start)
+    assert "beyond float16's 65,504" in found.sentence
 
 
 @torch.no_grad()

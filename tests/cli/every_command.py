@@ -6,24 +6,32 @@ TEXT = "The cat sat"
 SAE = ("--at", "L0.out", "--features", "8", "--k", "2", "--tokens", "32", "--batch", "16")
 OPEN = ("--model", "m", "--device", "cpu")
 GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "activations": (("activations", TEXT, *OPEN),),
+    "trace --curve": (("trace", "--curve", TEXT, *OPEN),),
     "ablate": (("ablate", TEXT, *OPEN, "--at", "L0H0", "--how", "mean", "--reference", "book.txt"),),
     "attention": (("attention", TEXT, *OPEN),),
     "attribute": (("attribute", TEXT, *OPEN, "--adapter", "adapter"),),
     "blame": (("blame", "--texts", "lines.txt", *OPEN, "--versus", "decoder"),),
-    "card": (("card", "m", "--versus", "decoder", "--texts", "book.txt", "--device", "cpu", "--top", "0"),),
+    "info --card": (
+        ("info", "--card", "m", "--versus", "decoder", "--texts", "book.txt", "--device", "cpu", "--top", "0"),
+    ),
     "certify": (("certify", "m", "--texts", "lines.txt", "--device", "cpu"),),
     "check": (("check", "student.py:Student", "--like", "gpt2-tiny", "--names", "names.toml"),),
     "circuit": (("circuit", "--pairs", "pairs.jsonl", *OPEN),),
-    "code": (("code", TEXT, *OPEN),),
+    "trace --code": (("trace", "--code", TEXT, *OPEN),),
     "config": (("config",),),
     "diff": (
         ("diff", TEXT, *OPEN, "--versus", "dump.safetensors", "--names", "names.toml"),
         ("diff", TEXT, "-m", "decoder", "--versus", "m", "--device", "cpu"),
-        ("diff", "--sampling", "transformers", "vllm", TEXT, *OPEN, "--max-tokens", "2"),
     ),
-    "doctor": (("doctor",),),
+    "config --doctor": (
+        (
+            "config",
+            "--doctor",
+        ),
+    ),
     "experts": (("experts", TEXT, *OPEN, "--corpus", "corpus"),),
+    "diff --logprobs": (("diff", "--logprobs", "logged.jsonl", "logged.jsonl"),),
+    "diff --sampling": (("diff", "--sampling", "transformers", "vllm", TEXT, *OPEN, "--max-tokens", "2"),),
     "explain": (("explain", "L0H0.scores[1,0]", TEXT, *OPEN),),
     "export": (("export", "m", "exported", "--to", "huggingface"),),
     "features": (("features", TEXT, *OPEN, "--sae", "sae"),),
@@ -46,15 +54,21 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "pairs": (("pairs", "agreement", "-n", "2", "-m", "tiny", "--device", "cpu"), ("pairs",)),
     "patch": (("patch", TEXT, "The dog sat", *OPEN, "--at", "L0H0"),),
     "probe": (("probe", "--labels", "labels.jsonl", *OPEN),),
-    "replay": (("replay", "run"),),
-    "rollout": (("rollout", TEXT, *OPEN),),
+    "runs --film": (("runs", "--film", "run"),),
+    "attention --rollout": (("attention", "--rollout", TEXT, *OPEN),),
     "record": (("record", "book.txt", "corpus", *OPEN, "--at", "L0.out", "--out", "recorded"),),
-    "recorder": (("recorder", "torch"), ("recorder",)),
+    "diff --recorder": (
+        ("diff", "--recorder", "torch"),
+        (
+            "diff",
+            "--recorder",
+        ),
+    ),
     "state": (("state", TEXT, "--model", "preset:mamba-tiny", "--device", "cpu"),),
     "runs": (("runs", "run"),),
     "same": (("same", TEXT, *OPEN),),
     "score": (("score", "--chat", "messages.json", *OPEN),),
-    "similar": (("similar", TEXT, *OPEN, "--pooling", "mean", "--file", "book.txt"),),
+    "neighbours --texts": (("neighbours", "--texts", TEXT, *OPEN, "--pooling", "mean", "--file", "book.txt"),),
     "steer": (
         ("steer", "pairs.jsonl", *OPEN, "--at", "L1.out"),
         ("steer", "joy.safetensors", TEXT, *OPEN, "--curve=-1:1:1", "--reference", "book.txt"),
@@ -70,7 +84,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "train-sae": (("train-sae", "book.txt", "corpus", *OPEN, *SAE, "--out", "new"),),
     "verify": (("verify", "worked.toml"),),
-    "watch": (("watch", "run"),),
+    "runs --follow": (("runs", "--follow", "run"),),
     "weights": (("weights", *OPEN), ("weights", "L0H0", *OPEN), ("weights", "--compose", "L0H0", *OPEN)),
 }
 """By the name of the command."""

@@ -53,7 +53,7 @@ def files(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def watching(run: Path, *options: str, **more: object) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "tinytf_cli", "watch", str(run), "--interval", "0.05", *options]
+    command = [sys.executable, "-m", "tinytf_cli", "runs", "--follow", str(run), "--interval", "0.05", *options]
     return subprocess.Popen(command, **more)  # type: ignore[call-overload,no-any-return]
 
 

@@ -1,6 +1,7 @@
 """A LoRA adapter on the command line: merged at opening, compared with the model without it, written out."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,89 @@ def test_the_explorer_opens_the_model_with_its_adapter(
     monkeypatch.setattr(Session, "begin", begin)
     assert tinytf("explore", SENTENCE, "-m", llama, "--adapter", adapter, "--dtype", "float64").status == 1
     assert [(spec.name, spec.adapter, spec.dtype) for spec in specs] == [(str(llama), adapter, "float64")]
+
+
+WRONG = {
+    "nothing": (0.0, "No, B is not polite, merged: L1.W_Q is without the adapter, up to rounding in {dtype}."),
+    "twice": (2.0, "holds the adapter twice"),
+    "without its scale": (1 / 3, "holds the adapter without its scale s = 3"),
+    "with its scale twice": (3.0, "holds the adapter with its scale s = 3 twice"),
+    "taken away": (-1.0, "has the adapter taken away"),
+    "in part": (0.5, "holds the adapter 0.5 ×"),
+}
+
+
+def merged_by_hand(llama: Path, adapter: Path, out: Path, times: float, dtype: torch.dtype) -> Path:
+    """The directory of the model with the adapter added ``times``, each tensor rounded to ``dtype``."""
+    shutil.copytree(llama, out)
+    down, up = load_file(adapter / "adapter_model.safetensors").values()
+    tensors = load_file(llama / "model.safetensors")
+    tensors["model.layers.1.self_attn.q_proj.weight"] += times * 6 / 2 * (up @ down)
+    save_file({name: one.to(dtype) for name, one in tensors.items()}, out / "model.safetensors", {"format": "pt"})
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_diff_answers_whether_a_merge_is_the_adapter(
+    tinytf: Tinytf, llama: Path, adapter: Path, tmp_path: Path, dtype: str
+) -> None:
+    asked = ("diff", SENTENCE, "-m", llama, "--adapter", adapter, "--json", "--versus")
+    right = merged_by_hand(llama, adapter, tmp_path / "right", 1.0, getattr(torch, dtype))
+    found = json.loads(tinytf(*asked, right).out)
+    said = "Yes, B is polite, merged: 1 weight holds it once, and the others are the base's"
+    assert found["sentence"].startswith(f"{said}, up to rounding in {dtype}.")
+    assert found["merge"]["is_merge"] is True
+    for about, (times, words) in WRONG.items():
+        other = merged_by_hand(llama, adapter, tmp_path / about, times, getattr(torch, dtype))
+        found = json.loads(tinytf(*asked, other).out)
+        assert words.format(dtype=dtype) in found["sentence"], about
+        wrong = [one for one in found["merge"]["weights"] if not one["holds"]]
+        assert [one["addresses"] for one in wrong] == [["L1.W_Q"]]
+        assert wrong[0]["times"] == pytest.approx(times, abs=0.02)
+
+
+def test_a_scale_of_two_applied_again_is_also_a_second_merge(
+    tinytf: Tinytf, llama: Path, adapter: Path, tmp_path: Path
+) -> None:
+    settings = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
+    (adapter / "adapter_config.json").write_text(json.dumps({**settings, "lora_alpha": 4}), "utf-8")
+    other = merged_by_hand(llama, adapter, tmp_path / "other", 4 / 3, torch.float32)
+    found = json.loads(tinytf("diff", SENTENCE, "-m", llama, "--adapter", adapter, "--versus", other, "--json").out)
+    assert "holds the adapter twice, or with its scale s = 2 twice" in found["sentence"]
+
+
+def test_weights_that_the_adapter_does_not_change_are_the_bases(
+    tinytf: Tinytf, llama: Path, adapter: Path, tmp_path: Path
+) -> None:
+    other = merged_by_hand(llama, adapter, tmp_path / "other", 1.0, torch.float32)
+    tensors = load_file(other / "model.safetensors")
+    tensors["model.layers.0.mlp.down_proj.weight"] *= 1.01
+    save_file(tensors, other / "model.safetensors", {"format": "pt"})
+    ran = tinytf("diff", SENTENCE, "-m", llama, "--adapter", adapter, "--versus", other)
+    said = "L0.ffn.W_down differs by 1.0 % from the base's, which the adapter does not change"
+    assert said in " ".join(ran.out.split())
+    assert "1 of the 1 that it changes" in " ".join(ran.out.split())
+
+
+def test_another_dtype_of_the_model_has_the_adapter_too(tinytf: Tinytf, llama: Path, adapter: Path) -> None:
+    ran = tinytf("diff", SENTENCE, "-m", llama, "--adapter", adapter, "--versus-dtype", "float64", "--json")
+    found = json.loads(ran.out)
+    assert found["second"]["model"]["name"] == f"{llama.name} + polite"
+    assert found["first_difference"] is None
+    assert "merge" not in found
+
+
+def test_an_adapter_smaller_than_the_rounding_of_a_merge_is_told_from_one_without_its_scale(
+    tinytf: Tinytf, llama: Path, adapter: Path, tmp_path: Path
+) -> None:
+    """In bfloat16, W + Δ is mostly W where Δ is small: B − W, projected on Δ, is then far from Δ itself."""
+    weights = load_file(adapter / "adapter_model.safetensors")
+    save_file({name: one * 0.02 for name, one in weights.items()}, adapter / "adapter_model.safetensors")
+    down, up = (0.02 * one for one in weights.values())
+    for times, words in ((1.0, "Yes, B is polite"), (1 / 3, "without its scale s = 3"), (2.0, "adapter twice")):
+        other = merged_by_hand(llama, adapter, tmp_path / f"base-{times:.1f}", 0.0, torch.bfloat16)
+        tensors = load_file(other / "model.safetensors")
+        tensors["model.layers.1.self_attn.q_proj.weight"] += (times * 3 * (up @ down)).bfloat16()
+        save_file(tensors, other / "model.safetensors", {"format": "pt"})
+        ran = tinytf("diff", SENTENCE, "-m", llama, "--adapter", adapter, "--versus", other)
+        assert words in " ".join(ran.out.split())

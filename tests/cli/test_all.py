@@ -10,7 +10,7 @@ from driving import Tinytf
 from every_command import GIVEN
 from test_every_output import made as made
 
-from tinytf_cli.main import COMMANDS, cli
+from tinytf_cli.main import EVERY, cli
 
 TEXT = "The dog ate my red ball while the cat slept on the mat, and the bird sat near the hat"
 OTHER = TEXT.replace("dog", "cat", 1)
@@ -19,7 +19,8 @@ LONG = (
     ("trace", TEXT, "--all"), ("trace", TEXT, "--at", "L1.out", "--all"), ("attribute", TEXT, "--all"),
     ("trace", TEXT, "--at", "L1.masked", "--full"), ("trace", TEXT, "--at", "L2H1.weights", "--full"),
     ("trace", "--at", "L0.W_Q", "--all"),
-    ("rollout", TEXT, "--all"), ("score", TEXT, "--all"), ("diff", TEXT, OTHER, "--all"), ("neurons", TEXT, "--all"),
+    ("attention", "--rollout", TEXT, "--all"),
+    ("score", TEXT, "--all"), ("diff", TEXT, OTHER, "--all"), ("neurons", TEXT, "--all"),
     ("attention", TEXT, "--all"), ("attention", TEXT, "--head", "L1H2", "--all"), ("grad", TEXT, "--all"),
     ("grad", TEXT, "--at", "L1.out", "--full"), ("weights", "--all"), ("lens", TEXT, "--all"),
     ("state", TEXT, "-m", "preset:mamba-tiny", "--all"), ("experts", TEXT, "-m", "preset:mixtral-tiny", "--all"),
@@ -40,6 +41,7 @@ def left_out(drawn: str) -> list[str]:
     return [line for line in drawn.replace("▼▾ ▴▲", "").splitlines() if LEFT_OUT.search(line)]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
 def test_nothing_is_left_out_with_all_on_a_narrow_screen(words: tuple[str, ...], tinytf: Tinytf) -> None:
     model = () if "-m" in words else ("-m", "tiny")
@@ -51,6 +53,7 @@ def test_nothing_is_left_out_with_all_on_a_narrow_screen(words: tuple[str, ...],
     assert len(ran.lines) > shown_rows
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in sorted(GIVEN)])
 def test_every_command_that_promises_all_leaves_nothing_out(
     name: str, made: Path, tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch
@@ -67,5 +70,5 @@ def test_every_command_that_promises_all_leaves_nothing_out(
 
 
 def test_every_command_is_tried() -> None:
-    promising = {name for name in COMMANDS if {one.name for one in cli.get_command(None, name).params} & PROMISING}  # type: ignore[arg-type, union-attr]
+    promising = {name for name in EVERY if {one.name for one in cli.get_command(None, name).params} & PROMISING}  # type: ignore[arg-type, union-attr]
     assert promising <= set(GIVEN)

@@ -21,7 +21,7 @@ def speaking(two: Path) -> Path:
 
 @pytest.mark.parametrize("width", [20, 60, 80, 200])
 def test_the_latest_sample_is_one_line_of_the_board(tinytf: Tinytf, speaking: Path, width: int) -> None:
-    ran = tinytf("watch", speaking, "--once", "--width", str(width), "--color", "never", screen=True)
+    ran = tinytf("runs", "--follow", speaking, "--once", "--width", str(width), "--color", "never", screen=True)
     (shown,) = [text for text in ran.lines if "sample, step 10" in text]
     assert cell_len(shown) <= width
     if width >= 60:
@@ -31,12 +31,12 @@ def test_the_latest_sample_is_one_line_of_the_board(tinytf: Tinytf, speaking: Pa
 
 def test_the_latest_sample_is_in_every_form(tinytf: Tinytf, speaking: Path) -> None:
     written = json.loads((speaking / "samples.jsonl").read_text("utf-8"))
-    assert json.loads(tinytf("watch", speaking, "--json").out)["sample"] == written
+    assert json.loads(tinytf("runs", "--follow", speaking, "--json").out)["sample"] == written
     runs = json.loads(tinytf("runs", speaking.parent, "--json").out)["runs"]
     assert [one["sample"] for one in runs] == [written, None]
     events = [json.loads(text) for text in tinytf("runs", speaking.parent, "--format", "ndjson").lines]
     assert [event for event in events if event["type"] == "sample"] == [{"type": "sample", "name": "good", **written}]
-    plain = tinytf("watch", speaking, "--once", "--plain").out
+    plain = tinytf("runs", "--follow", speaking, "--once", "--plain").out
     assert "sample, step 10: The cat; the model says:  sat\\x1b[2J↵on" in plain
 
 

@@ -68,6 +68,7 @@ def test_it_fits_the_terminal(width: str, tinytf: Tinytf) -> None:
     assert max(cell_len(Text.from_ansi(line).plain) for line in ran.lines) <= int(width)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("words", "status", "said", "hint"),
     [

@@ -11,8 +11,8 @@ from tinytf.loading import load
 
 SAID = "The cat sat"
 EVERY = [
-    ("code", SAID),
-    ("activations", SAID),
+    ("trace", "--code", SAID),
+    ("trace", "--curve", SAID),
     ("ablate", SAID, "--without", "scaling", "--without", "positions"),
     ("info", "tiny", "--positions"),
     ("info", "tiny-encoder", "--positions"),
@@ -27,7 +27,7 @@ def test_each_fits_a_narrow_screen_and_is_whole_in_a_pipe(tinytf: Tinytf, words:
     assert max(cell_len(without_colour(line)) for line in narrow.lines) <= 60
     piped = tinytf(*words)
     assert "…" not in piped.out.replace("| … |", "")
-    assert "checked" in piped.out or "activations" in words
+    assert "checked" in piped.out or "--curve" in words
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
@@ -74,7 +74,7 @@ def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
     """Of one layer: from the block's input and the parameters to its output."""
     model = load("tiny")
     trace, layer = model.trace(SAID), model.transformer.blocks[1]
-    printed = tinytf("code", SAID, "--layer", "1", "--width", "200").lines
+    printed = tinytf("trace", "--code", SAID, "--layer", "1", "--width", "200").lines
     first = printed.index("import torch, torch.nn.functional as F")
     lines = [line for line in printed[first:] if line and not line.startswith("checked")]
     names = {"L0_out": trace["L0.out"], "L3_out": trace["L3.out"], "E": model.transformer.embed.tokens.weight}
@@ -97,8 +97,8 @@ def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
         (("ablate", "--at", "L0H1", "--head", "L1H1"), "--head goes with --without"),
         (("ablate", "--without", "mask", "-m", "tiny-encoder"), "this model has no mask to leave out"),
         (("ablate", "--without", "heads"), "'heads' is not one of 'scaling', 'mask', 'positions'"),
-        (("activations", "--layer", "9"), "there is no layer 9"),
-        (("code", "--at", "next"), "no line of code computes next"),
+        (("trace", "--curve", "--layer", "9"), "there is no layer 9"),
+        (("trace", "--code", "--at", "next"), "no line of code computes next"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_one_line(tinytf: Tinytf, words: tuple[str, ...], said: str) -> None:

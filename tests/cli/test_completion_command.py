@@ -23,10 +23,10 @@ def test_it_is_written_to_where_the_shell_reads_it(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    assert run(["completion", shell]) == 0
+    assert run(["config", "--completion", shell]) == 0
     printed = capsys.readouterr().out
     assert "_TINYTF_COMPLETE" in printed
-    assert run(["completion", shell, "--install"]) == 0
+    assert run(["config", "--completion", shell, "--install"]) == 0
     written = tmp_path / PLACES[shell]
     assert f"wrote {written}" in capsys.readouterr().out
     assert written.read_text().strip() == printed.strip()
@@ -34,7 +34,7 @@ def test_it_is_written_to_where_the_shell_reads_it(
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_takes_the_script_and_completes_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["completion", "bash"]) == 0
+    assert run(["config", "--completion", "bash"]) == 0
     script = capsys.readouterr().out
     line = "COMP_WORDS=(tinytf attr); COMP_CWORD=1; _tinytf_completion tinytf; echo ${COMPREPLY[@]}"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -46,5 +46,5 @@ def test_bash_takes_the_script_and_completes_a_command(capsys: pytest.CaptureFix
 
 
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["completion", "tcsh"]) == 2
+    assert run(["config", "--completion", "tcsh"]) == 2
     assert "tcsh" in capsys.readouterr().err

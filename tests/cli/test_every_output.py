@@ -16,9 +16,9 @@ from every_command import GIVEN, OPEN, SAE, TEXT
 from safetensors.torch import load_file, save_file
 
 from tinytf.checkpoints.run import load_run
-from tinytf_cli.main import COMMANDS, cli
+from tinytf_cli.main import EVERY, cli
 
-WITHOUT_OUTPUT = ("completion", "explore", "mcp", "repl")
+WITHOUT_OUTPUT = ("config --completion", "explore", "mcp", "repl")
 FOLDERS = {"export": "directory", "record": "out", "sweep": "out", "train": "out", "train-sae": "out"}
 """The option or argument that names a folder to write, of each command that has one."""
 FILE_OPTIONS = {
@@ -33,6 +33,8 @@ CONTINUED = {"ablate": (), "blame": (), "patch": ("--sweep", "heads")}
 """What else makes a command measure what ``--resume FILE`` keeps."""
 READ = {
     "listed",
+    "first",
+    "second",
     "adapter",
     "corpus",
     "edit",
@@ -81,6 +83,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, decoder: Path, llama: Path, t
     (world / "corpus").mkdir()
     for name in ("book.txt", "corpus/a.txt", "corpus/b.md"):
         (world / name).write_text(CORPUS[0], "utf-8")
+    (world / "logged.jsonl").write_text('{"ids": [5, 6, 7], "logprobs": [-1.0, -0.5]}\n', "utf-8")
     pair = {"clean": "The cat", "corrupt": "The dog", "answer": "sat", "versus": "saw"}
     (world / "pairs.jsonl").write_text(json.dumps(pair), "utf-8")
     (world / "lines.txt").write_text("The cat sat on the mat\nThe dog saw the cat\n", "utf-8")
@@ -152,12 +155,12 @@ def cases() -> list[tuple[str, tuple[str, ...]]]:
     return [(command, words) for command, lines in GIVEN.items() for words in lines]
 
 
-OF_FEW_TESTS = ("certify", "pairs", "recorder", "replay", "runs", "state", "train", "watch")
+OF_FEW_TESTS = ("certify", "diff --recorder", "pairs", "runs", "runs --film", "runs --follow", "state", "train")
 """Commands whose JSON hardly any other test looks at."""
 FURTHER = (
     ("ablate", TEXT, *OPEN, "--through", "transformers", "--at", "model.layers.0.mlp"),
     ("diff", TEXT, *OPEN, "--through", "transformers", "--versus", "m"),
-    ("replay", "run", "--versus", "run"),
+    ("runs", "--film", "run", "--versus", "run"),
     ("trace", TEXT, *OPEN, "--through", "transformers"),
     ("train", "book.txt", "--recipe", "recipe.toml", "--find-lr"),
 )
@@ -286,7 +289,7 @@ def test_no_line_of_a_session_replaces_a_file_that_began_it(
 def test_every_option_of_a_path_is_known_to_this_file() -> None:
     paths = {
         (name, parameter.name)
-        for name in COMMANDS
+        for name in EVERY
         for parameter in command_of(name).params
         if isinstance(parameter.type, click.Path)
     }
@@ -294,7 +297,7 @@ def test_every_option_of_a_path_is_known_to_this_file() -> None:
     outputs |= {(name, parameter) for (name, _), parameter in FILE_OPTIONS.items()}
     assert outputs <= paths
     assert {name for _, name in paths - outputs} <= READ
-    assert set(COMMANDS) - set(GIVEN) == set(WITHOUT_OUTPUT)
+    assert set(EVERY) - set(GIVEN) == set(WITHOUT_OUTPUT)
 
 
 def command_of(name: str) -> click.Command:

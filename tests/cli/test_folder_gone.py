@@ -9,7 +9,7 @@ import pytest
 from driving import Tinytf
 
 from tinytf.errors import TinytfError
-from tinytf_cli.main import COMMANDS, cli
+from tinytf_cli.main import EVERY, cli
 
 SAID = "tinytf: error: the folder you are in is gone\nhint: go to one that exists, such as: cd ~\n"
 
@@ -23,7 +23,7 @@ def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.rmdir()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_command_asks_for_a_folder_before_anything_else_and_has_its_help(name: str, tinytf: Tinytf) -> None:
     assert isinstance(cli, click.Group)
     command = cli.get_command(click.Context(cli), name)
@@ -31,7 +31,7 @@ def test_a_command_asks_for_a_folder_before_anything_else_and_has_its_help(name:
     assert command.callback is not None
     with pytest.raises(TinytfError, match="the folder you are in is gone"):
         command.callback()
-    assert tinytf(name, "--help").status == 0
+    assert tinytf(*name.split(), "--help").status == 0
 
 
 @pytest.mark.parametrize("words", [("trace", "hi"), ("repl", "-c", "run hi")])

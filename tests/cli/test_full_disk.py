@@ -58,6 +58,7 @@ def test_an_output_file_appears_whole_or_not_at_all(
     assert path.read_bytes() != b"what stood before"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("place", ["out", "new/folder/out"])
 def test_an_export_leaves_no_half_of_a_model(
@@ -82,7 +83,9 @@ def test_a_film_appears_whole_or_not_at_all(tinytf: Tinytf, tmp_path: Path, name
     train(STORY, changed(CAUSAL, steps=2, probe_every=1), tmp_path / "run")
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / name
-    assert every_fault(path.parent, FULL, lambda: tinytf("replay", tmp_path / "run", "-o", path), str(path)) >= 4
+    assert (
+        every_fault(path.parent, FULL, lambda: tinytf("runs", "--film", tmp_path / "run", "-o", path), str(path)) >= 4
+    )
 
 
 @pytest.mark.parametrize("line", ["save", "run The cat >", "tokens The -o"])

@@ -244,7 +244,7 @@ def test_a_stream_that_takes_7_bits_gets_7_bits(tinytf: Tinytf, decoder: Path, c
     assert ran.data.isascii()
 
 
-@pytest.mark.parametrize("options", [("--watch",), ()], ids=["watch", "score"])
+@pytest.mark.parametrize("options", [("--watch",), ()], ids=["runs", "--follow", "score"])
 @pytest.mark.parametrize("width", ["20", "40", "80"])
 def test_a_narrow_screen_is_not_overrun(tinytf: Tinytf, decoder: Path, options: tuple[str, ...], width: str) -> None:
     from rich.cells import cell_len
@@ -333,5 +333,5 @@ def test_a_start_token_too_many_is_told_of(tinytf: Tinytf, llama: Path, tmp_path
     (folder / "tokenizer.json").write_text(json.dumps(data), "utf-8")
     ran = tinytf("generate", "-m", folder, f"{start['content']}The cat", "--max-tokens", 1)
     said = f"{start['content']} added before; the text has a start token of its own"
-    assert ran.err == f"tinytf: there are two start tokens: {said}\n"
+    assert ran.err == f"tinytf: there are two start tokens: {said}; --rendered adds none\n"
     assert tinytf("generate", "-m", folder, "The cat", "--max-tokens", 1).err == ""

@@ -313,7 +313,7 @@ def test_what_is_not_finite_is_counted_and_not_called_zero(
         ("lens", SENTENCE),
         ("attribute", SENTENCE),
         ("explain", "L1.out[1,3]", SENTENCE),
-        ("code", SENTENCE),
+        ("trace", "--code", SENTENCE),
         ("ablate", SENTENCE, "--at", "L0H1"),
         ("ablate", SENTENCE, "--sweep", "heads"),
         ("generate", SENTENCE),

@@ -9,7 +9,7 @@ import pytest
 from driving import Tinytf
 
 from tinytf_cli.command import UNGROUPED, Option
-from tinytf_cli.main import COMMANDS, GROUPS, cli
+from tinytf_cli.main import EVERY, GROUPS, cli
 
 
 def _page(name: str) -> str:
@@ -29,7 +29,7 @@ def test_every_command_is_a_whole_line_in_its_group(tinytf: Tinytf, monkeypatch:
         assert all(line.endswith(".") and not line.endswith("...") for line in shown)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_help_page_fits_80_columns_and_says_what_each_option_does(name: str) -> None:
     page = _page(name)
     assert max(map(len, page.splitlines())) <= 80
@@ -44,7 +44,7 @@ def test_a_help_page_fits_80_columns_and_says_what_each_option_does(name: str) -
 
 def test_options_that_commands_share_are_explained_once(tinytf: Tinytf) -> None:
     page = tinytf("help", "options").out
-    for name in COMMANDS:
+    for name in EVERY:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
         shared = [one for one in command.params if isinstance(one, Option) and one.shared]

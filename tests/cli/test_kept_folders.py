@@ -66,7 +66,7 @@ FILES = {
     "score --resume": ("score", "--lines", "lines.txt", *OPEN, "--resume", "{}.ndjson"),
     "a lens": ("lens", "--train", "book.txt", "--steps", "1", *OPEN, "-o", "{}.safetensors"),
     "a vector": ("steer", "pairs.jsonl", *OPEN, "--at", "L1.out", "-o", "{}.safetensors"),
-    "a film": ("replay", "run", "-o", "{}.cast"),
+    "a film": ("runs", "--film", "run", "-o", "{}.cast"),
     "> FILE": ("repl", "-c", "tokens The > {}.txt"),
     "save": ("repl", "-c", "save {}.session"),
 }  # fmt: skip
@@ -138,6 +138,7 @@ def _there(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "_in_processes", _here)
 
 
+@pytest.mark.share(2)
 @along({"kind": KEPT, "way": ("files", "folders")}, ids=str)
 def test_nothing_is_written_below_a_kept_folder(world: Path, tinytf: Tinytf, kind: str, way: str) -> None:
     before, link = contents(world), kind.replace("/", "-")
@@ -149,6 +150,7 @@ def test_nothing_is_written_below_a_kept_folder(world: Path, tinytf: Tinytf, kin
     assert contents(world) == before
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", KEPT)
 def test_no_file_of_a_kept_folder_is_replaced_by_any_of_its_names(world: Path, tinytf: Tinytf, kind: str) -> None:
     before, link = contents(world), kind.replace("/", "-")

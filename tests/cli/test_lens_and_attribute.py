@@ -110,6 +110,7 @@ def test_what_a_screen_has_no_room_for_is_said_and_off_a_screen_nothing_is_left_
     assert sum(len(re.findall(r" [01]\.\d\d", row)) for row in re.findall(r"^  L1.out.*", grid, re.MULTILINE)) == count
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 @pytest.mark.parametrize("options", [[], ["--color", "never"], ["--ascii"]], ids=["colour", "none", "ascii"])
 def test_no_line_is_wider_than_the_screen(

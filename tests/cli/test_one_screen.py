@@ -35,7 +35,7 @@ ASKED: dict[str, tuple[tuple[str, ...], str]] = {
     "attribute": (("attribute", TEXT), "logit of "),
     "score": (("score", TEXT), "perplexity "),
     "lens": (("lens", TEXT), "embed.out"),
-    "rollout": (("rollout", TEXT), "most from "),
+    "rollout": (("attention", "--rollout", TEXT), "most from "),
     "neurons": (("neurons", TEXT), "0 The"),
     "explain": (("explain", "L29H1.weights[150,3]", TEXT), "L29H1.weights"),
     "ablate": (("ablate", "--sweep", "layers", "The cat sat"), "change of ln p"),
@@ -57,6 +57,7 @@ def test_the_answer_of_30_layers_comes_first_and_fits_a_screen(tinytf: Tinytf, d
     assert any(answer in line for line in ran.lines[:10])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["attribute", "score", "lens", "rollout", "heads"])
 def test_what_is_folded_is_said_and_all_shows_it(tinytf: Tinytf, deep: Path, name: str) -> None:
     arguments, _ = ASKED[name]
@@ -171,7 +172,7 @@ def test_a_model_card_is_told_in_words(tinytf: Tinytf) -> None:
         (("grad", SENTENCE), r"loss \d+\.\d{6} nats"),
         (("ablate", SENTENCE, "--sweep", "layers"), r"ln p\(.*\) = -\d+\.\d{6}"),
         (("explain", "L0H0.weights[2,1]", SENTENCE), r"= 0\.\d{6}\b"),
-        (("rollout", SENTENCE), r"most from .*, 0\.\d{6};"),
+        (("attention", "--rollout", SENTENCE), r"most from .*, 0\.\d{6};"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -69,7 +69,7 @@ def test_a_steps_address_beside_a_parameters_needs_a_text(tinytf: Tinytf) -> Non
     "words",
     [
         ("ablate", "--at", "L0.W_Q", "--without", "mask"),
-        ("code", "--at", "L0.W_Q", "--at", "L0.q", SENTENCE),
+        ("trace", "--code", "--at", "L0.W_Q", "--at", "L0.q", SENTENCE),
     ],
     ids=" ".join,
 )

@@ -42,7 +42,7 @@ def seen(lines: list[str]) -> str:
 
 
 def test_a_pipe_gets_a_table_with_a_line_for_each_frame(tinytf: Tinytf, run: Path, film: Film) -> None:
-    ran = tinytf("replay", run)
+    ran = tinytf("runs", "--film", run)
     assert ran.status == 0
     assert ran.out.splitlines()[1].startswith("learned")
     rows = re.findall(r"^ +(\d+) +(\d\.\d{3}) ", ran.out, re.MULTILINE)
@@ -53,12 +53,12 @@ def test_what_falls_short_is_not_learned_and_says_by_how_much(tinytf: Tinytf, ru
     short = {one.kind: one.gain for one in film.learned if one.by is None and one.tokens >= FEWEST_TOKENS}
     assert "copying" in short  # six steps of training do not teach it
     nearest = ", ".join(f"{kind} {short[kind]:.2f}" for kind in sorted(short, key=lambda kind: -short[kind]))
-    assert f"; short of 1.0 nats: {nearest}" in tinytf("replay", run, "--width", "200").out.splitlines()[1]
+    assert f"; short of 1.0 nats: {nearest}" in tinytf("runs", "--film", run, "--width", "200").out.splitlines()[1]
 
 
 def test_no_head_is_said_to_have_a_kind_only_where_none_ends_with_one(tinytf: Tinytf, run: Path, film: Film) -> None:
     ends = max(float(np.nanmax(film.frames[-1].heads[kind])) for kind in NAMES)
-    assert ("no head ends at a score of 0.5" in tinytf("replay", run, "--width", "200").out) == (ends < 0.5)
+    assert ("no head ends at a score of 0.5" in tinytf("runs", "--film", run, "--width", "200").out) == (ends < 0.5)
 
 
 def test_held_out_is_the_loss_that_the_board_has(film: Film) -> None:
@@ -70,25 +70,25 @@ def test_held_out_is_the_loss_that_the_board_has(film: Film) -> None:
 
 
 def test_json_has_every_loss_and_a_line_for_each_frame(tinytf: Tinytf, run: Path, film: Film) -> None:
-    found = json.loads(tinytf("replay", run, "--json").out)
+    found = json.loads(tinytf("runs", "--film", run, "--json").out)
     assert [frame["step"] for frame in found["frames"]] == STEPS
     for frame, true in zip(found["frames"], film.frames, strict=True):
         for name, probe in frame["probes"].items():
             assert probe["loss"] == pytest.approx(true.loss[name].tolist())
-    events = [json.loads(line) for line in tinytf("replay", run, "--format", "ndjson").out.splitlines()]
+    events = [json.loads(line) for line in tinytf("runs", "--film", run, "--format", "ndjson").out.splitlines()]
     assert [event["step"] for event in events if event["type"] == "frame"] == STEPS
 
 
 def test_the_maps_go_into_a_file_of_tensors(tinytf: Tinytf, run: Path, film: Film, tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
-    assert tinytf("replay", run, "-o", tmp_path / "film.safetensors").status == 0
+    assert tinytf("runs", "--film", run, "-o", tmp_path / "film.safetensors").status == 0
     stored = load_file(tmp_path / "film.safetensors")
     assert np.array_equal(stored["step-4.twice.maps"], film.at(4).maps["twice"])
 
 
 def test_a_cast_plays_the_frames_one_after_the_other(tinytf: Tinytf, run: Path, tmp_path: Path) -> None:
-    assert tinytf("replay", run, "-o", tmp_path / "film.cast", "--width", "90").status == 0
+    assert tinytf("runs", "--film", run, "-o", tmp_path / "film.cast", "--width", "90").status == 0
     header, *events = [json.loads(line) for line in (tmp_path / "film.cast").read_text("utf-8").splitlines()]
     assert (header["version"], header["width"]) == (2, 90)
     screen = pyte.Screen(header["width"], header["height"])
@@ -103,7 +103,7 @@ def test_a_cast_plays_the_frames_one_after_the_other(tinytf: Tinytf, run: Path, 
 
 
 def test_an_svg_shows_one_frame_at_a_time(tinytf: Tinytf, run: Path, tmp_path: Path) -> None:
-    assert tinytf("replay", run, "-o", tmp_path / "film.svg").status == 0
+    assert tinytf("runs", "--film", run, "-o", tmp_path / "film.svg").status == 0
     text = (tmp_path / "film.svg").read_text("utf-8")
     moves = re.findall(r'values="([a-z;]+)" keyTimes="([0-9.;]+)"', text)
     assert len(moves) == len(STEPS)
@@ -123,7 +123,7 @@ def test_what_does_not_move_is_no_cast(tinytf: Tinytf, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_refused_in_one_line(tinytf: Tinytf, tmp_path: Path) -> None:
-    ran = tinytf("replay", tmp_path)
+    ran = tinytf("runs", "--film", tmp_path)
     assert ran.status == 2
     assert ran.err.startswith("tinytf: error:")
     assert "Traceback" not in ran.err

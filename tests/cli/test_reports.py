@@ -33,12 +33,14 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
     ("weights",): lambda model: model.weights(),
     ("weights", "L1H0", "--top", "2"): lambda model: model.head_weights("L1H0", top=2),
     ("weights", "--into", "L1H0"): lambda model: model.composition("L1H0", into=True),
-    ("rollout", SENTENCE): lambda model: model.rollout(SENTENCE),
+    ("attention", "--rollout", SENTENCE): lambda model: model.rollout(SENTENCE),
     ("diff", SENTENCE, OTHER): lambda model: model.diff(SENTENCE, OTHER),
     ("blame", SENTENCE, "--budget", "1MB"): lambda model: model.budget(SENTENCE, 10**6),
     ("neighbours", "cat", "dog"): lambda model: model.neighbours(["cat", "dog"]),
     ("neighbours", SENTENCE, "--at", "L1.out"): lambda model: model.neighbours(text=SENTENCE, at="L1.out"),
-    ("similar", SENTENCE, OTHER, "--pooling", "mean"): lambda model: model.similar(SENTENCE, OTHER, pooling="mean"),
+    ("neighbours", "--texts", SENTENCE, OTHER, "--pooling", "mean"): lambda model: model.similar(
+        SENTENCE, OTHER, pooling="mean"
+    ),
     ("neurons", SENTENCE): lambda model: model.neurons(SENTENCE),
     ("explain", "L0H0.scores[1,0]", SENTENCE): lambda model: model.explain(SENTENCE, "L0H0.scores[1,0]"),
     ("grad", SENTENCE): lambda model: model.backward(SENTENCE),
@@ -59,6 +61,7 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("words", REPORTS, ids=lambda words: f"{words[0]}-{len(words)}")
 def test_a_report_is_the_json_of_its_command(
     tinytf: Tinytf, decoder: Path, opened: Model, words: tuple[str, ...]

@@ -66,7 +66,7 @@ def test_python_has_what_the_commands_print(tinytf: Tinytf, two: Path) -> None:
     events = [json.loads(text) for text in tinytf("runs", two, "--format", "ndjson").lines]
     assert [json.loads(to_json(event)) for event in found.events()] == events
     one = RunReport("good", two / "good", read_history(two / "good"))
-    assert json.loads(to_json(one.to_dict())) == json.loads(tinytf("watch", two / "good", "--json").out)
+    assert json.loads(to_json(one.to_dict())) == json.loads(tinytf("runs", "--follow", two / "good", "--json").out)
 
 
 def test_a_damaged_run_is_a_row_but_an_error_where_it_is_named(tinytf: Tinytf, two: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_damaged_run_is_a_row_but_an_error_where_it_is_named(tinytf: Tinytf, t
     states = {one["name"]: one["state"] for one in json.loads(tinytf("runs", two, "--json").out)["runs"]}
     assert states == {"good": "unfinished", "slow": "damaged"}
     assert is_a_clean_error(tinytf("runs", two / "slow"), 1)
-    assert is_a_clean_error(tinytf("watch", two / "slow"), 1)
+    assert is_a_clean_error(tinytf("runs", "--follow", two / "slow"), 1)
 
 
 def test_a_torn_last_line_changes_nothing(tinytf: Tinytf, two: Path) -> None:
@@ -96,8 +96,8 @@ def test_files_may_be_missing(tinytf: Tinytf, two: Path) -> None:
     ran = tinytf("runs", two)
     assert ran.status == 0
     assert "0 of 20" in ran.out
-    assert tinytf("watch", two / "slow", "--once").status == 0
-    assert "no loss yet" in tinytf("watch", two / "slow", "--once").out
+    assert tinytf("runs", "--follow", two / "slow", "--once").status == 0
+    assert "no loss yet" in tinytf("runs", "--follow", two / "slow", "--once").out
 
 
 def test_without_a_folder_runs_is_looked_through_or_else_this_one(
@@ -144,12 +144,12 @@ def test_a_deep_run_fits_one_screen_with_its_strongest_layers(tinytf: Tinytf, tm
     heads = {"entropy": (1 - scores).tolist(), "induction": scores.tolist()}
     with (run / "metrics.jsonl").open("a") as stream:
         stream.write(line(21, heads=heads))
-    seen = tinytf("watch", run, "--once", screen=True)
+    seen = tinytf("runs", "--follow", run, "--once", screen=True)
     assert len(seen.lines) <= 45
     layers = [int(name) for name in re.findall(r"^  L(\d+)", without_colour(seen.out), re.M)]
     assert layers == [4, *range(19, 30)]
     assert "12 of 30 layers" in without_colour(seen.out)
-    assert len(re.findall(r"^  L\d+", tinytf("watch", run, "--once").out, re.M)) == 30
+    assert len(re.findall(r"^  L\d+", tinytf("runs", "--follow", run, "--once").out, re.M)) == 30
 
 
 @pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 100, 140, 200])
@@ -157,7 +157,7 @@ def test_a_deep_run_fits_one_screen_with_its_strongest_layers(tinytf: Tinytf, tm
 def test_no_line_is_wider_than_the_screen(tinytf: Tinytf, two: Path, width: int, options: list[str]) -> None:
     (two / ("very-long-name-猫-" * 5)).mkdir()
     (two / ("very-long-name-猫-" * 5) / "metrics.jsonl").touch()
-    for arguments in (["runs", two], ["watch", two / "good", "--once"]):
+    for arguments in (["runs", two], ["runs", "--follow", two / "good", "--once"]):
         ran = tinytf(*arguments, "--width", str(width), *options, screen=True)
         assert (ran.status, ran.err) == (0, "")
         assert [text for text in ran.lines if cell_len(without_colour(text)) > width] == []
@@ -165,34 +165,33 @@ def test_no_line_is_wider_than_the_screen(tinytf: Tinytf, two: Path, width: int,
 
 @pytest.mark.parametrize("options", [["--ascii"], ["--ascii", "--plain"], ["--ascii", "--json"]])
 def test_ascii_is_ascii(tinytf: Tinytf, two: Path, options: list[str]) -> None:
-    for arguments in (["runs", two], ["watch", two / "good", "--once"], ["watch", two / "slow"]):
+    for arguments in (["runs", two], ["runs", "--follow", two / "good", "--once"], ["runs", "--follow", two / "slow"]):
         assert tinytf(*arguments, *options).data.isascii()
 
 
 def test_plain_is_sentences(tinytf: Tinytf, two: Path) -> None:
     out = tinytf("runs", two, "--plain").out
     assert "run good, steps 15 of 20, loss 1.2667, best held-out 2.0000, at step 10" in out
-    assert (
-        "L1H0, entropy 1.00, previous 0.20, induction 0.52." in tinytf("watch", two / "good", "--once", "--plain").out
-    )
+    out = tinytf("runs", "--follow", two / "good", "--once", "--plain").out
+    assert "L1H0, entropy 1.00, previous 0.20, induction 0.52." in out
 
 
 def test_untrusted_texts_do_not_act_on_the_terminal(tinytf: Tinytf, two: Path) -> None:
     with (two / "good" / "metrics.jsonl").open("a") as stream:
         stream.write(line(16, milestones=["\x1b[2J gone"], heads={"\x1b[31m": [[1.0]]}))
-    for arguments in (["runs", two], ["watch", two / "good", "--once"], ["runs", two, "--json"]):
+    for arguments in (["runs", two], ["runs", "--follow", two / "good", "--once"], ["runs", two, "--json"]):
         assert b"\x1b" not in tinytf(*arguments).data
 
 
 @pytest.mark.parametrize("extension", ["txt", "json", "ndjson", "html", "svg"])
 def test_every_format_is_written(tinytf: Tinytf, two: Path, tmp_path: Path, extension: str) -> None:
-    for arguments in (["runs", two], ["watch", two / "good"]):
+    for arguments in (["runs", two], ["runs", "--follow", two / "good"]):
         ran = tinytf(*arguments, "-o", tmp_path / f"out.{extension}")
         assert (ran.status, ran.data) == (0, b"")
         assert "good" in (tmp_path / f"out.{extension}").read_text("utf-8")
 
 
-@pytest.mark.parametrize("command", [["runs"], ["watch", "--once"]])
+@pytest.mark.parametrize("command", [["runs"], ["runs", "--follow", "--once"]])
 def test_looking_at_runs_loads_no_torch(two: Path, command: list[str]) -> None:
     """A run is looked at beside a training that wants the memory; it also makes the answer quick."""
     script = "import sys; from tinytf_cli.main import run; print(run(), 'torch' in sys.modules, file=sys.stderr)"
@@ -203,7 +202,7 @@ def test_looking_at_runs_loads_no_torch(two: Path, command: list[str]) -> None:
 def test_the_help_names_both(tinytf: Tinytf) -> None:
     out = tinytf("--help").out
     assert re.search("^  runs  +Compare", out, re.M)
-    assert re.search("^  watch  +Follow", out, re.M)
+    assert re.search("^  --follow  +Follow", tinytf("runs", "--help").out, re.M)
 
 
 def test_runs_are_ranked_by_what_is_asked_for_and_show_what_their_recipes_do_not_share(
@@ -237,6 +236,7 @@ def test_runs_are_ranked_by_what_is_asked_for_and_show_what_their_recipes_do_not
     assert order() == ["short", "long"]
 
 
+@pytest.mark.exhaustive
 def test_the_memory_of_json_does_not_grow_with_what_was_measured(tmp_path: Path) -> None:
     def peak(count: int) -> tuple[int, int]:
         run = made(tmp_path / str(count))

@@ -13,7 +13,7 @@ from every_command import GIVEN
 from test_every_output import made, read_by
 
 FENCED = Path(__file__).parents[1] / "explore" / "fenced_lines.py"
-NEVER_IN_A_SESSION = ("completion", "explore", "mcp", "repl")
+NEVER_IN_A_SESSION = ("config --completion", "explore", "mcp", "repl")
 MORE = (
     "source lines.txt",
     "model decoder",

@@ -350,8 +350,8 @@ def test_the_report_says_the_best_held_out_loss_first_and_what_to_type_next_last
     assert line.endswith(f"at step {best['step']}")
     assert ran.lines[0].startswith("After ")
     assert ran.lines.index(line) < 5
-    assert any(line.startswith(f"  tinytf replay {out}") for line in ran.lines[-4:])
-    assert tinytf("replay", out).status == 0
+    assert any(line.startswith(f"  tinytf runs --film {out}") for line in ran.lines[-4:])
+    assert tinytf("runs", "--film", out).status == 0
 
 
 def test_plain_leaves_the_tokens_of_a_vocabulary_as_they_are(tinytf: Tinytf, tmp_path: Path) -> None:

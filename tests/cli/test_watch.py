@@ -21,7 +21,7 @@ from tinytf_cli.main import run as run_command
 
 def test_the_present_state_has_all_that_was_measured(tinytf: Tinytf, two: Path) -> None:
     before = files(two)
-    out = tinytf("watch", two / "good", "--once").out
+    out = tinytf("runs", "--follow", two / "good", "--once").out
     for said in ("step 15 of 20", "75 %", "loss 1.2667", "held-out 3.0000", "best held-out 2.0000 at 10",
                  "lr 1.00e-03", "gradient norm 0.500", "tokens/s 41,000", "memory 512 B"):  # fmt: skip
         assert said in out
@@ -29,12 +29,12 @@ def test_the_present_state_has_all_that_was_measured(tinytf: Tinytf, two: Path) 
     assert "L1H0 became an induction head, score 0.10" in out
     assert "duplicate" not in out
     assert files(two) == before
-    data = json.loads(tinytf("watch", two / "good", "--json").out)
+    data = json.loads(tinytf("runs", "--follow", two / "good", "--json").out)
     assert (data["kind"], data["state"], data["step"]) == ("run", "unfinished", 15)
 
 
 def test_log_counts_steps_in_powers_of_ten(tinytf: Tinytf, two: Path) -> None:
-    for given in (("watch", two / "good", "--once"), ("runs", two)):
+    for given in (("runs", "--follow", two / "good", "--once"), ("runs", two)):
         plain, log = (tinytf(*given, *more, "--width", "80").lines for more in ((), ("--log",)))
         assert plain != log
         ticks = [line.split() for line in log if re.fullmatch(r"[\s\d]*\b1\s+2\s+5\s+10\b[\s\d]*", line)]
@@ -47,14 +47,14 @@ def test_a_real_run_can_be_watched(tinytf: Tinytf, tmp_path: Path) -> None:
         batch=2, steps=4, warmup=1, eval_every=2, held_out=0.2,
     )  # fmt: skip
     last = train("The cat sat on the mat. " * 20, recipe, tmp_path / "run")
-    assert f"loss {last.loss:.4f}" in tinytf("watch", tmp_path / "run").out
+    assert f"loss {last.loss:.4f}" in tinytf("runs", "--follow", tmp_path / "run").out
     assert f"{last.loss:.4f}" in tinytf("runs", tmp_path).out
 
 
 def test_a_run_that_is_not_there_is_a_wrong_request(tinytf: Tinytf, tmp_path: Path) -> None:
-    assert is_a_clean_error(tinytf("watch", tmp_path / "none"), 2)
-    assert is_a_clean_error(tinytf("watch", tmp_path), 2)
-    assert is_a_clean_error(tinytf("watch", tmp_path, "--once", "--json"), 2)
+    assert is_a_clean_error(tinytf("runs", "--follow", tmp_path / "none"), 2)
+    assert is_a_clean_error(tinytf("runs", "--follow", tmp_path), 2)
+    assert is_a_clean_error(tinytf("runs", "--follow", tmp_path, "--once", "--json"), 2)
 
 
 def test_a_growing_run_is_followed_line_by_line_until_it_is_finished(two: Path) -> None:
@@ -86,7 +86,11 @@ def test_events_are_followed_as_ndjson_and_control_c_ends_it(two: Path) -> None:
 
 
 def test_a_reader_that_has_gone_hears_no_complaint(two: Path) -> None:
-    for arguments in (["runs", str(two)], ["watch", str(two / "slow")], ["watch", str(two / "slow"), "--once"]):
+    for arguments in (
+        ["runs", str(two)],
+        ["runs", "--follow", str(two / "slow")],
+        ["runs", "--follow", str(two / "slow"), "--once"],
+    ):
         read_end, write_end = os.pipe()
         os.close(read_end)
         err = Stream()
@@ -140,16 +144,16 @@ def test_a_run_that_was_stopped_is_told_and_ends_the_watching(tinytf: Tinytf, tw
     run = two / "good"
     with FileLock(run / LOCK):
         assert not is_stopped(run)
-        assert "stopped" not in tinytf("watch", run, "--once").out
-    assert "stopped at step 15; --resume continues" in tinytf("watch", run, "--once").out
-    ran = tinytf("watch", run, *(("--format", form) if form != "screen" else ()), screen=form == "screen")
+        assert "stopped" not in tinytf("runs", "--follow", run, "--once").out
+    assert "stopped at step 15; --resume continues" in tinytf("runs", "--follow", run, "--once").out
+    ran = tinytf("runs", "--follow", run, *(("--format", form) if form != "screen" else ()), screen=form == "screen")
     assert ran.status == 1
     if form == "ndjson":
         assert json.loads(ran.lines[-1]) == {"type": "stopped", "step": 15, "steps": 20}
     else:
         assert "stopped at step 15; --resume continues" in ran.out
     append(run, measured(20, 1.5))
-    assert tinytf("watch", run, *(("--format", form) if form != "screen" else ())).status == 0
+    assert tinytf("runs", "--follow", run, *(("--format", form) if form != "screen" else ())).status == 0
 
 
 def test_a_run_that_is_trained_elsewhere_is_followed_until_its_process_is_gone(two: Path) -> None:

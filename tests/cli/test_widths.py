@@ -53,6 +53,7 @@ SHORT_COMMANDS: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SHORT_COMMANDS)
 @pytest.mark.parametrize(
     ("options", "width"),
@@ -108,6 +109,7 @@ def reports(twelve_by_twelve: Model, traces: dict[str, Trace]) -> dict[str, dict
     return {text: _reports(twelve_by_twelve, trace) for text, trace in traces.items()}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
 def test_twelve_by_twelve_heads_fit_the_screen(reports: dict[str, dict[str, Report]], text: str, width: int) -> None:

@@ -8,9 +8,14 @@ from architectures import asked, config_of, lively
 from torch import Tensor
 
 import tinytf
+from tinytf.cause.model_pair import Texts
 from tinytf.compare.difference import Difference
 from tinytf.compare.dumps.read import Dump
+from tinytf.errors import TinytfError, UsageError
+from tinytf.student.checked import check
+from tinytf.text.corpus import find_files
 from tinytf.text_model import TextModel
+from tinytf.through.same import same
 
 TEXT = "3 14 15 9 2 6 5"
 KINDS = ("llama, grouped", "gpt2", "gpt-oss, sinks and windows by layer", "deepseek, latent keys and values")
@@ -29,6 +34,7 @@ def compared(model: TextModel, steps: dict[str, Tensor]) -> Difference:
     return model.diff(TEXT, Dump(Path("port"), shapes, steps.__getitem__))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_is_not_finite_is_named_at_its_step(kind: str, number: float) -> None:
@@ -92,3 +98,39 @@ def test_what_passes_float16_is_named_with_its_number() -> None:
     assert found.not_finite.name == "L2.ffn"
     assert "65,504" in found.sentence
     assert not found.holds
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_a_model_that_is_not_finite_is_blamed_for_no_tensor_and_recorded_from_no_later_step(
+    number: float, tmp_path: Path
+) -> None:
+    sound, lost = tinytf.load("tiny", device="cpu"), tinytf.load("tiny", device="cpu")
+    with torch.no_grad():
+        lost.transformer.blocks[1].ffn.down.weight[0, 0] = number
+    texts = Texts(["The cat", "The dog sat"])
+    said = "tiny is not finite, first at L1.ffn"
+    with pytest.raises(TinytfError, match=f"^{said}$"):
+        sound.blame(texts, lost)
+    with pytest.raises(TinytfError, match=f"^{said}$"):
+        lost.blame(texts, sound)
+    with pytest.raises(TinytfError, match=f"^{said}$"):
+        lost.budget(texts, 3_000_000)
+    corpus = tmp_path / "book.txt"
+    corpus.write_text("The cat sat on the mat.\n", "utf-8")
+    with pytest.raises(TinytfError, match=r"^L3\.out is not finite at token 0 of document 0, first at L1\.ffn$"):
+        lost.record_corpus(find_files([corpus]), ["L3.out"], tmp_path / "recorded")
+    way, *others = same(lost, "The cat sat").ways
+    assert (way.holds, way.step, way.position) == (False, "L1.ffn", 0)
+    assert {other.holds for other in others} == {None}
+    with pytest.raises(TinytfError, match=r"^not every number is finite, first at L1\.ffn$"):
+        check(lost, "nobody.py:Net")
+
+
+def test_a_floor_is_no_measure_where_the_model_itself_overflows() -> None:
+    model = tinytf.load("tiny", device="cpu")
+    with torch.no_grad():
+        model.transformer.blocks[2].ffn.down.weight.mul_(1e5)
+    steps = {"L2.ffn": model.trace("The cat sat")["L2.ffn"] * 1.001}
+    shapes = {name: tuple(one.shape) for name, one in steps.items()}
+    with pytest.raises(UsageError, match=r"^the model's own run in fp16 is not finite from L2\.ffn on"):
+        model.diff("The cat sat", Dump(Path("port"), shapes, steps.__getitem__), floor="fp16")

@@ -14,6 +14,7 @@ from faults.trying import ALL, trying
 pytestmark = needs_fork
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_killed_at_any_call_nothing_is_lost_or_half_there(
     pytestconfig: pytest.Config, scenario: Scenario, tmp_path: Path
@@ -53,6 +54,7 @@ def _is_not_the_same_again() -> None:
     os.replace(".beside", "file")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("act", "fault"),
     [

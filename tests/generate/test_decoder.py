@@ -57,6 +57,7 @@ def test_logits_token_by_token_are_those_of_one_whole_pass(kind: str, texts: int
     assert furthest(token_by_token(model, ids), expected) < 1e-5
 
 
+@pytest.mark.exhaustive
 @torch.no_grad()
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
 def test_compiled_it_sees_as_much_of_the_past_as_a_window_lets_it(
@@ -253,6 +254,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("settings", [{}, {"samples": 2}, {"use_cache": False}, {"on_overflow": "slide"}], ids=str)
 def test_torch_has_as_many_threads_between_the_steps_and_after_as_before(settings: dict[str, object]) -> None:
     model = lively(config_of("gpt2"))

@@ -38,8 +38,9 @@ _INDEXED = (
     ("probe", "--from", "acts", "--labels", "labels.csv", "-m", "model"),
     ("features", "the cat sat", "--sae", "sae", "--top-examples", "acts", "-m", "model"),
 )  # fmt: skip
-_FILMED = (("replay", "run"), ("replay", "run", "--json"), ("replay", "run", "-o", "out.svg"), ("replay", "run", "run"),
-           ("replay", "run", "-o", "out.safetensors"))  # fmt: skip
+_FILMED = (("runs", "--film", "run"), ("runs", "--film", "run", "--json"), ("runs", "--film", "run", "-o", "out.svg"),
+    ("runs", "--film", "run", "run"),
+           ("runs", "--film", "run", "-o", "out.safetensors"))  # fmt: skip
 _SWEEP = ("ablate", "the cat sat", "--sweep", "heads", "-m", "model", "--resume", "kept.ndjson")
 _LOG = [{"ids": [5, 6, 7, 8], "logprobs": [-0.5, -1.0, -2.0]}, {"ids": [9, 10, 11], "logprobs": [-0.25, None]}]
 

@@ -12,9 +12,10 @@ from hostile.mutations import as_json, bytes_of, mutated, value
 from hostile.strings import NASTY
 from hostile.surface import RECIPE
 
-_COMMANDS = (("runs", "."), ("runs", "run", "--json"), ("watch", "run", "--once"), ("replay", "run"), ("models", "."),
-             ("replay", "run", "--json"), ("info", "run"), ("watch", "run", "--once", "--json"),
-             ("replay", "run", "-o", "out.svg"), ("runs", "run", "-o", "out.html"))  # fmt: skip
+_COMMANDS = (("runs", "."), ("runs", "run", "--json"), ("runs", "--follow", "run", "--once"), ("runs", "--film", "run"),
+             ("models", "."),
+             ("runs", "--film", "run", "--json"), ("info", "run"), ("runs", "--follow", "run", "--once", "--json"),
+             ("runs", "--film", "run", "-o", "out.svg"), ("runs", "run", "-o", "out.html"))  # fmt: skip
 _RESUMED = ("train", "--resume", "--out", "run", "--steps", "5")
 
 

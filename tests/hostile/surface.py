@@ -18,27 +18,29 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     "heads": MODEL,
     "weights": MODEL,
     "neurons": _TRACED,
-    "activations": _TRACED,
+    "trace --curve": _TRACED,
     "features": ("the cat sat", "--sae", "sae", *MODEL),
     "experts": _TRACED,
     "lens": _TRACED,
     "probe": ("--labels", "labels.csv", *MODEL),
     "neighbours": ("cat", *MODEL),
-    "similar": ("the cat", "a dog", "--pooling", "mean", *MODEL),
+    "neighbours --texts": ("the cat", "a dog", "--pooling", "mean", *MODEL),
     "explore": _TRACED,
     "repl": ("-f", "session.txt", *MODEL),
     "explain": ("L0H0.scores[1,0]", *_TRACED),
-    "code": _TRACED,
+    "trace --code": _TRACED,
     "grad": _TRACED,
     "attribute": _TRACED,
-    "rollout": _TRACED,
+    "attention --rollout": _TRACED,
     "state": ("the cat sat", "-m", "preset:granite4-tiny"),
     "ablate": ("the cat sat", "--at", "L0H0", *MODEL),
     "patch": ("the cat sat", "the dog sat", *MODEL),
     "diff": ("the cat", "a cat", *MODEL),
     "same": _TRACED,
     "record": ("corpus.txt", "--at", "L0.out", "--out", "recorded", *MODEL),
-    "recorder": ("torch",),
+    "diff --logprobs": ("logged.jsonl", "logged.jsonl"),
+    "diff --sampling": ("the cat", *MODEL, "--sampling", "vllm", "llama.cpp", "--max-tokens", "2"),
+    "diff --recorder": ("torch",),
     "blame": ("the cat", *MODEL, "--versus", "model"),
     "circuit": ("--pairs", "pairs.jsonl", *MODEL),
     "steer": ("pairs.jsonl", "--at", "L0.out", *MODEL),
@@ -67,16 +69,16 @@ SOUND: Mapping[str, tuple[str, ...]] = {
     ),
     "sweep": ("missing.toml", "corpus.txt"),
     "runs": (".",),
-    "watch": ("model", "--once"),
-    "replay": ("model",),
+    "runs --follow": ("model", "--once"),
+    "runs --film": ("model",),
     "models": (".",),
     "info": MODEL,
-    "card": ("model", "--context", "8", "--pieces", "1", "--top", "0"),
+    "info --card": ("model", "--context", "8", "--pieces", "1", "--top", "0"),
     "certify": ("missing",),
     "config": (),
-    "completion": ("bash",),
+    "config --completion": ("bash",),
     "mcp": ("--root", "missing"),
-    "doctor": ("missing",),
+    "config --doctor": ("missing",),
     "export": ("model", "new", "--to", "huggingface"),
 }
 """Words with which a command is quick; ``missing`` where it would begin another process."""
@@ -109,6 +111,7 @@ def files() -> Files:
         "session.txt": b'run "the cat"\nstep\n',
         "labels.csv": b"text,label\nthe cat,1\na cat,1\nthe dog,2\na dog,2\n",
         "pairs.jsonl": b'{"clean": "the cat", "corrupt": "the dog", "answer": "#5", "versus": "#6"}\n' * 4,
+        "logged.jsonl": b'{"ids": [5, 6, 7], "logprobs": [-1.0, -0.5]}\n',
         "corpus.txt": b"the cat sat\n\non the mat\n" * 20,
         "recipe.toml": RECIPE,
         "example.toml": EXAMPLE,
@@ -127,9 +130,9 @@ def command(name: str) -> click.Command:
 @cache
 def commands() -> tuple[str, ...]:
     """The commands that are there; one that SOUND does not know fails by its name."""
-    from tinytf_cli.main import COMMANDS
+    from tinytf_cli.main import EVERY
 
-    return tuple(name for name in COMMANDS if name != "sweep")
+    return tuple(name for name in EVERY if name != "sweep")
 
 
 def takes_words(parameter: click.Parameter) -> bool:
@@ -158,6 +161,6 @@ def with_word(name: str, parameter: click.Parameter, word: str) -> tuple[str, ..
         place = [one for one in command(name).params if isinstance(one, click.Argument)].index(parameter)
         given = list(sound[:begins])
         given[place : place + 1] = [word]
-        return (name, *sound[begins:], "--", *given)
+        return (*name.split(), *sound[begins:], "--", *given)
     long = max(parameter.opts, key=len)
-    return (name, *sound, f"{long}={word}" if long.startswith("--") else f"{long}{word}")
+    return (*name.split(), *sound, f"{long}={word}" if long.startswith("--") else f"{long}{word}")

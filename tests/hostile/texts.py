@@ -9,7 +9,8 @@ from hostile.strings import argument, text
 
 _COMMANDS = (
     ("tokens",), ("tokens",), ("tokens",), ("tokens",), ("attention",), ("attention",), ("trace", "--pipeline"),
-    ("lens",), ("score",), ("generate", "--max-tokens", "2"), ("trace",), ("rollout",), ("neurons",), ("attribute",),
+    ("lens",), ("score",), ("generate", "--max-tokens", "2"), ("trace",), ("attention", "--rollout"), ("neurons",),
+    ("attribute",),
     ("grad",), ("tokens", "--lines"), ("neighbours",),
 )  # fmt: skip
 _FORMS = (

@@ -575,7 +575,17 @@ def test_a_card_says_how_often_the_prediction_is_kept_what_differs_and_the_worst
     kept = "a.gguf keeps the prediction of b at 71 % of 200 tokens (mean KL 0.016)"
     assert found.sentence == f"{kept}; ids, template and special tokens agree; worst tensor blk.1.ffn_down."
     assert (float(same.mean()), float((numbers / 100).mean())) == (0.71, pytest.approx(0.0155))
-    wrong = (replace(checks[0], differing=("code",)), *checks[1:3], replace(checks[3], differing=("pooling",)))
+    wrong = (
+        replace(
+            checks[0],
+            differing=(
+                "trace",
+                "--code",
+            ),
+        ),
+        *checks[1:3],
+        replace(checks[3], differing=("pooling",)),
+    )
     assert replace(found, checks=wrong).sentence == f"{kept}; ids and pooling differ; worst tensor blk.1.ffn_down."
     other = replace(found, kept=None, weights=tensors[1:], checks=(checks[0], replace(checks[1], items=0), *checks[2:]))
     assert other.sentence == "a.gguf and b agree in ids and special tokens."

@@ -5,8 +5,9 @@ cause, a wrong one, sound ones accused; names, or beginnings of names, choose po
 rounding and what a bug. With ``--check``, what ``check`` says of modules that
 people write. Each port is a model of transformers (SmolLM2 and Gemma 3 270M, whose files
 TINYTF_REAL_WEIGHTS holds, and small ones of many families with random weights) in which one thing is changed, dumped by
-forward hooks under its module paths. One hand wrote ``broken/first_hand.py``, beside what it tests; another the rest,
-from how people port, before it read what tinytf knows.
+forward hooks under its module paths. One hand wrote ``broken/first_hand.py``, beside what it tests; another most
+others, from how people port, before it read what tinytf knows; a third ``third_hand.py`` and
+``third_sound.py``, from public reports, without a look at either.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import torch
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from broken import caches, checks, first_hand, formulas, real, settings, sound, weights
+from broken import caches, checks, first_hand, formulas, real, settings, sound, third_hand, third_sound, weights
 from broken.bench import TEXT, Patch, Port, accused, cause_of, compared, verdict
 from broken.models import both
 from broken.patches import exchanged, shaken
@@ -31,13 +32,13 @@ from sentences import sentences
 
 __all__ = [
     "BROKEN", "REAL", "ROUNDED", "SECOND", "SECOND_SOUND", "SOUND", "TEXT", "Patch", "Port", "accused", "both",
-    "compared", "exchanged", "first_hand", "shaken", "verdict",
+    "compared", "exchanged", "first_hand", "shaken", "third_hand", "third_sound", "verdict",
 ]  # fmt: skip
 REAL = ("smollm2", "gemma3", "minilm")
 SECOND = {**settings.BROKEN, **formulas.BROKEN, **weights.BROKEN, **caches.BROKEN, **real.BROKEN}
 SECOND_SOUND = {**sound.SOUND, **real.SOUND}
-BROKEN = {**first_hand.BROKEN, **SECOND}
-SOUND = {**first_hand.SOUND, **SECOND_SOUND}
+BROKEN = {**first_hand.BROKEN, **SECOND, **third_hand.BROKEN}
+SOUND = {**first_hand.SOUND, **SECOND_SOUND, **third_sound.SOUND}
 ROUNDED = re.compile("weights in|router in|norm in|exact GELU|NaN")
 """Ports that only round, and one whose activation differs by less than bfloat16 rounds."""
 

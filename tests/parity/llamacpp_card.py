@@ -1,4 +1,4 @@
-"""Runs two GGUF files in llama.cpp and compares the statistics of ``tinytf card`` with those of its probabilities.
+"""Runs two GGUF files in llama.cpp, and compares what ``tinytf info --card`` says with its probabilities.
 
 ``python tests/parity/llamacpp_card.py FOLDER FILE.gguf ORIGINAL.gguf``, where ``npm install node-llama-cpp`` was run in
 FOLDER. llama.cpp multiplies quantised weights with activations that it rounds to 8 bits, so of a quantised file the two

@@ -66,6 +66,24 @@ CASES = {
     ),
     "albert: layers that share their weights": ("albert", {"target_modules": ["query", "ffn"]}),
     "gpt2: both, each its own": ("gpt2", {"target_modules": ["c_attn"], "modules_to_save": ["wte", "lm_head"]}),
+    "gpt2: a tied head": ("gpt2", {"target_modules": ["lm_head", "c_attn"]}),
+    "gpt2: a tied head and its embeddings": ("gpt2", {"target_modules": ["lm_head", "wte"]}),
+    "gemma 3: a tied head": ("gemma 3", {"target_modules": ["lm_head"]}),
+    "dora": ("llama 3", {"target_modules": "all-linear", "use_dora": True, "use_rslora": True}),
+    "dora of a joint matrix and embeddings": ("gpt2", {"target_modules": ["c_attn", "wte"], "use_dora": True}),
+    "dora of pairs side by side": ("gpt-j", {"target_modules": ["q_proj", "fc_in"], "use_dora": True}),
+    "dora head by head": ("pythia", {"target_modules": ["query_key_value"], "use_dora": True}),
+    "dora of a tied head": ("gemma 3", {"target_modules": ["lm_head", "q_proj"], "use_dora": True}),
+    "tokens": ("llama 3", {"target_modules": ATTENTION, "trainable_token_indices": [3, 40]}),
+    "tokens of both that are tied": ("gemma 3", {"target_modules": ATTENTION, "trainable_token_indices": [3, 40]}),
+    "tokens of a tied head alone": (
+        "gemma 3",
+        {"target_modules": ATTENTION, "trainable_token_indices": {"lm_head": [3, 12]}},
+    ),
+    "tokens of each, apart": (
+        "gemma 3",
+        {"target_modules": ATTENTION, "trainable_token_indices": {"embed_tokens": [3, 40], "lm_head": [3, 12]}},
+    ),
     "pythia: head by head": ("pythia", {"target_modules": ["query_key_value", "dense_h_to_4h"]}),
     "gpt-j: pairs side by side": ("gpt-j", {"target_modules": ["q_proj", "k_proj"]}),
     "phi 3: one matrix for three": ("phi 3 with a window", {"target_modules": ["qkv_proj", "gate_up_proj"]}),
@@ -125,7 +143,6 @@ def test_the_model_says_which_adapter_it_has(tmp_path):
 
 REFUSED = [
     ({"peft_type": "IA3"}, "peft_type 'IA3' is not implemented"),
-    ({"use_dora": True}, "'use_dora' is not implemented"),
     ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' is not implemented"),
     ({"target_parameters": ["experts.gate_up_proj"]}, "'target_parameters' is not implemented"),
     ({"layer_replication": [[0, 2]]}, "'layer_replication' is not implemented"),
@@ -155,9 +172,36 @@ def rewritten(folder: Path, how) -> None:
     save_file(how(load_file(folder / "adapter_model.safetensors")), folder / "adapter_model.safetensors")
 
 
-def test_dora_is_refused_by_its_settings(tmp_path):
+def test_magnitudes_without_their_setting_or_their_pair_are_refused(tmp_path):
     adapted("llama 3", tmp_path, target_modules=ATTENTION, use_dora=True)
-    with pytest.raises(CheckpointError, match="'use_dora' is not implemented"):
+    whole = load_file(tmp_path / "adapter_model.safetensors")
+    path, name = "model.layers.1.self_attn.q_proj", "base_model.model.model.layers.1.self_attn.q_proj"
+    for wrong, message in (
+        ({f"{name}.lora_magnitude_vector": torch.ones(3)}, rf"'{path}' has 3 magnitudes, but \d+ outputs"),
+        ({f"{name}.other.lora_magnitude_vector": torch.ones(3)}, "lora_magnitude_vector of .*, but no lora_A"),
+    ):
+        save_file(whole | wrong, tmp_path / "adapter_model.safetensors")
+        with pytest.raises(CheckpointError, match=message):
+            merged("llama 3", tmp_path)
+    save_file({n: one for n, one in whole.items() if "magnitude" not in n}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match="is missing, despite use_dora"):
+        merged("llama 3", tmp_path)
+    save_file(whole, tmp_path / "adapter_model.safetensors")
+    settings = json.loads((tmp_path / "adapter_config.json").read_text("utf-8"))
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings | {"use_dora": False}), "utf-8")
+    with pytest.raises(CheckpointError, match="is without use_dora"):
+        merged("llama 3", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [([3], "does not name the 2 tokens"), (None, "does not name"), ([3, 4000], "no token 4,000"), ([3, "7"], "name")],
+)
+def test_trained_tokens_that_are_not_named_or_not_there_are_refused(tmp_path, ids, message):
+    adapted("llama 3", tmp_path, target_modules=ATTENTION, trainable_token_indices=[3, 7])
+    settings = json.loads((tmp_path / "adapter_config.json").read_text("utf-8"))
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings | {"trainable_token_indices": ids}), "utf-8")
+    with pytest.raises(CheckpointError, match=message):
         merged("llama 3", tmp_path)
 
 

@@ -38,6 +38,7 @@ def _open(request: pytest.FixtureRequest, name: str) -> None:
         request.applymarker(pytest.mark.xfail(reason=_OPEN[name], strict=True, raises=AssertionError))
 
 
+@pytest.mark.share(3)
 @sample("name", _BROKEN, 24)
 def test_a_fault_has_its_first_step_and_no_false_cause(name: str) -> None:
     port = ports.SECOND[name]
@@ -46,6 +47,7 @@ def test_a_fault_has_its_first_step_and_no_false_cause(name: str) -> None:
     assert cause != "wrong"
 
 
+@pytest.mark.share(2)
 @sample("name", _SOUND, 12)
 def test_a_sound_port_is_not_accused(name: str) -> None:
     assert not ports.accused(ports.compared(ports.SECOND_SOUND[name]))

@@ -15,12 +15,12 @@ from tinytf_cli.views.draw import import_views
 COMMANDS = {
     "Ablation": ("ablate", TEXT, "--at", "L0H1"),
     "AblationSweep": ("ablate", TEXT, "--sweep", "heads"),
-    "Activations": ("activations", TEXT),
+    "Activations": ("trace", "--curve", TEXT),
     "Attended": ("attention", TEXT),
     "Attribution": ("attribute", TEXT),
     "Backward": ("grad", TEXT),
     "Census": ("heads", "--count", "2", "--length", "4"),
-    "Code": ("code", TEXT),
+    "Code": ("trace", "--code", TEXT),
     "Composition": ("weights", "--compose", "L0H1"),
     "Difference": ("diff", TEXT, OTHER),
     "Explained": ("explain", "L0H0.scores[1,0]", TEXT),
@@ -36,9 +36,9 @@ COMMANDS = {
     "PatchSweep": ("patch", TEXT, OTHER, "--answer", "the", "--versus", "cat"),
     "Patched": ("patch", TEXT, OTHER, "--answer", "the", "--versus", "cat", "--at", "L0.ffn"),
     "Positions": ("info", "--positions"),
-    "Rollout": ("rollout", TEXT),
+    "Rollout": ("attention", "--rollout", TEXT),
     "Score": ("score", TEXT),
-    "Similar": ("similar", TEXT, OTHER, "--pooling", "mean"),
+    "Similar": ("neighbours", "--texts", TEXT, OTHER, "--pooling", "mean"),
     "Tokenized": ("tokens", TEXT),
     "Traced": ("trace", TEXT),
     "Weights": ("weights",),
@@ -60,6 +60,7 @@ def test_show_prints_what_the_command_prints(
     assert shown == capsys.readouterr().out
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", sorted({*ANSWERS} - {*COMMANDS}))
 def test_what_differs_from_run_to_run_is_shown_too(
     name: str, model: tinytf.Model, capsys: pytest.CaptureFixture[str]

@@ -27,6 +27,7 @@ _TRIED = (
 _FAULTS = [name for name, port in ports.first_hand.BROKEN.items() if port.model in _REAL and port.text == ports.TEXT]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in _TRIED else pytest.mark.exhaustive) for name in _FAULTS]
 )

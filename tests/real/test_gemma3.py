@@ -93,12 +93,14 @@ def logprobs(model: Any, ids: Tensor) -> Tensor:
     return torch.log_softmax(getattr(said, "logits", said)[0], dim=-1)
 
 
+@pytest.mark.exhaustive
 @sample("prompt", PROMPTS)
 def test_log_probabilities_are_those_of_the_other_reading(model: Model, theirs: nn.Module, prompt: str) -> None:
     ids = torch.tensor([model.tokenizer.encode(prompt).ids])
     assert (logprobs(model.transformer, ids) - logprobs(theirs, ids)).abs().max() < 1e-3
 
 
+@pytest.mark.exhaustive
 def test_greedy_text_is_that_of_the_other_reading(model: Model, theirs: nn.Module) -> None:
     ids = torch.tensor([model.tokenizer.encode(PROMPTS[0]).ids])
     expected = theirs.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :].tolist()

@@ -40,6 +40,7 @@ def test_a_conversation_has_the_tokens_of_transformers(model: Model, path: Path)
         assert model.encode(asked).ids == theirs
 
 
+@pytest.mark.exhaustive
 def test_the_loss_of_what_the_assistant_says_is_that_of_transformers(
     model: Model, theirs: Any, path: Path, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ print(peak() - before, weights)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.exhaustive), "bfloat16"])
 def test_it_opens_in_little_more_memory_than_its_weights(path, dtype):
     command = [sys.executable, "-c", _MEASURE, str(path), dtype]

@@ -68,6 +68,7 @@ def test_previous_token_and_induction_heads_are_found(found: Census) -> None:
     assert first_previous < first_inducing  # an induction head reads what a previous-token head has brought
 
 
+@pytest.mark.exhaustive
 def test_without_its_induction_heads_it_repeats_worse_than_without_as_many_others(model: Model, found: Census) -> None:
     inducing = highest(found, "induction", TAKEN)
     generator = torch.Generator().manual_seed(0)

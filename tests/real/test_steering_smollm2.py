@@ -62,6 +62,7 @@ def test_the_vector_and_the_steered_logits_are_those_of_transformers(model: Mode
         assert float((ours - logits).abs().max()) < 2e-3
 
 
+@pytest.mark.exhaustive
 def test_joy_raises_happy_over_sad_at_every_step_and_tells_new_texts_apart(model: Model) -> None:
     vector = model.steering(PAIRS, at=(f"L{LAYER}.out", "L15.out", "L25.out"))
     assert vector.best.at == "L25.out"

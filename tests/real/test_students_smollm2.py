@@ -17,6 +17,7 @@ pytestmark = pytest.mark.real
 LLAMA = "llama.py:Llama"
 
 
+@pytest.mark.exhaustive
 def test_a_llama_from_scratch_is_smollm2_step_by_step(model: Model) -> None:
     found = check(model, str(FILES / LLAMA))
     assert found.holds

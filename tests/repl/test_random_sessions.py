@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hostile.watchdog import acting_in
 
-from tinytf_cli.main import COMMANDS
+from tinytf_cli.main import EVERY
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Spec
@@ -26,7 +26,7 @@ STANDING = {"notes.txt": "mine", "look.session": "run The cat\nstep\n", "theirs.
 def lines(rng: Random) -> Iterator[str]:
     """A text, then verbs and commands with addresses, texts and numbers, as their own examples have them, or not."""
     examples = [example for verb in VERBS.values() for example in verb.examples if verb.name not in SLOW]
-    names = [name for name in (*VERBS, *COMMANDS) if name not in SLOW]
+    names = [name for name in (*VERBS, *EVERY) if name not in SLOW]
     yield f"run {rng.choice(TEXTS[:3])}"
     for _ in range(LINES):
         match rng.randrange(4):

@@ -15,7 +15,7 @@ from talking import SENTENCE, Talk
 
 from tinytf.loading import load
 from tinytf.steps.table import StepTable
-from tinytf_cli.main import COMMANDS
+from tinytf_cli.main import COMMANDS, EVERY
 
 
 def data(text: str) -> dict:
@@ -223,11 +223,11 @@ def test_steps_stop_on_the_way(ran: Talk) -> None:
     assert ran.session.step_words.startswith("L0.q ")
 
 
-def test_watch_is_at_every_step_and_leaves_training_runs_to_the_command(ran: Talk, tmp_path: Path) -> None:
+def test_watch_is_at_every_step_and_a_training_run_is_followed_by_the_command(ran: Talk, tmp_path: Path) -> None:
     ran("watch max > 3 and mean > 0")
     assert "stop 1: every step" in ran("continue")
     assert "break L0.q needs none" in ran.fails("watch L0.q").failure.hint  # type: ignore[union-attr]
-    assert "tinytf runs lists the runs" in ran.fails(f"watch '{tmp_path}'").failure.hint  # type: ignore[union-attr]
+    assert "tinytf runs lists the runs" in ran.fails(f"runs --follow '{tmp_path}'").failure.hint  # type: ignore[union-attr]
 
 
 def test_undo_takes_back_what_changed_the_session_and_nothing_else(ran: Talk) -> None:
@@ -282,7 +282,8 @@ def test_precision_and_colours_are_those_of_the_session_alone(ran: Talk) -> None
     assert ran("heat L0H0") == viridis
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "repl"])
+@pytest.mark.share(2)
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "repl"])
 def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
     assert f"Usage: {name} " in ran(f"{name} --help")
     assert "Usage: " in ran(f"help {name}") or name in ran.session.lexicon.verbs
@@ -374,7 +375,7 @@ def test_words_that_a_verb_does_not_take_are_for_the_command_of_its_name(ran: Ta
         assert session.lexicon.verb_for(words.split()) is session.lexicon.verbs[words.split()[0]], words
     for words in ("heads lorem.txt", "heads --count 3", "heads L0 corpus", "heads --by induction", "heads --by=offset"):
         assert session.lexicon.verb_for(words.split()) is None, words
-    for words in ("diff a b", "diff --seed 3", "diff --versus tiny", "watch --once"):
+    for words in ("diff a b", "diff --seed 3", "diff --versus tiny"):
         assert session.lexicon.verb_for(words.split()) is None, words
     assert "induction" in ran("heads --by induction --random --count 1 --top 1")
 
@@ -579,5 +580,5 @@ def test_a_stop_names_the_token_of_the_vocabulary_where_it_held(ran: Talk) -> No
 
 def test_no_command_alone_on_a_line_is_a_fault(ran: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    failures = {name: ran.session.execute(name).failure for name in COMMANDS}
+    failures = {name: ran.session.execute(name).failure for name in EVERY}
     assert [name for name, failure in failures.items() if failure and "fault of tinytf" in failure.hint] == []

@@ -160,6 +160,18 @@ def test_what_such_a_model_cannot_answer_is_refused_with_the_reason(asked, direc
     assert hint.startswith("hint: trace, score" if command == "attention" else "hint: ")
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_the_first_module_that_is_not_finite_is_said(directories, number):
+    model, other = (open_through(directories("falcon_mamba")) for _ in range(2))
+    with torch.no_grad():
+        other.transformer.backbone.layers[1].mixer.x_proj.weight[0] = number
+    report = diff_through(model, TEXT, other, fail_over=1e9)
+    assert report.not_finite is not None
+    assert report.not_finite.name == "backbone.layers.1.mixer.x_proj"
+    assert report.sentence.startswith(f"{other.name} is not finite from backbone.layers.1.mixer.x_proj on: ")
+    assert not report.holds
+
+
 def test_texts_of_different_lengths_are_not_compared(directories):
     model = open_through(directories("falcon_mamba"))
     with pytest.raises(UsageError, match="6 and 2 tokens"):

@@ -19,11 +19,12 @@ from tinytf.text.chat import ChatTemplate, Conversation
 from tinytf.text.corpus import Reading, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
-from tinytf.training.data.chats import FIRST, LEARNED, ChatTurns, Turns, assistant_spans, conversation_ids, pack
+from tinytf.training.data.chats import FIRST, LEARNED, ChatTurns, Turns, conversation_ids, pack
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import prepare
 from tinytf.training.folder.reader import read_history
 from tinytf.training.loop import train
+from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.losses import BatchLoss, batch_loss
 from tinytf.training.tuning.processes import Processes
@@ -191,13 +192,6 @@ def test_without_a_template_or_an_answer_there_is_nothing_to_learn(tokenizer, ch
         prepare(find_files([chats], recipe().reading), recipe(), tmp_path, tokenizer)
 
 
-def test_a_template_that_rewrites_what_was_said_is_refused(tokenizer: Tokenizer) -> None:
-    rewriting = "{% for m in messages %}{{ loop.length }}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    changed = Tokenizer(tokenizer.library, chat=ChatTemplate({"default": rewriting}))
-    with pytest.raises(TrainingError, match="writes message 3 differently when more messages follow"):
-        assistant_spans(changed, Conversation(TALKS[0]))
-
-
 def test_a_process_without_a_row_of_a_packed_batch_adds_nothing_to_the_loss() -> None:
     batch = Batch(torch.tensor([[1, 2, 3]]), torch.tensor([[2, 3, IGNORED]]), None)
     config = ModelConfig.of(vocab_size=8, d_model=8, n_layers=1, n_heads=2, d_ff=8, context=8)
@@ -220,3 +214,13 @@ def test_the_epochs_of_conversations_count_their_tokens_and_no_padding(tokenizer
     drawn = [lengths[number] for step in range(20) for number in setup.examples._draw(step)]
     assert history.step_tokens == round(sum(drawn) / 20) < 4 * asked.block
     assert history.epochs == 6 * history.step_tokens / setup.counts[0]
+
+
+@pytest.mark.parametrize("block", [20, 128])
+def test_a_dry_run_counts_what_exceeds_the_block_and_how_many_tokens_it_cuts_off(tokenizer, chats, tmp_path, block):
+    lengths = [len(tokenizer.converse(Conversation(one)).ids) for one in TALKS]
+    found = plan(find_files([chats], recipe().reading), recipe(block=block), tmp_path / "run", tokenizer=tokenizer)
+    beyond = [length - block - 1 for length in lengths if length > block + 1]
+    assert (found.conversations, found.long_conversations, found.cut_tokens) == (12, len(beyond), sum(beyond))
+    assert bool(beyond) == (block == 20)
+    assert found.to_dict()["cut_tokens"] == sum(beyond)

@@ -521,6 +521,7 @@ print(tracemalloc.get_traced_memory()[1])
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "separator",
     [pytest.param("\n\n", marks=pytest.mark.exhaustive, id="paragraphs"), pytest.param("\r\n\r\n", id="one document")],

@@ -74,7 +74,7 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     assert run(arguments) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"suggested lr {found['suggested']:.1e} ")
-    assert f"tinytf train TEXT --lr {found['suggested']:.1e}" in shown
+    assert f"--lr {found['suggested']:.1e}   trains with this rate, in place of --find-lr" in shown
     assert f"lowest loss {found['lowest']['change']:+.3f} nats since the start, at {found['lowest']['lr']:.1e}" in shown
     assert [row["lr"] for row in found["losses"]] == pytest.approx(RATES[: len(found["losses"])].tolist())
     assert [path.name for path in tmp_path.iterdir()] == ["story.txt"]

@@ -285,6 +285,7 @@ def test_two_hundred_thousand_steps_are_quick(tmp_path: Path) -> None:
     assert history.finished
 
 
+@pytest.mark.exhaustive
 def test_lines_are_not_kept_in_memory(tmp_path: Path) -> None:
     """Ten times the steps take no more than their numbers more: 32 bytes, twice while they are copied, and slack."""
 

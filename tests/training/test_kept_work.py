@@ -122,6 +122,7 @@ def killed_at(kind: str, count: int, run: Path, recipe: Recipe) -> None:
     assert os.WIFSIGNALED(status), "it ended by itself"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_run_that_is_killed_again_and_again_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     """At drawn moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte.
@@ -169,6 +170,7 @@ def torn_in_half(path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("tear", [torn_in_half, Path.unlink], ids=["torn", "lost"])
 @sample("name", ["config.json", "model.safetensors", "optimizer.safetensors", "training.json"], every=2)
 def test_a_torn_newest_checkpoint_is_passed_over_and_said(name: str, tear, tmp_path: Path) -> None:

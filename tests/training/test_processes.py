@@ -271,6 +271,7 @@ def test_what_the_first_does_alone_may_take_longer_than_processes_wait(corpus: l
     has_the_loss_curve_of_one(tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_processes_that_do_not_come_to_work_together_are_awaited_so_long(tmp_path: Path) -> None:
     script = tmp_path / "late.py"
     script.write_text(
@@ -292,6 +293,7 @@ def test_processes_that_do_not_come_to_work_together_are_awaited_so_long(tmp_pat
     assert "TrainingError: the other processes of this run have not come within 1 s" in said
 
 
+@pytest.mark.exhaustive
 def test_what_a_process_says_when_another_has_ended(tmp_path: Path) -> None:
     alone = tmp_path / "leaves.py"
     alone.write_text(

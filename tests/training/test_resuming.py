@@ -33,6 +33,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.share(2)
 @sample(
     ("kind", "stops"),
     [*(("next token", stops) for stops in [(3, 3, 3), (4, 8), (6,)]), *((kind, (1, 5)) for kind in RECIPES)],
@@ -271,6 +272,7 @@ def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

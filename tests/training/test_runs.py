@@ -217,12 +217,25 @@ def test_no_text_is_refused(text, recipe, tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
-    said = "the loss is nan at step 5, in example 0, first at final.norm; the checkpoint of step 3 stays"
+    said = "the loss is NaN at step 5, in example 0, first at final.norm; the checkpoint of step 3 stays"
     with pytest.raises(TrainingError, match=f"^{said}$"):
         train(STORY, CAUSAL, tmp_path / "run", spoil_at(4))
     model = load_run(tmp_path / "run")
     assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
     assert len((tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()) == 4
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_is_named_by_the_parameter_nearest_to_the_loss(number, tmp_path):
+    def spoil(metrics, setup):
+        block = setup.model.blocks[0]
+        if metrics.step == 2:
+            for parameter in (block.norm1.weight, block.ffn.down.weight):
+                parameter.register_hook(lambda gradient: gradient * number)
+
+    said = r"the gradient norm is (NaN|∞) at step 3, first in the gradient of blocks\.0\.ffn\.down\.weight"
+    with pytest.raises(TrainingError, match=f"^{said}"):
+        train(STORY, CAUSAL, tmp_path / "run", spoil)
 
 
 @pytest.mark.parametrize("lr", [1e25, 1e38])

@@ -30,6 +30,7 @@ def samples_of(run: Path) -> list[Sample]:
     return read_samples(run / "samples.jsonl")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -23,6 +23,7 @@ from tinytf.model.transformer import Transformer, evaluating
 from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable, table_of
 from tinytf.trace.address import parse_address
+from tinytf.trace.faults import HINT, where_not_finite
 from tinytf.trace.hooks import module_of
 
 
@@ -174,9 +175,11 @@ class Passes:
         row = int((~values.isfinite()).flatten(1).any(-1).nonzero()[0, 0])
         numbers = [(w.document, w.start - w.own.start + at) for w in self._windows for at in self._chosen(w)]
         document, position = numbers[row]
+        self._stack.close()  # the search runs the model again, without these hooks
+        where = where_not_finite(self.model, [window.ids for window in self._windows if window.document == document])
         raise TinytfError(
-            f"{target.at} is not finite at token {position:,} of document {document:,}",
-            "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
+            f"{target.at} is not finite at token {position:,} of document {document:,}{f', {where}' if where else ''}",
+            HINT,
         )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tinytf.cause.damage import Damage, MeasuredText, expected
 from tinytf.cause.importance import Importance
-from tinytf.cause.model_pair import ModelPair, Texts
+from tinytf.cause.model_pair import ModelPair, Texts, require_finite_on
 from tinytf.cause.restoring import Restored
 from tinytf.cause.step_errors import StepError
 from tinytf.compare.measures import moved_weights
@@ -165,10 +165,12 @@ def blame(
     Each is put into the model alone; with ``top`` only those with the most expected damage. Then the ``restore`` most
     damaging are put back from the model into ``versus``. The expected damage takes ``draws`` backward passes. An
     interrupt ends after the last complete text; the file ``resume`` keeps what was measured, to continue from. Raises
-    the UsageErrors of ``ModelPair`` and ``Texts``.
+    the UsageErrors of ``ModelPair`` and ``Texts``, and TinytfError for a model whose numbers are not finite.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     models, asked = ModelPair(model, versus), texts.asked(model)
+    for side in (model, versus):
+        require_finite_on(side, asked)
     about = About(model, texts.encoded(model)[0]) if isinstance(texts.texts, Written) else About(model)
     with evaluating(model.transformer), evaluating(versus.transformer):
         report = _Blaming(models, asked, seed, resume, draws).run(top, restore, on_progress)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.damage import Damage, MeasuredText
-from tinytf.cause.model_pair import Texts, addresses_by_path
+from tinytf.cause.model_pair import Texts, addresses_by_path, require_finite_on
 from tinytf.cause.swaps import Swapping, Values
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.errors import UsageError
@@ -127,11 +127,12 @@ def budget(
 
     Each matrix is quantised to each type alone and measured. From the smallest types, take the upgrade that saves most
     KL for its bytes, while there is room. The file ``resume`` keeps what was measured, for another ``limit`` too.
-    Raises UsageError if the smallest types are too large.
+    Raises UsageError if the smallest types are too large, and TinytfError for a model that is not finite on a text.
     """
     texts = texts if isinstance(texts, Texts) else Texts(texts)
     asked = texts.asked(model)
     model.transformer.require_choice("there are no predictions to compare")
+    require_finite_on(model, asked)
     tensors = _Tensors(model.transformer, types)
     tensors.require_room(limit)
     log = ResumeLog(resume, "budget", model.transformer, list(types), asked)

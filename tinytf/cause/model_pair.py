@@ -16,6 +16,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.chat import TextPair, Written
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import require_finite_texts
 from tinytf.trace.parameters import ParameterAddress, addresses_of
 
 
@@ -51,6 +52,11 @@ class Texts:
         if self.token is not None and self.versus_token is not None:
             pair = model.find_outcome(self.token, "--token"), model.find_outcome(self.versus_token, "--versus-token")
         return [MeasuredText.of(model.transformer, encoding.ids, pair) for encoding in self.encoded(model)]
+
+
+def require_finite_on(model: TextModel, asked: Sequence[MeasuredText]) -> None:
+    """Raise TinytfError, with the first step that is not finite, if the model's numbers on a text are not."""
+    require_finite_texts(model.name, model.transformer, (text.ids[0].tolist() for text in asked))
 
 
 class ModelPair:

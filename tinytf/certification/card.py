@@ -25,10 +25,11 @@ from tinytf.config import FIELDS
 from tinytf.errors import UsageError
 from tinytf.loading import load, open_source
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
-from tinytf.sentences import choices, listed, percent
+from tinytf.sentences import apart, choices, listed, percent
 from tinytf.sources import GgufSource, find_source
 from tinytf.tables import ColumnStyle
 from tinytf.text.printable import printable
+from tinytf.trace.faults import where_not_finite
 
 CONTEXT = 512
 """The default length of a piece of the text, as in llama.cpp's perplexity tool."""
@@ -36,6 +37,10 @@ _LINES, _TOKENS, _DRAWS = 8, 16, 16
 """The lines on which single tensors are measured, the tokens of each, and the backward passes that choose tensors."""
 _NAMED = ("ids", "template", "special tokens")
 """What the sentence says of a file that differs in nothing."""
+
+
+def _percent(error: float) -> str:
+    return apart(100 * error, "%.3g %%")
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class TypeOfTensors(Data):
         "tensors": ColumnStyle("tensors", "{:,}".format),
         "numbers": ColumnStyle("numbers", "{:,}".format, drop=1),
         "bits": ColumnStyle("bits each", "%.2f"),
-        "error": ColumnStyle("error", lambda error: f"{100 * error:.3g} %", align="right"),
+        "error": ColumnStyle("error", _percent, align="right"),
     }
     ALSO: ClassVar = ("bits",)
 
@@ -73,7 +78,7 @@ class TensorOfFile(Data):
     COLUMNS: ClassVar = {
         "name": ColumnStyle("tensor", role="strong", shrink=16),
         "kind": ColumnStyle("type", drop=2),
-        "error": ColumnStyle("error", lambda error: f"{100 * error:.3g} %", align="right"),
+        "error": ColumnStyle("error", _percent, align="right"),
         "damage": ColumnStyle("KL alone", "%.5f", align="right"),
         "recovered": ColumnStyle("restored", "%+.5f", align="right", drop=1),
         "address": ColumnStyle("address", drop=3),
@@ -97,7 +102,7 @@ class Card(Report):
     damage, then the others by their error. ``perplexity`` is the model's own on ``tokens`` tokens of ``pieces`` pieces
     of a text, None where it predicts no next token. ``parameters`` says how the file's weights are made of the
     original's. ``notes`` say what was not measured, and why. ``fail_over`` is the largest mean KL that passes, in nats
-    a token.
+    a token. ``not_finite`` says which of the two gives NaN or ∞ and where first; then nothing is measured.
     """
 
     KIND = "card"
@@ -117,11 +122,12 @@ class Card(Report):
     parameters: WeightsCompared | None = None
     versus: About | None = None
     fail_over: float | None = None
+    not_finite: str = ""
 
     @property
     def holds(self) -> bool:
-        """Whether each of the ``checks`` holds, and the mean KL is not above ``fail_over``."""
-        return super().holds and not self.is_destroyed
+        """Whether each of the ``checks`` holds, all is finite, and the mean KL is not above ``fail_over``."""
+        return super().holds and not self.is_destroyed and not self.not_finite
 
     @property
     def is_destroyed(self) -> bool:
@@ -145,7 +151,7 @@ class Card(Report):
         assert self.about is not None
         name = printable(self.about.model.name, spaces=False)
         if self.versus is None:
-            return f"{name} {self._alone()}."
+            return f"{self.not_finite}." if self.not_finite else f"{name} {self._alone()}."
         other = printable(self.versus.model.name, spaces=False)
         differing = [check.name for check in self.checks if check.differing]
         agreeing = [check.name for check in self.checks if check.name in _NAMED and check.items]
@@ -156,6 +162,8 @@ class Card(Report):
             kl = f"mean KL {self.kept.kl.value:.2g}{above}"
             kept = f"{percent(self.kept.same_top.value)} of {self.tokens:,} tokens ({kl})"
             parts = [f"{name} keeps the prediction of {other} at {kept}", f"{what} {verb}"]
+        if self.not_finite:
+            parts = [self.not_finite, *parts]
         if self.parameters is not None and self.parameters.faults:
             parts.append(self.parameters.in_words("the file", "the original"))
         parts += [f"worst tensor {printable(self.worst.name, spaces=False)}"] if self.worst else []
@@ -173,7 +181,7 @@ class Card(Report):
         return {
             "versus": self.versus and self.versus.to_dict(),
             **self.members("holds", "bits", "context", "pieces", "tokens", "perplexity", "kept", "fail_over"),
-            **self.members("parameters"),
+            **self.members("parameters", "not_finite"),
             **self.members("notes", "checks", "types"),
             "tensors": plain(self.weights),
         }
@@ -204,12 +212,18 @@ def card(
     text = (files("tinytf") / "assets" / "card.txt").read_text("utf-8") if text is None else text
     notes: list[str] = []
     cuts, numbers = _predictions(opened, original, text, context, pieces, notes, progress)
+    not_finite = _not_finite(opened, original, text, cuts, numbers)
+    if not_finite:
+        notes.append("perplexity and KL are not measured: not every number is finite")
+        numbers = ()
     loss, kept = (numbers[-3], Kept.of(*numbers)) if len(numbers) > 1 else (next(iter(numbers), None), None)
-    if fail_over is not None and kept is None:
+    if fail_over is not None and kept is None and not not_finite:
         raise UsageError(
             "fail_over limits the mean KL, which is not measured here", notes[-1] if notes else "name an original"
         )
-    blamed = _blamed(opened, original, text, top, notes, progress) if original is not None and top else {}
+    blamed: dict[str, Blamed] = {}
+    if original is not None and top and not not_finite:
+        blamed = _blamed(opened, original, text, top, notes, progress)
     moved = {} if original is None else {m.name: m for m in moved_weights(original.transformer, opened.transformer)}
     stored = _stored(source) if isinstance(source, GgufSource) else {}
     said = settings_in(source.header) if isinstance(source, GgufSource) else (*FIELDS,)
@@ -229,8 +243,22 @@ def card(
         parameters=None if original is None else compare_weights(original.transformer, opened.transformer),
         versus=None if original is None else About(original),
         fail_over=fail_over,
+        not_finite=not_finite,
         about=About(opened),
     )
+
+
+def _not_finite(
+    model: Model, original: Model | None, text: str, cuts: list[list[int]], numbers: tuple[Tensor, ...]
+) -> str:
+    """Which of the two is not finite and where first, on the pieces or, without any, on the text; else empty."""
+    if numbers and all(bool(x.isfinite().all()) for x in numbers):
+        return ""
+    pieces = cuts or [model.encode(text, truncate=True).ids]
+    for side in (model, original):
+        if side is not None and (where := where_not_finite(side.transformer, pieces)):
+            return f"{printable(side.name, spaces=False)} is not finite, {where}"
+    return ""
 
 
 def _predictions(
@@ -313,4 +341,9 @@ def _weights(
                 effect.recovered.kl.value if effect and effect.recovered else None,
             )
         )
-    return tuple(sorted(tensors, key=lambda t: (t.damage is None, -(t.damage or 0), -(t.error or 0))))
+    return tuple(sorted(tensors, key=lambda t: (t.damage is None, -_size(t.damage), -_size(t.error))))
+
+
+def _size(number: float | None) -> float:
+    """A number to sort by: what is NaN is the largest."""
+    return math.inf if number is not None and math.isnan(number) else number or 0.0

@@ -60,7 +60,10 @@ class Certificate(Report):
     def in_a_sentence(self) -> str:
         """How far the numbers of all texts are apart in each dtype; or the worst check that fails."""
         ids, *measured = self.checks
-        worst = self.worst
+        worst, failing = self.worst, next((check for check in measured if check.not_finite is not None), None)
+        if failing is not None and (bad := failing.not_finite) is not None:
+            who, at = bad.who("the model", "transformers"), printable(failing.first, spaces=False)
+            return f"{who[0].upper()}{who[1:]} not finite in {failing.dtype}, first at {at}: {bad.why}."
         if worst is ids and not ids.holds:
             return f"Of {ids.texts:,} texts, {several(int(ids.difference), 'have')} other tokens in transformers."
         if not worst.holds:

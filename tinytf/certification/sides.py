@@ -6,19 +6,21 @@ Shapes: B batch, T tokens, C d_model, V vocabulary or classes.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tinytf.certification.reference import Outputs, Reference
+from tinytf.compare.measures import NotFinite
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.runner import Runner
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data
 from tinytf.steps.table import table_of
 from tinytf.tolerance import RUN, allowed
+from tinytf.trace.faults import overflow_in_words
 
 _FINAL_NORM = "final.norm"
 _VERSUS_HINT = "--versus names the directory that the model was made from"
@@ -32,7 +34,8 @@ _BATCH_SIZE = 8
 
 @dataclass(frozen=True)
 class Check(Data):
-    """One comparison over all ``texts``: the worst difference, ``where`` it occurs, and the ``first`` place that fails.
+    """One comparison over all ``texts``: the worst difference, ``where`` it occurs, and the ``first`` place that fails,
+    with what is ``not_finite`` there.
 
     ``difference`` is relative to the largest number of its token in the residual stream so far; for ids it counts the
     texts that differ.
@@ -48,6 +51,7 @@ class Check(Data):
     where: str
     tolerance: float
     first: str = ""
+    not_finite: NotFinite | None = None
 
     @property
     def holds(self) -> bool:
@@ -63,17 +67,21 @@ class _WorstStep:
     tolerance: float = 0.0
     where: str = ""
     first: str = ""
+    not_finite: NotFinite | None = None
     texts: set[str] = field(default_factory=set)
     tokens: int = 0
 
     def add(self, step: "_Step", text: str, first: int = 0) -> float:
         """Add a step of a text, (T, C) from token ``first`` on; returns the largest difference in it."""
-        differences = _token_differences(step.ours, step.theirs, step.size).nan_to_num(nan=math.inf)  # (T,)
+        differences = _token_differences(step.ours, step.theirs, step.size).nan_to_num(
+            nan=math.inf, posinf=math.inf
+        )  # (T,)
         token = int(differences.argmax())
         difference, limit = float(differences[token]), max(self.limit, _ROUNDING_FACTOR * float(step.rounding_loss))
         self.texts.add(text)
         place = f"{step.name}, token {first + token}, {text}"
-        self.first = self.first or place * (difference > limit)
+        if difference > limit and not self.first:
+            self.first, self.not_finite = place, step.not_finite(token)
         if difference / max(limit, 1e-30) > self.difference / max(self.tolerance, 1e-30):
             self.difference, self.tolerance = difference, limit
             self.where = place
@@ -81,7 +89,17 @@ class _WorstStep:
 
     def check(self, name: str, dtype: torch.dtype) -> Check:
         dtype_name, limit = str(dtype).removeprefix("torch."), self.tolerance if self.where else self.limit
-        return Check(name, dtype_name, len(self.texts), self.tokens, self.difference, self.where, limit, self.first)
+        return Check(
+            name,
+            dtype_name,
+            len(self.texts),
+            self.tokens,
+            self.difference,
+            self.where,
+            limit,
+            self.first,
+            self.not_finite,
+        )
 
 
 class _Step(NamedTuple):
@@ -89,7 +107,7 @@ class _Step(NamedTuple):
 
     ``size`` (B, T) is the largest number of each token, in the residual stream over all layers so far, because rounding
     errors keep the size of earlier layers even where later layers cancel most of them. ``rounding_loss`` (B,) is what
-    theirs loses by rounding.
+    theirs loses by rounding. ``exact`` is theirs in float32, where both are in float16.
     """
 
     name: str
@@ -97,16 +115,27 @@ class _Step(NamedTuple):
     theirs: Tensor
     size: Tensor
     rounding_loss: Tensor
+    exact: Tensor | None = None
+
+    def not_finite(self, token: int) -> NotFinite | None:
+        """What is not finite at a token of a row; in float16 with the number that passed its largest."""
+        bad = NotFinite.of(self.name, self.ours[token], self.theirs[token])
+        if bad is None or self.exact is None:
+            return bad
+        most = float(self.exact[token].abs().max())
+        return replace(bad, overflow=overflow_in_words(most))
 
     def text_row(self, number: int, real: Tensor | None = None) -> "_Step":
         """One text of a batch, without padding."""
         tokens = slice(None) if real is None else real
         ours, theirs, size = (tensor[number][tokens] for tensor in (self.ours, self.theirs, self.size))
-        return _Step(self.name, ours, theirs, size, self.rounding_loss[number])
+        exact = None if self.exact is None else self.exact[number][tokens]
+        return _Step(self.name, ours, theirs, size, self.rounding_loss[number], exact)
 
     def from_token(self, first: int, ours: Tensor) -> "_Step":
         """The tokens of a row from ``first`` on, with ``ours`` replaced."""
-        return _Step(self.name, ours, self.theirs[first:], self.size[first:], self.rounding_loss)
+        exact = None if self.exact is None else self.exact[first:]
+        return _Step(self.name, ours, self.theirs[first:], self.size[first:], self.rounding_loss, exact)
 
 
 def _token_differences(ours: Tensor, theirs: Tensor, size: Tensor) -> Tensor:
@@ -198,12 +227,14 @@ class Sides:
         for number, (step, actual, reference) in enumerate(zip(self.step_names, states, expected, strict=True)):
             token_size = reference.abs().amax(-1)
             size = token_size if step == _FINAL_NORM else torch.maximum(size, token_size)
-            yield _Step(step, actual, reference, size, rounding_losses(number, size))
+            exact = self.exact[name][0][number] if self.dtype == torch.float16 else None
+            yield _Step(step, actual, reference, size, rounding_losses(number, size), exact)
         if logits is not None and expected_logits is not None:
             if config.head.kind == "sequence":
                 logits = logits[:, [0 if config.head_reads == "first" else -1]]
             size = expected_logits.abs().amax(-1)
-            yield _Step("logits", logits, expected_logits, size, rounding_losses(None, size))
+            exact = self.exact[name][1] if self.dtype == torch.float16 else None
+            yield _Step("logits", logits, expected_logits, size, rounding_losses(None, size), exact)
 
     def _rounding_losses(
         self, name: str, ids: Tensor, real: Tensor | None, eager: Outputs

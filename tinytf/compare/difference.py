@@ -4,7 +4,7 @@ Both advance together, layer by layer; only the steps of one layer of each are i
 Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from tinytf.compare.dumps.read import Dump
 from tinytf.compare.floor import DTYPES, Floor, Numbers, floor_of, require_floor
 from tinytf.compare.gauges import Gauge, undo_gauges
 from tinytf.compare.measures import BothPredict, Moved, NotFinite, Position, StepComparison, moved_weights
+from tinytf.compare.merges import MergeCompared, compare_merge
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
@@ -37,6 +38,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.address import parse_address
+from tinytf.trace.faults import overflow_at
 from tinytf.trace.record import record
 from tinytf.trace.trace import Text, Trace
 
@@ -62,7 +64,8 @@ class Difference(Report):
     where each step ``follows`` from the dump's numbers before it, so that only rounding adds up. ``settings`` are the
     fields in which the two configurations differ; ``floor`` compares the errors with the model's own. ``tried`` is the
     record of the search for causes, empty where none ran. ``gauges`` are undone in the numbers of a dump: it is written
-    differently, and predicts the same. ``parameters`` says of two models how B's are made of A's.
+    differently, and predicts the same. ``parameters`` says of two models how B's are made of A's; ``merge``, whether
+    B is the adapter of A, merged.
     """
 
     KIND = "difference"
@@ -101,6 +104,7 @@ class Difference(Report):
     passage: Passage | None = None
     passages: int = 0
     leak: str = ""
+    merge: MergeCompared | None = None
 
     @property
     def holds(self) -> bool:
@@ -123,6 +127,8 @@ class Difference(Report):
     def in_a_sentence(self) -> str:
         """What ``_of_one_text`` says, and of which text of a dump that has several."""
         words = self._of_one_text()
+        if self.merge is not None:
+            return f"{self.merge.in_words()} {words}".strip()
         if self.passage is None or not words:
             return words
         if self.first is None or self.follows:
@@ -138,6 +144,8 @@ class Difference(Report):
             return ""
         if self.not_finite is not None:
             return self._in_words_of(self.not_finite)
+        if self.equal:
+            return "No number differs."
         cause = self.cause if self.cause is not None and self.cause.found else None
         made = self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
         why = f": {cause.in_words if cause is not None else made}" if cause is not None or made else ""
@@ -187,14 +195,14 @@ class Difference(Report):
         token = (
             "" if bad.token is None or bad.token >= len(tokens) else f", at token {bad.token} {tokens[bad.token].shown}"
         )
-        who, first = ("A and B are" if bad.sides == "both" else f"{bad.sides} is"), self.first
+        first = self.first
         cause = self.cause if self.cause is not None and self.cause.found else None
         why, before = bad.why, ""
         if cause is not None and cause.first == bad.name and not bad.unseen:
             why = cause.in_words
         elif first is not None and first.name != bad.name:
             before = f"; they differ from {first.name} on{f': {cause.in_words}' if cause is not None else ''}"
-        return f"{who} not finite from {bad.name} on{token}: {why}{before}."
+        return f"{bad.who()} not finite from {bad.name} on{token}: {why}{before}."
 
     def _next(self) -> str:
         """What is most probable next in either; empty where nothing is predicted."""
@@ -231,6 +239,7 @@ class Difference(Report):
             "not_finite": plain(self.not_finite),
             **({} if self.passage is None else {"passage": plain(self.passage), "leak": self.leak}),
             **self.members("cause", "causes", "tried", "follows", "rescaled", "floor", "gauges", "parameters"),
+            **({} if self.merge is None else self.members("merge")),
             **self.members("steps", "incomparable", "missing", "attention"),
             "positions": [
                 {"index": p.index, "kl": p.kl, "first": _top(p.first), "second": _top(p.second)} for p in self.positions
@@ -341,7 +350,10 @@ def diff(
     elif not isinstance(other, tuple):
         other = other, text.encoding.text if isinstance(text, Trace) else text
     first, second = Side.of(model, text, truncate), Side.of(*other, truncate)
-    return _difference((first, second), (About(model, first.encoding), About(other[0], second.encoding)), settings)
+    found = _difference((first, second), (About(model, first.encoding), About(other[0], second.encoding)), settings)
+    if model.merged is None or other[0] is model or other[0].merged is not None:
+        return found
+    return replace(found, merge=compare_merge(model.transformer, model.merged, other[0].transformer))
 
 
 def _of_passages(
@@ -468,7 +480,7 @@ def _difference(
     return Difference(
         alignment,
         tolerance,
-        tuple(walk.steps),
+        _with_overflow(walk.steps, first, second),
         tuple(walk.incomparable),
         walk.attention(),
         walk.positions,
@@ -487,6 +499,18 @@ def _difference(
         gauges,
         parameters,
     )
+
+
+def _with_overflow(steps: Sequence[StepComparison], *sides: AnySide) -> tuple[StepComparison, ...]:
+    """The steps; of the first that is not finite, also how far a side in float16 is beyond its largest number."""
+    found = list(steps)
+    at = next((number for number, step in enumerate(found) if step.not_finite is not None), None)
+    if at is not None and (bad := found[at].not_finite) is not None and not bad.unseen:
+        models = [side for letter, side in zip("AB", sides, strict=True) if letter == bad.sides or bad.sides == "both"]
+        traces = (side.trace or record(side.model, side.encoding) for side in models if isinstance(side, Side))
+        overflow = next(filter(None, (overflow_at(trace, bad.name) for trace in traces)), "")
+        found[at] = replace(found[at], not_finite=replace(bad, overflow=overflow))
+    return tuple(found)
 
 
 def _as_ours(walk: Walk, first: AnySide, second: AnySide, force: bool) -> tuple[AnySide, tuple[Gauge, ...]]:
@@ -508,6 +532,8 @@ def _floor(walk: Walk, first: AnySide, second: AnySide, word: str | None) -> Flo
         return None
     if not isinstance(first, Side) or walk.alignment.changed or walk.alignment.note:
         raise UsageError("a floor is the model's own error on the whole text of both", "compare two runs of one text")
+    if any(step.not_finite is not None and step.not_finite.sides != "B" for step in walk.steps):
+        return Floor(word, ())  # what the model itself rounds to cannot be said
     if isinstance(second, DumpSide):
         theirs: Numbers = Evidence(second, walk.tolerance, ()).theirs
     else:

@@ -7,6 +7,7 @@ vector, as a root mean square over the tokens.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,8 +49,8 @@ class Share(Data):
 
     @property
     def times(self) -> float:
-        """The error in units of the model's own."""
-        return self.error / self.own
+        """The error in units of the model's own; infinite where the other run is not finite."""
+        return self.error / self.own if math.isfinite(self.error) else math.inf
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,17 @@ class Floor(Data):
     def most_in_words(self, joined: str) -> str:
         """The worst step, ``joined`` to the words about the first bug; empty if that is the same step."""
         worst = self.worst
-        return "" if worst is None or worst is self.bug else f"{joined}the worst is {worst.name}, {worst.times:.3g} ×"
+        return (
+            ""
+            if worst is None or worst is self.bug or math.isinf(worst.error)
+            else f"{joined}the worst is {worst.name}, {worst.times:.3g} ×"
+        )
 
     def in_words(self) -> str:
         """The verdict."""
         bug, worst = self.bug, self.worst
+        if bug is not None and math.isinf(bug.error):
+            return f"bug: {bug.name} is not finite"
         if bug is not None:
             own = f"the model's own error in {self.dtype} at that step"
             return f"bug: {bug.name}, {bug.times:.3g} × {own}{self.most_in_words('; ')}"
@@ -104,7 +111,7 @@ def require_floor(word: str) -> None:
 def floor_of(model: Transformer, encoding: Encoding, places: Sequence[StepKey], theirs: Numbers, word: str) -> Floor:
     """The errors that another run makes at these steps, in order, and the model's own in ``word``.
 
-    Raises UsageError for another word, and MemoryShortage.
+    Raises UsageError for another word and for one in which the model itself is not finite, and MemoryShortage.
     """
     require_floor(word)
     exact = record(copy.deepcopy(model).float(), encoding)
@@ -120,6 +127,12 @@ def floor_of(model: Transformer, encoding: Encoding, places: Sequence[StepKey], 
     for run in _own_runs(model, encoding, word):
         numbers_of = {place: run.step(*place).float() for place in theirs_of}
         own = {place: max(error, own.get(place, 0.0)) for place, error in _errors(exact, numbers_of)}
+        if (lost := next((at for at in own if math.isinf(own[at]) and math.isfinite(errors[at])), None)) is not None:
+            name = exact.steps.at(*lost).full_name(lost[1])
+            raise UsageError(
+                f"the model's own run in {word} is not finite from {name} on, so it is no measure of rounding",
+                "take another type of numbers, such as bf16",
+            )
         if best is not None:
             own_flips = max(own_flips, int((numbers_of["logits", None].argmax(-1) != best).sum()))
     if best is not None:

@@ -21,6 +21,8 @@ from tinytf.compare.rounding import MEAN, PROBABILITY, SIGNS, SIZE, RoundingTest
 from tinytf.errors import DumpError, UsageError
 from tinytf.files import open_bytes, parse_json
 from tinytf.report import Data, Report
+from tinytf.sentences import sign_of
+from tinytf.text.printable import printable
 from tinytf.text_model import TextModel
 
 _IDS = ("ids", "token_ids", "input_ids", "tokens")
@@ -35,10 +37,18 @@ _MOST_TEXTS = 32
 
 @dataclass(frozen=True)
 class Logged:
-    """One line of a log: the log-probabilities of the last tokens of ``ids``; these may be missing."""
+    """One line of a log: the log-probabilities of the last tokens of ``ids``; these may be missing.
+
+    ``absent`` are those that the log leaves out, as null.
+    """
 
     logprobs: Numbers
     ids: tuple[int, ...] | None
+    absent: frozenset[int] = frozenset()
+
+    def position(self, place: int, ids: Sequence[int] | None) -> int:
+        """The position in the text of the log-probability at ``place``."""
+        return place if ids is None else len(ids) - len(self.logprobs) + place
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,24 @@ class Furthest(Data):
     id: int | None
     first: float
     second: float
+
+
+@dataclass(frozen=True)
+class LostLogprob(Data):
+    """The first token whose log-probability is NaN or ∞ in a ``log``, and how ``many`` there are in both logs."""
+
+    log: str
+    text: int
+    position: int
+    id: int | None
+    value: float
+    many: int
+
+    def in_words(self) -> str:
+        token = "" if self.id is None else f" (id {self.id:,})"
+        where = f"text {self.text + 1}, position {self.position:,}{token}: {sign_of(self.value)}"
+        more = f", the first of {_tokens(self.many)}" if self.many > 1 else ""
+        return f"{printable(self.log, spaces=False)} is not finite at {where}{more}"
 
 
 @dataclass(frozen=True)
@@ -80,20 +108,26 @@ class LogprobDifference(Report):
     beyond: Furthest | None = None
     explanations: tuple[Explanation, ...] = ()
     tried: tuple[str, ...] = ()
+    not_finite: LostLogprob | None = None
 
     @property
     def holds(self) -> bool:
         """Whether rounding explains the difference, where that was asked."""
-        return self.own is None or (is_rounding(self.tests) and not self.explanations)
+        is_rounded = is_rounding(self.tests) and not self.explanations and self.not_finite is None
+        return self.own is None or is_rounded
 
     def in_a_sentence(self) -> str:
         """Whether the difference is rounding, and if not, what it is."""
+        lost = "" if self.not_finite is None else self.not_finite.in_words()
         apart = f"the log-probabilities are {self.rms:.2g} nats apart (root mean square of {_tokens(self.tokens)})"
         times = "" if self.own is None else f", {self._times:.2g} × the model's own error in {self.floor}"
         if self.own is not None and self.holds:
             return f"Rounding: {apart}{times}, to both sides and whatever the probability."
         why = ", or ".join(f"those of {one.side} {one.words}" for one in self.explanations)
         why = why or " and ".join(_FAILURES[test.name](self) for test in self.tests if not test.holds)
+        if lost:
+            rest = f": {why}; " if why else ", "
+            return f"{lost}; of the others{rest}{apart}{times}."
         if not why:
             return f"{apart[0].upper()}{apart[1:]}; of a token at most {self.quantiles[-1]:.2g}."
         found = f"{why}; {apart}{times}."
@@ -109,6 +143,7 @@ class LogprobDifference(Report):
             **self.members("texts", "tokens", "rms", "mean", "kl"),
             "quantiles": dict(zip(map(str, _QUANTILES), self.quantiles, strict=True)),
             **self.members("ratios", "worst", "tests", "floor", "own", "beyond", "explanations", "tried"),
+            **self.members("not_finite"),
         }
 
 
@@ -155,7 +190,7 @@ def read_logprobs(path: Path) -> list[Logged]:
             ) from None
         if ids is not None and len(found) > len(ids):
             raise DumpError(f"{path}, line {number}: {len(found)} logprobs of {len(ids)} ids")
-        logged.append(Logged(found, ids))
+        logged.append(Logged(found, ids, frozenset(at for at, value in enumerate(values) if value is None)))
     if not logged:
         raise DumpError(f"{path} is empty", "write a line for each text")
     return logged
@@ -177,12 +212,15 @@ def diff_logprobs(
             raise DumpError(
                 f"text {number} is another in {second} than in {first}", "write both logs of the same tokens"
             )
+    names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
     parts = [a.logprobs - b.logprobs for a, b in pairs]
     deltas = np.concatenate(parts)
     known = np.isfinite(deltas)
-    deltas = deltas[known]
+    deltas, lost = deltas[known], _lost(pairs, names)
     if not len(deltas):
-        raise DumpError(f"{first} and {second} have no token with two log-probabilities")
+        raise DumpError(
+            f"{first} and {second} have no token with two log-probabilities" + (f": {lost.in_words()}" if lost else "")
+        )
     own = None if floor is None else _own(model, [a.ids or b.ids for a, b in pairs], pairs, floor)
     limit = None if own is None else LIMIT * own[1]
     size = np.abs(deltas)
@@ -191,7 +229,6 @@ def diff_logprobs(
     explanations: tuple[Explanation, ...] = ()
     tried: tuple[str, ...] = ()
     if not is_rounding(tests) or (len(deltas) >= _ENOUGH and size.max() > _ALIKE):  # a bias may hide in rounding
-        names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
         as_pairs = [Pair(a.logprobs, b.logprobs, a.ids or b.ids) for a, b in pairs]
         explanations, tried = explain_logprobs(as_pairs, names, model, None if own is None else own[0])
     return LogprobDifference(
@@ -206,10 +243,29 @@ def diff_logprobs(
         tests=tests,
         floor=floor,
         own=None if own is None else own[0],
+        not_finite=lost,
         beyond=None if limit is None or float(size.max()) <= limit else _furthest(pairs, parts, limit),
         explanations=explanations,
         tried=tried,
     )
+
+
+def _lost(pairs: Sequence[tuple[Logged, Logged]], names: tuple[str, str]) -> LostLogprob | None:
+    """The first token that a log has and that is not finite."""
+    lost = [
+        (text, int(place), log)
+        for text, pair in enumerate(pairs)
+        for place in range(len(pair[0].logprobs))
+        for log in (0, 1)
+        if place not in pair[log].absent and not np.isfinite(pair[log].logprobs[place])
+    ]
+    if not lost:
+        return None
+    text, place, log = lost[0]
+    ids, side = pairs[text][0].ids or pairs[text][1].ids, pairs[text][log]
+    token = None if ids is None else ids[side.position(place, ids)]
+    value = float(side.logprobs[place])
+    return LostLogprob(names[log], text, side.position(place, ids), token, value, len(lost))
 
 
 def _furthest(pairs: Sequence[tuple[Logged, Logged]], parts: Sequence[Numbers], limit: float | None) -> Furthest:
@@ -221,7 +277,7 @@ def _furthest(pairs: Sequence[tuple[Logged, Logged]], parts: Sequence[Numbers], 
         text, place = max(places, key=lambda at: abs(parts[at[0]][at[1]]))
     a, b = pairs[text]
     ids = a.ids or b.ids
-    position = place if ids is None else len(ids) - len(a.logprobs) + place
+    position = a.position(place, ids)
     return Furthest(
         text, position, None if ids is None else ids[position], float(a.logprobs[place]), float(b.logprobs[place])
     )

@@ -19,7 +19,7 @@ from tinytf.compare.alignment import Alignment, AnySide
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import Data
-from tinytf.sentences import changed
+from tinytf.sentences import changed, sign_of
 from tinytf.steps.operations import Mask
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import table_of
@@ -35,6 +35,7 @@ class NotFinite(Data):
     """NaN or ∞ in a step of A, B or ``both``, at the first token that has it: the cell ``at``, and its ``values``.
 
     A row that sees no key is ``unseen``: on one side, all its scores are −∞. A score that is −∞ is hidden by design.
+    ``overflow`` says which number beyond its largest a side in float16 reaches, where its model is known.
     """
 
     name: str
@@ -43,6 +44,30 @@ class NotFinite(Data):
     token: int | None
     values: tuple[float, float]
     unseen: bool = False
+    overflow: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, first: Tensor, second: Tensor, axis: int | None = None, hides: bool = False
+    ) -> "NotFinite | None":
+        """The first token along ``axis`` that is not finite on a side; −∞ on both, or where a step ``hides``, is.
+
+        None where all numbers are.
+        """
+        hidden = first.isneginf() | second.isneginf() if hides else (first == second) & first.isneginf()
+        bad = [~x.isfinite() & ~hidden for x in (first, second)]
+        places = (bad[0] | bad[1]).nonzero()
+        if not len(places):
+            return None
+        tokens = places[:, axis] if axis is not None else torch.zeros(len(places), dtype=torch.long)
+        cell = tuple(places[int(tokens.argmin())].tolist())
+        sides = "both" if bad[0][cell] and bad[1][cell] else "A" if bad[0][cell] else "B"
+        token = None if axis is None else int(tokens.min())
+        return cls(name, sides, cell, token, (float(first[cell]), float(second[cell])))
+
+    def who(self, first: str = "A", second: str = "B") -> str:
+        """The sides that are not finite, with their verb."""
+        return f"{first} and {second} are" if self.sides == "both" else f"{first if self.sides == 'A' else second} is"
 
     @property
     def why(self) -> str:
@@ -50,9 +75,11 @@ class NotFinite(Data):
         own, other = self.values if self.sides == "A" else self.values[::-1]
         if self.unseen:
             return f"row {self.token} of {self.name} has no key to look at: softmax of only −∞"
+        if self.overflow:
+            return self.overflow
         if math.isinf(own) and math.isfinite(other) and abs(other) > torch.finfo(torch.float16).max:
             return f"passed 65,504, the largest number of float16: {other:,.0f}"
-        return "NaN" if math.isnan(own) else "∞" if own > 0 else "−∞"
+        return sign_of(own)
 
 
 @dataclass(frozen=True)
@@ -110,7 +137,7 @@ class Sums:
         self.values = (math.nan, math.nan)
         self.shape: tuple[int, ...] = ()
         self.parts: list[Tensor] = []
-        self.bad: tuple[int, str, tuple[int, ...], tuple[float, float]] | None = None
+        self.bad: NotFinite | None = None
 
     def add(self, first: Tensor, second: Tensor, start: int) -> None:
         """Add a part whose first row is row ``start`` of the whole step."""
@@ -139,19 +166,14 @@ class Sums:
         self.shape = (start + first.shape[0], *first.shape[1:])
 
     def _note_bad(self, a: Tensor, b: Tensor, start: int) -> None:
-        """Keep the first token with NaN or ∞; what is −∞ on both sides, or a score, is hidden by design."""
-        hidden = a.isneginf() | b.isneginf() if isinstance(self.step.operation, Mask) else (a == b) & a.isneginf()
-        bad = [~x.isfinite() & ~hidden for x in (a, b)]
-        places = (bad[0] | bad[1]).nonzero()
-        if not len(places):
+        """Keep the first token with NaN or ∞."""
+        bad = NotFinite.of("", a, b, self.axis, isinstance(self.step.operation, Mask))
+        if bad is None:
             return
-        tokens = places[:, self.axis] if self.axis is not None else torch.zeros(len(places), dtype=torch.long)
-        first = places[int(tokens.argmin())].tolist()
-        token = int(tokens.min()) + (start if self.axis == 0 else 0)
-        if self.bad is None or token < self.bad[0]:
-            cell = tuple(first)
-            sides = "both" if bad[0][cell] and bad[1][cell] else "A" if bad[0][cell] else "B"
-            self.bad = token, sides, (first[0] + start, *first[1:]), (float(a[cell]), float(b[cell]))
+        token = (bad.token or 0) + (start if self.axis == 0 else 0)
+        if self.bad is None or token < (self.bad.token or 0):
+            at = (bad.at[0] + start, *bad.at[1:])
+            self.bad = replace(bad, at=at, token=None if self.axis is None else token)
 
     def compared(
         self, name: str, layer: int | None, kl: float | None = None, note: str = "", tolerance: float = math.inf
@@ -176,14 +198,8 @@ class Sums:
             note,
             self.unlike,
             next(iter((relative > tolerance).nonzero().flatten().tolist()), None) if self.axis is not None else None,
-            not_finite=self._not_finite(name),
+            not_finite=self.bad and replace(self.bad, name=name),
         )
-
-    def _not_finite(self, name: str) -> NotFinite | None:
-        if self.bad is None:
-            return None
-        token, sides, at, values = self.bad
-        return NotFinite(name, sides, at, None if self.axis is None else token, values)
 
     def _token_sums(self, a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
         """For each token (5, T): largest difference, largest magnitude, a·b, a·a and b·b."""
@@ -207,8 +223,13 @@ class Sums:
 
 
 def token_error(exact: Tensor, other: Tensor, step: Step) -> float:
-    """The relative errors of the tokens as a root mean square; hidden scores do not count."""
+    """The relative errors of the tokens as a root mean square; infinite where a number is not finite.
+
+    Hidden scores do not count.
+    """
     a, b = (x.double() for x in (exact, other))
+    if NotFinite.of("", a, b, hides=isinstance(step.operation, Mask)) is not None:
+        return math.inf
     seen = a.isfinite() & b.isfinite()
     a, b = (torch.where(seen, x, 0.0) for x in (a, b))
     rows = [x.reshape(1, -1) if step.token_axis is None else x.movedim(step.token_axis, 0).flatten(1) for x in (a, b)]

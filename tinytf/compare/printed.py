@@ -15,10 +15,11 @@ from tinytf.compare.dumps.fit import ways
 from tinytf.compare.dumps.layouts import Meaning
 from tinytf.compare.dumps.names import resolve_all
 from tinytf.compare.dumps.printed import Node, PrintedLog
+from tinytf.compare.measures import NotFinite
 from tinytf.errors import DumpError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Data, Report
-from tinytf.steps.operations import HeadNorm, Linear, Norm, Operation, Rotate
+from tinytf.steps.operations import HeadNorm, Linear, Mask, Norm, Operation, Rotate
 from tinytf.steps.table import StepKey, StepTable
 from tinytf.tables import ColumnStyle
 from tinytf.text.chat import Written
@@ -64,6 +65,7 @@ class PrintedStep(Data):
     sums: tuple[float, float] | None
     sum_relative: float | None
     differs: bool
+    not_finite: NotFinite | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,14 @@ class PrintedDifference(Report):
         return next((step for step in self.steps if step.differs), None)
 
     @property
+    def not_finite(self) -> NotFinite | None:
+        """The first step with NaN or ∞ in the model (A), the log (B) or both; None where all is finite."""
+        return next((step.not_finite for step in self.steps if step.not_finite is not None), None)
+
+    @property
     def holds(self) -> bool:
+        if self.fail_over is not None and self.not_finite is not None:
+            return False
         return self.fail_over is None or all(step.relative <= self.fail_over for step in self.steps)
 
     def in_a_sentence(self) -> str:
@@ -98,7 +107,11 @@ class PrintedDifference(Report):
         printed, numbers = (sum(counts) for counts in zip(*((s.printed, s.numbers) for s in self.steps), strict=True))
         n_sums = sum(step.sums is not None for step in self.steps)
         known = f"{printed:,} of {numbers:,} numbers were printed" + (f", and {n_sums:,} sums" if n_sums else "")
-        first = self.first
+        first, bad = self.first, self.not_finite
+        if bad is not None:
+            who = bad.who("the model", "the log")
+            at = f"at [{', '.join(map(str, bad.at))}]" if bad.at else "in a sum"
+            return f"{who[0].upper()}{who[1:]} not finite from {bad.name} on: {bad.why} {at}; {known}."
         if first is None:
             return f"Nothing printed differs, in {len(self.steps):,} steps: {known}."
         ours, theirs = first.values
@@ -109,7 +122,7 @@ class PrintedDifference(Report):
 
     def fields(self) -> dict[str, Any]:
         first = self.first and self.first.name
-        return {**self.members("file", "tolerance", "fail_over"), "first_difference": first,
+        return {**self.members("file", "tolerance", "fail_over", "not_finite"), "first_difference": first,
                 **self.members("steps", "unmatched", "holds")}  # fmt: skip
 
 
@@ -197,7 +210,7 @@ def _compared(trace: Trace, node: Node, meaning: Meaning, sums_all: bool, tolera
     best: PrintedStep | None = None
     for ours, index, factor in _aligned(trace, node, meaning):
         a, b, mask = ours.double(), values[index] * factor, known[index]
-        apart = ((a - b).abs() - node.half * factor).clamp(min=0).nan_to_num(nan=math.inf)
+        apart = ((a - b).abs() - node.half * factor).clamp(min=0).nan_to_num(nan=math.inf, posinf=math.inf)
         apart = torch.where(a == b, 0.0, apart)
         scale = torch.where(a.isfinite(), a.abs(), 0.0)
         others = [axis for axis in range(a.dim()) if axis != step.token_axis]
@@ -211,10 +224,13 @@ def _compared(trace: Trace, node: Node, meaning: Meaning, sums_all: bool, tolera
         gap = None if sums is None else abs(sums[0] - sums[1]) / (float(a.abs().sum()) or 1.0)
         slack = 2.0**-24 * math.sqrt(a.numel())  # of adding in float32
         largest = float(relative.flatten()[worst])
-        differs = largest > tolerance or (gap is not None and gap > tolerance + slack)
+        hides = isinstance(step.operation, Mask)
+        bad = NotFinite.of(step.full_name(place[1]), a, torch.where(mask, b, 0.0), step.token_axis, hides)
+        bad = bad or _lost_sum(step.full_name(place[1]), a, node)
+        differs = bad is not None or largest > tolerance or (gap is not None and gap > tolerance + slack)
         name = step.full_name(place[1])
         found = PrintedStep(name, printable(node.name, spaces=False), int(mask.sum()), a.numel(), largest, cell,
-                            (float(a[at]), float(b[at])), sums, gap, differs)  # fmt: skip
+                            (float(a[at]), float(b[at])), sums, gap, differs, bad)  # fmt: skip
         if best is None or found.relative < best.relative:
             best = found
     return best
@@ -237,6 +253,13 @@ def _aligned(trace: Trace, node: Node, meaning: Meaning) -> Iterator[tuple[Tenso
             ours = ours if axis is None else ours.narrow(axis, count - rows, rows)
         for way in ways(flat, meaning, step, trace.config.at(layer), tuple(ours.shape)):
             yield ours, (way.tensor / way.factor).round().long(), way.factor
+
+
+def _lost_sum(name: str, ours: Tensor, node: Node) -> NotFinite | None:
+    """A sum of all numbers that is not finite, where none of those printed is."""
+    lost = [total for total in node.sums if not math.isfinite(total)]
+    is_whole = node.numbers == ours.numel() and bool(ours.isfinite().all())
+    return NotFinite(name, "B", (), None, (float(ours.sum()), lost[0])) if lost and is_whole else None
 
 
 def _sums(ours: Tensor, node: Node, factor: float) -> tuple[float, float] | None:

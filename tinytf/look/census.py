@@ -46,6 +46,7 @@ from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.windows import text_windows
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import require_finite_texts
 from tinytf.trace.hooks import tap_steps
 
 SEQUENCES = 16
@@ -220,7 +221,7 @@ def heads(
 
     By default the text is the model's own corpus, if it is known; ``random_only`` leaves text out. Heads are sorted
     ``by`` a score (induction; previous for an encoder), and the ``top`` ones reported. Other settings are those of
-    ``census``. Raises the errors of ``census`` and ``text_windows``.
+    ``census``. Raises the errors of ``census`` and ``text_windows``, and TinytfError for a model that is not finite.
     """
     config, tokenizer = model.config, model.tokenizer
     score = require_score(by or ("induction" if config.causal else "previous"))
@@ -231,6 +232,7 @@ def heads(
     source_file = model.corpus if corpus is None and not random_only else corpus
     source = text if text is not None or source_file is None else [Path(source_file)]
     windows = () if source is None else text_windows(source, tokenizer, config.vocab_size, 2 * copy, before, after)
+    require_finite_texts(model.name, model.transformer, [[*before, *range(min(copy, config.vocab_size)), *after]])
     result = census(
         model.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after, progress=progress
     )

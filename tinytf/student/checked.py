@@ -14,7 +14,7 @@ from tinytf.lessons.about import lesson_of
 from tinytf.lessons.live import Live
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
-from tinytf.sentences import first_of
+from tinytf.sentences import first_of, sign_of
 from tinytf.student.consistency import Consistency
 from tinytf.student.explained import ConfirmedMistake, Explanation
 from tinytf.student.invariances import Invariance, invariances
@@ -26,6 +26,7 @@ from tinytf.student.steps import Comparison, Tensors
 from tinytf.student.weights import IN_PAIRS, NameRow, Pair, alternatives, copy_weights, guess_pairs, table
 from tinytf.text.printable import printable
 from tinytf.tolerance import STUDENT, allowed
+from tinytf.trace.faults import overflow_in_words, require_finite
 from tinytf.trace.trace import Trace
 
 TEXT = "The cat sat on the mat."
@@ -75,6 +76,7 @@ class Checked(Report):
     ``call`` is how the module was built, ``given`` the arguments of its forward besides the ids. ``unheld`` are the
     parameters of the reference that no parameter of the student's holds; ``printed`` is what the code printed up to
     the end of its first run; ``unexplained`` is the first step that no mistake explains, empty if there is none.
+    ``not_finite`` is the line from which on the logits are not, and what it makes.
     """
 
     KIND = "check"
@@ -103,6 +105,7 @@ class Checked(Report):
     troubles: tuple[Trouble, ...]
     invariances: tuple[Invariance, ...]
     tolerance: float
+    not_finite: Trouble | None = None
 
     @property
     def right(self) -> int:
@@ -123,6 +126,9 @@ class Checked(Report):
             if wrong
             else (f"{pairs}right: all {len(self.steps):,} steps are the reference's")
         )
+        if wrong and (bad := self.not_finite) is not None:
+            where = f" from line {bad.line.number} on" if bad.line is not None else ""
+            verdict = f"not finite{where}: {bad.what}; {verdict}"
         failing = [invariance.what for invariance in self.invariances if not invariance.holds]
         but = f"; but this fails: {failing[0]}" if failing and not wrong else ""
         return printable(f"{name} is {verdict}{but}.", spaces=False)
@@ -134,7 +140,7 @@ class Checked(Report):
     def fields(self) -> dict[str, Any]:
         return self.members(
             "file", "target", "call", "given", "holds", "names", "unheld", "printed", "steps", "first_wrong",
-            "mistakes", "tried", "unexplained", "troubles", "invariances", "tolerance",
+            "mistakes", "tried", "unexplained", "not_finite", "troubles", "invariances", "tolerance",
         )  # fmt: skip
 
 
@@ -152,7 +158,8 @@ def check(
 
     This runs the code of the file, in a process of its own; each call into it may take at most ``seconds``. ``args``
     are keywords of the constructor; ``names`` maps parameters by hand instead of guessing. Raises UsageError for a
-    target that does not exist or cannot be built, StudentError where the code itself fails.
+    target that does not exist or cannot be built, StudentError where the code itself fails, and TinytfError for a model
+    whose own logits are not finite.
     """
     model.transformer.require_vocabulary("there are no logits to compare")
 
@@ -160,6 +167,7 @@ def check(
 
     def work() -> Checked:
         trace = model.trace_of(encoding)
+        require_finite(trace, trace.step("logits"))
         limit = allowed(STUDENT, trace.last_hidden.dtype) if tolerance is None else tolerance
         student = open_student(target, model.config, args or {})
         return _Check(model, trace, student, names or {}, limit).report()
@@ -250,6 +258,7 @@ class _Check:
             mistakes=tuple(explanation.confirmed),
             tried=tuple(explanation.tried),
             unexplained=explanation.unexplained,
+            not_finite=None if first_wrong is None else self.not_finite(comparison, explanation),
             troubles=troubles,
             invariances=found,
             tolerance=self.tolerance,
@@ -257,16 +266,26 @@ class _Check:
 
     def invariances(self, comparison: Comparison) -> tuple[Invariance, ...]:
         """What the logits should not depend on; nothing where they are not numbers."""
-        if comparison.tensors.nan is not None and comparison.first_wrong is not None:
+        if comparison.tensors.not_finite is not None and comparison.first_wrong is not None:
             return ()
         causal = not self.model.config.looks_ahead
         return invariances(self.run, self.ids, self.width, 10 * self.tolerance, causal)
 
+    def not_finite(self, comparison: Comparison, explanation: Explanation) -> Trouble | None:
+        """The line that makes the first NaN or ∞ of the logits; in float16 with the number that it rounds to ∞."""
+        output = comparison.tensors.not_finite
+        if output is None:
+            return None
+        bad = output.tensor[~output.tensor.isfinite()]
+        what = sign_of(float(bad[~bad.isneginf()][0] if not bool(bad.isneginf().all()) else bad[0]))
+        before = [comparison.tensors.outputs[order].tensor for order in output.parents]
+        most = max((float(x[x.isfinite()].abs().max()) for x in before if bool(x.isfinite().any())), default=0.0)
+        overflow = overflow_in_words(most) if output.tensor.dtype == torch.float16 else ""
+        return Trouble(f"{what}{f', since {overflow}' if overflow else ''}", explanation.line(output))
+
     def troubles(self, comparison: Comparison, explanation: Explanation) -> Iterator[Trouble]:
-        """Parameters that nothing reads, and the first lines that make a NaN or change from run to run."""
+        """Parameters that nothing reads, and the first line whose numbers change from run to run."""
         outputs = comparison.tensors.outputs
-        if comparison.tensors.nan is not None:
-            yield Trouble("from here on there are NaN", explanation.line(comparison.tensors.nan))
         read, unread = comparison.tensors.read, []
         for pair in comparison.tensors.pairs:
             paths = [path for path in pair.theirs.paths.values() if path not in read]

@@ -120,11 +120,12 @@ class Explanation:
             consequences += [any(key not in changes for key in new) for *_, changes in best.mistakes]
             comparison = best.comparison
         self.comparison, wrong = comparison, comparison.first_wrong
-        if wrong is not None and comparison.tensors.nan is None:
+        if wrong is not None and comparison.tensors.not_finite is None:
             while self.confirmed and not consequences.pop():
                 wrong = self.confirmed.pop().at
         self.confirmed = list(_in_all_layers(self.confirmed))
-        self.unexplained = "" if wrong is None else comparison.step(wrong).full_name(wrong[1])
+        lost = wrong is None or (bool(self.confirmed) and comparison.tensors.not_finite is not None)
+        self.unexplained = "" if lost or wrong is None else comparison.step(wrong).full_name(wrong[1])
 
     def _best(self, comparison: Comparison) -> _Attempt | None:
         """The mistake that explains most, or the two."""

@@ -46,7 +46,7 @@ def _total(tensor: Tensor) -> float:
 
 
 class Tensors:
-    """Every tensor of a forward pass, by size; what it ``returned``; ``nan``, the first tensor with a NaN.
+    """Every tensor of a forward pass, by size; what it ``returned``; the first tensor that makes that ``not_finite``.
 
     ``constant`` are the orders of those that are alike in the pass of another text, such as masks and tables of angles.
     ``pairs`` are the weights that the module had, ``step_of`` the first step that a parameter of a path belongs to, and
@@ -70,14 +70,29 @@ class Tensors:
         }
         self.read = frozenset[str]().union(*(output.parameters for output in outputs))
         self.by_size: dict[int, list[tuple[Output, Signature]]] = {}
-        self.nan = next((output for output in outputs if bool(output.tensor.isnan().any())), None)
         self.constant = frozenset(
             one.order
             for one, theirs in zip(outputs, other, strict=False)
             if one.line == theirs.line and torch.equal(one.tensor.nan_to_num(), theirs.tensor.nan_to_num())
         )
+        self.not_finite = self._first_not_finite()
         for output in outputs:
             self.by_size.setdefault(output.tensor.numel(), []).append((output, Signature.of(output.tensor)))
+
+    def _first_not_finite(self) -> Output | None:
+        """The first tensor with NaN or ∞ from which the returned one is computed; None where that is finite.
+
+        An ∞ that no text changes may be that of a mask, and so may −∞.
+        """
+        returned = self.returned
+        if bool(returned.tensor.isfinite().all()):
+            return None
+        behind = [one for one in self.outputs if not returned.ancestors or one.order in returned.ancestors]
+        return next((one for one in behind if self._is_bad(one)), returned)
+
+    def _is_bad(self, output: Output) -> bool:
+        is_mask = output.order in self.constant
+        return bool(output.tensor.isnan().any()) or (not is_mask and bool(output.tensor.isposinf().any()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +104,17 @@ class Match:
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest magnitude expected; infinite where only one of the two is NaN."""
-    is_nan = expected.isnan()
-    if not torch.equal(actual.isnan(), is_nan):
-        return math.inf
-    actual, expected = actual.masked_fill(is_nan, 0.0), expected.masked_fill(is_nan, 0.0)
-    return float((actual - expected).abs().max()) / (float(expected.abs().max()) or 1.0)
+    """The largest difference, relative to the largest magnitude expected.
+
+    NaN equals NaN, and ∞ itself; where another number is not finite, the difference is infinite.
+    """
+    gap = float((actual - expected).abs().max())
+    size = float(expected.abs().max())
+    if not math.isfinite(gap):
+        same = (actual.isnan() & expected.isnan()) | (actual == expected)
+        gap = float((actual - expected).masked_fill(same, 0.0).abs().max())
+        size = float(expected.masked_fill(~expected.isfinite(), 0.0).abs().max())
+    return gap / (size or 1.0) if math.isfinite(gap) else math.inf
 
 
 def _permuted_difference(actual: Tensor, expected: Tensor, tolerance: float) -> float | None:

@@ -1,6 +1,6 @@
 """Conversations, and the chat template of a model, which renders their messages as one text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +13,7 @@ _DEFAULT, _TOOLS = "default", "tool_use"
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _MARKS = 0xF0000
 """The first of the private-use characters, two for each message, that mark its content in the rendered text."""
+_THOUGHTS_END = "</think>"
 _EXAMPLE = '[{"role": "user", "content": "What is the capital of France?"}]'
 
 
@@ -79,6 +80,12 @@ class TextPair:
 
     first: str
     second: str
+
+
+class Rendered(str):
+    """A text that has its special tokens already, such as a rendered prompt: none is added to it."""
+
+    __slots__ = ()
 
 
 Written = str | Conversation | TextPair
@@ -152,20 +159,34 @@ class ChatTemplate:
 
     def _message_spans(self, conversation: Conversation, plain: str) -> tuple[MessageSpan, ...]:
         """The span of each message, from a second rendering with private-use characters around the contents."""
+        text, found = self.marked(conversation)
+        roles = [message["role"] for message in conversation.messages]
+        return tuple(MessageSpan(n, roles[n], *span) for n, span in found.items()) if text == plain else ()
+
+    def marked(
+        self, conversation: Conversation, roles: Container[str] | None = None, *, thoughts: bool = True
+    ) -> tuple[str, dict[int, tuple[int, int]]]:
+        """The text of a conversation, and the spans in it of the contents between private-use characters, by message.
+
+        Only contents of some ``roles`` are marked; without ``thoughts``, what follows the last ``</think>``. The text
+        is that of ``render`` unless the template inspects the contents; it is empty where the template then fails.
+        """
         marked_messages = []
         for number, message in enumerate(conversation.messages):
             content = message.get("content")
-            if isinstance(content, str) and (body := content.strip()):
-                lead, trail = content.split(body, 1) if content != body else ("", "")
-                opening, closing = chr(_MARKS + 2 * number), chr(_MARKS + 2 * number + 1)
-                message = {**message, "content": f"{lead}{opening}{body}{closing}{trail}"}
+            if isinstance(content, str) and (roles is None or message["role"] in roles):
+                answer = content if thoughts else without_thoughts(content)
+                if body := answer.strip():
+                    lead, trail = answer.split(body, 1) if answer != body else ("", "")
+                    opening, closing = chr(_MARKS + 2 * number), chr(_MARKS + 2 * number + 1)
+                    message = {**message, "content": f"{content[: -len(answer)]}{lead}{opening}{body}{closing}{trail}"}
             marked_messages.append(message)
         try:
             text = self._render(conversation, marked_messages)
         except (UsageError, CheckpointError):  # the template inspects the content
-            return ()
+            return "", {}
         end_of_marks = _MARKS + 2 * len(marked_messages)
-        unmarked, starts, spans = [], dict[int, int](), []
+        unmarked, starts, spans = [], dict[int, int](), dict[int, tuple[int, int]]()
         for char in text:
             mark = ord(char) - _MARKS
             if not 0 <= mark < end_of_marks - _MARKS:
@@ -173,9 +194,13 @@ class ChatTemplate:
             elif mark % 2 == 0:
                 starts[mark // 2] = len(unmarked)
             elif mark // 2 in starts:
-                number = mark // 2
-                spans.append(MessageSpan(number, conversation.messages[number]["role"], starts[number], len(unmarked)))
-        return tuple(spans) if "".join(unmarked) == plain else ()
+                spans[mark // 2] = (starts[mark // 2], len(unmarked))
+        return "".join(unmarked), spans
+
+
+def without_thoughts(content: str) -> str:
+    """What of an answer follows its thoughts; all of it if it has none."""
+    return content.rpartition(_THOUGHTS_END)[2]
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:

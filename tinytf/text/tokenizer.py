@@ -15,7 +15,7 @@ from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.fields import Field, Fields
 from tinytf.files import TOKENIZER, parse_json, read_json
 from tinytf.short_repr import ShortRepr, shown
-from tinytf.text.chat import ChatTemplate, Conversation, MessageSpan, template_of
+from tinytf.text.chat import ChatTemplate, Conversation, MessageSpan, Rendered, template_of
 from tinytf.text.choice import NOTHING, Settings, setting_words
 from tinytf.text.library import (
     DEFAULT_LIMIT,
@@ -375,7 +375,7 @@ class Tokenizer:
         return printable(self.piece_bytes(token_id).decode("utf-8", "backslashreplace"))
 
     def encode(self, text: str, *, special: bool = True, limit: Limit = DEFAULT_LIMIT) -> Encoding:
-        """The tokens of ``text``; ``special`` lets the tokenizer add its [CLS], [SEP] or start token.
+        """The tokens of ``text``; ``special`` lets the tokenizer add its [CLS], [SEP] or start token, if not Rendered.
 
         Raises TokenizerError for a text that it cannot encode, UsageError for a text of more tokens than ``limit``.
         """
@@ -388,7 +388,7 @@ class Tokenizer:
                 )
         if self.kind == CHARACTERS:
             self._refuse_unknown(text)
-        pieces = self._split(text, special, limit)
+        pieces = self._split(text, special and not isinstance(text, Rendered), limit)
         added = self._added(pieces)
         result = Encoding(text, tuple(self.tokens_of(text, pieces)), added)
         return (

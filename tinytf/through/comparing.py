@@ -1,16 +1,20 @@
 """Where two runs through transformers differ, module by module: two models, two texts, or a file of activations."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from tinytf.compare.dumps.read import Dump
+from tinytf.compare.measures import NotFinite
 from tinytf.errors import DumpError, UsageError
 from tinytf.report import About, Data, Report
 from tinytf.tables import ColumnStyle
 from tinytf.text.chat import Written
+from tinytf.text.printable import printable
 from tinytf.text_model import in_turn_of_all
 from tinytf.through.model import ThroughModel
 from tinytf.through.recording import unbatched
@@ -30,6 +34,7 @@ class ModuleDifference(Data):
     module: str
     difference: float
     relative: float
+    not_finite: NotFinite | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class ModuleDifferences(Report):
     """
 
     KIND = "module_differences"
+    ALWAYS_SAID = True
     EVENTS: ClassVar = {"tokens": "token", "modules": "module"}
 
     versus: str
@@ -50,6 +56,8 @@ class ModuleDifferences(Report):
 
     @property
     def holds(self) -> bool:
+        if self.fail_over is not None and self.not_finite is not None:
+            return False
         return self.fail_over is None or all(row.relative <= self.fail_over for row in self.modules)
 
     @property
@@ -57,8 +65,16 @@ class ModuleDifferences(Report):
         """The first module that differs by more than the tolerance."""
         return next((row for row in self.modules if not row.relative <= self.tolerance), None)
 
+    @property
+    def not_finite(self) -> NotFinite | None:
+        """The first module that is not finite in a run; None where all are."""
+        return next((row.not_finite for row in self.modules if row.not_finite is not None), None)
+
     def in_a_sentence(self) -> str:
         """The first module that differs, and the one that differs most."""
+        if (bad := self.not_finite) is not None:
+            who = bad.who("This run", printable(self.versus, spaces=False))
+            return f"{who} not finite from {bad.name} on: {bad.why}."
         first, worst = self.first, max(self.modules, key=lambda row: row.relative)
         if first is None:
             closely = f", to {worst.relative:.1e} of their largest number" if worst.relative else " exactly"
@@ -67,7 +83,7 @@ class ModuleDifferences(Report):
         return f"{start}." if worst is first else f"{start}; {worst.module} differs most, by {worst.relative:.2g}."
 
     def fields(self) -> dict[str, Any]:
-        return self.members("versus", "tolerance", "unmatched", "first", "modules")
+        return self.members("versus", "tolerance", "unmatched", "first", "not_finite", "modules")
 
 
 @in_turn_of_all
@@ -116,5 +132,7 @@ def _rows(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> Iterator[Module
     for path, own in ours.items():
         if path in theirs and theirs[path].numel() == own.numel() and theirs[path].shape[-1:] == own.shape[-1:]:
             first, second = own.double().cpu(), theirs[path].double().cpu().reshape(own.shape)
-            off = float((first - second).abs().max())
-            yield ModuleDifference(path, off, off / max(float(first.abs().max()), 1e-30))
+            sums = torch.where(first == second, 0.0, (first - second).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+            off, largest = float(sums.max()), first.abs()[first.isfinite()]
+            size = max(float(largest.max()) if largest.numel() else 0.0, 1e-30)
+            yield ModuleDifference(path, off, off / size, NotFinite.of(path, first, second))

@@ -6,14 +6,18 @@ Shapes: B texts, T tokens.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
 from tinytf.report import Data
+from tinytf.steps.operations import Mask
+from tinytf.steps.table import table_of
 from tinytf.tables import ColumnStyle
 from tinytf.text.tokenizer import Encoding
 from tinytf.through.not_finite import Origin
@@ -21,6 +25,8 @@ from tinytf.through.opening import reason_of
 from tinytf.through.recording import tensors_in
 from tinytf.through.runners import Runner
 from tinytf.tolerance import RUN, allowed
+from tinytf.trace.faults import overflow_at
+from tinytf.trace.record import record
 
 _EXTRA, _CHUNKS = 4, 3
 """Tokens that the longer text has more, and of padding; chunks into which a text is cut."""
@@ -95,9 +101,9 @@ class Trial:
     def ways(self) -> tuple[Way, ...]:
         """Every way, tried or with the reason why it cannot be; none but the text alone where that is not finite."""
         alone = self._steps([self.ids], None)
-        if (bad := _not_finite(alone, {}, self.count)) is not None:
+        if (bad := _not_finite(alone, self._hidden(alone), self.count)) is not None:
             self.alone = alone
-            first = self._named(Way("alone", None, *bad, why=self._origin(), is_finite=False))
+            first = self._named(Way("alone", None, *bad, why=self._overflow(bad[0]) or self._origin(), is_finite=False))
             return first, *(Way(way, None, why="the text alone is not finite") for way, _ in self._ways())
         other = self._steps([self._another()], None)
         of_text = {name: x for name, x in alone.items() if not torch.equal(x, other.get(name, x[:0]))}
@@ -108,6 +114,26 @@ class Trial:
         self.random = varied > self.tolerance >= kept
         self.integers = self._takes_integers()
         return tuple(self._named(self._tried(way, ids)) for way, ids in self._ways())
+
+    def _hidden(self, alone: Steps) -> Steps:
+        """Numbers that are −∞ by design, beside those of each step of a model with a table: scores that are masked."""
+        return {
+            name: x if isinstance(self.table[name].operation, Mask) else x.new_zeros(()).expand(x.shape)
+            for name, x in alone.items()
+            if name in self.table
+        }
+
+    def _overflow(self, step: str) -> str:
+        """Which number passes float16's largest at a step of a model with a table; else empty."""
+        if step not in self.table:
+            return ""
+        return overflow_at(record(self.model.transformer, self.encoding, force=True), step)
+
+    @cached_property
+    def table(self) -> dict[str, Step]:
+        """The steps of a model with a table by their names; none for another."""
+        rows = table_of(self.model.config).rows if isinstance(self.model.transformer, Transformer) else ()
+        return {step.full_name(layer): step for step, layer in rows}
 
     @property
     def steps(self) -> int:

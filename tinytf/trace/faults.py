@@ -1,16 +1,19 @@
 """Find the first step of a pass that fails a test; with tests for NaN and infinity."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Mask
+from tinytf.text.printable import printable
+from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -116,21 +119,52 @@ def first_not_finite(trace: Trace) -> str | None:
 @torch.no_grad()
 def overflow_at(trace: Trace, step: str) -> str:
     """``it reaches 71,234, beyond float16's 65,504``: what a step that is not finite holds in float32; else empty."""
-    largest = torch.finfo(torch.float16).max
     if trace.last_hidden.dtype != torch.float16:
         return ""
     exact = record(copy.deepcopy(trace.model).float(), trace.encoding, force=True)[step]
-    most = float(exact[exact.isfinite()].abs().max())  # a masked score is −∞ in any numbers
+    finite = exact[exact.isfinite()]  # a masked score is −∞ in any numbers
+    most = float(finite.abs().max()) if finite.numel() else 0.0
+    return overflow_in_words(most)
+
+
+def overflow_in_words(most: float) -> str:
+    """``it reaches 71,234, beyond float16's 65,504`` for the largest number of a step in float32; else empty."""
+    largest = torch.finfo(torch.float16).max
     return f"it reaches {most:,.0f}, beyond float16's {largest:,.0f}" if most > largest else ""
+
+
+@torch.no_grad()
+def where_not_finite(model: Transformer, texts: Iterable[Sequence[int]]) -> str:
+    """Where the numbers of the first of some texts are not finite, in words: see ``in_words``; empty where all are."""
+    device = next(model.parameters()).device
+    for ids in texts:
+        with evaluating(model):
+            last = model.hidden(torch.tensor([list(ids)], device=device))
+            made = [last] if model.head is None else [last, model.unembed(last[:, -1:])]
+        if not all(bool(numbers.isfinite().all()) for numbers in made):
+            tokens = tuple(Token(token_id, f"#{token_id}", 0, 0, b"", False) for token_id in ids)
+            return in_words(record(model, Encoding("", tokens, ""), force=True))
+    return ""
+
+
+def in_words(trace: Trace) -> str:
+    """``first at L2.ffn``, with the number that it reaches in float32 where it passes float16's largest."""
+    step = first_not_finite(trace)
+    overflow = overflow_at(trace, step) if step else ""
+    return (f"first at {step}" if step else "in the logits") + (f": {overflow}" if overflow else "")
+
+
+HINT = "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32"
+"""What to do about numbers that are not finite."""
+
+
+def require_finite_texts(name: str, model: Transformer, texts: Iterable[Sequence[int]]) -> None:
+    """Raise TinytfError, naming the model and its first step that is not finite, if its numbers on a text are not."""
+    if where := where_not_finite(model, texts):
+        raise TinytfError(f"{printable(name, spaces=False)} is not finite, {where}", HINT)
 
 
 def require_finite(trace: Trace, numbers: Tensor) -> None:
     """Raise TinytfError, naming the first step that is not finite, if any of ``numbers`` is not."""
     if not bool(numbers.isfinite().all()):
-        step = first_not_finite(trace)
-        overflow = overflow_at(trace, step) if step else ""
-        where = f"first at {step}" if step else "in the logits"
-        raise TinytfError(
-            f"not every number is finite, {where}" + (f": {overflow}" if overflow else ""),
-            "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
-        )
+        raise TinytfError(f"not every number is finite, {in_words(trace)}", HINT)

@@ -34,7 +34,8 @@ class TrainingPlan(Report):
 
     ``trained`` counts the parameters that are trained; the other ``parameters`` are frozen, by ``freeze`` or LoRA.
     ``tokens`` and ``held_out_tokens`` count the text, ``step_tokens`` a batch; ``padding`` is the share of padding in
-    batches of conversations. ``loss`` (nats per token) and
+    batches of conversations. Of these, ``long_conversations`` exceed ``block``; ``cut_tokens`` of them come after the
+    first block, and are learned in parts that do not see what was before. ``loss`` (nats per token) and
     ``gradient_norm`` are of the first batch before training. ``step_seconds`` is the median of five steps, and
     ``peak_flops`` the speed of a matrix product here; both are None in half precision or with compiled steps.
     """
@@ -57,6 +58,9 @@ class TrainingPlan(Report):
     loss: float
     gradient_norm: float
     padding: float | None = None
+    conversations: int | None = None
+    long_conversations: int | None = None
+    cut_tokens: int | None = None
     step_seconds: float | None = None
     flops_per_token: int = 0
     peak_flops: float | None = None
@@ -121,7 +125,7 @@ class TrainingPlan(Report):
             "config": self.config.to_dict(),
             **self.members(
                 "tokenizer", "parameters", "trained", "tokens", "held_out_tokens", "step_tokens", "padding",
-                "seen_tokens", "passes",
+                "conversations", "long_conversations", "cut_tokens", "seen_tokens", "passes",
             ),
             "first_batch": {
                 **self.members("loss", "uniform_loss", "gradient_norm"), "clipped_by": self.pace.clipped_by
@@ -156,17 +160,29 @@ def plan(
         parameters = list(setup.model.parameters())
         loss, norm = rehearsal.gradient(0)
         seconds = _time_step(rehearsal)
-        padding = setup.examples.padding(_PADDING_STEPS) if isinstance(setup.examples, ChatTurns) else None
+        chats = _of_conversations(setup.examples) if isinstance(setup.examples, ChatTurns) else {}
     tokens, held_out = setup.counts
     return TrainingPlan(
         run=out, recipe=recipe, config=setup.model.config, tokenizer=setup.tokenizer.kind,
         parameters=sum(p.numel() for p in parameters), weight_bytes=sum(p.nbytes for p in parameters),
-        trained=sum(p.numel() for p in trained), trained_bytes=sum(p.nbytes for p in trained), padding=padding,
+        trained=sum(p.numel() for p in trained), trained_bytes=sum(p.nbytes for p in trained),
         tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
         loss=loss, gradient_norm=norm, step_seconds=seconds,
         flops_per_token=training_flops(setup.model.config, recipe.block),
         peak_flops=None if seconds is None else matrix_peak(parameters[0].device),
+        **chats,
     )  # fmt: skip
+
+
+def _of_conversations(examples: ChatTurns) -> dict[str, Any]:
+    """What a plan says of conversations alone, to train on and held out."""
+    parts = (examples.train, examples.held_out_set)
+    long, cut = (sum(numbers) for numbers in zip(*(part.long for part in parts), strict=True))
+    count = sum(len(part.lengths) for part in parts)
+    return {
+        "padding": examples.padding(_PADDING_STEPS), "conversations": count, "long_conversations": long,
+        "cut_tokens": cut,
+    }  # fmt: skip
 
 
 def _time_step(rehearsal: Rehearsal) -> float | None:

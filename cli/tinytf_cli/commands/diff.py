@@ -10,7 +10,7 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import DTYPES, ChatOptions, FoldOptions, ModelOptions, require_only
+from tinytf_cli.options import DTYPES, FLOORS, ChatOptions, FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
 
@@ -62,19 +62,10 @@ class Options:
         help="Exit 1 if a step differs by more than TOL of a token's largest number.",
     )  # fmt: skip
     floor: str | None = option(
-        type=click.Choice(("bf16", "fp16", "q8_0")),
+        type=click.Choice(FLOORS),
         help="Say whether it is rounding or a bug: compare the error of each step with the model's own in these "
         "numbers. Exit 1 for a bug.",
     )  # fmt: skip
-    logprobs: bool = option(
-        is_flag=True, help="Compare two logs of log-probabilities, JSON lines, instead of texts: TRAINER ROLLOUT."
-    )
-    sampling: tuple[str, str] | None = option(
-        nargs=2, metavar="A B",
-        help="Compare the settings of two programs, and what they choose after TEXT: transformers, vllm, llama.cpp, "
-        "a .json, 'temperature=0.7,top_p=0.9' or '--temp 0.7 --top-k 40'; vllm:FILE reads it as vLLM does.",
-    )  # fmt: skip
-    max_tokens: int = option(type=Whole(1), shown=50, help="With --sampling, new tokens, at most.")
     reports: tuple[Path, ...] = option(
         "--report", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
         help="Write the comparison to FILE too: .md with versions and this command, .html, .json, .xml for JUnit. "
@@ -107,12 +98,10 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     from tinytf_cli.reported import expect_reports, write_reports
     from tinytf_cli.views.difference import DifferenceDisplay
 
-    if options.logprobs:
-        return _logprobs(options, model_options, output)
-    if options.sampling is not None:
-        return _sampling(options, options.sampling, fold, model_options, output)
-    if is_typed("max_tokens"):
-        raise UsageError("--max-tokens goes with --sampling", "leave it out")
+    context = click.get_current_context()
+    if host() is None and not any(map(is_typed, context.params)):
+        click.echo(context.get_help())
+        return 2
     names_none = host() is None and model_options.through is None and not is_typed("model")
     through = None if names_none else model_options.through_model(output)
     if through is not None:
@@ -132,19 +121,6 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     return 0 if report.holds else 1
 
 
-def _logprobs(options: Options, model_options: ModelOptions, output: Output) -> int:
-    """The difference of two logs; with a floor, beside the model's own error."""
-    from tinytf.compare.logprobs import diff_logprobs
-
-    require_only(("texts", "floor", "logprobs"), (Options,), "--logprobs")
-    if len(options.texts) != 2:
-        raise UsageError(f"--logprobs compares two files, not {len(options.texts)}",
-                         "tinytf diff --logprobs trainer.jsonl rollout.jsonl")  # fmt: skip
-    model = model_options.open() if is_typed("model") else None
-    report = diff_logprobs(Path(options.texts[0]), Path(options.texts[1]), model, options.floor)
-    return output.draw_checked(report)
-
-
 def _printed(options: Options, log: str, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
     """The difference of a model and a log of llama-eval-callback."""
     from tinytf.compare.dumps.names import read_names
@@ -153,35 +129,14 @@ def _printed(options: Options, log: str, fold: FoldOptions, model_options: Model
     from tinytf_cli.views.printed_difference import PrintedDisplay
 
     kept = ("tolerance", "fail_over", "truncate", "force")
-    require_only((*kept, "texts", "versus", "names", "rows", "full", "chat", "system"), (Options,), f"the log {log}")
+    require_only(
+        (*kept, "texts", "versus", "names", "rows", "full", "chat", "system", "rendered"), (Options,), f"the log {log}"
+    )
     printed, names = read_log(log), read_names(options.names)
     text = _texts(options, True)[0] if options.texts else None
     settings: dict[str, Any] = {name: getattr(options, name) for name in kept}
     report = diff_printed(model_options.open(), text, printed, names=names, **settings)
     return output.draw_checked(report, PrintedDisplay(0 if options.full else fold.rows(options.rows)))
-
-
-def _sampling(
-    options: Options, words: tuple[str, str], fold: FoldOptions, model_options: ModelOptions, output: Output
-) -> int:
-    """The difference of two programs' settings; with a text, what follows it."""
-    from tinytf.compare.sampling import diff_sampling
-    from tinytf.generate.programs import read_settings
-    from tinytf_cli.views.sampling_difference import SamplingDisplay
-
-    taken = ("texts", "sampling", "max_tokens", "tolerance", "truncate", "rows", "chat", "system", "pair")
-    require_only(taken, (Options,), "--sampling")
-    first, second = (read_settings(word) for word in words)
-    settings: dict[str, Any] = {} if options.tolerance is None else {"tolerance": options.tolerance}
-    text, model = None, None
-    if options.texts or host() is not None:
-        text, model = _texts(options, True)[0], model_options.open()
-    report = diff_sampling(
-        first, second, model, text, max_tokens=options.max_tokens, seed=model_options.seed, truncate=options.truncate,
-        **settings,
-    )  # fmt: skip
-    output.draw(report, SamplingDisplay(fold.rows(options.rows)))
-    return 0
 
 
 def _through(model: "ThroughModel", options: Options, model_options: ModelOptions) -> "ModuleDifferences":
@@ -190,7 +145,18 @@ def _through(model: "ThroughModel", options: Options, model_options: ModelOption
     from tinytf.through.comparing import diff_through
     from tinytf.through.model import open_through
 
-    taken = ("texts", "versus", "versus_dtype", "truncate", "tolerance", "fail_over", "full", "chat", "system")
+    taken = (
+        "texts",
+        "versus",
+        "versus_dtype",
+        "truncate",
+        "tolerance",
+        "fail_over",
+        "full",
+        "chat",
+        "system",
+        "rendered",
+    )
     require_only(taken, (Options,))
     settings: dict[str, Any] = {name: getattr(options, name) for name in ("tolerance", "fail_over", "truncate")}
     if options.versus is not None and options.versus.lower().endswith(SUFFIXES):
@@ -277,6 +243,7 @@ def _other(model_options: ModelOptions, options: Options) -> "Model":
     from tinytf.loading import load
 
     name = model_options.model if options.versus is None else options.versus
-    return load(
-        name, device=model_options.device, dtype=options.versus_dtype or model_options.dtype, seed=model_options.seed
-    )
+    dtype, adapter = options.versus_dtype or model_options.dtype, None
+    if options.versus is None:  # the same model in another dtype, with all that it was opened with
+        adapter = model_options.adapter
+    return load(name, device=model_options.device, dtype=dtype, seed=model_options.seed, adapter=adapter)

@@ -137,7 +137,7 @@ def patch(
         from tinytf.through.changing import patch_through
 
         groups = (Options, PathOptions, EstimateOptions, ResumeOptions)
-        require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system"), groups)
+        require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system", "rendered"), groups)
         if not options.addresses:
             raise UsageError(
                 "through transformers, a module is patched by its path", "name it with --at; try trace first"

@@ -49,7 +49,7 @@ def record(options: Options, model_options: ModelOptions, output: Output) -> int
     """Writes a row of numbers for each token to DIR: safetensors files, and an index.json that describes them.
     tinytf.recorded(DIR) reads it, as do neurons and features --top-examples, lens --train, train-sae and probe --from.
     CORPUS is text files, folders, tables or - for a pipe. Ctrl-C keeps what is recorded, and the same command
-    continues. For the steps of another program, see tinytf recorder.
+    continues. For the steps of another program, see tinytf diff --recorder.
     """
     from tinytf.kept import RECORDING
     from tinytf.outputs import require_outside

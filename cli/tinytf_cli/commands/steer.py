@@ -75,7 +75,8 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
         vector = _vector(model, options, texts, model_options.seed, is_file, output)
         if output.file is not None and output.file.suffix.lower() in _FILES:
             output.note(vector.sentence)
-        output.draw(vector, SteeringVectorDisplay(str(options.source) if is_file else "", fold.all))
+        file = str(options.source) if is_file else ""
+        output.draw(vector, SteeringVectorDisplay(file, fold.all, model_options.typed_again()))
         return 0
     strengths = _strengths(options.curve)
     written = texts.items

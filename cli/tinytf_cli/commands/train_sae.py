@@ -46,6 +46,7 @@ def train_sae(options: Options, model_options: ModelOptions, output: Output) -> 
     """
     from tinytf.bulk.folder import RecordedCorpus
     from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.sae_training import SaeTrainingDisplay
 
     files, model = corpus_or_recorded(options.corpus, ("TEXT",)), model_options.open()
     window = files.index["window"] if isinstance(files, RecordedCorpus) else options.window or 128
@@ -56,4 +57,4 @@ def train_sae(options: Options, model_options: ModelOptions, output: Output) -> 
             on_progress=on_progress,
         )  # fmt: skip
         report.coder.write_into(options.out, {"model_name": model.name, "context_size": window})
-    output.draw(replace(report, folder=str(options.out)))
+    output.draw(replace(report, folder=str(options.out)), SaeTrainingDisplay(model_options.typed_again()))

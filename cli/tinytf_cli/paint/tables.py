@@ -1,5 +1,6 @@
 """Tables, value tables, bars and rows of tokens."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from tinytf.sentences import NOT_FINITE
 from tinytf_cli.numbers import SHARE, number, number_format, numbers
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
 from tinytf_cli.paint.heat import names_width, pool, scale_bar, signed_shades
@@ -89,8 +91,11 @@ def bar_text(bar: Bar, terminal: Terminal) -> str:
 def beside_bar(cell: Cell, terminal: Terminal) -> str:
     """The number beside the bar of a cell; empty for a cell without a bar."""
     if isinstance(cell, Signed):
-        return number(cell.value, terminal.form(cell.form))
-    return figure_text(cell.shown, terminal) if isinstance(cell, Meter) else ""
+        return number(cell.value, terminal.form(cell.form)) if math.isfinite(cell.value) else NOT_FINITE
+    if not isinstance(cell, Meter):
+        return ""
+    is_finite = isinstance(cell.shown, str) or math.isfinite(cell.shown.value)
+    return figure_text(cell.shown, terminal) if is_finite else NOT_FINITE
 
 
 def _cells(cells: Sequence[Cell], terminal: Terminal, bars: bool = True) -> list[PaintedLine]:

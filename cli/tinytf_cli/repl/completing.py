@@ -126,6 +126,8 @@ def _further_words(session: Session, previous: list[str], prefix: str) -> Iterat
         return iter(())
     words = previous[1:]
     verb, namesake = session.lexicon.verb_for([name, *words]), session.lexicon.command(name)
+    if namesake is not None and verb is None:
+        namesake, words = namesake.in_form(words)
     if verb is not None and verb.raw:
         return _verb_words(session, verb, words, prefix, len(words))
     command = namesake if verb is None else verb.command

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
     from tinytf_cli.repl.models import Models
 
-_LIVE = ("generate", "train", "watch")
+_LIVE = ("generate", "train", "runs --follow")
 """Commands whose output is shown as it is produced, and never paged."""
 
 
@@ -343,7 +343,8 @@ class Session(Outlet):
         if verb is None:
             command = self.lexicon.command(name)
             assert command is not None
-            return self._invoke(command, name, words)
+            form, words = command.in_form(words)
+            return self._invoke(form, name if form is command else str(form.name), words)
         try:
             return self._invoke(verb.command, name, [] if verb.raw else words, moves=verb.moves)
         except click.UsageError as error:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -61,13 +60,11 @@ def _add_or_list(session: Session, *, once: bool) -> Shown:
 @verb(
     "watch", topic="stopping", usage="[ADDRESS if] CONDITION", takes=("condition",), raw=True,
     examples=("watch nan", "watch max > 100", "watch L*.ffn if norm > 50"),
-    left_to_command=lambda words: bool(words) and (words[0].startswith("--") or Path(words[0]).is_dir()),
 )  # fmt: skip
 def watch(session: Session) -> Shown:
     """Stop at any step where a condition holds.
 
-    With an address, stop only at its steps. Conditions are those of break. With the folder of a training run, watch is
-    the command of that name.
+    With an address, stop only at its steps. Conditions are those of break.
     """
     rest = session.typed.rest
     if not rest:

@@ -15,9 +15,9 @@ from tinytf.report import SCHEMA_VERSION, Report
 from tinytf.steps.table import StepTable
 from tinytf.tables import Array, Sheet, of_records, records_in
 from tinytf.trace.address import parse_address
-from tinytf_cli.command import Option, build, parameters_of
+from tinytf_cli.command import FORMS, OLD_NAMES, Command, Option, build, parameters_of
 from tinytf_cli.host import Host
-from tinytf_cli.main import COMMANDS, cli
+from tinytf_cli.main import COMMANDS, cli, say_the_name
 from tinytf_cli.output import Output
 from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.state import Spec
@@ -46,7 +46,7 @@ class Verb:
     """One verb. ``takes`` are the kinds of its words in order (see ``completing.OFFERS``).
 
     The last kind stands for all further words. A ``raw`` verb reads the line as typed. A blank line repeats the last
-    verb that ``moves``. ``left_to_command`` says which words are for the command of the same name.
+    verb that ``moves``.
     """
 
     name: str
@@ -58,7 +58,6 @@ class Verb:
     takes: tuple[str, ...] = ()
     raw: bool = False
     moves: bool = False
-    left_to_command: Callable[[Sequence[str]], bool] | None = None
 
     @property
     def summary(self) -> str:
@@ -67,8 +66,6 @@ class Verb:
 
     def claims(self, words: Sequence[str], host: Host) -> bool:
         """Whether the words are for the verb, not for a command of the same name: whether click parses them for it."""
-        if self.left_to_command is not None:
-            return not self.left_to_command(words)
         try:
             self.command.make_context(self.name, list(words), help_option_names=[], obj=host)
         except click.UsageError:
@@ -161,7 +158,7 @@ class Lexicon:
         except UsageError:
             return ""
 
-    def command(self, name: str) -> click.Command | None:
+    def command(self, name: str) -> Command | None:
         """The command of the command line with a name; None if there is none."""
         return cli.get_command(click.Context(cli), name)
 
@@ -182,9 +179,15 @@ class Lexicon:
         verb = self.verbs.get(self.meaning(word))
         if slash and verb is not None and "flag" in verb.takes:
             return [verb.name, f"/{flag}", *words[1:]]
+        if verb is None and words[0] in OLD_NAMES:
+            say_the_name(words[0])
+            return [*OLD_NAMES[words[0]].split(), *words[1:]]
         name = self.find(words[0], " ".join(words) if len(words) > 1 else "TEXT")
+        if name == "help" and (form := " ".join(words[1:3])) in FORMS:
+            return [*form.split(), "--help"]
         help_options = {"-h", "--help"} & set(itertools.takewhile("--".__ne__, words[1:]))
-        return ["help", name] if help_options and name in self.verbs else [name, *words[1:]]
+        is_form = any(f"{name} {word}" in FORMS for word in words[1:])
+        return ["help", name] if help_options and name in self.verbs and not is_form else [name, *words[1:]]
 
     def redirects(self, word: str) -> bool:
         """Whether ``|`` and ``>`` redirect the output after this first word; after a raw verb they do not."""

@@ -1,17 +1,17 @@
 """A certificate: the verdict, a line per check, and how the difference grows from layer to layer."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinytf.certification.certify import Certificate
 from tinytf.certification.sides import Check
+from tinytf.sentences import apart as in_words
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import folded, most_rows, note, verdict
+from tinytf_cli.views.parts import apart, folded, most_rows, note, verdict
 
 _LAYERS = 6
 """Layers shown, unless all are requested."""
@@ -70,7 +70,7 @@ def _layers(report: Certificate, display: CertificateDisplay) -> Iterator[Block]
     steps = list(dict.fromkeys(layer.step for layer in report.layers))
     differences = {(layer.step, layer.dtype): layer.difference for layer in report.layers}
     columns = [Column("after", steps)]
-    columns += [Column(dtype, [f"{differences[step, dtype]:.1e}" for step in steps], "right") for dtype in dtypes]
+    columns += [Column(dtype, [apart(differences[step, dtype]) for step in steps], "right") for dtype in dtypes]
     yield from folded(Table(columns), steps, most_rows(display.rows, _LAYERS), "layers")
 
 
@@ -79,7 +79,7 @@ def _worst(check: Check) -> Span:
     role = "" if check.holds else "bad"
     if not check.dtype:
         return Span(f"{check.difference:,.0f}", role)
-    return Span(f"{check.difference:.1e}" if math.isfinite(check.difference) else "nan", role)
+    return Span(in_words(check.difference, "%.1e"), role)
 
 
 def _words(check: Check) -> str:
@@ -87,4 +87,6 @@ def _words(check: Check) -> str:
     location = printable(check.where, spaces=False)
     if not check.dtype:
         return f"{check.difference:,.0f} of {plural(check.texts, 'text')} have other ids, first {location}"
+    if check.not_finite is not None:
+        return f"not finite at {printable(check.first, spaces=False)}"
     return f"{_worst(check).text} at {location}, and {check.tolerance:.1e} is allowed"

@@ -1,10 +1,12 @@
 """A student's module beside a reference: the verdict, the first wrong step and its cause, names, invariances."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinytf.report import Data
+from tinytf.sentences import sign_of
 from tinytf.student.checked import Checked, WrongStep
 from tinytf.student.explained import ConfirmedMistake
 from tinytf.student.invariances import Invariance
@@ -13,9 +15,9 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import model_words
-from tinytf_cli.views.blocks import Block, Column, Figure, Line, Piece, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import folded, next_lines, note
+from tinytf_cli.views.parts import apart, folded, next_lines, note
 
 _MOST_NAMES = 24
 _MOST_LINES = 4
@@ -60,13 +62,17 @@ def check(report: Checked, terminal: Terminal, display: CheckDisplay) -> Iterato
 
 
 def _wrong(report: Checked, wrong: WrongStep) -> Iterator[Block]:
+    if (bad := report.not_finite) is not None:
+        yield Line([Span("✗ ", "bad"), Span(f"not finite from here on: {bad.what}", "strong")], indent=2)
+        yield from _code(bad.line, 4)
     for index, mistake in enumerate(report.mistakes):
         yield from _confirmed(mistake, index > 0)
     for trouble in report.troubles:
         yield Line([Span("✗ ", "bad"), Span(trouble.what, "strong")], indent=2)
         yield from _code(trouble.line, 4)
     if not report.mistakes:
-        yield from _code(wrong.line)
+        if report.not_finite is None or report.not_finite.line != wrong.line:
+            yield from _code(wrong.line)
         yield note(f"no known mistake gives these numbers; {len(report.tried)} were tried")
         if wrong.yours:
             yield note(f"yours begins {_numbers(wrong.yours)}, the reference {_numbers(wrong.reference)}")
@@ -74,7 +80,7 @@ def _wrong(report: Checked, wrong: WrongStep) -> Iterator[Block]:
         yield note(
             f"then {report.unexplained} differs by something else: none of {len(report.tried)} mistakes explains it"
         )
-    else:
+    elif report.not_finite is None:
         these = "this mistake" if len(report.mistakes) == 1 else "these mistakes"
         yield note(f"with {these} the reference returns what your code returns; {len(report.tried)} were tried")
     before = report.steps[: [step.step for step in report.steps].index(wrong.step)]
@@ -116,7 +122,7 @@ def _steps(report: Checked) -> Iterator[Block]:
             Column("your line", [str(step.line or "") for step in steps], "right"),
             Column(
                 "differs by",
-                ["" if step.difference is None else Figure(step.difference, "%.1e") for step in steps],
+                ["" if step.difference is None else apart(step.difference) for step in steps],
                 "right",
             ),
         ]
@@ -143,7 +149,7 @@ def _invariance(invariance: Invariance, full: bool) -> Line:
     if difference is None:
         return Line([Span("– ", "dim"), Span(what, "dim")])
     outcome = Span("   differs by at most ", "dim") if holds else Span("   no: they differ by ", "bad")
-    figure: list[Piece] = [outcome, Figure(difference, "%.1e")] if full or not holds else []
+    figure: list[Piece] = [outcome, apart(difference)] if full or not holds else []
     return Line([Span("✓ ", "good") if holds else Span("✗ ", "bad"), what, *figure])
 
 
@@ -161,4 +167,4 @@ def _confirmed(mistake: ConfirmedMistake, later: bool) -> Iterator[Block]:
 
 
 def _numbers(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:.4g}" for value in values)
+    return " ".join(f"{value:.4g}" if math.isfinite(value) else sign_of(value) for value in values)

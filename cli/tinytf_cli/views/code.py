@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from tinytf.look.code import Code, CodeLine
+from tinytf.sentences import apart as in_words
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -50,4 +51,4 @@ def _outcome(line: CodeLine) -> Iterator[Span]:
     elif not line.difference:
         yield Span("exact", "good")
     else:
-        yield Span(f"off by {line.difference:.1e}", "good" if line.holds else "bad")
+        yield Span(f"off by {in_words(line.difference, '%.1e')}", "good" if line.holds else "bad")

@@ -17,7 +17,7 @@ from tinytf.compare.weights import WeightsCompared
 from tinytf.config import ZEROS, ModelConfig
 from tinytf.loading import Model
 from tinytf.report import About
-from tinytf.sentences import first_of, listed
+from tinytf.sentences import NOT_FINITE, first_of, listed, sign_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import SHARE, plural
@@ -27,8 +27,8 @@ from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, 
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import (
     NO_NUMBER,
+    apart,
     bar_column,
-    figures,
     folded,
     head_map,
     map_digits,
@@ -107,7 +107,7 @@ class _Runs:
 
     def best(self, token_id: int, probability: float) -> list[str | Figure | Span]:
         """The most probable token, and its probability."""
-        return [self.shown(token_id), " ", Figure(probability, SHARE)]
+        return [self.shown(token_id), " ", Figure(probability, SHARE)] if math.isfinite(probability) else [NOT_FINITE]
 
     def position(self, index: int) -> str:
         """``1 ·cat``, or the tokens of both texts where they differ."""
@@ -241,14 +241,14 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
     if not report.steps:
         yield titled("no step", " of the two can be compared", "bad")
         return
-    if report.floor is not None:
+    if report.floor is not None and report.floor.steps:
         word, _, rest = report.floor.in_words().partition(": ")
         yield titled(word, f": {rest}", "bad" if report.floor.bug else "good")
     yield from _gauges(report)
     if first is None:
         yield titled("within the tolerance", f": no step differs by more than {limit}", "good")
     else:
-        first_value, second_value = (Figure(value, "%.4g") for value in first.values)
+        first_value, second_value = (_number(value) for value in first.values)
         where = f" at {first.name}, beyond {limit}: {runs.cell(first)} is "
         number = report.pass_of(first)
         begins = (
@@ -262,8 +262,9 @@ def _first(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
         yield from _cause(report)
     if (worst := report.worst) is not None and worst is not first and worst.largest:
         at = f" at {runs.token(worst)}" if worst.token is not None else ""
-        size = Figure(worst.relative, "%.3g")
-        yield titled("largest difference", [f" at {worst.name}: ", size, f" of the largest number{at}"])
+        size = apart(worst.relative, "%.3g")
+        of = " of the largest number" if math.isfinite(worst.relative) else ""
+        yield titled("largest difference", [f" at {worst.name}: ", size, f"{of}{at}"])
     if (heads := report.attention) is not None and (distances := heads.apart[heads.layer]) is not None:
         name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(distances[heads.head], "%.3f")
         comparison = "" if display.head else ", more than in any other head"
@@ -373,15 +374,18 @@ def _weight_fixes(report: Difference, made: WeightsCompared) -> Iterator[Block]:
 def _outcome(report: Difference, runs: _Runs) -> Iterator[Block]:
     divergence = next((step.kl for step in report.steps if step.name == "logits"), None)
     if divergence is not None:
-        words: list[Piece] = [Figure(divergence, "%.4g"), " nats, the mean over the positions"]
+        words: list[Piece] = [apart(divergence, "%.4g")]
+        if math.isfinite(divergence):
+            words.append(" nats, the mean over the positions")
         if report.predictions:
             where = f" at the {'next token' if runs.config.causal else 'first mask'}"
-            words += ["; ", Figure(report.predictions[0].kl, "%.4g"), where]
+            words += ["; ", apart(report.predictions[0].kl, "%.4g"), where]
         yield titled("KL(A‖B)", [" ", *words])
     if report.losses is not None:
-        a, b = (Figure(loss, "%.4f") for loss in report.losses)
-        change = Figure(report.losses[1] - report.losses[0], "%+.4f")
-        yield titled("loss", [" of the text ", a, " nats per token in A, ", b, " in B (", change, ")"])
+        a, b = (apart(loss, "%.4f") for loss in report.losses)
+        change = report.losses[1] - report.losses[0]
+        by: list[Piece] = [" (", Figure(change, "%+.4f"), ")"] if math.isfinite(change) else []
+        yield titled("loss", [" of the text ", a, " nats per token in A, ", b, " in B", *by])
 
 
 def _map(report: Difference) -> Iterator[Block]:
@@ -427,15 +431,17 @@ def _steps(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
         return
     yield Heading("steps", f"relative: in units of the largest number of that token; tolerance {limit:.0e}")
     shares = [min(1.0, step.relative) if step.differs(limit) else 0.0 for step in steps]
-    form = one_form(step.relative for step in steps)
-    divergence = Column("KL", figures([step.kl for step in steps]), "right")
+    relative = one_form(step.relative for step in steps)
+    divergence = Column("KL", _apart([step.kl for step in steps]), "right")
     numbers = [str(step.token) if runs.token(step) else "" for step in steps]
-    a, b = (figures([step.values[side] if step.largest else None for step in steps]) for side in (0, 1))
+    a, b = ([_number(value, form) if step.largest else "" for step, value in zip(steps, column, strict=True)]
+            for column in zip(*(step.values for step in steps), strict=True)
+            for form in [one_form(column)])  # fmt: skip
     table = Table(
         [
             Column("step", [Span(step.name, step.step.role) for step in steps], said=""),
-            Column("largest", figures([step.largest for step in steps]), "right", said="largest difference"),
-            bar_column("relative", shares, [Figure(step.relative, form) for step in steps], _SECOND),
+            Column("largest", _apart([step.largest for step in steps]), "right", said="largest difference"),
+            bar_column("relative", shares, [Figure(step.relative, relative) for step in steps], _SECOND),
             Column("token", [runs.token(step) for step in steps], narrow=numbers, shrink=8, drop=1),
             Column("cosine", [Figure(step.cosine, "%.6f") for step in steps], "right"),
             *([divergence] if any(divergence.cells) else []),
@@ -532,8 +538,8 @@ def _changed_weights(report: Difference, display: DifferenceDisplay) -> Iterator
         [
             Column("parameter", [parameter.name for parameter in shown], shrink=14, said=""),
             Column("shape", [" × ".join(map(str, parameter.shape)) for parameter in shown], drop=1),
-            Column("‖Δ‖", figures([parameter.change for parameter in shown]), "right", said="norm of the change"),
-            Column("‖W‖", figures([parameter.norm for parameter in shown]), "right", said="norm in A"),
+            Column("‖Δ‖", _apart([parameter.change for parameter in shown]), "right", said="norm of the change"),
+            Column("‖W‖", _apart([parameter.norm for parameter in shown]), "right", said="norm in A"),
             size_column("‖Δ‖ ÷ ‖W‖", [parameter.ratio for parameter in shown], "ffn", said="change over norm"),
         ]
     )
@@ -577,6 +583,17 @@ def _limit(report: Difference) -> Iterator[Block]:
     elif over:
         words = f"{len(over)} of {len(steps)} steps differ by more than {limit:g}, first {over[0].name}"
     yield verdict(report.holds, words)
+
+
+def _apart(values: Sequence[float | None]) -> list[Figure | Span | str]:
+    """Cells of differences in one notation; None is an empty cell."""
+    form = one_form(values)
+    return ["" if value is None else apart(value, form) for value in values]
+
+
+def _number(value: float, form: str = "%.4g") -> Figure | Span:
+    """A number of a step, by its sign where it is not finite."""
+    return Figure(value, form) if math.isfinite(value) else Span(sign_of(value))
 
 
 def _value(name: str, value: object) -> str:

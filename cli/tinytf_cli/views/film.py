@@ -52,7 +52,7 @@ def _films(films: Sequence[Film], terminal: Terminal) -> Iterator[Block]:
         yield from _frames(film, terminal, _where(film) if len(films) > 1 else "")
     yield Line("")
     versus = f" --versus {_where(films[1])}" if len(films) > 1 else ""
-    played = f"tinytf replay {_where(films[0])}{versus}"
+    played = f"tinytf runs --film {_where(films[0])}{versus}"
     saved = [frame for frame in films[0].frames if frame.model is not None]
     lines = [(played, "in a terminal: ← → and space play it, Enter opens a frame")]
     if saved:

@@ -44,4 +44,4 @@ def range_test(report: RangeTest, terminal: Terminal, display: Display) -> Itera
     )
     if suggested is not None:
         yield Line("")
-        yield from next_lines(terminal, (f"tinytf train TEXT --lr {suggested:.1e}", "train with this rate"))
+        yield from next_lines(terminal, (f"--lr {suggested:.1e}", "trains with this rate, in place of --find-lr"))

@@ -120,7 +120,7 @@ def _in_full(report: Generation | Underway[AnyGeneration], watch: bool) -> Itera
 def generation_notes(report: Generation, model: Model) -> Iterator[str]:
     """Warn of a doubled start token, and of a chat model that ends a bare text at once."""
     if report.prompt.starts_twice:
-        yield f"there are two start tokens: {report.prompt.added}"
+        yield f"there are two start tokens: {report.prompt.added}; --rendered adds none"
     steps = report.of(1)
     at_once = len(steps) == 1 and steps[0].ended == END_TOKEN
     if at_once and model.tokenizer.chat and report.prompt.said is None:

@@ -21,6 +21,8 @@ _TESTS = {
 @draws(LogprobDifference)
 def logprobs(report: LogprobDifference, terminal: Terminal, display: Display) -> Iterator[Block]:
     """The differences, what speaks for rounding, the ratios they make, and the tokens that are furthest apart."""
+    if report.not_finite is not None:
+        yield note("what is not finite is in none of these figures")
     half, tenth, hundredth, most = (f"{size:.2g}" for size in report.quantiles)
     low, first, last, high = (f"{ratio:.3g}" for ratio in report.ratios)
     yield Line(f"{plural(report.texts, 'text')}, {plural(report.tokens, 'token')} with two log-probabilities, in nats")

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import cast
 
 from rich.cells import cell_len
 
@@ -33,7 +34,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.flow import Drawing
-from tinytf_cli.views.parts import fold_note, next_lines, note, numbered, shortened
+from tinytf_cli.views.parts import fold_note, next_lines, note, numbered, opening_of, shortened
 from tinytf_cli.views.predictions import likely_blocks
 from tinytf_cli.views.steps import as_array, labels, visible_array
 from tinytf_cli.views.tokens import token_roles
@@ -58,8 +59,7 @@ Again = Callable[..., str]
 
 def commands_about(report: Report) -> Callable[[str], Again]:
     """Return a maker of terminal command lines about a text and the model of a report."""
-    name = report.about.model.name if report.about else "tiny"
-    more = () if name == "tiny" else ("-m", name)
+    more = opening_of(cast("Model", report.about.model)) if report.about else ()
 
     def about(text: str) -> Again:
         word = text if text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-") else "TEXT"

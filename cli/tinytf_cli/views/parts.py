@@ -1,6 +1,7 @@
 """Blocks that many views share: a note, a verdict, bars on both sides of 0, a map of every head."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
+from tinytf.sentences import NOT_FINITE
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -34,6 +36,7 @@ from tinytf_cli.views.blocks import (
 
 if TYPE_CHECKING:
     from tinytf.estimate import Estimate
+    from tinytf.loading import Model
 
 DIMS = 8
 """The numbers of a row that are shown where no other number is asked for."""
@@ -68,6 +71,11 @@ def verdict(holds: bool, words: Words, good: str = "checked", bad: str = "check 
 def not_finite(step: str, also: str = "") -> Line:
     """A failed check: the first step where a number is NaN or ∞."""
     return verdict(False, f"first at {step}, where not every number is finite{also}")
+
+
+def apart(difference: float, form: str = "%.1e", role: str = "") -> Figure | Span:
+    """A difference, in words where it is not finite."""
+    return Figure(difference, form, role) if math.isfinite(difference) else Span(NOT_FINITE, "bad")
 
 
 def shortened(name: str, most: int) -> str:
@@ -163,6 +171,20 @@ def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None =
             words.append(Span(f" … {token - previous - 1:,} tokens … ", "dim"))
         words += [Span(names[token], roles[token]), Span(gap)]
     return Line(words, indent=2)
+
+
+def opening_of(model: "Model") -> tuple[str, ...]:
+    """The options by which a command opens a model in the same way: those that are not the defaults."""
+    from tinytf.loading import pick_device
+
+    weight = next(model.transformer.parameters())
+    dtype, place = str(weight.dtype).removeprefix("torch."), model.source if os.sep in model.source else model.name
+    options = {
+        "-m": place if place != "tiny" else "",
+        "--dtype": dtype if dtype != "float32" else "",
+        "--device": weight.device.type if weight.device.type != pick_device("auto").type else "",
+    }
+    return tuple(word for name, value in options.items() if value for word in (name, value))
 
 
 def next_lines(terminal: Terminal, *lines: tuple[str, str]) -> Iterator[Block]:

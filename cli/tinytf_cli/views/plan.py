@@ -33,6 +33,8 @@ def plan(report: TrainingPlan, terminal: Terminal, display: Display) -> Iterator
     }
     if report.padding is not None:
         rows["padding"] = f"{100 * report.padding:.0f} % of a batch, which is as wide as its longest conversation"
+    if report.conversations is not None:
+        rows["conversations"] = _conversations(report)
     if report.step_seconds is not None and report.seconds is not None:
         pace = f"{report.step_seconds:.3g} s a step, the median of five, without measuring between them"
         rows["time"] = f"{duration(report.seconds)}: {pace}"
@@ -57,6 +59,15 @@ def _trained(report: TrainingPlan) -> str:
     if report.recipe.lora:
         return f", beside them {count(report.trained)} of LoRA to train"
     return f", {count(report.trained)} of them to train" if report.trained < report.parameters else ""
+
+
+def _conversations(report: TrainingPlan) -> str:
+    """How many conversations there are, how many exceed --block, and how many of their tokens it cuts off."""
+    block, long = report.recipe.block, report.long_conversations
+    if not long:
+        return f"{report.conversations:,}, none longer than --block {block:,}"
+    parts = f"{report.cut_tokens:,} tokens are cut off, into parts that do not see what was before"
+    return f"{long:,} of {report.conversations:,} exceed --block {block:,}: {parts}"
 
 
 def pace_blocks(pace: Pace, gradient: str, height: int = 8) -> Iterator[Block]:

@@ -1,6 +1,8 @@
 """A trained sparse autoencoder: what it keeps of held-out text, and its curve."""
 
+import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,11 +14,18 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Curve, Curves, Figure, Heading, Line, Span
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.features import coder_lines, kept
-from tinytf_cli.views.parts import next_lines, note
+from tinytf_cli.views.parts import next_lines, note, opening_of
 
 
-@draws(SaeTraining)
-def sae_training(report: SaeTraining, terminal: Terminal, display: Display) -> Iterator[Block]:
+@dataclass(frozen=True)
+class SaeTrainingDisplay(Display):
+    """``opening`` are the options by which a command opens the model; by default those that the report tells."""
+
+    opening: tuple[str, ...] | None = None
+
+
+@draws(SaeTraining, SaeTrainingDisplay)
+def sae_training(report: SaeTraining, terminal: Terminal, display: SaeTrainingDisplay) -> Iterator[Block]:
     """What is kept of held-out text, the curve of the training, and how to go on."""
     model = model_of(report)
     yield from banner(model)
@@ -38,4 +47,6 @@ def sae_training(report: SaeTraining, terminal: Terminal, display: Display) -> I
     if report.folder:
         folder = printable(report.folder, spaces=False)
         yield Line([Span("written to "), Span(folder, "strong")])
-        yield from next_lines(terminal, (f"tinytf features TEXT --sae {folder}", "shows its features in a text"))
+        opening = shlex.join(opening_of(model) if display.opening is None else display.opening)
+        line = f"tinytf features TEXT --sae {folder} {opening}".rstrip()
+        yield from next_lines(terminal, (line, "shows its features in a text"))

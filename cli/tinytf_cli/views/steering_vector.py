@@ -1,5 +1,6 @@
 """A steering vector: how well it tells apart the two kinds of texts, and the tokens that it promotes and demotes."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,17 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Table
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import end_bars, figures, fold_note, interval, most_rows, next_lines, note, share_column
+from tinytf_cli.views.parts import (
+    end_bars,
+    figures,
+    fold_note,
+    interval,
+    most_rows,
+    next_lines,
+    note,
+    opening_of,
+    share_column,
+)
 
 _ROWS = 12
 """The most steps of the table, those that tell most texts apart, unless all are asked for."""
@@ -27,10 +38,14 @@ _POSITIONS = {"last": ", at the last token", "mean": ", mean over the tokens"}
 
 @dataclass(frozen=True)
 class SteeringVectorDisplay(Display):
-    """``file`` is where the vector is stored, if it is; ``all`` shows every step of a long table."""
+    """``file`` is where the vector is stored, if it is; ``all`` shows every step of a long table.
+
+    ``opening`` are the options by which a command opens the model; by default those that the report tells.
+    """
 
     file: str = ""
     all: bool = False
+    opening: tuple[str, ...] | None = None
 
 
 @draws(SteeringVector, SteeringVectorDisplay)
@@ -57,10 +72,12 @@ def steering_vector(report: SteeringVector, terminal: Terminal, display: Steerin
         yield end_bars(ends, model.shown)
     file = display.file or "FILE.safetensors"
     yield Line("")
+    opening = shlex.join(opening_of(model) if display.opening is None else display.opening)
     lines = [(f"tinytf generate TEXT --add '{best.at}:{file}*2'", "generate with it"),
              (f"tinytf steer {file} TEXT --curve=-2:2:0.5", "see what each strength does")]  # fmt: skip
     if not display.file:
         lines.insert(0, ("tinytf steer PAIRS -o FILE.safetensors", "keep it; .gguf is for llama.cpp"))
+    lines = [(f"{line} {opening}".rstrip(), purpose) for line, purpose in lines]
     yield from next_lines(terminal, *lines)
 
 

@@ -110,7 +110,7 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     causal = report.setup.model.config.causal
     lines = [(f"tinytf generate -m {run} TEXT", "how it continues a text")] if causal else []
     if (report.run / FRAMES).is_dir():
-        lines.append((f"tinytf replay {run}", "the film: what it learned when"))
+        lines.append((f"tinytf runs --film {run}", "the film: what it learned when"))
     lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
     if could_learn_to_copy(report.history):
         needs = "no induction head so far: repeated tokens and planted previous-token heads make some by step 300"

@@ -124,6 +124,7 @@ def against(model: Model, path: Path, **settings: Any) -> PrintedDifference:
     return diff_printed(model, None, read_log(path), **settings)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("new", [True, False])
 @pytest.mark.parametrize("sum_all", [True, False])
 def test_of_a_sound_program_nothing_differs(
@@ -144,6 +145,7 @@ def test_of_a_sound_program_nothing_differs(
     assert found.sentence == said + (f", and {n_sums} sums." if sum_all else ".")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_first_step_with_a_mistake_is_named(folder: Path, model: Model, tmp_path: Path, mistake: str) -> None:
     steps = llama(folder, IDS, mistake)
@@ -153,6 +155,21 @@ def test_the_first_step_with_a_mistake_is_named(folder: Path, model: Model, tmp_
     assert found.first is not None
     assert found.first.name == place
     assert found.sentence.startswith(f"They differ from {place} (")
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("is_printed", [True, False])
+def test_what_is_not_finite_is_said_first(
+    folder: Path, model: Model, tmp_path: Path, number: float, is_printed: bool
+) -> None:
+    steps = llama(folder, IDS)
+    steps["L1.ffn"] = steps["L1.ffn"].copy()
+    steps["L1.ffn"][0 if is_printed else 4, 0 if is_printed else 4] = number  # of 8 tokens the middle is not printed
+    found = against(model, log(tmp_path / "eval.log", steps), tolerance=1e-4, fail_over=1.0)
+    assert found.not_finite is not None
+    assert (found.not_finite.name, found.not_finite.sides, found.holds) == ("L1.ffn", "B", False)
+    said = {math.inf: "∞", -math.inf: "−∞"}.get(number, "NaN")
+    assert found.sentence.startswith(f"The log is not finite from L1.ffn on: {said} ")
 
 
 def test_rows_in_pairs_as_in_a_gguf_file_are_read_in_halves(tmp_path: Path) -> None:

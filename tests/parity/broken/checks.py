@@ -357,9 +357,7 @@ def verdict(fault: Fault, found: Checked) -> tuple[bool, bool, str]:
     step = wrong is not None and wrong.step in fault.first.split()
     text = "" if wrong is None or wrong.line is None else wrong.line.text
     line = any(part in text for part in fault.line.split("|"))
-    only = len(found.mistakes) < 2 and (
-        not found.mistakes or not found.unexplained or any("NaN" in one.what for one in found.troubles)
-    )
+    only = len(found.mistakes) < 2 and (not found.mistakes or not found.unexplained or found.not_finite)
     alone = only and bool(re.search(fault.cause, words))
     return step, line, ("right" if fault.cause and alone else "wrong") if words else "none"
 

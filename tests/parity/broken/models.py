@@ -219,6 +219,39 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 6, "linear_value_head_dim": 8,
         "linear_conv_kernel_dim": 3, "partial_rotary_factor": 0.5,
     }),
+    "mistral": ("Mistral", {**_DECODER, "head_dim": 14, "sliding_window": 6}),
+    "stablelm": ("StableLm", {**_DECODER, "use_qkv_bias": True, "rope_parameters": _PART}),
+    "glm4": ("Glm4", {**_DECODER, "head_dim": 12, "attention_bias": True, "rope_parameters": _PART}),
+    "smollm3": ("SmolLM3", {**_DECODER, "no_rope_layers": [1, 1, 1, 0]}),
+    "seedoss": ("SeedOss", {**_DECODER, "head_dim": 12, "rms_norm_eps": 0.02}),
+    "nemotron": ("Nemotron", {**_DECODER, "head_dim": 12, "rope_parameters": _PART}),
+    "cohere": ("Cohere", {**_DECODER, "logit_scale": 0.25, "tie_word_embeddings": True}),
+    "cohere2": ("Cohere2", {**_DECODER, "logit_scale": 0.25, "tie_word_embeddings": True, "sliding_window": 6,
+                            "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}),
+    "olmo": ("Olmo", {**_DECODER, "clip_qkv": 0.8}),
+    "phi3": ("Phi3", _DECODER),
+    "qwen2moe": ("Qwen2Moe", {**_EXPERTS, "hidden_size": 48, "norm_topk_prob": False,
+                              "shared_expert_intermediate_size": 14}),
+    "granitemoe": ("GraniteMoe", {**_DECODER, **_MULTIPLIERS, "num_local_experts": 6, "num_experts_per_tok": 2}),
+    "falcon": ("Falcon", {**_SIZES, "multi_query": True, "parallel_attn": True, "bias": False, "alibi": False,
+                          "new_decoder_architecture": False}),
+    "falcon40": ("Falcon", {**_SIZES, "num_kv_heads": 2, "new_decoder_architecture": True, "parallel_attn": True,
+                            "bias": False, "alibi": False}),
+    "gptj": ("GPTJ", {**_GPT2, "n_head": 4, "rotary_dim": 8, "tie_word_embeddings": False}),
+    "gptneo": ("GPTNeo", {"vocab_size": 61, "hidden_size": 48, "num_layers": 4, "num_heads": 4, "window_size": 6,
+                          "attention_types": [[["global", "local"], 2]], "max_position_embeddings": 64,
+                          "attn_implementation": "eager"}),
+    "opt": ("OPT", {**_SIZES, "ffn_dim": 56, "word_embed_proj_dim": 48}),
+    "roberta": ("Roberta", {**_SIZES, "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 66}),
+    "distilbert": ("DistilBert", {"vocab_size": 61, "dim": 48, "n_layers": 4, "n_heads": 4, "hidden_dim": 56,
+                                  "max_position_embeddings": 64, "attn_implementation": "eager"}),
+    "modernbert": ("ModernBert", {
+        **_SIZES, "global_attn_every_n_layers": 3, "local_attention": 8, "pad_token_id": 0,
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 900.0},
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 200.0}},
+    }),
+    "mamba": ("Mamba", {"vocab_size": 61, "hidden_size": 48, "num_hidden_layers": 3, "state_size": 5,
+                        "conv_kernel": 4, "expand": 2, "time_step_rank": 6, "residual_in_fp32": False}),
 }  # fmt: skip
 """Families with random weights: the class of transformers, and settings at which nothing is 1, equal or a default."""
 
@@ -227,7 +260,8 @@ def made(name: str, **changed: Any) -> Any:
     """A small model of transformers, some of its settings changed, before its weights are drawn."""
     kind, settings = SMALL[name]
     config = getattr(transformers, f"{kind.removesuffix('LMHead')}Config")(**{**settings, **changed})
-    suffix = {"GPT2LMHead": "Model", "Bert": "ForMaskedLM"}.get(kind, "ForCausalLM")
+    encoders = dict.fromkeys(("Bert", "Roberta", "DistilBert", "ModernBert"), "ForMaskedLM")
+    suffix = {"GPT2LMHead": "Model", **encoders}.get(kind, "ForCausalLM")
     return getattr(transformers, kind + suffix)(config).eval()
 
 

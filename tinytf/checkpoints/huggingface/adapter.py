@@ -1,12 +1,14 @@
 """LoRA adapters of PEFT (Hu et al. 2021), merged into the weights of their model: W + s·B·A, s = α / r.
 
+With DoRA (Liu et al. 2024) the sum V is scaled to a magnitude m for each output, m·V/‖V‖; trained tokens replace rows.
+
 Adapter tensors are named after the modules of transformers, so the table of the model's family gives our parameter
 for each, and its layout.
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -38,10 +40,13 @@ _ALLOWED: Mapping[str, tuple[Any, ...]] = {
 _HARMLESS = (
     "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
     "target_modules", "exclude_modules", "lora_dropout", "fan_in_fan_out", "modules_to_save", "layers_to_transform",
-    "layers_pattern", "megatron_core", "qalora_group_size", "eva_config", "velora_config",
+    "layers_pattern", "use_dora", "megatron_core", "qalora_group_size", "eva_config", "velora_config",
 )  # fmt: skip
 """Settings of training, and settings that the tensors imply."""
 _LORA = re.compile(r"(?P<path>.+)\.lora_(?P<embedding>embedding_)?(?P<part>[AB])(?:\.default)?(?:\.weight)?")
+_MAGNITUDE = re.compile(r"(?P<path>.+)\.lora_magnitude_vector(?:\.default)?(?:\.weight)?")
+_TOKENS = re.compile(r"(?P<path>.+)\.token_adapter\.trainable_tokens_delta(?:\.default)?")
+_ONLY = "LoRA and DoRA are implemented, and tokens trained beside them"
 _REPLACED = re.compile(r"\.modules_to_save(?:\.default)?(?=\.)")
 _UNBOUNDED = re.compile(r"\)[*+{]|[*+}].*[*+{].*[*+{].*[*+{]")
 """Regular expressions that could backtrack forever on some names."""
@@ -50,8 +55,9 @@ _UNBOUNDED = re.compile(r"\)[*+{]|[*+}].*[*+{].*[*+{].*[*+{]")
 class Change(NamedTuple):
     """The change of one stored tensor: ``whole`` replaces it, or ``scale`` · ``up`` @ ``down`` is added to it.
 
-    ``down`` is (r, in) and ``up`` (out, r); for an ``embedding`` they belong to the transposed table. ``under`` is true
-    for a base layer: a replacement that also holds for the module tied to it.
+    ``down`` is (r, in) and ``up`` (out, r); for an ``embedding`` they belong to the transposed table. The sum is then
+    scaled to the ``magnitude`` (out,) of DoRA. Where there are ``rows``, ``whole`` replaces only these. ``under`` is
+    true for a base layer: a replacement that also holds for the module tied to it.
     """
 
     whole: Tensor | None = None
@@ -60,6 +66,8 @@ class Change(NamedTuple):
     scale: float = 0.0
     embedding: bool = False
     under: bool = False
+    magnitude: Tensor | None = None
+    rows: tuple[int, ...] = ()
 
     @property
     def stored(self) -> Tensor:
@@ -70,6 +78,22 @@ class Change(NamedTuple):
         assert self.down is not None
         added = self.scale * (self.up.float() @ self.down.float())
         return added.T if self.embedding else added
+
+    def spread(self, transposed: bool) -> Tensor:
+        """The magnitude of each number's output, in the shape of the stored matrix."""
+        assert self.magnitude is not None
+        wide = self.magnitude.float() if self.embedding else self.magnitude.float()[:, None]
+        wide = wide.expand(self.stored.shape)
+        return wide.T if transposed else wide
+
+
+@dataclass(frozen=True)
+class Merged:
+    """An adapter in the weights of a model: its ``name``, the model's weights without it, and its scales."""
+
+    name: str
+    base: Callable[[], Transformer]
+    scales: Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -90,10 +114,10 @@ class Adapter:
         fields.text("peft_type")
         for name, allowed in _ALLOWED.items():
             fields.require(name, allowed)
-        fields.asked |= {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"}
+        fields.asked |= {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "trainable_token_indices"}
         for name in fields.unknown(_HARMLESS):
             if fields.data[name] not in (None, False, [], {}):
-                raise fields.fault(f"{quoted(name)} is not implemented", "only plain LoRA is implemented: W + s·B·A")
+                raise fields.fault(f"{quoted(name)} is not implemented", _ONLY)
         return fields
 
     @property
@@ -123,24 +147,41 @@ class Adapter:
         alpha = self._matching_number("alpha_pattern", path, self.fields.whole("lora_alpha", 8, least=1))
         return alpha / (math.sqrt(rank) if self.fields.flag("use_rslora", False) else rank)
 
+    def _token_rows(self, path: str, count: int) -> tuple[int, ...]:
+        """The ids of the ``count`` trained tokens of the module at ``path``."""
+        listed = self.fields.data.get("trainable_token_indices")
+        if isinstance(listed, dict):
+            listed = next((ids for name, ids in listed.items() if f".{path}".endswith(f".{name}")), None)
+        rows = listed if isinstance(listed, list) else []
+        if len(rows) != count or not all(type(row) is int and row >= 0 for row in rows):
+            raise self.fields.fault(f"trainable_token_indices does not name the {count:,} tokens of {quoted(path)}")
+        return tuple(rows)
+
     def changes(self, table: FamilyTable) -> list[tuple[str, Change]]:
-        """The change of each tensor, by its name in the table. Raises CheckpointError for anything but plain LoRA."""
+        """The change of each tensor, by its name in the table. Raises CheckpointError for another kind of adapter."""
         source, _ = self.directory / WEIGHTS, self.fields  # reading the settings reports their faults first
         file = Safetensors(source)
         replacements: list[tuple[str, Change]] = []
         pairs: dict[tuple[str, bool], dict[str, Tensor]] = {}
+        magnitudes: dict[str, Tensor] = {}
+        tokens: dict[str, Tensor] = {}
         for name in file.shapes:
             path = name.removeprefix("base_model.model.")
             if match := _LORA.fullmatch(path):
                 pairs.setdefault((match["path"], bool(match["embedding"])), {})[match["part"]] = file.stored(name)
-            elif "lora_" in path:
-                raise CheckpointError(
-                    f"{source}: {quoted(name)} is not implemented", "only plain LoRA is implemented: W + s·B·A"
-                )
+            elif match := _MAGNITUDE.fullmatch(path):
+                magnitudes[match["path"]] = file.stored(name)
+            elif match := _TOKENS.fullmatch(path):
+                tokens[match["path"]] = file.stored(name)
+            elif "lora_" in path or "token_adapter" in path:
+                raise CheckpointError(f"{source}: {quoted(name)} is not implemented", _ONLY)
             else:
                 under = ".base_layer." in path
                 plain = table.plain(_REPLACED.sub("", path).replace(".base_layer.", "."))
                 replacements.append((plain, Change(file.stored(name), under=under)))
+        for path, rows in tokens.items():  # those of the embeddings alone hold for a head that is tied to them
+            change = Change(rows, under=len(tokens) == 1, rows=self._token_rows(path, len(rows)))
+            replacements.append((table.plain(f"{path}.weight"), change))
         products = []
         for (path, embedding), pair in pairs.items():
             if pair.keys() != {"A", "B"}:
@@ -151,9 +192,28 @@ class Adapter:
                 raise CheckpointError(
                     f"{source}: lora_B and lora_A of {quoted(path)} are {sizes}, which cannot be multiplied"
                 )
-            scale = self._scale(path, down.shape[0])
-            products.append((table.plain(f"{path}.weight"), Change(None, down, up, scale, embedding)))
+            magnitude = magnitudes.pop(path, None)
+            if self.fields.flag("use_dora", False) != (magnitude is not None):
+                extra = "without use_dora" if magnitude is not None else "missing, despite use_dora"
+                raise CheckpointError(f"{source}: the lora_magnitude_vector of {quoted(path)} is {extra}")
+            if magnitude is not None and magnitude.shape != up.shape[:1]:
+                sizes = f"{magnitude.numel():,} magnitudes, but {up.shape[0]:,} outputs"
+                raise CheckpointError(f"{source}: {quoted(path)} has {sizes}")
+            change = Change(None, down, up, self._scale(path, down.shape[0]), embedding, magnitude=magnitude)
+            products.append((table.plain(f"{path}.weight"), change))
+        if magnitudes:
+            raise CheckpointError(f"{source} has a lora_magnitude_vector of {quoted(min(magnitudes))}, but no lora_A")
         return [*sorted(replacements, key=lambda pair: not pair[1].under), *products]
+
+    def scales(self, model: Transformer, table: FamilyTable) -> dict[str, float]:
+        """The scale s of each product B·A, by the name of our parameter; without DoRA, which rescales the sum."""
+        state, config = dict(model.named_parameters()), model.config
+        return {
+            name: change.scale
+            for plain, change in self.changes(table)
+            if change.whole is None and change.magnitude is None
+            for name, _ in _targets(plain, table, config, state)
+        }
 
     def merge(self, model: Transformer, table: FamilyTable) -> Transformer:
         """A model with the adapter merged into its weights; unchanged weights are shared with ``model``.
@@ -165,11 +225,17 @@ class Adapter:
         """
         changes = self.changes(table)
         config, state = model.config, dict((*model.named_parameters(), *model.named_buffers()))
-        tied = {table.place("embed.tokens.weight", config)[0], *table.copies}
-        if config.tied_head and any(plain in tied and not change.under for plain, change in changes):
-            for plain, change in (pair for pair in changes if pair[1].under):
-                self._apply(plain, change, table, config, state)
-            changes = [pair for pair in changes if not pair[1].under]
+        embedding = table.place("embed.tokens.weight", config)[0]
+        tied = {embedding, *table.copies}
+        if config.tied_head:  # what also holds for the head comes first, so that it is copied with the rest
+            own: list[tuple[str, Change]] = []
+            for plain, change in changes:
+                if change.under and (plain == embedding or not change.rows):
+                    self._apply(table.copies.get(plain, plain), change, table, config, state)
+                else:
+                    own.append((plain, change))
+            changes = own
+        if config.tied_head and any(plain in tied for plain, _ in changes):
             config = config.but(tied_head=False)
             state["head.decoder.weight"] = state["embed.tokens.weight"]
         for plain, change in changes:
@@ -197,15 +263,35 @@ class Adapter:
             oriented = stored.T if is_product and layout.transposed else stored
             layer = layer_of(name, config)
             needed = layout.stored_shape(tuple(ours.shape), layer)
+            trained = None
+            if change.rows and stored.shape[1:] == needed[1:]:
+                if max(change.rows) >= needed[0]:
+                    raise self.fields.fault(f"there is no token {max(change.rows):,}, the model has {needed[0]:,}")
+                trained = torch.zeros(needed, dtype=torch.bool)
+                trained[list(change.rows)] = True
+                oriented = torch.zeros(needed, dtype=stored.dtype)
+                oriented[list(change.rows)] = stored
             if tuple(oriented.shape) != needed:
                 sizes = f"of shape {tuple(oriented.shape)}, but the model's has shape {needed}"
                 raise CheckpointError(f"{source}: {quoted(plain)} is for a tensor {sizes}", self._hint)
             if is_product:
                 sum_dtype = torch.promote_types(ours.dtype, torch.float32)
-                values = replace(layout, offset=0.0).read(oriented.to(ours.device, sum_dtype), layer)
-                values = (ours.detach().to(sum_dtype) + values).to(ours.dtype)
+                linear = replace(layout, offset=0.0)
+                values = linear.read(oriented.to(ours.device, sum_dtype), layer)
+                values = ours.detach().to(sum_dtype) + values
+                if change.magnitude is not None:
+                    magnitudes = change.spread(layout.transposed).to(ours.device, sum_dtype)
+                    outputs_in = 0 if change.embedding else 1
+                    if values.dim() != 2 or layout.axis or values.shape[outputs_in] != stored.shape[outputs_in]:
+                        raise CheckpointError(f"{source}: DoRA of a part of {quoted(plain)} is not implemented")
+                    norms = values.norm(dim=outputs_in, keepdim=True)
+                    values = linear.read(magnitudes, layer) * values / norms
+                values = values.to(ours.dtype)
             else:
                 values = layout.read(oriented.to(ours.device, ours.dtype), layer)
+                if trained is not None:
+                    changed = replace(layout, offset=0.0).read(trained.to(ours.device, ours.dtype), layer) != 0
+                    values = torch.where(changed, values, ours.detach())
             if layout.expert is None:
                 state[name] = values
             else:

@@ -65,9 +65,15 @@ class PrintedLog:
     @cached_property
     def sums_all(self) -> bool:
         """Whether sums are those of whole tensors: then some differ from the sum of what is printed."""
-        some = [node for node in self.nodes if len(node.sums) == 1 and len(node.values) < node.numbers]
+        some = [
+            node
+            for node in self.nodes
+            if len(node.sums) == 1
+            and len(node.values) < node.numbers
+            and all(map(math.isfinite, (*node.values, *node.sums)))
+        ]
         gaps = ((abs(math.fsum(node.values) - node.sums[0]), len(node.values) * node.half, node) for node in some)
-        return any(gap > rounding + 1e-5 * abs(node.sums[0]) for gap, rounding, node in gaps if math.isfinite(gap))
+        return any(gap > rounding + 1e-5 * abs(node.sums[0]) for gap, rounding, node in gaps)
 
     def as_dump(self) -> Dump:
         """A dump with the ids alone, whose text is found as that of any other."""

@@ -9,39 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tinytf.errors import TrainingError, UsageError
+from tinytf.errors import TrainingError
 from tinytf.text.chat import Conversation
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.data.answers import assistant_spans
 from tinytf.training.data.examples import IGNORED, Batch, Ids, positions_where, seeded, spread
 from tinytf.training.recipe import Recipe
 
 FIRST, LEARNED = np.uint32(1 << 31), np.uint32(1 << 30)
 _ID = np.uint32((1 << 30) - 1)
-
-
-def assistant_spans(tokenizer: Tokenizer, conversation: Conversation) -> tuple[str, list[tuple[int, int]]]:
-    """The text of a conversation, and the spans of the assistant's turns, including what ends a turn.
-
-    A turn is what the template adds to the messages before it, without trailing space. Raises
-    TrainingError for a template that changes earlier messages, UsageError if it is missing or refuses the messages.
-    """
-    if tokenizer.chat is None:
-        raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
-    messages, spans = conversation.messages, []
-    full_text, _ = tokenizer.chat.render(conversation)
-    for number, message in enumerate(messages):
-        if message["role"] != "assistant" or not number:
-            continue
-        before, after = (
-            tokenizer.chat.render(Conversation(messages[:end], conversation.tools))[0] for end in (number, number + 1)
-        )
-        if not (after.startswith(before) and full_text.startswith(after.rstrip())):
-            raise TrainingError(
-                f"the chat template writes message {number + 1} differently when more messages follow",
-                "split the conversation, so that it ends with the assistant",
-            )
-        spans.append((len(before), len(after.rstrip())))
-    return full_text, spans
 
 
 def conversation_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
@@ -79,6 +55,7 @@ class Turns:
         firsts = positions_where(stream, lambda part: (part & FIRST) > 0)
         learned = positions_where(stream, lambda part: (part & LEARNED) > 0)
         ends = np.append(firsts, len(stream))[1:]
+        self.lengths = ends - firsts
         parts = [
             (start, min(start + block + 1, end))
             for begin, end in zip(firsts.tolist(), ends.tolist(), strict=True)
@@ -90,6 +67,12 @@ class Turns:
 
     def __len__(self) -> int:
         return len(self.parts)
+
+    @property
+    def long(self) -> tuple[int, int]:
+        """How many conversations exceed a part, and how many of their tokens come after the first one."""
+        beyond = np.maximum(self.lengths - (self.block + 1), 0)
+        return int((beyond > 0).sum()), int(beyond.sum())
 
     def rows(self, numbers: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int]:
         """The parts in each row of a batch, and its width, the length of the longest part."""

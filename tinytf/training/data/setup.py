@@ -19,10 +19,9 @@ from tinytf.model.transformer import ADDED, Transformer
 from tinytf.outputs import write_state
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import cut_anywhere
-from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
+from tinytf.text.tokenizer import CHARACTERS, Tokenizer
 from tinytf.text.train import TRAINERS
-from tinytf.trace.faults import first_not_finite
-from tinytf.trace.record import record
+from tinytf.trace.faults import where_not_finite
 from tinytf.training.data.cache import MIN_TEXT_BYTES, cached_entry
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import Batch, Examples, Ids, NextToken
@@ -241,10 +240,8 @@ def first_fault(model: Transformer, batch: Batch) -> str:
     try:
         for row, ids in enumerate(batch.ids.tolist()):
             real = ids if batch.padding_mask is None else ids[: int(batch.padding_mask[row].bool().sum())]
-            tokens = tuple(Token(token_id, f"#{token_id}", 0, 0, b"", False) for token_id in real)
-            step = first_not_finite(record(model, Encoding("", tokens, ""), force=True))
-            if step is not None:
-                return f", in example {row}, first at {step}"
+            if where := where_not_finite(model, [real]):
+                return f", in example {row}, {where}"
     finally:
         model.train(training)
     return ""

@@ -24,7 +24,7 @@ from tinytf.training.data.chats import conversation_ids
 from tinytf.training.data.masked import sentence_ends, sentences_of
 from tinytf.version import __version__
 
-FORMAT = 3
+FORMAT = 4
 BATCH = 1 << 16  # characters; a single-character token takes 1.6 kB while it is encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 Stage = Callable[[str, int, int], None]
@@ -162,7 +162,7 @@ def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentence
     files = [[file.size, file.sha256, file.field] for file in corpus.files]
     reading = [[count for count, _ in corpus.weights], files, corpus.reading.document, corpus.reading.chat]
     chat = tokenizer.chat and [tokenizer.chat.stored, dict(tokenizer.chat.names)]
-    contents = [FORMAT, __version__, reading, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str(), chat]
+    contents = [FORMAT, __version__, reading, held_out, sentences, tokenizer.end_ids, tokenizer.library.to_str(), chat]
     return hashlib.sha256(json.dumps(contents).encode("ascii")).hexdigest()
 
 

@@ -18,6 +18,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.outputs import appending, require_unfenced, write_state, writing
 from tinytf.report import Progress as OnProgress
 from tinytf.report import ignore_progress
+from tinytf.sentences import sign_of
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.examples import Batch
@@ -243,7 +244,7 @@ class Trainer:
         watch = UpdateWatch(self.model, self.optimiser, self.explained) if done == self.explain else None
         norm = gather(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
-            self._stop(f"the gradient norm is {norm}", batch, step)
+            self._stop(f"the gradient norm is {sign_of(norm)}", batch, step)
         self.optimiser.step()
         self.pace.step_ends(batch.ids.numel())
         if watch is not None:
@@ -274,7 +275,7 @@ class Trainer:
             measuring = partial(self.on_progress, "measuring the held-out text") if last else ignore_progress
             held_out = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
             if held_out is not None and not math.isfinite(held_out):
-                self._stop(f"the held-out loss is {held_out}", batch, done - 1)
+                self._stop(f"the held-out loss is {sign_of(held_out)}", batch, done - 1)
             self._note_best(held_out, done)
             seen = seen_loss(self.model, self.setup.examples, recipe, self.group)
             metrics = replace(
@@ -335,15 +336,25 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         total = backward(self.loss, batch, self.recipe, self.group)
         if not math.isfinite(total):
-            self._stop(f"the loss is {total}", batch, step)
+            self._stop(f"the loss is {sign_of(total)}", batch, step)
         return total
 
     def _stop(self, fault: str, batch: Batch, step: int) -> None:
-        """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite."""
+        """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite.
+
+        Where those of the forward pass are, it names the first of the gradients, from the loss backwards.
+        """
         saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
-        raise TrainingError(
-            f"{fault} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr"
-        )
+        where = first_fault(self.model, batch) or self._gradient_fault(batch)
+        raise TrainingError(f"{fault} at step {step + 1:,}{where}{saved}", "try a smaller --lr")
+
+    def _gradient_fault(self, batch: Batch) -> str:
+        """``, first in the gradient of blocks.2.ffn.down.weight``; empty where all gradients of a batch are finite."""
+        self.optimiser.zero_grad(set_to_none=True)
+        backward(self.loss, batch, self.recipe, self.group)  # again, since clipping has made them all alike
+        gradients = [(name, x.grad) for name, x in self.model.named_parameters() if x.grad is not None]
+        lost = [name for name, gradient in gradients if not bool(local_part(gradient).isfinite().all())]
+        return f", first in the gradient of {lost[-1]}" if lost else ""
 
     def _save_is_due(self) -> bool:
         """Whether the last checkpoint is older than ``save_minutes``, by the clock of the process that writes."""

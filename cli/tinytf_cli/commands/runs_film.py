@@ -1,4 +1,4 @@
-"""``tinytf replay``: the film of a training run."""
+"""``tinytf runs --film``: the film of a training run."""
 
 import sys
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Options:
     )
 
 
-@command("replay")
-def replay(options: Options, output: Output) -> None:
+@command("runs --film")
+def runs_film(options: Options, output: Output) -> None:
     """RUN is the folder of a training run. Keys on a terminal: left and right to change the frame, space to play, up
     and down to choose a token, tab to choose a text, h to choose a head, Enter to open the model of this frame in the
     explorer, q to quit. Elsewhere it prints a table. To save the film, use -o FILE.cast or -o FILE.svg.

@@ -1,4 +1,4 @@
-"""``tinytf rollout``: how much of each token attention carries to a position, over all layers."""
+"""``tinytf attention --rollout``: how much of each token attention carries to a position, over all layers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,8 +28,8 @@ class Options:
     rows: int | None = option(type=Whole(0), help="Tokens in the table; 0 for all.  [default: 12]")
 
 
-@command("rollout")
-def rollout(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
+@command("attention --rollout")
+def attention_rollout(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
     """Attention rollout multiplies the attention maps of all layers (Abnar and Zuidema 2020). It ignores the
     feed-forwards, and lets the residual connection count for half of every layer.
     """

@@ -1,4 +1,4 @@
-"""``tinytf recorder``: a file for another program, which writes down its steps."""
+"""``tinytf diff --recorder``: a file for another program, which writes down its steps."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ class Options:
     program: str | None = argument(required=False)
 
 
-@command("recorder")
-def recorder(options: Options, output: Output) -> None:
+@command("diff --recorder")
+def diff_recorder(options: Options, output: Output) -> None:
     """Prints a short file to copy to the machine of a port: it writes down every step of the port, needs no tinytf, and
     tinytf diff --versus reads what it wrote. PROGRAM is torch, numpy, jax, mlx, vllm, llama.cpp or c; without it, lists
     them.

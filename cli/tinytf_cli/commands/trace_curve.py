@@ -1,4 +1,4 @@
-"""``tinytf activations``: the activation function of a feed-forward, with the values of a text on its curve."""
+"""``tinytf trace --curve``: the activation function of a feed-forward, with the values of a text on its curve."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ class Options:
     rows: int | None = option(type=Whole(0), help="Tokens in the table; 0 for all.  [default: 8 on a screen]")
 
 
-@command("activations")
-def activations(options: Options, tracing: TraceOptions) -> int:
+@command("trace --curve")
+def trace_curve(options: Options, tracing: TraceOptions) -> int:
     """Draws the model's function beside ReLU, GELU, SiLU and others."""
     from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.activations import ActivationsDisplay

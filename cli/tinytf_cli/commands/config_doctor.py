@@ -1,4 +1,4 @@
-"""``tinytf doctor``: what works on this machine."""
+"""``tinytf config --doctor``: what works on this machine."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +16,8 @@ class Options:
     folder: Path = argument(default=".", type=click.Path(path_type=Path, exists=True, file_okay=False))
 
 
-@command("doctor")
-def doctor(options: Options, output: Output) -> int:
+@command("config --doctor")
+def config_doctor(options: Options, output: Output) -> int:
     """Lists versions, devices, threads, the terminal, and the models that can be opened, including those in FOLDER
     (default: this one). Traces the built-in model on every device, and exits with 1 if one computes wrong numbers.
     Downloads nothing.

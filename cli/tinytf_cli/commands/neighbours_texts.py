@@ -1,4 +1,4 @@
-"""``tinytf similar``: how alike texts are, by the vectors of an embedding model."""
+"""``tinytf neighbours --texts``: how alike texts are, by the vectors of an embedding model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +37,8 @@ class Options:
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
 
 
-@command("similar")
-def similar(options: Options, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
+@command("neighbours --texts")
+def neighbours_texts(options: Options, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
     """Compares the vectors of two texts by their cosine, and splits it into what each pair of words adds: the sum of
     all pairs is the cosine. Needs a model that says how the tokens of a text become one vector, as folders of
     sentence-transformers do, or --pooling.
@@ -49,7 +49,9 @@ def similar(options: Options, fold: FoldOptions, model_options: ModelOptions, ou
     texts = [text for text in with_session_text(options.texts, count) if isinstance(text, str)]
     if len(texts) != count:
         wants = "one QUERY with --file" if options.listed else "two texts"
-        raise UsageError(f"this takes {wants}, not {len(texts)}", 'tinytf similar "A dog barks." "The puppy is loud."')
+        raise UsageError(
+            f"this takes {wants}, not {len(texts)}", 'tinytf neighbours --texts "A dog barks." "The puppy is loud."'
+        )
     lines = None if options.listed is None else line_texts(options.listed)
     if lines == []:
         raise UsageError(f"{options.listed} has no line with a word in it", "give one text per line")

@@ -1,4 +1,4 @@
-"""``tinytf code``: PyTorch code for the steps of a text, run and compared."""
+"""``tinytf trace --code``: PyTorch code for the steps of a text, run and compared."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,8 +22,8 @@ class Options:
     )  # fmt: skip
 
 
-@command("code")
-def code(options: Options, tracing: TraceOptions) -> int:
+@command("trace --code")
+def trace_code(options: Options, tracing: TraceOptions) -> int:
     """Each line computes one step from earlier ones. The code can be pasted into Python."""
     from tinytf.steps.table import table_of
     from tinytf.trace.address import parse_address, parse_numbers

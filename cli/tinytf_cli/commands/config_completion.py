@@ -1,4 +1,4 @@
-"""``tinytf completion``: the script that completes commands, options, models and addresses in a shell."""
+"""``tinytf config --completion``: the script that completes commands, options, models and addresses in a shell."""
 
 import os
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Options:
     install: bool = option(is_flag=True, help="Write it to the place where SHELL looks for it.")
 
 
-@command("completion")
-def completion(options: Options) -> None:
+@command("config --completion")
+def config_completion(options: Options) -> None:
     """Prints the script for SHELL, or writes it with --install. Completes commands, options, models and addresses."""
     script = _script(options.shell)
     if not options.install:
@@ -50,7 +50,7 @@ def _place(shell: str) -> tuple[Path, str]:
     try:
         home = Path.home()
     except RuntimeError:
-        raise UsageError("there is no home folder to write to", f"tinytf completion {shell} > FILE") from None
+        raise UsageError("there is no home folder to write to", f"tinytf config --completion {shell} > FILE") from None
     data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     places = {

@@ -1,4 +1,4 @@
-"""``tinytf card``: a model file on one page, beside its original."""
+"""``tinytf info --card``: a model file on one page, beside its original."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +39,8 @@ class Options:
     rows: int | None = option(type=Whole(0), help="Tensors in the table; 0 for all.  [default: 6]")
 
 
-@command("card")
-def card(options: Options, fold: FoldOptions, output: Output) -> int:
+@command("info --card")
+def info_card(options: Options, fold: FoldOptions, output: Output) -> int:
     """What somebody wants to know who converts or downloads FILE, a .gguf file, on one page: -o card.md.
 
     Compares with --versus: ids of hard texts, the chat template on 54 conversations, special tokens, pooling and

@@ -1,4 +1,4 @@
-"""``tinytf watch``: follow a training run from another terminal."""
+"""``tinytf runs --follow``: follow a training run from another terminal."""
 
 import time
 from dataclasses import dataclass, replace
@@ -28,8 +28,8 @@ class Options:
     log: bool = option(is_flag=True, help="Plot the loss over a logarithmic step axis.")
 
 
-@command("watch")
-def watch(options: Options, output: Output) -> int | None:
+@command("runs --follow")
+def runs_follow(options: Options, output: Output) -> int | None:
     """RUN is the folder of the run; watch only reads it. A terminal shows a picture, redrawn in place; elsewhere, and
     with --plain, a line appears every --every steps. JSON and files hold the current state, as with --once; --format
     ndjson follows the run. Exits when the run finishes, or with 1 if it was stopped.
