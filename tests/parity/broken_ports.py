@@ -2,7 +2,8 @@
 
 ``python tests/parity/broken_ports.py [NAME …] [--json FILE]`` prints a table and counts: first step right, a right
 cause, a wrong one, sound ones accused; names, or beginnings of names, choose ports. With ``--floor``, what is called
-rounding and what a bug. Each port is a model of transformers (SmolLM2 and Gemma 3 270M, whose files
+rounding and what a bug. With ``--check``, what ``check`` says of modules that
+people write. Each port is a model of transformers (SmolLM2 and Gemma 3 270M, whose files
 TINYTF_REAL_WEIGHTS holds, and small ones of many families with random weights) in which one thing is changed, dumped by
 forward hooks under its module paths. One hand wrote ``broken/first_hand.py`` and
 ``broken/context.py``, beside what they test; another most
@@ -24,7 +25,19 @@ import torch
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from broken import caches, context, first_hand, formulas, real, settings, sound, third_hand, third_sound, weights
+from broken import (
+    caches,
+    checks,
+    context,
+    first_hand,
+    formulas,
+    real,
+    settings,
+    sound,
+    third_hand,
+    third_sound,
+    weights,
+)
 from broken.bench import TEXT, Patch, Port, accused, cause_of, compared, verdict
 from broken.models import both
 from broken.patches import exchanged, shaken
@@ -93,6 +106,24 @@ def measured(name: str, port: Port, is_sound: bool) -> dict[str, Any]:
     return {**answer, "first": first, "cause": cause}
 
 
+def checked(names: Sequence[str]) -> None:
+    """Print what ``check`` says of modules with one fault, and of sound ones; names, or beginnings, choose some."""
+    counts: Counter[str] = Counter()
+    chosen = lambda name: not names or name.startswith(tuple(names))  # noqa: E731
+    for name, fault in filter(lambda row: chosen(row[0]), checks.BROKEN.items()):
+        found = checks.said(fault.source, (fault.right, fault.wrong), fault.beside)
+        step, line, cause = checks.verdict(fault, found)
+        counts += Counter({"first step": step, "line": line, f"cause {cause}": 1, "broken": 1})
+        at = found.first_wrong and found.first_wrong.step
+        marks = f"{'' if step else 'STEP':4} {'' if line else 'LINE':4}"
+        print(f"{name:40} {cause:5} {marks} {at} {checks.words_of(found)[:120]}", flush=True)
+    for name, (source, edit) in filter(lambda row: chosen(row[0]), checks.SOUND.items()):
+        found = checks.said(source, edit)
+        counts += Counter({"accused": checks.accused(found), "sound": 1})
+        print(f"{name:40} sound {'ACCUSED' if checks.accused(found) else ''} {found.in_a_sentence()[:120]}", flush=True)
+    print(dict(counts))
+
+
 def totals(answers: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts of all ports, and the slowest one of SmolLM2, in seconds."""
     broken = [one for one in answers if not one["sound"]]
@@ -113,7 +144,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every verdict and the totals to this file")
     parser.add_argument("--floor", action="store_true", help="tell rounding from bugs instead")
     parser.add_argument("--small", action="store_true", help="only models with random weights")
+    parser.add_argument("--check", action="store_true", help="modules that people write, beside a reference")
     given = parser.parse_args()
+    if given.check:
+        checked(given.names)
+        return
     if given.floor:
         judged(given.names)
         return

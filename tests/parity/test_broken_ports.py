@@ -2,6 +2,7 @@
 
 import broken_ports as ports
 import pytest
+from broken import checks
 from covering import sample
 
 _OPEN = {
@@ -11,11 +12,20 @@ _OPEN = {
     "phi: q bias of the next layer": "told as a bias too many",
     "deepseek3: the rotary part first": "told as rows in pairs",
     "granite: two models, attention of two layers exchanged": "told as whole layers in another order",
+    "gemma: eps": "the logits are said to differ by something else too",
     "llama: values rescaled": "a gauge that is not recognised",
 }
 """What is known to be wrong, and how; each fails here until it is right, and then too until its line is taken out."""
 _BROKEN = [name for name, port in ports.SECOND.items() if port.model not in ports.REAL]
 _SOUND = [name for name, port in ports.SECOND_SOUND.items() if port.model not in ports.REAL]
+
+
+_UNSAID = {
+    "alibi: the other way", "alibi: twice as steep", "alibi: bias divided too", "gemma: another cap",
+    "llama: one key head", "llama: swiglu with beta", "nano: mask of minus ten", "nano: sink", "nano: softcap",
+    "neox: fewer rotated", "tensors: heads mixed",
+}  # fmt: skip
+"""Modules with a fault whose cause no search finds yet."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +58,17 @@ def test_a_wrong_mask_position_cache_or_label_has_its_cause(name: str) -> None:
 @pytest.mark.parametrize("name", list(ports.context.SOUND))
 def test_what_is_beside_the_steps_of_a_sound_port_is_not_accused(name: str) -> None:
     assert not ports.accused(ports.compared(ports.context.SOUND[name]))
+
+
+@sample("name", [*checks.BROKEN], 20)
+def test_check_names_the_first_step_of_a_module_and_no_false_cause(name: str) -> None:
+    fault = checks.BROKEN[name]
+    found = checks.said(fault.source, (fault.right, fault.wrong), fault.beside)
+    step, _, cause = checks.verdict(fault, found)
+    assert step
+    assert cause == "right" or (cause == "none" and (not fault.cause or name in _UNSAID))
+
+
+@sample("name", [*checks.SOUND], 8)
+def test_check_accuses_no_sound_module(name: str) -> None:
+    assert not checks.accused(checks.said(*checks.SOUND[name]))

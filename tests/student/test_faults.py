@@ -22,7 +22,7 @@ ROWS = [(target, row) for target, rows in FAULTS.items() for row in rows]
 LOOKS_AHEAD = {
     "no mask", "upside down", "sees the next one", "hidden scores become 0", "added as 1 and 0",
     "over the queries", "mixes tokens", "weights are transposed", "masked after the softmax", "length of the text",
-    "hides the token itself, by a large number", "norms over the tokens",
+    "hides the token itself, by a large number", "norms over the tokens", "run backwards",
 }  # fmt: skip
 """Words of mistakes by which a token depends on later ones."""
 

@@ -27,6 +27,7 @@ from tinytf.parts.part import worded
 from tinytf.parts.row import Step
 from tinytf.steps.operations import (
     Add,
+    Concat,
     ExpertLinear,
     HeadNorm,
     Linear,
@@ -231,7 +232,12 @@ def _other_tokens(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     if operation.types:
         words = f"token {at} has token type {int(taken[at])}, not {int(ids[at])}"
     elif moved in ({1}, {-1}):
-        words = f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}"
+        words, by = (
+            f"every token has the embedding of {'the next id' if moved == {1} else 'the id before'}",
+            moved.pop(),
+        )
+        yield Attempt(words, lambda site: table[[(number + by) % len(table) for number in operation.ids(site)]])
+        return
     yield Attempt(words, lambda site: table[taken])
 
 
@@ -443,8 +449,26 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
             words = f"it is {shown(factor, site.config)} times as large"
             yield Attempt(words, _times(factor), vague=True)
         yield from _other_places(site.step, ours, theirs)
+        if isinstance(site.operation, Add):
+            yield from _weighted(site, theirs)
         yield from _additions(site.step, ours, theirs)
-        yield from _orders(site.step, ours, theirs)
+        yield from _orders(site, ours, theirs)
+
+
+def _weighted(site: Site, theirs: Tensor) -> Iterator[Attempt]:
+    """A sum in which one summand is larger or smaller: each by its factor of least squares."""
+    inputs = [one.double() for one in site.inputs()]
+    for index, (summand, (name, layer)) in enumerate(zip(inputs, site.sources, strict=True)):
+        rest = theirs.double() - sum(one for at, one in enumerate(inputs) if at != index)
+        factor = plain(float((rest * summand).sum() / (summand.square().sum() or 1.0)))
+        if summand.shape == theirs.shape and factor not in (0.0, 1.0):
+            words = f"{site.trace.steps.at(name, layer).full_name(layer)} is added {shown(factor, site.config)} times"
+            yield Attempt(words, partial(_with_weight, index, factor))
+
+
+def _with_weight(index: int, factor: float, site: Site) -> Tensor:
+    first, *others = (one * factor if at == index else one for at, one in enumerate(site.inputs()))
+    return sum(others, first)
 
 
 def _times(factor: float) -> Wrong:
@@ -494,17 +518,19 @@ def _additions(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
     yield Attempt(words, lambda site: site.derive() + by, local=True, vague=True)
 
 
-def _orders(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
+def _orders(site: Site, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
     """The rows of a matrix in another order: theirs has the columns of ours in that order."""
-    a, b = _flat(ours), _flat(theirs)
-    if step.token_axis is None or step.is_map or not step.module or a.dim() != 2 or len(a) < 2:
+    step, a, b = site.step, _flat(ours), _flat(theirs)
+    joined = isinstance(step.operation, Concat)
+    if step.token_axis is None or step.is_map or not (step.module or joined) or a.dim() != 2 or len(a) < 2:
         return
     probe = torch.linspace(1, 2, len(a), dtype=torch.float64, device=a.device).sin() + 1.5
     order = torch.empty(a.shape[1], dtype=torch.long, device=a.device)
     order[(probe @ b.double()).argsort()] = (probe @ a.double()).argsort()
     if bool((order != torch.arange(len(order), device=order.device)).any()):
-        words = order_in_words(order, len(ours) if ours.dim() == 3 else 0)
-        yield Attempt(words, lambda site: _laid(site, _flat(site.derive())[:, order]), local=True, vague=True)
+        words = order_in_words(order, site.config.n_heads if joined else len(ours) if ours.dim() == 3 else 0)
+        wrong: Wrong = lambda site: _laid(site, _flat(site.derive())[:, order])  # noqa: E731
+        yield Attempt(words, wrong, local=not joined, vague=True)
 
 
 def order_in_words(order: Tensor, heads: int) -> str:

@@ -52,7 +52,7 @@ from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 Formulas = Mapping[StepKey, Wrong]
-_UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
+UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """What a formula raises that does not fit the shapes or settings of a step."""
 _MOST = 5
 """The most faults that are looked for, one after the other."""
@@ -174,11 +174,11 @@ def causes_of(
     run, (_, _, beside), wrong_at_first = trace, fault, {*later_on}
     while True:
         repeated = next((one for one in found if _is_of(one, trace, differing)), None)
-        trials = list(_trials(beside, evidence, differing, theirs, unseen, order, repeated.words if repeated else ""))
+        trials = list(trials_of(beside, evidence, differing, theirs, unseen, order, repeated.words if repeated else ""))
         repeated = repeated if trials else None
         if repeated is None and len(found) == _MOST:
             break
-        trials = trials or list(_trials(beside, evidence, differing, theirs, unseen, order))
+        trials = trials or list(trials_of(beside, evidence, differing, theirs, unseen, order))
         if not trials:
             return [*found, _likely(trace, differing, unseen)]
         best = _most_telling(beside, evidence, differing, trials, order)
@@ -276,7 +276,7 @@ def unseen_before(trace: Trace, evidence: Evidence, differing: StepKey) -> list[
 
 
 @dataclass(frozen=True)
-class _Trial:
+class Trial:
     """A mistake that ``gives`` the numbers of the step that differs: its words, where it is, the formulas with it."""
 
     words: str
@@ -286,7 +286,7 @@ class _Trial:
     gives: Tensor
 
 
-def _trials(
+def trials_of(
     trace: Trace,
     evidence: Evidence,
     differing: StepKey,
@@ -294,7 +294,7 @@ def _trials(
     unseen: Sequence[StepKey],
     order: Mapping[StepKey, int],
     only: str = "",
-) -> Iterator[_Trial]:
+) -> Iterator[Trial]:
     """The mistakes that give the numbers of the step that differs; ``only`` those of these words, if given."""
     limit = min(evidence.tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
@@ -326,12 +326,12 @@ def _trials(
                 formulas |= {other: wrong for other, wrong in also.items() if other not in formulas}
             if any(attempt.also for attempt in tried.values()) and len(formulas) == len(tried):
                 continue  # the layer has no step that would change with it
-            with suppress(*_UNFIT):  # it does not fit these shapes
+            with suppress(*UNFIT):  # it does not fit these shapes
                 result = WrongTrace(trace, formulas).step(*differing)
                 if result.shape == theirs.shape and distance(theirs, result) <= limit:
                     names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
                     found = True
-                    yield _Trial(words, names, formulas, next(iter(tried.values())), result)
+                    yield Trial(words, names, formulas, next(iter(tried.values())), result)
 
 
 def _of_whom(trace: Trace, tried: Iterable[StepKey], together: Iterable[StepKey]) -> str:
@@ -363,7 +363,7 @@ def _solved(
                 return WrongTrace(trace, beside | dict.fromkeys(places, attempt.wrong)).step(*differing)
 
             for start in _nearest_starts(gives, theirs, unknown.starts):
-                with suppress(*_UNFIT, ConfigError):
+                with suppress(*UNFIT, ConfigError):
                     found = unknown.of(nearest(gives, theirs, start))
                     if found.words not in done:
                         done.add(found.words)
@@ -374,7 +374,7 @@ def _nearest_starts(gives: Callable[[float], Tensor], theirs: Tensor, starts: Se
     """The starts that give the numbers nearest to ``theirs``, at most two."""
 
     def off(start: float) -> float:
-        with suppress(*_UNFIT, ConfigError):
+        with suppress(*UNFIT, ConfigError):
             return distance(theirs, gives(start))
         return math.inf
 
@@ -387,7 +387,7 @@ def _also(trace: Trace, place: StepKey, attempt: Attempt, order: Mapping[StepKey
     for step in steps:
         for kind, wrong in attempt.also:
             if type(step.operation) is kind and order[step.name, place[1]] > order[place]:
-                with suppress(*_UNFIT):
+                with suppress(*UNFIT):
                     wrong(Site(trace, step, place[1]))
                     found[step.name, place[1]] = wrong
     return found
@@ -418,20 +418,20 @@ def _without(index: int, site: Site) -> Tensor:
 
 
 def _most_telling(
-    trace: Trace, evidence: Evidence, differing: StepKey, trials: Sequence[_Trial], order: Mapping[StepKey, int]
-) -> list[_Trial]:
+    trace: Trace, evidence: Evidence, differing: StepKey, trials: Sequence[Trial], order: Mapping[StepKey, int]
+) -> list[Trial]:
     """The mistakes that explain most of the steps that follow in this layer and the next, each as far as it reaches."""
     layer = differing[1]
     near = [place for place in evidence.after(differing, order) if layer is None or place[1] in (layer, layer + 1)]
-    scores: list[tuple[int, _Trial]] = []
+    scores: list[tuple[int, Trial]] = []
     for trial in trials:
-        for scope in _scopes(trial):
-            run = WrongTrace(trace, _reaching(trace, trial, scope, order))
+        for scope in scopes_of(trial):
+            run = WrongTrace(trace, reaching(trace, trial, scope, order))
             scores.append((sum(not evidence.differs(place, run) for place in near), trial))
     most = max(right for right, _ in scores)
     best = [trial for right, trial in scores if right == most]
     best = [trial for trial in best if not trial.attempt.vague] or best
-    alike: dict[str, _Trial] = {}
+    alike: dict[str, Trial] = {}
     for trial in best:
         named = any(trial.words.startswith(words) for words in alike)
         if not named and not any(trial.at == one.at and torch.equal(trial.gives, one.gives) for one in alike.values()):
@@ -439,26 +439,26 @@ def _most_telling(
     return list(alike.values())
 
 
-def _scopes(trial: _Trial) -> tuple[str, ...]:
+def scopes_of(trial: Trial) -> tuple[str, ...]:
     return ("here",) if trial.attempt.local else ("here", "name", "all")
 
 
 def _furthest(
-    run: Trace, evidence: Evidence, differing: StepKey, trial: _Trial, order: Mapping[StepKey, int]
+    run: Trace, evidence: Evidence, differing: StepKey, trial: Trial, order: Mapping[StepKey, int]
 ) -> Formulas:
     """The formulas of a mistake, made in as many steps as explains most of those that follow."""
     later = evidence.after(differing, order)
 
     def right(scope: str) -> int:
-        one = WrongTrace(run, _reaching(run, trial, scope, order))  # which keeps all its steps, so one at a time
+        one = WrongTrace(run, reaching(run, trial, scope, order))  # which keeps all its steps, so one at a time
         return sum(not evidence.differs(place, one) for place in later)
 
-    scopes = _scopes(trial)
+    scopes = scopes_of(trial)
     scope = scopes[0] if len(scopes) == 1 else max(scopes, key=right)
-    return _reaching(run, trial, scope, order)
+    return reaching(run, trial, scope, order)
 
 
-def _reaching(trace: Trace, trial: _Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
+def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
     """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation."""
     if scope == "here":
         return trial.formulas
@@ -487,7 +487,7 @@ def _if_it_fits(wrong: Wrong) -> Wrong:
             return wrong(site)
         except RecursionError:
             raise
-        except _UNFIT:
+        except UNFIT:
             return site.derive()
 
     return formula

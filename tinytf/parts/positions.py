@@ -38,7 +38,7 @@ class Rotary(Part):
         usual=(10_000.0, 100_000.0, 500_000.0, 1_000_000.0),
         said="a rotary base of {}",
     )
-    rope_width: int = leaf(0, COUNT, differs=True, said="a rotation of {} dimensions of a head")
+    rope_width: int = leaf(0, COUNT, differs=True, zero="d_head", said="a rotation of {} dimensions of a head")
     rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", "proportional", "reversed", differs=True)
     rope_factor: float = leaf(
         1.0, ABOVE_ZERO, differs=True, usual=(2.0, 4.0, 8.0, 32.0, 40.0), said="angles scaled by {}"

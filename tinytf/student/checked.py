@@ -1,6 +1,6 @@
 """Check a student's module against a reference: the same weights, step by step, to the first wrong step and why."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -14,7 +14,7 @@ from tinytf.lessons.about import lesson_of
 from tinytf.lessons.live import Live
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
-from tinytf.sentences import sign_of
+from tinytf.sentences import first_of, sign_of
 from tinytf.student.consistency import Consistency
 from tinytf.student.explained import ConfirmedMistake, Explanation
 from tinytf.student.invariances import Invariance, invariances
@@ -31,6 +31,7 @@ from tinytf.trace.trace import Trace
 
 TEXT = "The cat sat on the mat."
 _NUMBERS = 4
+_AT_RANDOM = "drawn at random"
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ class _Check:
         self.shorter = model.trace_of(model.encode_ids(self.other[:kept])) if kept > 1 else None
         self.width = model.config.vocab_size
         self.run = Runner(student)
+        self.call: Callable[..., Any] = self.run
         self.printed: str | None = None
         self.pairs = guess_pairs(student.module, model.config, names)
 
@@ -206,7 +208,7 @@ class _Check:
 
     def outputs(self, ids: Sequence[int]) -> tuple[list[Output], Output]:
         """Every tensor of a pass over some ids, and the logits that it returns."""
-        student, call = self.student, lambda: self.run(torch.tensor([ids]))
+        student, call = self.student, lambda: self.call(torch.tensor([ids]))
         outputs, returned = record_outputs(student.file, student.module, call, self.width)
         self.printed = captured_output() if self.printed is None else self.printed
         if returned is None:
@@ -234,10 +236,14 @@ class _Check:
 
     def report(self) -> Checked:
         comparison = self.best_comparison()
+        if comparison.first_wrong is None and self.run.takes_targets:  # a file computes its logits in two places
+            self.call = self.run.at_all_positions
+            comparison = self.best_comparison()
         copy_weights(self.student.module, self.model.transformer, comparison.tensors.pairs)
         found = self.invariances(comparison)
         explanation = Explanation(comparison, self.student, Consistency(self.model, self.trace, found), self.relaid)
-        pairs = explanation.comparison.tensors.pairs
+        pairs, first_wrong = explanation.comparison.tensors.pairs, comparison.first_wrong
+        troubles = () if first_wrong is None else tuple(self.troubles(comparison, explanation))
         rows, unheld = table(self.student.module, self.model.config, pairs)
         return Checked(
             file=str(self.student.file),
@@ -248,12 +254,12 @@ class _Check:
             unheld=unheld,
             printed=self.printed or "",
             steps=tuple(_steps(comparison)),
-            first_wrong=None if comparison.first_wrong is None else self.first_wrong_step(comparison, explanation),
+            first_wrong=None if first_wrong is None else self.first_wrong_step(comparison, explanation, troubles),
             mistakes=tuple(explanation.confirmed),
             tried=tuple(explanation.tried),
             unexplained=explanation.unexplained,
-            not_finite=None if comparison.first_wrong is None else self.not_finite(comparison, explanation),
-            troubles=() if comparison.first_wrong is None else tuple(self.troubles(comparison, explanation)),
+            not_finite=None if first_wrong is None else self.not_finite(comparison, explanation),
+            troubles=troubles,
             invariances=found,
             tolerance=self.tolerance,
         )
@@ -278,18 +284,26 @@ class _Check:
         return Trouble(f"{what}{f', since {overflow}' if overflow else ''}", explanation.line(output))
 
     def troubles(self, comparison: Comparison, explanation: Explanation) -> Iterator[Trouble]:
-        """The first line whose numbers change from run to run."""
+        """Parameters that nothing reads, and the first line whose numbers change from run to run."""
         outputs = comparison.tensors.outputs
+        read, unread = comparison.tensors.read, []
+        for pair in comparison.tensors.pairs:
+            paths = [path for path in pair.theirs.paths.values() if path not in read]
+            unread += [pair.theirs.template] if len(paths) == len(pair.theirs.paths) else paths
+        if unread:
+            yield Trouble(f"never read in the forward pass: {first_of(unread, 3)}", None)
         repeated = self.compare(comparison.tensors.pairs).tensors.outputs
         for first, second in zip(outputs, repeated, strict=False):
             if not torch.equal(first.tensor.nan_to_num(), second.tensor.nan_to_num()):
                 yield Trouble(
-                    "drawn at random: dropout that evaluation does not turn off?",
+                    f"{_AT_RANDOM}: dropout that evaluation does not turn off?",
                     explanation.line(first),
                 )
                 return
 
-    def first_wrong_step(self, comparison: Comparison, explanation: Explanation) -> WrongStep:
+    def first_wrong_step(
+        self, comparison: Comparison, explanation: Explanation, troubles: Sequence[Trouble]
+    ) -> WrongStep:
         """The first wrong step: the one that the first confirmed mistake changes, else the first missing one."""
         assert comparison.first_wrong is not None
         key, line, output = comparison.first_wrong, None, None
@@ -297,7 +311,8 @@ class _Check:
             key, line = explanation.confirmed[0].at, explanation.confirmed[0].line
         else:
             key, output = comparison.first_visible_wrong()
-            line = explanation.line(output)
+            drawn = next((trouble.line for trouble in troubles if trouble.what.startswith(_AT_RANDOM)), None)
+            line = drawn or explanation.line(output)
         step = comparison.step(key)
         try:
             lesson = lesson_of(Live(self.model, trace=self.trace), step.name)

@@ -1,14 +1,20 @@
 """Why a step is wrong: the mistakes that make the reference compute what the student's code computes."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import ClassVar
 
+import torch
+
+from tinytf.compare.causes import Evidence, Trial, reaching, scopes_of, trials_of, unseen_before
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Mistake, Wrong
 from tinytf.compare.mistakes.wrong_trace import wrong_formulas
 from tinytf.report import Data
+from tinytf.sentences import listed
 from tinytf.steps.operations import Rotate, Scale
 from tinytf.steps.table import StepKey
 from tinytf.student.consistency import Consistency
@@ -18,6 +24,10 @@ from tinytf.student.steps import Comparison, difference
 
 _MAX_MISTAKES = 6
 """Cap on the mistakes confirmed; what is still wrong after them stays unexplained."""
+_MOST_STEPS, _MOST_TENSORS = 3, 3
+"""Cap on the wrong steps, and on the tensors for each, that are searched for a mistake that gives them."""
+_LEAST = 1e-4
+"""Factors below this make nothing of a step: that it does not matter is no cause."""
 SCOPES = ("all", "name", "one")
 
 
@@ -55,6 +65,17 @@ class _Attempt:
         """Rank by steps explained, steps with a tensor of their own, fewest names changed, then most steps changed."""
         changed = {key for _, changes in self.mistakes for key in changes}
         return self.comparison.progress, self.comparison.visible, -len({name for name, _ in changed}), len(changed)
+
+    def beside(self, others: Sequence["_Attempt"]) -> "_Attempt":
+        """This attempt, with the words of others that explain as much by other numbers: nothing tells them apart."""
+        ((mistake, changes),) = self.mistakes
+        words = {mistake.words: self.comparison}
+        for other in others:
+            ((another, changed),) = other.mistakes
+            as_much = other.merit == self.merit and changed.keys() == changes.keys() and another.words not in words
+            if as_much and all(any(_changed(one, other.comparison, key) for key in changes) for one in words.values()):
+                words[another.words] = other.comparison
+        return replace(self, mistakes=((replace(mistake, words=", or ".join(words)), changes),))
 
 
 class Explanation:
@@ -102,13 +123,53 @@ class Explanation:
         if wrong is not None and comparison.tensors.not_finite is None:
             while self.confirmed and not consequences.pop():
                 wrong = self.confirmed.pop().at
+        self.confirmed = list(_in_all_layers(self.confirmed))
         lost = wrong is None or (bool(self.confirmed) and comparison.tensors.not_finite is not None)
         self.unexplained = "" if lost or wrong is None else comparison.step(wrong).full_name(wrong[1])
 
     def _best(self, comparison: Comparison) -> _Attempt | None:
         """The mistake that explains most, or the two."""
-        best = max(self._singles(comparison), key=lambda attempt: attempt.merit, default=None)
-        return best or max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
+        told = list(self._told(comparison))
+        if not any(attempt.comparison.first_wrong is None for attempt in told):
+            told += self._singles(comparison)
+        best = max(told, key=lambda attempt: attempt.merit, default=None)
+        if best is not None:
+            return best.beside(told)
+        return max(self._pairs(comparison), key=lambda attempt: attempt.merit, default=None)
+
+    def _told(self, comparison: Comparison) -> Iterator[_Attempt]:
+        """What gives the tensor that stands in the place of a wrong step, as ``diff`` looks for it in a dump."""
+        trace, rows = comparison.trace, comparison.trace.steps.rows
+        order = {(step.name, layer): number for number, (step, layer) in enumerate(rows)}
+        searched, explained = Counter[StepKey](), False
+        for key, output in comparison.candidates():
+            searched[key] += 1
+            theirs = comparison.in_our_axes(key, output)
+            if explained or len(searched) > _MOST_STEPS:
+                return
+            if theirs is None or searched[key] > _MOST_TENSORS:
+                continue
+            seen = [place for place in comparison.keys[: comparison.order[key]] if comparison.match(place)]
+            evidence = Evidence(None, comparison.limit(key), seen, {key: theirs})  # type: ignore[arg-type]
+            sources = [
+                place for place in trace.steps.sources(comparison.step(key), key[1]) if place in comparison.order
+            ]
+            unseen = sorted({*unseen_before(trace, evidence, key), *sources}, key=order.__getitem__)
+            with torch.no_grad():
+                for trial in trials_of(trace, evidence, key, theirs, unseen, order):
+                    factor = re.match(r"it is (\S+) times", trial.words)
+                    for scope in () if factor and abs(float(factor[1])) < _LEAST else scopes_of(trial):
+                        changes = {
+                            place: wrong
+                            for place, wrong in reaching(trace, trial, scope, order).items()
+                            if place in comparison.order
+                        }
+                        mistake = _known(trial, type(comparison.step(key).operation))
+                        for attempt in self._attempts(comparison, comparison, (mistake, changes)):
+                            explained = explained or attempt.comparison.first_wrong is None
+                            yield attempt
+            for words in evidence.tried.values():
+                self.tried.update(words)
 
     def _candidates(self, comparison: Comparison) -> Iterator[tuple[Mistake, list[StepKey]]]:
         """The mistakes possible in the layer of the first wrong step, each with the steps it fits, wrong ones first.
@@ -182,9 +243,20 @@ class Explanation:
         first_match = later.match(first)
         stands_in = first_match is not None and first not in new_keys
         if first_match is None or first_match.output.order in later.tensors.constant:
-            first_match, stands_in = later.match(next((key for key in new_keys if key in changes), new_keys[0])), False
+            first_match, stands_in = (
+                later.match(next((key for key in new_keys if later.order[key] >= later.order[first]), new_keys[-1])),
+                False,
+            )
+        words = mistake.words
+        if isinstance(step.operation, Scale) and (size := float(later.value(first).norm())):
+            right = later.trace.config.score_divisor
+            by = f"by {right * float(earlier.value(first).norm()) / size:.4g}, not by {right:.4g}"
+            if words.startswith("it is "):
+                words = f"divided {by}"
+            elif not any(character.isdigit() for character in words):
+                words = f"{words} ({by})"
         return ConfirmedMistake(
-            mistake.words,
+            words,
             step.full_name(first[1]),
             step.formula,
             len(changes),
@@ -200,9 +272,36 @@ class Explanation:
         return line_of(self.student.file, output.file, output.line) if output is not None and output.line else None
 
 
+def _known(trial: Trial, at: type) -> Mistake:
+    """The mistake of an attempt; of the table, where it is there."""
+    return next((one for one in MISTAKES if one.words == trial.words), Mistake(trial.words, at, trial.attempt.wrong))
+
+
+def _of_layer(text: str) -> str:
+    return re.sub(r"\bL\d+\.", "", text)
+
+
+def _in_all_layers(confirmed: Sequence[ConfirmedMistake]) -> Iterator[ConfirmedMistake]:
+    """The mistakes, with one that is made in several places as one."""
+    groups: dict[str, list[ConfirmedMistake]] = {}
+    for one in confirmed:
+        groups.setdefault(_of_layer(one.mistake), []).append(one)
+    for words, alike in groups.items():
+        steps = dict.fromkeys(_of_layer(one.step) for one in alike)
+        layers = f"the same in layers {listed([str(one.at[1]) for one in alike])}"
+        where = layers if len(steps) == 1 else f"in {listed(list(steps))}"
+        yield replace(
+            alike[0],
+            mistake=f"{words}, {where}" if len(alike) > 1 else alike[0].mistake,
+            places=sum(one.places for one in alike),
+            explained=sum(one.explained for one in alike),
+            difference=max(one.difference for one in alike),
+        )
+
+
 def _changed(earlier: Comparison, later: Comparison, key: StepKey) -> bool:
     """Whether a mistake gives a step other numbers."""
-    before, after = earlier.value(key), later.value(key)
+    before, after = (one.value(key).nan_to_num(neginf=-1.0) for one in (earlier, later))
     return before.shape != after.shape or difference(after, before) > later.limit(key)
 
 

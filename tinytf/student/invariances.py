@@ -38,7 +38,8 @@ def invariances(run: Runner, ids: Sequence[int], width: int, tolerance: float, c
     def logits(rows: Sequence[Sequence[int]]) -> Tensor:
         result = find_logits(run.at_all_positions(torch.tensor(rows)), width)
         assert result is not None
-        return result
+        of_rows = result.dim() == 2 and len(result) == len(rows) * len(rows[0])  # for a loss, (B·T, V)
+        return result.unflatten(0, (len(rows), -1)) if of_rows else result
 
     first, second = list(ids), list(reversed(ids))
     reference = logits([first])
@@ -57,8 +58,13 @@ def invariances(run: Runner, ids: Sequence[int], width: int, tolerance: float, c
         add(
             "dropout",
             "dropout is off in evaluation",
-            None if after_dropout is None else difference(after_dropout, reference),
+            None if after_dropout is None else difference(after_dropout.view_as(reference), reference),
         )
+    if run.takes_targets:
+        without = find_logits(run(torch.tensor([first])), width)
+        assert without is not None
+        last = without.reshape(-1, width)[-1:]
+        add("targets", "without targets, the last position is the same", difference(last, reference[0, -1:]))
     has_every_position = reference.dim() == 3 and reference.shape[1] == len(first)
     if causal and has_every_position:
         padded = logits([[*first, *second[:3]]])[:, : len(first)]

@@ -19,11 +19,12 @@ from tinytf.steps.table import table_of
 _PLAIN = {"weight", "bias", "scale", "shift", "gain", "gamma", "beta", "g", "b", "w", "parametrizations"}
 """Last words of a parameter's path that say nothing about its module."""
 _BIAS = {"bias", "shift", "beta", "b"}
-_ATTRIBUTE = r"_(weight|bias|scale|shift|gain|gamma|beta)$"
+_ATTRIBUTE = r"_(weight|bias|scale|shift|gain|gamma|beta|w|b|g)$"
 """The end of a flat name, ``ln1_weight``, that is read as ``ln1.weight``."""
 
 _HINTS: Mapping[str, tuple[str, str]] = {
     "embed.tokens": ("wte tok token tokens word emb embed embedding embeddings vocab e we", ""),
+    "embed.norm": ("norm ln layernorm emb embed embedding embeddings", "emb embed embedding embeddings"),
     "embed.positions": ("wpe pos position positions positional pe p", ""),
     "attention.q": ("q wq query queries qw", "attn attention sa mha self att heads head"),
     "attention.k": ("k wk key keys kw", "attn attention sa mha self att heads head"),

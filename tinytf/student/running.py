@@ -40,10 +40,14 @@ class Runner:
         module = self.student.with_dropout(rate)
         return None if module is None else Runner(replace(self.student, module=module))
 
+    @property
+    def takes_targets(self) -> str:
+        """The name of the targets that forward takes; empty if it takes none."""
+        return next((target for target in _TARGETS if target in self.takes), "")
+
     def at_all_positions(self, ids: Tensor, **arguments: Any) -> Any:
         """Run forward with targets where it takes them: without targets, many files return only the last position."""
-        name = next((target for target in _TARGETS if target in self.takes), None)
-        return self(ids, **arguments) if name is None else self(ids, **{name: ids}, **arguments)
+        return self(ids, **{self.takes_targets: ids} if self.takes_targets else {}, **arguments)
 
     def _fill(self, name: str, ids: Tensor) -> Any:
         length = ids.shape[1]

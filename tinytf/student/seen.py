@@ -22,7 +22,7 @@ class Output:
     """A copy of a tensor that the student's code made, and the line that made it; ``order`` counts from 0.
 
     ``parents`` are the orders of the tensors that it was computed from, ``ancestors`` those of all before them too, and
-    ``parameters`` the paths of the parameters.
+    ``parameters`` the paths of the parameters; ``own`` are those that its function was handed.
     """
 
     order: int
@@ -32,6 +32,7 @@ class Output:
     parents: frozenset[int] = frozenset()
     ancestors: frozenset[int] = frozenset()
     parameters: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
 
 
 class OutputRecorder(TorchFunctionMode):
@@ -45,6 +46,7 @@ class OutputRecorder(TorchFunctionMode):
         self._own: dict[str, bool] = {}
         nothing = frozenset[int]()
         self._origins = {id(one): (nothing, nothing, frozenset({path})) for path, one in module.named_parameters()}
+        self._weights = {id(one): frozenset({path}) for path, one in module.named_parameters()}
         self._alive: list[Tensor] = []  # so that no other tensor gets its id
 
     def __torch_function__(
@@ -55,15 +57,19 @@ class OutputRecorder(TorchFunctionMode):
         parents = frozenset[int]().union(*(one[0] for one in given))
         ancestors = frozenset[int]().union(*(one[1] for one in given))
         parameters = frozenset[str]().union(*(one[2] for one in given))
+        weights = [self._weights.get(id(one)) for one in tensors_in([args, kwargs])]
+        handed = frozenset[str]().union(*(one for one in weights if one is not None))
         for tensor in () if function in _UNSET else tensors_in(result):
             own = parents
             if tensor.is_floating_point() and 0 < tensor.numel() <= _MOST_NUMBERS and tensor.dim():
                 file, line = self._innermost_line()
                 copy = tensor.detach().clone()
-                output = Output(len(self.outputs), file, line, copy, parents, ancestors, parameters)
+                output = Output(len(self.outputs), file, line, copy, parents, ancestors, parameters, handed)
                 self.outputs.append(output)
                 self.last[id(tensor)], own = output, frozenset({output.order})
             self._origins[id(tensor)] = own, ancestors | own, parameters
+            if handed and None not in weights:  # a transposed matrix, a gain plus 1
+                self._weights[id(tensor)] = handed
             self._alive.append(tensor)
         return result
 

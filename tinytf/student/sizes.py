@@ -7,7 +7,8 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 
 _ALIASES = {
-    "vocab_size": "vocab_size n_vocab vocab vocabulary_size num_tokens padded_vocab_size num_embeddings ntoken ntokens",
+    "vocab_size": "vocab_size d_vocab n_vocab vocab vocabulary_size num_tokens padded_vocab_size num_embeddings "
+    "ntoken ntokens",
     "d_model": "d_model n_embd n_embed emb_dim embed_dim embedding_dim embed_size hidden_size dim model_dim width "
     "emb_size c_model dmodel",
     "n_layers": "n_layers n_layer num_layers num_blocks n_blocks num_hidden_layers depth layers nlayers",

@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.parts.row import Step
-from tinytf.steps.operations import Add, Lookup, Mask, Scale, Scores
+from tinytf.steps.operations import Add, Lookup, Norm, Scores, Softmax
 from tinytf.steps.table import StepKey
 from tinytf.student.seen import Output
 from tinytf.student.weights import Pair
@@ -37,6 +37,10 @@ class Signature:
         return cls(values, _total(values))
 
 
+def _finite(tensor: Tensor) -> Tensor:
+    return tensor.masked_fill(tensor < _MASKED, 0.0).nan_to_num()
+
+
 def _total(tensor: Tensor) -> float:
     return float(tensor.nan_to_num().abs().sum(dtype=torch.float64))
 
@@ -45,7 +49,8 @@ class Tensors:
     """Every tensor of a forward pass, by size; what it ``returned``; the first tensor that makes that ``not_finite``.
 
     ``constant`` are the orders of those that are alike in the pass of another text, such as masks and tables of angles.
-    ``pairs`` are the weights that the module had, and ``step_of`` the first step that a parameter of a path belongs to.
+    ``pairs`` are the weights that the module had, ``step_of`` the first step that a parameter of a path belongs to, and
+    ``read`` the paths of the parameters that a tensor was computed from.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Tensors:
             for pair in pairs
             for (layer, _), path in pair.theirs.paths.items()
         }
+        self.read = frozenset[str]().union(*(output.parameters for output in outputs))
         self.by_size: dict[int, list[tuple[Output, Signature]]] = {}
         self.constant = frozenset(
             one.order
@@ -146,7 +152,7 @@ class Comparison:
         """A comparison with a reference that makes these mistakes; matches before the first mistake are reused."""
         twin = None if self.twin is None else self.twin.with_mistakes(wrong)
         comparison = Comparison(WrongTrace(self.trace, wrong), self.tensors, self.tolerance, twin)
-        first = min((self.order[key] for key in wrong), default=0)
+        first = min((self.order[key] for key in wrong if key in self.order), default=0)
         comparison._matches = {key: match for key, match in self._matches.items() if self.order[key] < first}
         return comparison
 
@@ -188,6 +194,9 @@ class Comparison:
     def _layouts(self, step: Step, value: Tensor) -> Iterator[Tensor]:
         """The layouts of a step: by head or concatenated, key heads repeated, rotary pairs side by side."""
         yield value
+        groups = self.trace.config.n_kv_heads
+        if step.has_heads and value.dim() == 3 and 1 < groups < len(value):
+            yield value.unflatten(0, (groups, -1))  # (H, ...) -> (G, H/G, ...)
         if step.has_heads and value.dim() == 3 and not step.is_map:
             rotary = self.trace.config.positions == "rotary" and step.role in ("q", "k")
             for heads in (value, in_pairs(value, self.trace.config)) if rotary else (value,):
@@ -259,40 +268,101 @@ class Comparison:
             right = self.match(key) is not None or (self.coarse and self.match(self.keys[-1]) is not None)
             if not right and not isinstance(self.step(key).operation, Add):
                 consumers = [(later.name, layer) for later, layer, _ in self.trace.steps.consumers(key)]
-                right = bool(consumers) and all(self.is_right(consumer) for consumer in consumers)
+                right = bool(consumers) and all(self._shows(consumer, key) for consumer in consumers)
             self._right[key] = right
         return self._right[key]
 
-    def first_visible_wrong(self) -> tuple[StepKey, Output | None]:
-        """The first wrong step with a candidate tensor in the student's code, which computes what the step should be.
+    def _shows(self, key: StepKey, hidden: StepKey) -> bool:
+        """Whether a right step says that one it is computed from is: not if a mistake makes it another of them.
 
-        It has the step's size, was not seen before, and is computed from what the step is computed from and from
-        nothing else that was seen. A function that does several steps shows only the last of them.
+        One whose parameters nothing reads is not there.
+        """
+        unread = {place for path, place in self.tensors.step_of.items() if path not in self.tensors.read}
+        if hidden not in unread and key in getattr(self.trace, "wrong", {}) and (match := self.match(key)) is not None:
+            sources = self.trace.steps.sources(self.step(key), key[1])
+            others = [self.match(source) for source in sources if source in self.order]
+            if any(other is not None and other.output is match.output for other in others):
+                return False
+        return self.is_right(key)
+
+    def first_visible_wrong(self) -> tuple[StepKey, Output | None]:
+        """The first wrong step with a candidate tensor in the student's code; the first wrong one if none has any."""
+        assert self.first_wrong is not None
+        return next(self.candidates(), (self.first_wrong, None))
+
+    def candidates(self) -> Iterator[tuple[StepKey, Output]]:
+        """The wrong steps of the layer of the first, each with the tensor that computes what the step should be.
+
+        It has the step's size, was not seen before, and is handed the step's own parameters or is computed from what
+        the step is computed from and from nothing else that was seen. A function that does several steps shows only the
+        last of them.
         """
         assert self.first_wrong is not None
         if self.first_wrong == self.keys[-1]:
-            return self.first_wrong, self.tensors.returned
+            yield self.first_wrong, self.tensors.returned
+            return
         seen = {key: match.output for key in self.keys[: self.progress] if (match := self.match(key))}
         known = {(output.tensor.numel(), round(_total(output.tensor), 3)) for output in seen.values()}
         for key in (key for key in self.keys if key[1] == self.first_wrong[1] and not self.is_right(key)):
             before, nearest = self._before(key, seen)
-            found = [
+            alike = [
                 output
                 for output in self.tensors.outputs
                 if output.tensor.numel() == self.value(key).numel()
                 and (nearest or key in self._of_no_text or output.order not in self.tensors.constant)
                 and (output.tensor.numel(), round(_total(output.tensor), 3)) not in known
-                and nearest <= output.ancestors
-                and not any(one.order in output.ancestors for place, one in seen.items() if place not in before)
+            ]
+            whole = [one for one in alike if nearest <= one.ancestors or key in self._of_no_text]
+            if not whole and isinstance(self.step(key).operation, Add):  # of a sum, one may be left out
+                whole = [one for one in alike if nearest & one.ancestors]
+            alike = whole
+            found = self._handed(key, alike) or [
+                output
+                for output in alike
+                if not any(one.order in output.ancestors for place, one in seen.items() if place not in before)
                 and all(self._reaches(path, key) for path in output.parameters)
             ]
             found = [output for output in found if not self._passes(output, nearest)] or found
-            if found and isinstance(self.step(key).operation, Scores | Scale | Mask):
-                return key, found[0]
-            if found:  # what comes after the last one only moves its numbers
-                total = round(_total(found[-1].tensor), 3)
-                return key, next(output for output in found if round(_total(output.tensor), 3) == total)
-        return self.first_wrong, None
+            if not found:
+                continue
+            first, total = found[0], round(_total(found[-1].tensor), 3)
+            if key[0] not in self._scores:  # what comes after the last one only moves its numbers
+                first = next(output for output in found if round(_total(output.tensor), 3) == total)
+            yield key, first
+            yield from ((key, output) for output in found if output is not first)
+
+    @cached_property
+    def _scores(self) -> set[str]:
+        """The names of scores and of what becomes of them before the softmax."""
+        rows = [step for step, _ in self.trace.steps.rows]
+        axes = {step.axes for step in rows if isinstance(step.operation, Scores)}
+        return {step.name for step in rows if step.axes in axes and not isinstance(step.operation, Softmax)}
+
+    def _handed(self, key: StepKey, outputs: Sequence[Output]) -> list[Output]:
+        """The outputs of functions that were handed parameters of a step; else of another step of its operation."""
+        last: dict[Output, StepKey] = {}
+        for one in outputs:
+            owners = [place for path in one.own if (place := self.tensors.step_of.get(path)) is not None]
+            if owners := [place for place in owners if place in self.order]:
+                last[one] = max(owners, key=self.order.__getitem__)
+        own, kind = [one for one in outputs if last.get(one) == key], type(self.step(key).operation)
+        if own or kind is not Norm:
+            return own
+        return [one for one in outputs if one in last and type(self.step(last[one]).operation) is kind]
+
+    def in_our_axes(self, key: StepKey, output: Output) -> Tensor | None:
+        """A tensor of the student's code in the axes of a step, in the order nearest to it; None if none fits."""
+        ours, theirs = self.value(key), output.tensor.detach().float()
+        if ours.dim() == 2 and theirs.dim() == 3 and len(theirs) > 1 and theirs.shape[1:] != ours.shape:
+            return None
+        theirs, shape = theirs.squeeze(), ours.shape
+        ways = [theirs.permute(order) for order in itertools.permutations(range(theirs.dim()))]
+        if theirs.dim() != ours.dim():  # heads in groups, or side by side
+            ways = [way.reshape(shape) for way in ways if way.numel() == ours.numel() and way.shape[-1] == shape[-1]]
+            if ours.dim() == 3 and theirs.shape == (shape[1], shape[0] * shape[2]):
+                ways.append(theirs.unflatten(-1, (shape[0], shape[2])).transpose(0, 1))
+        fitting = [way for way in ways if way.shape == shape]
+        return min(fitting, key=lambda way: float((_finite(way) - _finite(ours)).abs().sum()), default=None)
 
     def _passes(self, output: Output, nearest: set[int]) -> bool:
         """Whether a tensor is computed from what lies behind the ``nearest`` too, as a residual sum is."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tinytf.compare.mistakes.mistake import Mistake, Wrong, has, unlike
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
@@ -50,6 +51,14 @@ def linears() -> Iterator[Mistake]:
     yield Mistake("it reads the stream before its norm", Linear, _without_norm)
 
 
+_USUAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "LeakyReLU": functional.leaky_relu, "Softplus": functional.softplus, "ELU": functional.elu,
+    "SELU": functional.selu, "Mish": functional.mish, "Hardswish": functional.hardswish,
+    "Softsign": functional.softsign,
+}  # fmt: skip
+"""Functions of torch that no family has."""
+
+
 def activations() -> Iterator[Mistake]:
     for name, act in ACTIVATIONS.items():
         yield Mistake(
@@ -59,6 +68,8 @@ def activations() -> Iterator[Mistake]:
     yield Mistake(
         "the activation is x·σ(1.702x)", Activate, lambda site: _act(site, lambda x: x * (1.702 * x).sigmoid())
     )
+    for name, act in _USUAL.items():
+        yield Mistake(f"the activation is {name}", Activate, lambda site, act=act: _act(site, act))  # type: ignore[misc]
     yield Mistake("the activation is σ(x)", Activate, lambda site: _act(site, torch.sigmoid))
     yield Mistake("the activation is left out", Activate, lambda site: _act(site, lambda x: x))
     yield Mistake(
@@ -126,6 +137,7 @@ def embeddings() -> Iterator[Mistake]:
         unlike(lambda s: s.module.scale != 1.0, lambda s: s.derive() * math.sqrt(s.config.d_model)),
     )  # fmt: skip
     yield Mistake("positions start at 1, not at 0", Positions, _positions(1))
+    yield Mistake("positions run backwards", Positions, lambda s: _positions(0)(s).flip(0))
     yield Mistake("every token has position 0", Positions, lambda s: _positions(0)(s)[:1].expand(len(s.ids), -1))
 
 
