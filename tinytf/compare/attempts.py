@@ -15,6 +15,7 @@ import gguf
 import torch
 from torch import Tensor
 
+from tinytf.compare.altered import altered, cut_otherwise, of_other_steps
 from tinytf.compare.constants import plain, shown, solved_base, solved_eps
 from tinytf.compare.dumps.fit import distance, in_halves, is_turned
 from tinytf.compare.masks import mask_numbers, masks, shares
@@ -23,6 +24,7 @@ from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
 from tinytf.compare.positions import positions
 from tinytf.compare.settings import Number, Program, numbers, programs
+from tinytf.config import ModelConfig
 from tinytf.parts.part import worded
 from tinytf.parts.row import Step
 from tinytf.steps.operations import (
@@ -145,6 +147,12 @@ def _attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Atte
     if is_turned(site.step, site.config):
         yield from _other_rows(site)
     yield from _other_tensors(site)
+    for words, formulas in cut_otherwise(site):
+        beside = {name: wrong for name, wrong in formulas.items() if name != site.step.name}
+        yield Attempt(words, formulas[site.step.name], beside=beside)
+    yield from (Attempt(words, wrong) for words, wrong in altered(site))
+    for words, wrong, swapped in of_other_steps(site):
+        yield Attempt(words, wrong, beside=swapped, local=True)
     if isinstance(operation, Linear):
         yield from (Attempt(f"the weights are rounded to {name}", _with(change)) for name, change in FORMATS.items())
     if isinstance(operation, Softmax | Norm):
@@ -260,11 +268,27 @@ def _other_rows(site: Site) -> Iterator[Attempt]:
         "the rows of each head in pairs, as in GGUF and in Meta's files, instead of halves": in_pairs,
         "the rows of each head in halves instead of pairs": in_halves,
     }
+    if site.config.rope.width < site.config.d_head:
+        for paired in (False, True):
+            for words, first in (("the last rows of each head instead of the first", True),
+                                 ("the first rows of each head instead of the last", False)):  # fmt: skip
+                orders[f"RoPE's part is taken from {words}"] = partial(_part_moved, first, paired)
     for words, order in orders.items():
         wrong = _ordered(order)
         beside = {name: wrong for name in both if name != site.step.name}
         yield Attempt(words, wrong)
         yield Attempt(f"{words}, of queries and keys", wrong, beside=beside)
+
+
+def _part_moved(is_first: bool, paired: bool, tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Heads (H, T, D) whose part for RoPE, the first rows here, is stored first or last, and taken from the other end.
+
+    Where it is ``paired``, its rows are in pairs when it is moved.
+    """
+    width = config.rope.width
+    stored = in_pairs(tensor, config) if paired else tensor
+    moved = stored.roll(width if is_first else -width, -1)
+    return in_halves(moved, config) if paired else moved
 
 
 def _ordered(order: Callable[[Tensor, Any], Tensor]) -> Wrong:
@@ -452,7 +476,7 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         if isinstance(site.operation, Add):
             yield from _weighted(site, theirs)
         yield from _additions(site.step, ours, theirs)
-        yield from _orders(site, ours, theirs)
+        yield from _orders(site, theirs)
 
 
 def _weighted(site: Site, theirs: Tensor) -> Iterator[Attempt]:
@@ -518,19 +542,25 @@ def _additions(step: Step, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
     yield Attempt(words, lambda site: site.derive() + by, local=True, vague=True)
 
 
-def _orders(site: Site, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
-    """The rows of a matrix in another order: theirs has the columns of ours in that order."""
-    step, a, b = site.step, _flat(ours), _flat(theirs)
+def _orders(site: Site, theirs: Tensor) -> Iterator[Attempt]:
+    """The rows of a matrix in another order, with its bias or without: theirs has the columns of ours in that order."""
+    a, b, step = _flat(site.value), _flat(theirs), site.step
     joined = isinstance(step.operation, Concat)
     if step.token_axis is None or step.is_map or not (step.module or joined) or a.dim() != 2 or len(a) < 2:
         return
     probe = torch.linspace(1, 2, len(a), dtype=torch.float64, device=a.device).sin() + 1.5
-    order = torch.empty(a.shape[1], dtype=torch.long, device=a.device)
-    order[(probe @ b.double()).argsort()] = (probe @ a.double()).argsort()
-    if bool((order != torch.arange(len(order), device=order.device)).any()):
-        words = order_in_words(order, site.config.n_heads if joined else len(ours) if ours.dim() == 3 else 0)
-        wrong: Wrong = lambda site: _laid(site, _flat(site.derive())[:, order])  # noqa: E731
-        yield Attempt(words, wrong, local=not joined, vague=True)
+    bias = None if joined else getattr(site.module, "bias", None)
+    for kept in (torch.zeros_like(a[0]), *([bias.detach()] if bias is not None and len(bias) == a.shape[1] else [])):
+        order = torch.empty(a.shape[1], dtype=torch.long, device=a.device)
+        order[(probe @ (b - kept).double()).argsort()] = (probe @ (a - kept).double()).argsort()
+        if bool((order != torch.arange(len(order), device=order.device)).any()):
+            heads = site.config.n_heads if joined else len(theirs) if theirs.dim() == 3 else 0
+            words = order_in_words(order, heads) + ", but not its bias" * bool(kept.any())
+            yield Attempt(words, _with_columns(order, kept), local=not joined, vague=True)
+
+
+def _with_columns(order: Tensor, kept: Tensor) -> Wrong:
+    return lambda site: _laid(site, (_flat(site.derive()) - kept)[:, order] + kept)
 
 
 def order_in_words(order: Tensor, heads: int) -> str:

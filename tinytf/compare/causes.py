@@ -25,6 +25,7 @@ from tinytf.compare.later import later_attempts
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.compare.solved import solved_weights
 from tinytf.errors import ConfigError
 from tinytf.parts.row import Step
 from tinytf.report import Data
@@ -314,7 +315,7 @@ def trials_of(
     )
     for plain, together in chain(((words, together) for (_, words), together in groups.items()), solved):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
-        for tried in (*alone, together):
+        for tried in (*alone, *_alike(trace, together), together):
             words = plain + _of_whom(trace, tried, together)
             if only not in ("", words):
                 continue
@@ -346,6 +347,15 @@ _WHOM = {"q": "queries", "k": "keys", "v": "values"}
 """What steps of a role are."""
 
 
+def _alike(trace: Trace, together: dict[StepKey, Attempt]) -> list[dict[StepKey, Attempt]]:
+    """Some of the steps in which a mistake is tried: those that take their inputs from steps of the same operations."""
+    groups: dict[tuple[type, ...], dict[StepKey, Attempt]] = {}
+    for place, attempt in together.items():
+        sources = trace.steps.sources(trace.steps.at(*place), place[1])
+        groups.setdefault(tuple(type(trace.steps.at(*source).operation) for source in sources), {})[place] = attempt
+    return [group for group in groups.values() if 1 < len(group) < len(together)]
+
+
 def _solved(
     trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
 ) -> Iterator[tuple[str, dict[StepKey, Attempt]]]:
@@ -368,6 +378,8 @@ def _solved(
                     if found.words not in done:
                         done.add(found.words)
                         yield found.words, dict.fromkeys(places, found)
+    with suppress(*UNFIT):
+        yield from solved_weights(trace, differing, theirs, unseen)
 
 
 def _nearest_starts(gives: Callable[[float], Tensor], theirs: Tensor, starts: Sequence[float]) -> list[float]:

@@ -100,6 +100,8 @@ def _part(tensor: Tensor, how: Stored | None, config: ModelConfig) -> Iterator[F
             module = how.module.rpartition(".")[2]
             notes = (f"part {how.part + 1} of {len(how.parts)} of {module}",) if how.parts else ()
             yield Fitted(part, (*notes, *(("pairs of rows put in halves",) if how.paired else ())))
+            if how.rotary_last:
+                return  # without that, a fault of its other rows would be read away
     yield Fitted(tensor, ())
 
 
