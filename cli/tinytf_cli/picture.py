@@ -26,7 +26,7 @@ _SCALE, _LARGEST = 2.0, 32_767
 
 _COLUMN = 20 * 0.61
 """Pixels of a column in rich's SVG: the size of its letters and their usual shape."""
-_TEXT = re.compile(r'(<text [^>]*?)textLength="[^"]*"([^>]*)>([^<]*)</text>')
+_TEXT = re.compile(r'(<text [^>]*?)x="([^"]*)"([^>]*?)textLength="[^"]*"([^>]*)>([^<]*)</text>')
 
 # rich.Console.export_svg fills in the names in braces; GROUND is the background.
 _SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" role="img" xml:space="preserve">
@@ -75,12 +75,24 @@ def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = 
         return console.export_html(code_format=_HTML, theme=theme)
     form = _SVG.replace("GROUND", ground).replace("ABOUT", about.replace("{", "{{").replace("}", "}}"))
     svg = console.export_svg(code_format=form, unique_id=name, theme=theme)
-    return _TEXT.sub(_as_wide_as_its_cells, svg)
+    return _TEXT.sub(_on_the_grid, svg)
 
 
-def _as_wide_as_its_cells(text: re.Match[str]) -> str:
-    """An element of text as wide as its columns; rich counts letters, and 猫 has two columns, an accent none."""
-    return f'{text[1]}textLength="{_COLUMN * cell_len(unescape(text[3])):g}"{text[2]}>{text[3]}</text>'
+def _on_the_grid(text: re.Match[str]) -> str:
+    """An element of text in its columns; rich counts letters, and 猫 has two columns, an accent none.
+
+    What follows such letters is an element of its own, so that it stands in its column in any font.
+    """
+    words = unescape(text[5])
+    if cell_len(words) == len(words):
+        return text[0]
+    x, pieces = float(text[2]), []
+    for piece in re.findall(r"[ -~\xa0]+|[^ -~\xa0]+", words):
+        length = _COLUMN * cell_len(piece)
+        shown = escape(piece).replace("\xa0", "&#160;")
+        pieces.append(f'{text[1]}x="{x:g}"{text[3]}textLength="{length:g}"{text[4]}>{shown}</text>')
+        x += length
+    return "".join(pieces)
 
 
 def described(kind: str, sentence: str, lines: Iterable[str] = ()) -> str:

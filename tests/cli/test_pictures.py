@@ -71,8 +71,14 @@ def test_a_figure_has_no_lines_about_the_model_no_checks_that_hold_and_no_advice
 @pytest.mark.parametrize("text", WIDE.values(), ids=WIDE)
 def test_wide_letters_and_accents_keep_the_grid(text: str) -> None:
     root = ElementTree.fromstring(picture([text], ".svg", Terminal(width=80, depth="truecolor")))
-    (drawn,) = (one for one in root.iter(f"{SVG}text") if (one.text or "").strip())
-    assert float(drawn.attrib["textLength"]) == pytest.approx(CELL * cell_len(text))
+    drawn = [one for one in root.iter(f"{SVG}text") if (one.text or "").strip("\n")]
+    column = 0
+    for one in drawn:
+        assert float(one.attrib["x"]) == pytest.approx(CELL * column, abs=1e-3)
+        assert float(one.attrib["textLength"]) == pytest.approx(CELL * cell_len(one.text or ""), abs=1e-3)
+        column += cell_len(one.text or "")
+    assert "".join(one.text or "" for one in drawn).replace("\xa0", " ") == text
+    assert column == cell_len(text)
 
 
 def test_a_check_that_fails_stays_in_a_figure(tinytf: Tinytf, tmp_path: Path) -> None:
