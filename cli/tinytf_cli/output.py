@@ -21,7 +21,6 @@ from tinytf_cli.encodings import csv_lines, json_pieces, markdown_lines, ndjson_
 from tinytf_cli.host import Host, current_interrupt, host, is_typed
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.pager import Pager, find_pager, is_screen
-from tinytf_cli.picture import PRINTED, printed
 from tinytf_cli.ranges import Whole
 from tinytf_cli.terminal import COLORMAPS, THEMES, WIDEST, Terminal, detect
 from tinytf_cli.views.draw import Display, Shown
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from tinytf_cli.views.blocks import Block
 
 FORMATS = ("text", "json", "ndjson", "csv", "markdown")
+PRINTED = (".png", ".pdf")
+"""Pictures that are drawn from SVG."""
 EXTENSIONS = (".txt", ".json", ".ndjson", ".csv", ".md", ".html", ".svg", ".png", ".pdf", ".tex", ".safetensors")
 FILM, CONTROL_VECTOR = ".cast", ".gguf"
 """The extensions of an asciicast, for a report that has frames, and of a control vector of llama.cpp."""
@@ -203,6 +204,8 @@ class Output:
             page = replace(self.terminal, depth="none", cuts=False, figure=True, advises=False, width=WIDEST)
             data = iter(["".join(document(shown.blocks(page), page)).encode("utf-8")])
         elif extension in PRINTED:
+            from tinytf_cli.picture import printed
+
             data = iter([printed(self._picture(shown, extension), extension)])
         else:
             page = replace(self.terminal, depth="none", cuts=False)

@@ -18,8 +18,6 @@ from tinytf_cli.terminal import Terminal
 
 FONTS = '"DejaVu Sans Mono", Menlo, Consolas, "Liberation Mono", monospace'
 """Fonts by name, each with box-drawing signs: some programs read only the first name, and know no ``ui-monospace``."""
-PRINTED = (".png", ".pdf")
-"""The extensions of pictures that CairoSVG makes of an SVG."""
 _REMEDY = 'pip install "tinytf[picture]"; or write an .svg file'
 _SCALE, _LARGEST = 2.0, 32_767
 """Pixels of a PNG for one of the SVG, and the most that cairo has along a side."""

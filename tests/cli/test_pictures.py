@@ -89,10 +89,19 @@ def test_a_check_that_fails_stays_in_a_figure(tinytf: Tinytf, tmp_path: Path) ->
     assert list(as_figure(lines)) == [Line("a"), Line(""), verdict(False, "sums")]
 
 
+def require_cairo() -> None:
+    """Skip without CairoSVG, or without the library of the system that it needs."""
+    try:
+        import cairosvg  # noqa: F401
+    except (ImportError, OSError):
+        pytest.skip("CairoSVG or libcairo is missing")
+
+
+@pytest.mark.exhaustive  # it takes a font of those that the picture names
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_box_drawing_signs_stand_below_each_other_in_a_png(theme: str) -> None:
     image = pytest.importorskip("PIL.Image")
-    pytest.importorskip("cairosvg")
+    require_cairo()
     screen = Terminal(width=12, depth="truecolor", theme=theme)
     svg = picture(["iiii│WWWW", "WWWW│iiii", "·.,:│√⊙─┼"], ".svg", screen)
     pixels = np.asarray(image.open(BytesIO(printed(svg, ".png"))).convert("L")).astype(float)
@@ -103,7 +112,7 @@ def test_box_drawing_signs_stand_below_each_other_in_a_png(theme: str) -> None:
 
 
 def test_a_png_and_a_pdf_are_drawn_of_what_an_svg_shows(tinytf: Tinytf, tmp_path: Path) -> None:
-    pytest.importorskip("cairosvg")
+    require_cairo()
     for name, start in (("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("graph.png", b"\x89PNG")):
         line = ("circuit", "--pairs", "samples/lost.jsonl") if "graph" in name else ("trace", "The cat sat")
         assert tinytf(*line, "-o", tmp_path / name).status == 0
@@ -121,7 +130,7 @@ def test_without_cairosvg_a_png_is_one_line_and_the_command_that_installs_it(
 
 
 def test_a_picture_too_high_for_a_png_is_refused() -> None:
-    pytest.importorskip("cairosvg")
+    require_cairo()
     svg = picture(["a"] * 1400, ".svg", Terminal(width=20, depth="truecolor"))
     with pytest.raises(Exception, match=r"pixels high, and a PNG has at most 32,767"):
         printed(svg, ".png")

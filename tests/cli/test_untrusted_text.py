@@ -97,7 +97,7 @@ def test_errors_and_hints_do_not_act_either(tinytf: Tinytf, decoder: Path, tmp_p
         ["trace", "a", f"--opt{word}"],
         ["trace", "a", "--format", word],
         [f"x{word}"],
-        ["trace", "a", "-o", f"{tmp_path}/x{word}.pdf"],
+        ["trace", "a", "-o", f"{tmp_path}/x{word}.docx"],
         ["trace", "a", "-o", f"{tmp_path}/{word}/x.txt"],
         ["train", f"{tmp_path}/x{word}", "--out", tmp_path / "run"],
         ["info", f"{tmp_path}/x{word}"],

@@ -17,7 +17,7 @@ from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at
 from tinytf.parts.row import Step
 from tinytf.report import About, Report, plain
-from tinytf.sentences import listed, several
+from tinytf.sentences import first_of, listed, several
 from tinytf.tables import Array, Sheet, of_records
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -25,8 +25,8 @@ from tinytf.trace.check import Check, check
 from tinytf.trace.trace import Text, Trace, visible
 
 Window = tuple[int, int, int, int]
-_FEW = 4
-"""Of fewer tokens the first, the one before and the token itself are nearly all that there are."""
+_FEW, _NAMED = 3, 2
+"""Of fewer tokens the first and the one before are the same; the most heads that are named of those with a habit."""
 _PLACES = {label.score: label.does for label in LABELS if label.name in ("first", "previous", "self")}
 """What a head may look at in any text, by measure, and how a sentence says it."""
 
@@ -76,13 +76,17 @@ class Attended(Report):
         if self.glance is None or len(self.trace.tokens) < _FEW:
             return ""
         measured = measures_of(self.trace, list(_PLACES))
-        weights = torch.stack(list(measured.values())).flatten(1)  # (places, layers·heads)
-        weights = weights[:, ~weights.isnan().any(dim=0)]
-        most, place = weights.max(dim=0)
-        counts = [int(((place == index) & (most >= 0.5)).sum()) for index in range(len(_PLACES))]
-        counted = zip(counts, _PLACES.values(), strict=True)
-        told = [several(count, does) for count, does in sorted(counted, key=lambda one: -one[0]) if count]
-        words = f"Of {weights.shape[1]} heads {listed(told) if told else 'none has a habit here'}"
+        weights = torch.stack(list(measured.values()))  # (places, layers, heads)
+        attending = ~weights.isnan().any(dim=0)
+        most, place = weights.nan_to_num(-1.0).max(dim=0)
+        habits = []
+        for index, does in enumerate(_PLACES.values()):
+            found = ((place == index) & (most >= 0.5)).nonzero().tolist()
+            found.sort(key=lambda head: -float(most[tuple(head)]))
+            names = first_of([f"L{layer}H{head}" for layer, head in found], _NAMED)
+            habits.append((len(found), f"{several(len(found), does)} ({names})"))
+        told = [words for count, words in sorted(habits, key=lambda one: -one[0]) if count]
+        words = f"Of {int(attending.sum())} heads {listed(told) if told else 'none has a habit here'}"
         layer, head, added = self.glance.ranked[0]
         if self.glance.predicted is not None and added > 0 and self.glance.most_seen(layer, head):
             seen = self.glance.most_seen(layer, head).removeprefix("→ ")

@@ -116,7 +116,10 @@ def by_offset(weights: Tensor) -> Tensor:
 
 
 MEASURES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "entropy": (entropy, "mean entropy of a query's weights, in nats: 0 is one key, ln T is all T alike"),
+    "entropy": (
+        entropy,
+        "mean entropy of a query's weights, in nats: 0 looking at one token, ln T at all T alike",
+    ),
     "distance": (distance, "mean distance from query to key, in tokens, weighted"),
     "previous": (previous, "mean weight on the token before, queries 1…T−1"),
     "first": (first, "mean weight on the first token, queries 1…T−1"),

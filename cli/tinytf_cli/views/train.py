@@ -72,7 +72,7 @@ def _answer(history: History) -> Iterator[Line]:
     effort += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
     effort += [duration(history.elapsed)] if history.elapsed is not None else []
     effort += [f"{history.tokens_per_second:,.0f} tokens/s"] if history.tokens_per_second is not None else []
-    effort += [f"{100 * history.mfu:.0f} % of the matrix peak"] if history.mfu is not None else []
+    effort += [f"{100 * history.mfu:.0f} % of the fastest matrix product here"] if history.mfu is not None else []
     yield Line([Span("trained ", "output"), ", ".join(effort)])
     if heads := _heads(history):
         yield Line([Span("heads ", "output"), heads])
