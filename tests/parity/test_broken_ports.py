@@ -6,12 +6,7 @@ from broken import checks
 from covering import sample
 
 _OPEN = {
-    "deepseek3: no groups": "another setting chooses alike, and its value is not written",
-    "deepseek2: no groups": "another setting chooses alike, and its value is not written",
     "longrope: short factors for a long text": "told as another context, of which the short factors follow",
-    "phi: q bias of the next layer": "told as a bias too many",
-    "deepseek3: the rotary part first": "told as rows in pairs",
-    "granite: two models, attention of two layers exchanged": "told as whole layers in another order",
     "gemma: eps": "the logits are said to differ by something else too",
     "llama: values rescaled": "a gauge that is not recognised",
 }

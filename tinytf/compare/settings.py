@@ -137,6 +137,10 @@ def _program(config: ModelConfig, setting: Leaf, value: Any) -> Program | None:
     return None
 
 
+_OF_WEIGHTS = ("head", "experts")
+"""Settings that the weights decide, so that no port of a model has another."""
+
+
 @lru_cache(maxsize=4)
 def programs(config: ModelConfig) -> tuple[Program, ...]:
     """Every wrong program of a model, once each; cached."""
@@ -174,12 +178,13 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
     for name, setting in LEAVES.items():
         ours = dict.fromkeys(layer.setting(name) for layer in layers)
         for value in dict.fromkeys((*setting.others(*ours), *_siblings(config, setting))):
-            no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name == "head"
+            no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS
             if {*ours} == {value} or no_port:
                 continue
             other = _with(config, setting, name, value)
             if other is not None:
-                yield setting.mistaken(value, next(one for one in ours if one != value)), other
+                right = [one for one in ours if one != value]
+                yield setting.mistaken(value, next(filter(None, right), right[0])), other
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
             yield f"{name} left out", config.but(**settings)

@@ -163,6 +163,12 @@ def _grouped(found: Mapping[str, Found], ours: Parameters) -> list[Relation]:
         if layer is not None:
             places[layer].add(one.layer)
     moved = {layer: next(iter(others)) for layer, others in places.items() if len(others) == 1 and None not in others}
+    at_place = {(ours.names[path], layer): path for path, layer in ours.layers.items()}
+    for path, layer in ours.layers.items():  # what stayed in its place is in no layer that moved as a whole
+        if layer in moved and path not in found:
+            there = at_place.get((ours.names[path], moved[layer]))
+            if there is None or not torch.equal(ours.tensors[path], ours.tensors[there]):
+                del moved[layer]
     if moved:
         gone = [path for path in found if ours.layers[path] in moved]
         addresses = tuple(ours.address(path) for path in gone)

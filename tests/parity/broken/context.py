@@ -108,7 +108,7 @@ MASKS: tuple[tuple[str, str, Broken, str], ...] = (
     ("bert", "the future alone", _apart(lambda q, k: k >= q), "earlier tokens are hidden|upside down"),
     ("bert", "a window of 5", _apart(lambda q, k: (q - k).abs() < 5), "a window of 5 tokens"),
     ("bert", "the last two hidden", _apart(lambda q, k: k < 17), "the last 2 tokens are hidden"),
-    ("gptoss", "sinks twice as large", scores(share=sunk(2.0)), "sinks are 2 times"),
+    ("gptoss", "sinks twice as large", scores(share=sunk(2.0)), "sinks are 2 times|sink.logit is twice as large"),
     ("granite", "an extra score of 1.5",
      scores(share=lambda s, m: torch.cat((s, s[..., :1] * 0 + 1.5), -1).softmax(-1)), r"an extra score of 1\.5"),
 )  # fmt: skip

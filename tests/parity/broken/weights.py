@@ -154,7 +154,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
      "q"),
      "(?i)rotary|first|rolled"),
     ("deepseek3", "rotary key before the latent", tensors(r"kv_a_proj_with_mqa\.weight", lambda w: w.roll(8, 0)),
-     steps(0, "kv_a"), "(?i)rotary|first|rolled"),
+     steps(0, "kv_a"), "(?i)rotary|first|rolled|holds k_shared, kv_a"),
     # experts
     ("gptoss", "the router's bias is missing", without(r"router\.bias"), steps(0, "ffn.router") + " " + _ROUTED,
      "(?i)bias"),
@@ -197,7 +197,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
     ("lfm2", "an activation after the convolution", _conv(activation="silu"), steps(0, "conv", "concat", "attn"),
      "(?i)silu|activation"),
     ("lfm2", "gates exchanged", tensors(r"conv\.in_proj\.weight", _THIRDS(1, 0, 2)), steps(0, "gate_in", "gate"),
-     "L0.gate|order|exchang"),
+     "L0.gate|order|exchang|joint matrix of gate_in, v and gate is read as gate, v, gate_in"),
     ("lfm2", "queries not normed", left_out("q_layernorm"), steps(2, "q_norm"), "left out"),
     ("mamba2", "taps in the other order", tensors(r"conv1d\.weight", lambda w: w.flip(-1)), _CONV,
      "(?i)taps|order|reverse"),
