@@ -54,11 +54,6 @@ class Altered(Site):
         return made
 
 
-def with_input(number: int, change: Change) -> Wrong:
-    """A step with a function of one of its inputs in place of it."""
-    return lambda site: Altered(site.trace, site.step, site.layer, {number: change(site.input(number))}).derive()
-
-
 def with_parameter(attribute: str, change: Change) -> Wrong:
     """A step with a function of one of its parameters in place of it."""
 
@@ -74,7 +69,10 @@ def with_parameter(attribute: str, change: Change) -> Wrong:
 
 def parameters_of(site: Site) -> Iterator[tuple[Parameter, Tensor]]:
     """The parameters that a step has, with their numbers; not a matrix that is tied to another step's."""
-    for parameter in site.operation.parameters(site.step) if site.step.module else ():
+    stored = site.operation.parameters(site.step) if site.step.module else ()
+    if isinstance(site.operation, Prefer):  # whose bias is a buffer
+        stored = (Parameter("the bias of the choice of experts", "weight", ("expert",)),)
+    for parameter in stored:
         numbers = getattr(site.module, parameter.attribute, None)
         if numbers is not None and not parameter.absent:
             yield parameter, numbers.detach()
@@ -136,6 +134,8 @@ def of_other_steps(site: Site) -> Iterator[tuple[str, Wrong, Mapping[str, Wrong]
     The last are the formulas of other steps of the layer, where two are swapped.
     """
     for parameter, numbers in parameters_of(site):
+        if isinstance(site.operation, Norm) and parameter.attribute == "weight":
+            continue  # gains of other norms are tried as such
         for step, layer in site.trace.steps.rows:
             if type(step.operation) is not type(site.operation) or site.name == step.full_name(layer):
                 continue
@@ -208,6 +208,9 @@ def _cuts(site: Site, parts: list[Step]) -> Iterator[tuple[str, Mapping[str, Wro
             if stored == read:
                 held, taken = (", ".join(names[index] for index in one) for one in (order, other))
                 words = f"the joint matrix of {listed(names)} is read as {taken}, where it holds {held}"
+                if len(names) == 2:
+                    words = f"the joint matrix of {listed(names)} is read with {names[other[0]]} first"
+                    words += f", where {names[order[0]]} is first"
                 words += f", {cuts[read]}" if read > 1 else ""
             yield words, {name: _cut(tuple(names), number, found) for number, name in enumerate(names)}
 

@@ -64,7 +64,7 @@ class Leaf(NamedTuple):
         """Values that somebody may take: of another layer, left out, the default, off by one, usual, twice, half."""
         field = self.field
         yield from ours
-        yield from (False, True) if field.kind is bool else sorted(field.limits.choices, key=lambda one: one != "none")
+        yield from (False, True) if field.kind is bool else field.limits.choices
         yield from () if field.default is REQUIRED else (field.default,)
         yield from self.usual
         for value in ours if field.kind in (int, float) else ():

@@ -154,7 +154,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
      "q"),
      "(?i)rotary|first|rolled"),
     ("deepseek3", "rotary key before the latent", tensors(r"kv_a_proj_with_mqa\.weight", lambda w: w.roll(8, 0)),
-     steps(0, "kv_a"), "(?i)rotary|first|rolled|holds k_shared, kv_a"),
+     steps(0, "kv_a"), "(?i)rotary|first|rolled"),
     # experts
     ("gptoss", "the router's bias is missing", without(r"router\.bias"), steps(0, "ffn.router") + " " + _ROUTED,
      "(?i)bias"),
