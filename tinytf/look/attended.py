@@ -17,7 +17,7 @@ from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at
 from tinytf.parts.row import Step
 from tinytf.report import About, Report, plain
-from tinytf.sentences import first_of, listed, several
+from tinytf.sentences import listed, several
 from tinytf.tables import Array, Sheet, of_records
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -83,7 +83,8 @@ class Attended(Report):
         for index, does in enumerate(_PLACES.values()):
             found = ((place == index) & (most >= 0.5)).nonzero().tolist()
             found.sort(key=lambda head: -float(most[tuple(head)]))
-            names = first_of([f"L{layer}H{head}" for layer, head in found], _NAMED)
+            few = "such as " if len(found) > _NAMED else ""
+            names = few + ", ".join(f"L{layer}H{head}" for layer, head in found[:_NAMED])
             habits.append((len(found), f"{several(len(found), does)} ({names})"))
         told = [words for count, words in sorted(habits, key=lambda one: -one[0]) if count]
         words = f"Of {int(attending.sum())} heads {listed(told) if told else 'none has a habit here'}"

@@ -146,7 +146,7 @@ class _Size:
         self.down = self.across if halves else -(-length // most)
         self.times, self.wide, self.high = times, times * -(-length // self.across), times * -(-length // self.down)
         self.lines = -(-self.high // 2) if halves else self.high
-        self.pooled = f"each cell shows the strongest of {self.down} × {self.across} weights" if self.down > 1 else ""
+        self.pooled = f"each cell the strongest of {self.down} × {self.across}" if self.down > 1 else ""
 
     def draw(self, miniature: Miniature, terminal: Terminal) -> list[PaintedLine]:
         levels = _levels(miniature.weights, miniature.visible, self.down, self.across)

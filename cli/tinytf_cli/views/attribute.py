@@ -33,7 +33,7 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
         subject = f"lead of {model.shown(report.token)} over {model.shown(report.versus)}"
     yield Line("")
     yield _answer(report, f"{subject} at {report.position} {token}")
-    yield note(f"taken as it is in this text, and no part: {report.frozen}")
+    yield note(f"taken as it is: {report.frozen}")
     if report.versus is None:
         yield note("only differences between logits matter", "--versus TOKEN compares two")
     yield Heading("parts", "what each adds, the largest first", "output")

@@ -109,8 +109,8 @@ def _kinds(film: Film) -> Iterator[Block]:
     if few:
         yield note(f"not judged, for want of {FEWEST_TOKENS} tokens: {', '.join(few)}")
     yield note(
-        "gain: of copying, how much better the second copy is predicted than the same tokens in the first; of others, "
-        "how much better a token of unseen text is predicted than from its frequency in the training text alone"
+        "gain: of copying, how much better the second copy is predicted than the first; of others, how much better "
+        "than by their frequency in the training text alone"
     )
 
 
