@@ -192,7 +192,7 @@ class Difference(Report):
         tolerance, and at least a hundred times better than the step that differs most: a fault that hardly reaches
         them is none of these.
         """
-        made, cause = self.parameters, self.cause
+        made = self.parameters
         if self.gauges and self.first is None:
             return ", ".join(gauge.words for gauge in self.gauges)
         predicted = [step for step in self.steps if step.step.is_vocabulary] or [
@@ -207,8 +207,9 @@ class Difference(Report):
         if made is not None and made.faults:
             return made.in_words()
         names = list(dict.fromkeys((differing[0].name, differing[-1].name)))
-        why = f": {cause.in_words}" if cause is not None and cause.found else ""
-        return f"{plural(len(differing), 'step')}, {' … '.join(names)}{why}"
+        found = [one for one in self.causes if one.found]
+        why = ", ".join(f"{one.step}: {one.in_words}" for one in found)
+        return why or f"{plural(len(differing), 'step')}, {' … '.join(names)}"
 
     def _last_step(self) -> str:
         """The last step of the model before its vocabulary, if it has one."""
