@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tinytf.catalogue import Catalogue as Catalogue
     from tinytf.cause.blame import Blame as Blame
     from tinytf.cause.budget import Budget as Budget
-    from tinytf.cause.circuits.finding import Circuit as Circuit
+    from tinytf.cause.circuit.finding import Circuit as Circuit
     from tinytf.cause.compare_without import LeftOut as LeftOut
     from tinytf.cause.interventions.ablation import Ablation as Ablation
     from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tinytf.cause.steering.vector import steering_vector as steering_vector
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
+    from tinytf.check.checked import Checked as Checked
     from tinytf.checkpoints.huggingface.export import Exported as Exported
     from tinytf.compare.difference import Difference as Difference
     from tinytf.compare.dumps.capture import capture as capture
@@ -66,13 +67,10 @@ if TYPE_CHECKING:
     from tinytf.look.arithmetic.data import Explained as Explained
     from tinytf.look.attended import Attended as Attended
     from tinytf.look.attribution import Attribution as Attribution
-    from tinytf.look.census import Census as Census
-    from tinytf.look.circuits.composition import Composition as Composition
-    from tinytf.look.circuits.copying import Weights as Weights
-    from tinytf.look.circuits.head import HeadWeights as HeadWeights
     from tinytf.look.code import Code as Code
     from tinytf.look.experts import Experts as Experts
     from tinytf.look.grammar import Grammar as Grammar
+    from tinytf.look.heads.census import Census as Census
     from tinytf.look.lens import Lens as Lens
     from tinytf.look.neighbours import Neighbours as Neighbours
     from tinytf.look.neurons import Neurons as Neurons
@@ -89,12 +87,14 @@ if TYPE_CHECKING:
     from tinytf.look.traced import Traced as Traced
     from tinytf.look.tuned_lens import TunedLens as TunedLens
     from tinytf.look.values import AddressValues as AddressValues
+    from tinytf.look.weights.composition import Composition as Composition
+    from tinytf.look.weights.copying import Weights as Weights
+    from tinytf.look.weights.head import HeadWeights as HeadWeights
     from tinytf.pairs.pair import PairSet as PairSet
     from tinytf.pairs.tasks import TaskList as TaskList
     from tinytf.recorders import Recorder as Recorder
     from tinytf.recorders import Recorders as Recorders
     from tinytf.report import Report as Report
-    from tinytf.student.checked import Checked as Checked
     from tinytf.text.chat import Conversation as Conversation
     from tinytf.text.tokenizer import Encoding as Encoding
     from tinytf.through.changing import Changed as Changed
@@ -111,9 +111,9 @@ if TYPE_CHECKING:
     from tinytf.training.folder.run_report import RunsReport as RunsReport
     from tinytf.training.plan import TrainingPlan as TrainingPlan
     from tinytf.training.report import Training as Training
-    from tinytf.worked.paper import PaperCheck as PaperCheck
-    from tinytf.worked.verify import ExampleScores as ExampleScores
-    from tinytf.worked.verify import Verification as Verification
+    from tinytf.verify.paper import PaperCheck as PaperCheck
+    from tinytf.verify.verify import ExampleScores as ExampleScores
+    from tinytf.verify.verify import Verification as Verification
 
 _LAZY = {
     "Ablation": "tinytf.cause.interventions.ablation",
@@ -129,20 +129,20 @@ _LAZY = {
     "CacheComparison": "tinytf.generate.cached",
     "Card": "tinytf.certification.card",
     "Catalogue": "tinytf.catalogue",
-    "Census": "tinytf.look.census",
+    "Census": "tinytf.look.heads.census",
     "Certificate": "tinytf.certification.certify",
     "Changed": "tinytf.through.changing",
-    "Checked": "tinytf.student.checked",
+    "Checked": "tinytf.check.checked",
     "Checkup": "tinytf.doctor",
-    "Circuit": "tinytf.cause.circuits.finding",
+    "Circuit": "tinytf.cause.circuit.finding",
     "Code": "tinytf.look.code",
-    "Composition": "tinytf.look.circuits.composition",
+    "Composition": "tinytf.look.weights.composition",
     "Conversation": "tinytf.text.chat",
     "CorpusRecording": "tinytf.bulk.record",
     "Course": "tinytf.lessons.course",
     "Difference": "tinytf.compare.difference",
     "Encoding": "tinytf.text.tokenizer",
-    "ExampleScores": "tinytf.worked.verify",
+    "ExampleScores": "tinytf.verify.verify",
     "Experts": "tinytf.look.experts",
     "Explained": "tinytf.look.arithmetic.data",
     "Exported": "tinytf.checkpoints.huggingface.export",
@@ -153,7 +153,7 @@ _LAZY = {
     "Glossary": "tinytf.glossary",
     "GradientTrace": "tinytf.gradients.trace",
     "Grammar": "tinytf.look.grammar",
-    "HeadWeights": "tinytf.look.circuits.head",
+    "HeadWeights": "tinytf.look.weights.head",
     "Info": "tinytf.look.size",
     "Kind": "tinytf.generate.decoder",
     "LeftOut": "tinytf.cause.compare_without",
@@ -169,7 +169,7 @@ _LAZY = {
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
     "OverPairs": "tinytf.cause.over_pairs.report",
-    "PaperCheck": "tinytf.worked.paper",
+    "PaperCheck": "tinytf.verify.paper",
     "PairSet": "tinytf.pairs.pair",
     "Parameters": "tinytf.look.parameters",
     "EstimatedSweep": "tinytf.cause.interventions.attribution_patching",
@@ -210,8 +210,8 @@ _LAZY = {
     "Training": "tinytf.training.report",
     "TrainingPlan": "tinytf.training.plan",
     "TunedLens": "tinytf.look.tuned_lens",
-    "Verification": "tinytf.worked.verify",
-    "Weights": "tinytf.look.circuits.copying",
+    "Verification": "tinytf.verify.verify",
+    "Weights": "tinytf.look.weights.copying",
     "capture": "tinytf.compare.dumps.capture",
     "load": "tinytf.loading",
     "open_sae": "tinytf.features.layouts",

@@ -15,7 +15,7 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.bulk.record import record_corpus
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
-    from tinytf.cause.circuits.finding import circuit
+    from tinytf.cause.circuit.finding import circuit
     from tinytf.cause.compare_without import compare_without
     from tinytf.cause.importance import importance
     from tinytf.cause.interventions import (
@@ -61,14 +61,11 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.look.arithmetic import explain
     from tinytf.look.attended import attention
     from tinytf.look.attribution import attribute
-    from tinytf.look.census import heads
-    from tinytf.look.circuits.composition import composition
-    from tinytf.look.circuits.copying import weights
-    from tinytf.look.circuits.head import head_weights
     from tinytf.look.code import code
     from tinytf.look.examples import top_examples
     from tinytf.look.experts import expert_load, experts
     from tinytf.look.grammar import grammar
+    from tinytf.look.heads.census import heads
     from tinytf.look.lens import lens
     from tinytf.look.neighbours import neighbours
     from tinytf.look.neurons import neurons
@@ -83,6 +80,9 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.look.tokens import tokens
     from tinytf.look.traced import traced
     from tinytf.look.tuned_lens import train_lens
+    from tinytf.look.weights.composition import composition
+    from tinytf.look.weights.copying import weights
+    from tinytf.look.weights.head import head_weights
     from tinytf.pairs.tasks import pairs
 
 

@@ -119,7 +119,7 @@ ASKED: dict[str, Callable[[str, Path, World], list[str | Path] | None]] = {
     "logprob_difference": _logprobs,
 }
 ELSEWHERE = {
-    "check": "tests/student/test_checked.py",
+    "check": "tests/check/test_checked.py",
     "certificate": "tests/certification/test_certify.py",
     "printed_difference": "tests/compare/dumps/test_printed.py",
     "module_differences": "tests/through/test_reading.py",

@@ -10,7 +10,7 @@ import pytest
 from driving import Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 
-from tinytf.worked import Verification, open_example, shipped, verify
+from tinytf.verify import Verification, open_example, shipped, verify
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.verify import VerificationDisplay, verification

@@ -7,7 +7,7 @@ from talking import Talk
 
 from tinytf.lessons.course import lesson
 from tinytf.lessons.live import Live
-from tinytf.look.kinds import LABELS
+from tinytf.look.heads.kinds import LABELS
 
 
 def words(text: str) -> str:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from tinytf.lessons.lesson import Lesson, LiveTable, Question, figure
 from tinytf.lessons.live import Live
-from tinytf.look.heads import measure_heads
-from tinytf.look.kinds import LABELS
+from tinytf.look.heads.kinds import LABELS
+from tinytf.look.heads.measures import measure_heads
 
 _TARGETS = ("previous", "first", "self")
 """Measures of a head that are shares of its weight."""

@@ -11,7 +11,7 @@ from tinytf.lessons.course import lesson
 from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
 from tinytf.loading import Model
-from tinytf.look.heads import require_attention
+from tinytf.look.heads.measures import require_attention
 from tinytf.look.overview import overview
 from tinytf.look.prediction import predictions
 from tinytf.parts.row import Step

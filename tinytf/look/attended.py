@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.look.heads import MEASURES, measure_heads, measures_of, require_attention
-from tinytf.look.kinds import LABELS
+from tinytf.look.heads.kinds import LABELS
+from tinytf.look.heads.measures import MEASURES, measure_heads, measures_of, require_attention
 from tinytf.look.overview import Overview, layer_overview, overview
 from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at

@@ -263,8 +263,8 @@ def _cell_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str
 
 def _head_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str]]:
     """What one head does on the text: where its weight is, and what it adds to the prediction."""
-    from tinytf.look.heads import MEASURES, measures_of
-    from tinytf.look.kinds import LABELS
+    from tinytf.look.heads.kinds import LABELS
+    from tinytf.look.heads.measures import MEASURES, measures_of
     from tinytf.look.overview import overview
     from tinytf.look.prediction import prediction_at, predictions
     from tinytf.sentences import percent

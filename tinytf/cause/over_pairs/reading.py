@@ -11,7 +11,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.look.attribution import Attribution, require_logits
 from tinytf.look.attribution import attribute as attribute_one
-from tinytf.look.heads import MEASURES, measures_of, require_attention
+from tinytf.look.heads.measures import MEASURES, measures_of, require_attention
 from tinytf.look.lens import lens as lens_one
 from tinytf.look.lens import require_readable
 from tinytf.nearest import did_you_mean
