@@ -16,7 +16,6 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
     from tinytf.cause.circuit.finding import circuit
-    from tinytf.cause.compare_without import compare_without
     from tinytf.cause.importance import importance
     from tinytf.cause.interventions import (
         ablate,
@@ -49,21 +48,22 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.cause.steering.generation import steered_generation
     from tinytf.cause.steering.vector import steering
     from tinytf.cause.step_errors import step_errors
-    from tinytf.compare.difference import diff
+    from tinytf.cause.without import compare_without
+    from tinytf.compare.diff import diff
     from tinytf.features.report import feature_examples, features
-    from tinytf.features.training import train_sae
+    from tinytf.features.train_sae import train_sae
     from tinytf.generate.continuing import beams, generate, samples, stream, text_after
     from tinytf.generate.score import score
     from tinytf.generate.underway import beam_search, compare_cache, generation
-    from tinytf.gradients.report import backward
+    from tinytf.gradients.grad import backward
     from tinytf.gradients.trace import grad
     from tinytf.look.activations import activations
-    from tinytf.look.arithmetic import explain
-    from tinytf.look.attended import attention
-    from tinytf.look.attribution import attribute
+    from tinytf.look.attention import attention
+    from tinytf.look.attribute import attribute
     from tinytf.look.code import code
     from tinytf.look.examples import top_examples
     from tinytf.look.experts import expert_load, experts
+    from tinytf.look.explain import explain
     from tinytf.look.grammar import grammar
     from tinytf.look.heads.census import heads
     from tinytf.look.lens import lens
@@ -78,7 +78,7 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.look.similar import similar
     from tinytf.look.state import state
     from tinytf.look.tokens import tokens
-    from tinytf.look.traced import traced
+    from tinytf.look.trace import traced
     from tinytf.look.tuned_lens import train_lens
     from tinytf.look.weights.composition import composition
     from tinytf.look.weights.copying import weights

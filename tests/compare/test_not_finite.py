@@ -10,7 +10,7 @@ from torch import Tensor
 import tinytf
 from tinytf.cause.model_pair import Texts
 from tinytf.check.checked import check
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import Dump
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.corpus import find_files

@@ -22,7 +22,7 @@ from tinytf.lessons.course import lesson
 from tinytf.lessons.live import Live
 from tinytf.loading import load
 from tinytf.look.heads.measures import MEASURES, measure_heads
-from tinytf.look.traced import traced
+from tinytf.look.trace import traced
 from tinytf_cli.explore import status
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arrange_panes

@@ -18,7 +18,7 @@ from tinytf.certification.kept import Kept, Mean
 from tinytf.certification.sides import Check
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
-from tinytf.look.size import Info
+from tinytf.look.info import Info
 from tinytf.presets import preset
 from tinytf.report import About
 from tinytf.sentences import changed, choices, first_of, from_where_on, listed, percent, several

@@ -18,7 +18,7 @@ from tinytf.cause.interventions.prediction import predicted_at
 from tinytf.cause.interventions.values import values_for
 from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, mean_of
-from tinytf.look.attribution import logit_parts
+from tinytf.look.attribute import logit_parts
 from tinytf.look.heads.census import Census
 from tinytf.look.weights.copying import eigenvalue_score, own_map
 from tinytf.look.weights.factors import HeadKey, Vocabulary, circuits, one_head, require_circuits

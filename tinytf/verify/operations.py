@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch.optim.adamw import adamw
 
 from tinytf.errors import TinytfError
-from tinytf.look.size import parameter_count, parameter_parts
+from tinytf.look.info import parameter_count, parameter_parts
 from tinytf.presets import preset
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.mask import Sight, mask_scores

@@ -15,7 +15,7 @@ from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
 
 if TYPE_CHECKING:
-    from tinytf.compare.difference import Difference
+    from tinytf.compare.diff import Difference
     from tinytf.loading import Model
     from tinytf.text.chat import Written
     from tinytf.through.comparing import ModuleDifferences
@@ -185,7 +185,7 @@ def _compared(options: Options, model_options: ModelOptions) -> "Difference":
     files = list(options.texts) if len(named) == 2 and all(named) else [word for word in options.texts if is_dump(word)]
     names = read_names(options.names)
     if len(files) == 2 == len(options.texts) and options.versus is None:
-        from tinytf.compare.difference import diff_dumps
+        from tinytf.compare.diff import diff_dumps
 
         model = model_options.open() if is_typed("model") else None
         dump_settings = {name: settings[name] for name in ("tolerance", "head", "top", "fail_over")}

@@ -51,7 +51,7 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     """Marks the tokens that the tokenizer adds by itself. With --versus, shows where another tokenizer splits
     differently, and with --corpus how often.
     """
-    from tinytf.compare.splits import splits
+    from tinytf.compare.tokenizers import splits
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
     from tinytf.sources import Source, find_source, open_tokenizer, vocabulary_of

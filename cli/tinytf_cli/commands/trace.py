@@ -21,7 +21,7 @@ from tinytf_cli.options import (
 from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
-    from tinytf.look.traced import Traced
+    from tinytf.look.trace import Traced
     from tinytf.steps.table import StepTable
     from tinytf.text.chat import Written
     from tinytf.through.model import ThroughModel

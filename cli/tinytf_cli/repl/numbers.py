@@ -13,7 +13,7 @@ from tinytf_cli.views.draw import Shown
 from tinytf_cli.views.parts import note
 
 if TYPE_CHECKING:
-    from tinytf.compare.difference import Difference
+    from tinytf.compare.diff import Difference
 
 
 def set_number(session: Session, text: str) -> Shown:

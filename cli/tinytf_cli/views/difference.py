@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.measures import StepComparison
 from tinytf.compare.walk import Attention

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tinytf.compare.splits import Split, Splits
+from tinytf.compare.tokenizers import Split, Splits
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Token
 from tinytf_cli.numbers import plural

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from tinytf.cause.interventions import without
 from tinytf.cause.order import Order, order
 from tinytf.cause.sharpness import Sharpness, sharpness
-from tinytf.compare.difference import Difference, diff
+from tinytf.compare.diff import Difference, diff
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean

@@ -23,7 +23,7 @@ from tinytf.cause.interventions.hooks import (
     logits_with,
     points_of,
 )
-from tinytf.cause.interventions.patching import (
+from tinytf.cause.interventions.patch import (
     NOTHING,
     OnePatch,
     PatchedRun,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tinytf.cause.interventions.grid import Grid
 from tinytf.cause.interventions.hooks import Change, HookPoint, changed, logits_with
-from tinytf.cause.interventions.patching import (
+from tinytf.cause.interventions.patch import (
     NOTHING,
     PatchSweep,
     Runs,

@@ -13,7 +13,7 @@ from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import Setup
 from tinytf.training.folder.history import History, Spike
 from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.run_report import RunReport
+from tinytf.training.folder.runs import RunReport
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.losses import measured_loss, worst_example
 from tinytf.training.tuning.update import Update

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.look.arithmetic.cell import Cell, find_cell
-from tinytf.look.arithmetic.data import TEMPERATURES, Explained, Explanation, Input
+from tinytf.look.explain.cell import Cell, find_cell
+from tinytf.look.explain.data import TEMPERATURES, Explained, Explanation, Input
 from tinytf.report import About
 from tinytf.steps.operations import VocabularySoftmax
 from tinytf.steps.operations.operation import dimension
