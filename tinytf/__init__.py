@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.patch_paths import PathSweep as PathSweep
     from tinytf.cause.over_pairs.report import OverPairs as OverPairs
     from tinytf.cause.repair import Repair as Repair
-    from tinytf.cause.steering.curve import SteeringCurve as SteeringCurve
-    from tinytf.cause.steering.generation import SteeredGeneration as SteeredGeneration
-    from tinytf.cause.steering.vector import SteeringVector as SteeringVector
-    from tinytf.cause.steering.vector import steering_vector as steering_vector
+    from tinytf.cause.steer.curve import SteeringCurve as SteeringCurve
+    from tinytf.cause.steer.generation import SteeredGeneration as SteeredGeneration
+    from tinytf.cause.steer.vector import SteeringVector as SteeringVector
+    from tinytf.cause.steer.vector import steering_vector as steering_vector
     from tinytf.cause.without import LeftOut as LeftOut
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from tinytf.glossary import Meanings as Meanings
     from tinytf.gradients.grad import Backward as Backward
     from tinytf.gradients.trace import GradientTrace as GradientTrace
-    from tinytf.lessons import LessonList as LessonList
-    from tinytf.lessons.course import Course as Course
-    from tinytf.lessons.teach import Taught as Taught
+    from tinytf.learn import LessonList as LessonList
+    from tinytf.learn.course import Course as Course
+    from tinytf.learn.teach import Taught as Taught
     from tinytf.loading import Model as Model
     from tinytf.loading import load as load
     from tinytf.look.activations import Activations as Activations
@@ -139,7 +139,7 @@ _LAZY = {
     "Composition": "tinytf.look.weights.composition",
     "Conversation": "tinytf.text.chat",
     "CorpusRecording": "tinytf.bulk.record",
-    "Course": "tinytf.lessons.course",
+    "Course": "tinytf.learn.course",
     "Difference": "tinytf.compare.diff",
     "Encoding": "tinytf.text.tokenizer",
     "ExampleScores": "tinytf.verify.verify",
@@ -158,7 +158,7 @@ _LAZY = {
     "Kind": "tinytf.generate.decoder",
     "LeftOut": "tinytf.cause.without",
     "Lens": "tinytf.look.lens",
-    "LessonList": "tinytf.lessons",
+    "LessonList": "tinytf.learn",
     "LogprobDifference": "tinytf.compare.logprobs",
     "PrintedDifference": "tinytf.compare.printed",
     "SamplingDifference": "tinytf.compare.sampling",
@@ -198,10 +198,10 @@ _LAZY = {
     "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
     "TaskList": "tinytf.pairs.tasks",
-    "SteeredGeneration": "tinytf.cause.steering.generation",
-    "SteeringCurve": "tinytf.cause.steering.curve",
-    "SteeringVector": "tinytf.cause.steering.vector",
-    "Taught": "tinytf.lessons.teach",
+    "SteeredGeneration": "tinytf.cause.steer.generation",
+    "SteeringCurve": "tinytf.cause.steer.curve",
+    "SteeringVector": "tinytf.cause.steer.vector",
+    "Taught": "tinytf.learn.teach",
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",
     "Trace": "tinytf.trace.trace",
@@ -217,7 +217,7 @@ _LAZY = {
     "open_sae": "tinytf.features.layouts",
     "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",
-    "steering_vector": "tinytf.cause.steering.vector",
+    "steering_vector": "tinytf.cause.steer.vector",
     "recorded": "tinytf.bulk.folder",
 }
 

@@ -43,10 +43,10 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     )
     from tinytf.cause.repair import repair
     from tinytf.cause.restoring import restoring
-    from tinytf.cause.steering.applying import steered
-    from tinytf.cause.steering.curve import steering_curve
-    from tinytf.cause.steering.generation import steered_generation
-    from tinytf.cause.steering.vector import steering
+    from tinytf.cause.steer.applying import steered
+    from tinytf.cause.steer.curve import steering_curve
+    from tinytf.cause.steer.generation import steered_generation
+    from tinytf.cause.steer.vector import steering
     from tinytf.cause.step_errors import step_errors
     from tinytf.cause.without import compare_without
     from tinytf.compare.diff import diff

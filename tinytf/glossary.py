@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.files import parse_toml
-from tinytf.lessons import TITLES
+from tinytf.learn import TITLES
 from tinytf.look.heads.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import K, Nearest, Q, Step, V

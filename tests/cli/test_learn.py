@@ -11,9 +11,9 @@ import pytest
 from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error
 from rich.cells import cell_len
 
-from tinytf.lessons import NAMES, TITLES
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES, TITLES
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
 from tinytf.loading import load
 
 

@@ -18,8 +18,8 @@ from covering import sample
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
 from tinytf.loading import load
 from tinytf.look.heads.measures import MEASURES, measure_heads
 from tinytf.look.trace import traced

@@ -6,7 +6,7 @@ from pathlib import Path
 import tinytf
 from tinytf.certification.card import card
 from tinytf.doctor import checkup
-from tinytf.lessons import LessonList
+from tinytf.learn import LessonList
 from tinytf.loading import info
 from tinytf.look.probe import LabelledTexts
 from tinytf.models import catalogue

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from talking import Talk
 
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
 from tinytf.look.heads.kinds import LABELS
 
 

@@ -18,9 +18,9 @@ from tinytf.check.seen import Output, record_outputs
 from tinytf.check.steps import Comparison, Tensors
 from tinytf.check.weights import IN_PAIRS, NameRow, Pair, alternatives, copy_weights, guess_pairs, table
 from tinytf.errors import UsageError
-from tinytf.lessons import NAMES, TITLES
-from tinytf.lessons.about import lesson_of
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES, TITLES
+from tinytf.learn.about import lesson_of
+from tinytf.learn.live import Live
 from tinytf.loading import Model
 from tinytf.report import About, Data, Report
 from tinytf.sentences import first_of, sign_of

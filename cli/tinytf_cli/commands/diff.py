@@ -96,7 +96,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     """
     from tinytf.compare.dumps.printed import LOGS
     from tinytf_cli.reported import expect_reports, write_reports
-    from tinytf_cli.views.difference import DifferenceDisplay
+    from tinytf_cli.views.diff import DifferenceDisplay
 
     context = click.get_current_context()
     if host() is None and not any(map(is_typed, context.params)):
@@ -105,7 +105,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     names_none = host() is None and model_options.through is None and not is_typed("model")
     through = None if names_none else model_options.through_model(output)
     if through is not None:
-        from tinytf_cli.views.module_differences import ModuleDifferencesDisplay
+        from tinytf_cli.views.diff_modules import ModuleDifferencesDisplay
 
         modules = _through(through, options, model_options)
         return output.draw_checked(modules, ModuleDifferencesDisplay(fold.all or options.full))
@@ -126,7 +126,7 @@ def _printed(options: Options, log: str, fold: FoldOptions, model_options: Model
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.printed import read_log
     from tinytf.compare.printed import diff_printed
-    from tinytf_cli.views.printed_difference import PrintedDisplay
+    from tinytf_cli.views.diff_printed import PrintedDisplay
 
     kept = ("tolerance", "fail_over", "truncate", "force")
     require_only(

@@ -58,7 +58,7 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     from tinytf.text.pair import encode_written
     from tinytf.text.train import train_characters
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views import splits as _  # noqa: F401 - registers its view
+    from tinytf_cli.views import tokenizers as _  # noqa: F401 - registers its view
     from tinytf_cli.views.tokens import TokensDisplay
 
     if options.versus is not None and (options.characters or options.windows):

@@ -60,7 +60,7 @@ def set_no_number(session: Session) -> Shown:
 
 def _consequence(report: "Difference", shown: Callable[[int], str], terminal: Terminal) -> Iterator[Block]:
     """The change of the prediction in a sentence, then the steps that differ."""
-    from tinytf_cli.views.difference import DifferenceDisplay
+    from tinytf_cli.views.diff import DifferenceDisplay
 
     if report.predictions:
         yield Line(f"{report.predictions[0].in_words(shown)}.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.cause.steering.curve import SteeringCurve
+from tinytf.cause.steer.curve import SteeringCurve
 from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line, where_predicted
@@ -13,7 +13,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Table
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import figures, fold_note, note, share_column, signed, spread, stopped
-from tinytf_cli.views.steering_vector import short_interval
+from tinytf_cli.views.steer import short_interval
 
 _ROWS = 15
 """The most strengths of the table on a screen."""

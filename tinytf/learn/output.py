@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from tinytf.lessons.lesson import Lesson, LiveTable, bracketed, figure
-from tinytf.lessons.live import Live
+from tinytf.learn.lesson import Lesson, LiveTable, bracketed, figure
+from tinytf.learn.live import Live
 from tinytf.steps.work import cache_bytes_per_token, step_work
 
 _COLD, _WARM = 0.5, 2.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytf.lessons.lesson import Lesson, bracketed, figure, figures
-from tinytf.lessons.live import Live
+from tinytf.learn.lesson import Lesson, bracketed, figure, figures
+from tinytf.learn.live import Live
 
 _TEXTS = 32
 """Texts in the batch of the question about shapes."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tinytf.lessons.lesson import Figure, Lesson, LiveTable, figure
-from tinytf.lessons.live import Live
+from tinytf.learn.lesson import Figure, Lesson, LiveTable, figure
+from tinytf.learn.live import Live
 from tinytf.model.without import left_out, removable
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.trace.record import record

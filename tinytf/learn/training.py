@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tinytf.lessons.lesson import Lesson, LiveTable, figure
-from tinytf.lessons.live import Live
+from tinytf.learn.lesson import Lesson, LiveTable, figure
+from tinytf.learn.live import Live
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.optimiser import make_optimiser

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tinytf.lessons.lesson import Lesson, LiveTable, Question, figure
-from tinytf.lessons.live import Live
+from tinytf.learn.lesson import Lesson, LiveTable, Question, figure
+from tinytf.learn.live import Live
 from tinytf.look.heads.kinds import LABELS
 from tinytf.look.heads.measures import measure_heads
 

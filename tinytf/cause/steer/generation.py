@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tinytf.cause.steering.applying import Steering, Vectors, hidden_states, steered_model, steering_of
+from tinytf.cause.steer.applying import Steering, Vectors, hidden_states, steered_model, steering_of
 from tinytf.compare.measures import divergence
 from tinytf.errors import UsageError
 from tinytf.generate.continuing import Streaming, encoded, steps_after

@@ -13,7 +13,7 @@ from torch import Tensor
 from tinytf.cause.interventions.edits import Edit, edited
 from tinytf.cause.interventions.prediction import log_probabilities, predicted_at
 from tinytf.cause.interventions.values import Reference
-from tinytf.cause.steering.applying import Change, Steering, Vectors, hidden_states, signed, steered_model, steering_of
+from tinytf.cause.steer.applying import Change, Steering, Vectors, hidden_states, signed, steered_model, steering_of
 from tinytf.compare.measures import divergence
 from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, estimates

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from small_models import OTHER, TEXT
 
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
 from tinytf.loading import Model
 
 

@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from tinytf.lessons import NAMES, attention, block, find, heads, inputs, output, schedule, training, without
-from tinytf.lessons.lesson import Lesson
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES, attention, block, find, heads, inputs, output, schedule, training, without
+from tinytf.learn.lesson import Lesson
+from tinytf.learn.live import Live
 from tinytf.report import About, Report
 
 _MAKERS = (

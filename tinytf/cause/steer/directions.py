@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from tinytf.cause.steering.contrasts import Activations
+from tinytf.cause.steer.contrasts import Activations
 from tinytf.estimate import Estimate, mean_of
 from tinytf.look.logistic import fitted
 

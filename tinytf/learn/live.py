@@ -13,8 +13,8 @@ from tinytf.generate.samplers import with_temperature
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
-from tinytf.lessons import NAMES, TEXTS
-from tinytf.lessons.lesson import Asker, Lesson, LiveTable, Map, Question
+from tinytf.learn import NAMES, TEXTS
+from tinytf.learn.lesson import Asker, Lesson, LiveTable, Map, Question
 from tinytf.loading import Model
 from tinytf.model.without import removable
 from tinytf.parts.block import BlockConfig

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from small_models import TEXT
 
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
-from tinytf.lessons.teach import Taught, teach
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
+from tinytf.learn.teach import Taught, teach
 from tinytf.loading import Model
 
 OF_EVERY_SORT = (

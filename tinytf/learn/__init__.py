@@ -1,6 +1,6 @@
 """Lessons about a user's own text and model, in the order of the pipeline.
 
-This module has their names, titles and texts, and imports no torch; ``tinytf.lessons.course`` computes them.
+This module has their names, titles and texts, and imports no torch; ``tinytf.learn.course`` computes them.
 """
 
 from collections.abc import Mapping

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar
 
-from tinytf.lessons import NAMES, TITLES
-from tinytf.lessons.about import lesson_of
-from tinytf.lessons.course import lesson
-from tinytf.lessons.lesson import Lesson
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES, TITLES
+from tinytf.learn.about import lesson_of
+from tinytf.learn.course import lesson
+from tinytf.learn.lesson import Lesson
+from tinytf.learn.live import Live
 from tinytf.loading import Model
 from tinytf.look.heads.measures import require_attention
 from tinytf.look.overview import overview

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinytf.cause.steering.vector import SteeringVector
+from tinytf.cause.steer.vector import SteeringVector
 from tinytf.estimate import Estimate
 from tinytf.loading import Model
 from tinytf.look.readout import Ends

@@ -14,10 +14,10 @@ from small_models import OTHER, TEXT, small
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.lessons import NAMES, find
-from tinytf.lessons.course import lesson
-from tinytf.lessons.lesson import Lesson
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES, find
+from tinytf.learn.course import lesson
+from tinytf.learn.lesson import Lesson
+from tinytf.learn.live import Live
 from tinytf.loading import Model
 from tinytf.model.without import removable
 

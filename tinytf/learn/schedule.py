@@ -2,8 +2,8 @@
 
 from torch.nn.utils import get_total_norm
 
-from tinytf.lessons.lesson import Lesson, LiveTable, Question, figure
-from tinytf.lessons.live import Live
+from tinytf.learn.lesson import Lesson, LiveTable, Question, figure
+from tinytf.learn.live import Live
 from tinytf.training.pace import Pace
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.optimiser import learning_rate

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from tinytf.lessons.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
-from tinytf.lessons.live import Live
+from tinytf.learn.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
+from tinytf.learn.live import Live
 from tinytf.steps.operations import Norm
 
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from tinytf.lessons.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
-from tinytf.lessons.live import Live
+from tinytf.learn.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
+from tinytf.learn.live import Live
 from tinytf.look.neighbours import neighbours as nearest_tokens
 from tinytf.steps.operations import Alibi, ByDistance
 from tinytf.steps.operations.rotate import rotary_frequencies

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from tinytf.lessons import NAMES, TEXTS
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES, TEXTS
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
 from tinytf.steps.operations import Add, Norm
 
 _ABOUT_STEPS = NAMES[: NAMES.index("sampling") + 1]

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tinytf.cause.interventions.edits import hook_edits
 from tinytf.cause.interventions.hooks import hooked_by_user
-from tinytf.cause.steering.vector import SteeringVector, require_width, steering_vector, stream_steps
+from tinytf.cause.steer.vector import SteeringVector, require_width, steering_vector, stream_steps
 from tinytf.errors import UsageError
 from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer, evaluating

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.interventions.edits import require_edit
-from tinytf.cause.steering.contrasts import POSITIONS, Contrasts, Pairs, activations_on
-from tinytf.cause.steering.directions import METHODS, held_out, vector_of
-from tinytf.cause.steering.files import control_vector, read_vectors, write_vectors
+from tinytf.cause.steer.contrasts import POSITIONS, Contrasts, Pairs, activations_on
+from tinytf.cause.steer.directions import METHODS, held_out, vector_of
+from tinytf.cause.steer.files import control_vector, read_vectors, write_vectors
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.estimate import Estimate
 from tinytf.look.readout import Ends, Readout, ends_data, in_stream
