@@ -50,7 +50,7 @@ class Configured(Data):
 class Configuration(Report):
     """The settings in force, and the ``file`` that may hold them."""
 
-    KIND = "configuration"
+    KIND = "config"
     EVENTS: ClassVar = {"settings": "setting"}
     ROWS = "settings"
     ALWAYS_SAID = True

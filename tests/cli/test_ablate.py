@@ -31,7 +31,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     arguments = ("ablate", SENTENCE, "-m", decoder, "--at", "L0H1", "--at", "L1.ffn")
     data = json.loads(tinytf(*arguments, "--json").out)
     found = load(str(decoder)).ablate(SENTENCE, ["L0H1", "L1.ffn"])
-    assert data["kind"] == "ablation"
+    assert data["kind"] == "ablate"
     assert data["at"] == ["L0H1", "L1.ffn"]
     assert (data["kl"], data["change"]) == (found.effect.kl, found.effect.change)
     assert [one["after"] for one in data["choices"]] == [one.after for one in found.choices]

@@ -231,7 +231,7 @@ def test_control_c_leaves_ndjson_that_says_so_and_no_second_text_begins(
     events = [json.loads(line) for line in ran.lines]
     assert ran.status == 130
     assert events[0]["interrupted"] is True
-    assert [event["type"] for event in events].count("ablation_sweep") == 1
+    assert [event["type"] for event in events].count("ablate_sweep") == 1
     assert sum(event["type"] == "effect" for event in events) == 2
     assert events[-1]["type"] == "interrupted"
 

@@ -70,7 +70,7 @@ class Difference(Report):
     compared with the run's own.
     """
 
-    KIND = "difference"
+    KIND = "diff"
     REPR_FIRST = ("equal", "first", "worst")
     EVENTS: ClassVar = {
         "steps": "step",

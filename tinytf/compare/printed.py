@@ -75,7 +75,7 @@ class PrintedDifference(Report):
     ``tolerance`` is relative to a token's largest number; ``fail_over`` is the largest difference that passes.
     """
 
-    KIND = "printed_difference"
+    KIND = "diff_printed"
     ROWS = "steps"
     EVENTS: ClassVar = {"steps": "step"}
     ALWAYS_SAID = True

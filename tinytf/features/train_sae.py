@@ -54,7 +54,7 @@ class SaeTraining(Report):
     active in the last ``dead_after`` of them. ``steps`` is the curve.
     """
 
-    KIND = "sae_training"
+    KIND = "train_sae"
     EVENTS: ClassVar = {"steps": "step", "held_out": "held_out"}
 
     coder: SparseCoder

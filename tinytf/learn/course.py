@@ -31,7 +31,7 @@ def lesson(number: int | str, live: Live) -> Lesson:
 class Course(Report):
     """Lessons about one text and model."""
 
-    KIND = "lessons"
+    KIND = "learn"
     EVENTS: ClassVar = {"tokens": "token", "lessons": "lesson"}
 
     live: Live

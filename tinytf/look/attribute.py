@@ -77,7 +77,7 @@ class Attribution(Report):
     ``head.logits``, the logit before that. ``frozen`` says what was held constant.
     """
 
-    KIND = "attribution"
+    KIND = "attribute"
     EVENTS: ClassVar = {"tokens": "token", "parts": "part", "check": "check"}
 
     position: int

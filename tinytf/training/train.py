@@ -42,7 +42,7 @@ class Training(Report):
     are the highest of the history, at most three.
     """
 
-    KIND = "training"
+    KIND = "train"
     EVENTS: ClassVar = {"updates": "update"}
     ALWAYS_SAID = True
 

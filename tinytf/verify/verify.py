@@ -120,7 +120,7 @@ class CheckedStep:
 class Verification(Report):
     """An example with all of its steps checked."""
 
-    KIND = "verification"
+    KIND = "verify"
     EVENTS: ClassVar = {"steps": "step", "check": "check"}
     ALWAYS_SAID = True
 

@@ -79,7 +79,7 @@ class Ablation(Ablated):
     the plain run with a run whose sites are replaced by their own values.
     """
 
-    KIND = "ablation"
+    KIND = "ablate"
     EVENTS: ClassVar = {"tokens": "token", "choices": "choice", "check": "check"}
 
     sites: tuple[HookPoint, ...]
@@ -128,7 +128,7 @@ class AblationSweep(Ablated):
     heads. ``counts`` are the lengths of the rows. ``check`` compares the strongest with a forward pass of its own.
     """
 
-    KIND = "ablation_sweep"
+    KIND = "ablate_sweep"
     EVENTS: ClassVar = {"tokens": "token", "effects": "effect", "check": "check"}
 
     what: str

@@ -59,7 +59,7 @@ class SteeringCurve(Report):
     that were asked for: Ctrl-C leaves fewer.
     """
 
-    KIND = "steering_curve"
+    KIND = "steer_curve"
     EVENTS: ClassVar = {"doses": "dose"}
 
     steering: str

@@ -26,7 +26,9 @@ from tinytf.tensor_file import safetensors
 from tinytf.version import __version__
 
 _NUMBER = re.compile(r"(\d+)")
-_ARCHITECTURE, _DIRECTION, _KIND = "controlvector", "direction.", "steering_vector"
+_ARCHITECTURE, _DIRECTION = "controlvector", "direction."
+_KINDS = ("steer", "steering_vector")
+"""What our files of vectors say that they are: the second, those written before version 3 of the schema."""
 _OUTPUT = re.compile(r"L(\d+)\.out")
 _MAKES, _AGAIN = "tinytf steer PAIRS -o FILE makes one", "make the vector again"
 _VERSION, _ALIGNMENT, _UINT32, _STRING = 3, 32, 4, 8
@@ -84,7 +86,7 @@ def _read_safetensors(path: Path) -> Stored:
         metadata = parse_json(file.metadata().get("tinytf", "null"))
     except ValueError:
         metadata = None
-    if not isinstance(metadata, dict) or metadata.get("kind") != _KIND:
+    if not isinstance(metadata, dict) or metadata.get("kind") not in _KINDS:
         raise UsageError(f"{path.name} holds no steering vector", _MAKES)
     return {name: file.stored(name) for name in file.shapes}, metadata
 

@@ -73,7 +73,7 @@ class SteeringVector(Report):
     file does not say.
     """
 
-    KIND = "steering_vector"
+    KIND = "steer"
     EVENTS: ClassVar = {"vectors": "vector"}
     ALWAYS_SAID = True
 

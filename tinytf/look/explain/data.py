@@ -72,7 +72,7 @@ class Explained(Report):
     of ``probs``, ``by_temperature`` has the probability of its token, and of the likeliest others, at TEMPERATURES.
     """
 
-    KIND = "explanation"
+    KIND = "explain"
     TABLE = ("explanations", "terms")
     EVENTS: ClassVar = {"tokens": "token", "explanations": "cell", "check": "check"}
 
