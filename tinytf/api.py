@@ -15,8 +15,7 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.bulk.record import record_corpus
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
-    from tinytf.cause.circuits.finding import circuit
-    from tinytf.cause.compare_without import compare_without
+    from tinytf.cause.circuit.finding import circuit
     from tinytf.cause.importance import importance
     from tinytf.cause.interventions import (
         ablate,
@@ -44,31 +43,29 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     )
     from tinytf.cause.repair import repair
     from tinytf.cause.restoring import restoring
-    from tinytf.cause.steering.applying import steered
-    from tinytf.cause.steering.curve import steering_curve
-    from tinytf.cause.steering.generation import steered_generation
-    from tinytf.cause.steering.vector import steering
+    from tinytf.cause.steer.applying import steered
+    from tinytf.cause.steer.curve import steering_curve
+    from tinytf.cause.steer.generation import steered_generation
+    from tinytf.cause.steer.vector import steering
     from tinytf.cause.step_errors import step_errors
-    from tinytf.compare.difference import diff
+    from tinytf.cause.without import compare_without
+    from tinytf.compare.diff import diff
     from tinytf.features.report import feature_examples, features
-    from tinytf.features.training import train_sae
+    from tinytf.features.train_sae import train_sae
     from tinytf.generate.continuing import beams, generate, samples, stream, text_after
     from tinytf.generate.score import score
     from tinytf.generate.underway import beam_search, compare_cache, generation
-    from tinytf.gradients.report import backward
+    from tinytf.gradients.grad import backward
     from tinytf.gradients.trace import grad
     from tinytf.look.activations import activations
-    from tinytf.look.arithmetic import explain
-    from tinytf.look.attended import attention
-    from tinytf.look.attribution import attribute
-    from tinytf.look.census import heads
-    from tinytf.look.circuits.composition import composition
-    from tinytf.look.circuits.copying import weights
-    from tinytf.look.circuits.head import head_weights
+    from tinytf.look.attention import attention
+    from tinytf.look.attribute import attribute
     from tinytf.look.code import code
     from tinytf.look.examples import top_examples
     from tinytf.look.experts import expert_load, experts
+    from tinytf.look.explain import explain
     from tinytf.look.grammar import grammar
+    from tinytf.look.heads.census import heads
     from tinytf.look.lens import lens
     from tinytf.look.neighbours import neighbours
     from tinytf.look.neurons import neurons
@@ -81,8 +78,11 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.look.similar import similar
     from tinytf.look.state import state
     from tinytf.look.tokens import tokens
-    from tinytf.look.traced import traced
+    from tinytf.look.trace import traced
     from tinytf.look.tuned_lens import train_lens
+    from tinytf.look.weights.composition import composition
+    from tinytf.look.weights.copying import weights
+    from tinytf.look.weights.head import head_weights
     from tinytf.pairs.tasks import pairs
 
 

@@ -121,7 +121,7 @@ def cli(context: click.Context, debug: bool) -> None:
     tinytf help options           the options that commands share
     tinytf help words             what the words on the screens mean
     """
-    from tinytf_cli.configured import configure
+    from tinytf_cli.config import configure
 
     configure(context)
 

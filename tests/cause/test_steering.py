@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import tinytf
-from tinytf.cause.steering.applying import Change, Steering, steered_model
-from tinytf.cause.steering.contrasts import Activations
-from tinytf.cause.steering.directions import direction, held_out, vector_of
-from tinytf.cause.steering.files import read_vectors, write_vectors
-from tinytf.cause.steering.generation import begin_steered_generation
-from tinytf.cause.steering.vector import LayerVector, SteeringVector
+from tinytf.cause.steer.applying import Change, Steering, steered_model
+from tinytf.cause.steer.contrasts import Activations
+from tinytf.cause.steer.directions import direction, held_out, vector_of
+from tinytf.cause.steer.files import read_vectors, write_vectors
+from tinytf.cause.steer.generation import begin_steered_generation
+from tinytf.cause.steer.vector import LayerVector, SteeringVector
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.generate.continuing import Streaming
 from tinytf.generate.runner import Runner

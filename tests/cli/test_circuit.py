@@ -11,7 +11,7 @@ from driving import Tinytf, is_a_clean_error
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.cause.circuits import Circuit
+from tinytf.cause.circuit import Circuit
 from tinytf.loading import load
 
 PAIRS = Path(__file__).parent.parent.parent / "samples" / "lost.jsonl"

@@ -196,22 +196,23 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, where: str, calls: int) -> Non
     """Press Ctrl-C at a call of a function that measures."""
     import importlib
 
-    module, _, name = where.rpartition(".")
-    genuine, left = getattr(importlib.import_module(module), name), iter(range(calls - 1, -1, -1))
+    place, _, name = where.rpartition(".")
+    module = importlib.import_module(place)
+    genuine, left = getattr(module, name), iter(range(calls - 1, -1, -1))
 
     def pressed(*given: Any, **more: Any) -> Any:
         if not next(left, 1):
             signal.raise_signal(signal.SIGINT)
         return genuine(*given, **more)
 
-    monkeypatch.setattr(where, pressed)
+    monkeypatch.setattr(module, name, pressed)
 
 
 def test_control_c_in_a_sweep_shows_what_is_done_and_ends_in_130(
     tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ("ablate", SENTENCE, "--sweep", "heads", "-m", decoder)
-    interrupting(monkeypatch, "tinytf.cause.interventions.ablation.effects", 3)
+    interrupting(monkeypatch, "tinytf.cause.interventions.ablate.effects", 3)
     ran = tinytf(*given, "--resume", tmp_path / "kept.ndjson")
     assert (ran.status, ran.err) == (130, "tinytf: interrupted\n")
     assert "stopped after 2 of 4 heads" in ran.out
@@ -224,13 +225,13 @@ def test_control_c_leaves_ndjson_that_says_so_and_no_second_text_begins(
     tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "texts.txt").write_text(f"{SENTENCE}\n{OTHER}\n", "utf-8")
-    interrupting(monkeypatch, "tinytf.cause.interventions.ablation.effects", 3)
+    interrupting(monkeypatch, "tinytf.cause.interventions.ablate.effects", 3)
     ran = tinytf("ablate", "--lines", "--sweep", "heads", "-m", decoder, "--format", "ndjson",
                  stdin=(tmp_path / "texts.txt").read_bytes())  # fmt: skip
     events = [json.loads(line) for line in ran.lines]
     assert ran.status == 130
     assert events[0]["interrupted"] is True
-    assert [event["type"] for event in events].count("ablation_sweep") == 1
+    assert [event["type"] for event in events].count("ablate_sweep") == 1
     assert sum(event["type"] == "effect" for event in events) == 2
     assert events[-1]["type"] == "interrupted"
 

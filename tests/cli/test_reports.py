@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from driving import SENTENCE, Tinytf
 
-from tinytf.catalogue import catalogue
 from tinytf.loading import Model, info, load
+from tinytf.models import catalogue
 from tinytf.report import Report
 from tinytf_cli.encodings import to_json
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 import tinytf
 from tinytf.cause.model_pair import Texts
-from tinytf.compare.difference import Difference
+from tinytf.check.checked import check
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import Dump
 from tinytf.errors import TinytfError, UsageError
-from tinytf.student.checked import check
 from tinytf.text.corpus import find_files
 from tinytf.text_model import TextModel
 from tinytf.through.same import same

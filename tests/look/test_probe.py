@@ -168,7 +168,7 @@ def test_a_file_of_directions_is_one_of_steering_vectors(probed: Probe) -> None:
     }
     said = probed.metadata()
     assert (said["kind"], said["method"], said["toward"], said["made_with"]) == (
-        "steering_vector", "probe", "other", "tiny",
+        "steer", "probe", "other", "tiny",
     )  # fmt: skip
     assert [vector["at"] for vector in said["vectors"]] == [step.at for step in probed.steps]
 

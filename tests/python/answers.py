@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tinytf
-from tinytf.catalogue import catalogue
 from tinytf.certification.card import card
 from tinytf.doctor import checkup
-from tinytf.lessons import LessonList
+from tinytf.learn import LessonList
 from tinytf.loading import info
 from tinytf.look.probe import LabelledTexts
+from tinytf.models import catalogue
 from tinytf.report import Report
 from tinytf.text.corpus import find_files
 

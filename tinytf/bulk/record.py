@@ -100,7 +100,7 @@ class CorpusRecording(Report):
     call continues.
     """
 
-    KIND = "recording"
+    KIND = "record"
     ROWS = "steps"
     EVENTS: ClassVar = {"steps": "step"}
     ALWAYS_SAID = True

@@ -108,7 +108,7 @@ class PairSet(Report):
     out the other pairs.
     """
 
-    KIND = "pair_set"
+    KIND = "pairs"
     EVENTS: ClassVar = {"pairs": "pair"}
 
     name: str

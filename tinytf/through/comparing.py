@@ -44,7 +44,7 @@ class ModuleDifferences(Report):
     A ``relative`` difference of more than ``tolerance`` counts. ``unmatched`` outputs of this run are not in the other.
     """
 
-    KIND = "module_differences"
+    KIND = "diff_modules"
     ALWAYS_SAID = True
     EVENTS: ClassVar = {"tokens": "token", "modules": "module"}
 

@@ -15,9 +15,9 @@ from tinytf_cli.options import FoldOptions, ResumeOptions, TextOptions, TraceOrP
 from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
-    from tinytf.cause.compare_without import LeftOut
     from tinytf.cause.interventions import Ablation, AblationSweep
     from tinytf.cause.repair import Repair
+    from tinytf.cause.without import LeftOut
     from tinytf.text.chat import Written
     from tinytf.through.changing import Changed
     from tinytf.trace.trace import Trace

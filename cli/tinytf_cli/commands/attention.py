@@ -11,7 +11,7 @@ from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, re
 from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
-    from tinytf.look.attended import Attended
+    from tinytf.look.attention import Attended
     from tinytf.trace.trace import Trace
 
 _MEASURES = ("entropy", "distance", "previous", "first", "self")

@@ -9,7 +9,7 @@ from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, re
 from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
-    from tinytf.look.attribution import Attribution
+    from tinytf.look.attribute import Attribution
     from tinytf.trace.trace import Trace
 
 
@@ -32,7 +32,7 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
     """By default, explains the logit of the token predicted after TEXT. With the scale of each norm held fixed, the
     parts sum to the logit, which is checked. With --pairs, explains the mean lead of each answer over versus.
     """
-    from tinytf.look.attribution import require_logits
+    from tinytf.look.attribute import require_logits
     from tinytf_cli.views.attribute import AttributionDisplay
 
     if (over := tracing.texts.over).pairs is not None:

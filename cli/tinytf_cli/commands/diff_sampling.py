@@ -34,7 +34,7 @@ def diff_sampling(options: Options, fold: FoldOptions, model_options: ModelOptio
     """Compares the settings, and with a TEXT also what each program chooses after it, token by token."""
     from tinytf.compare.sampling import diff_sampling as compare
     from tinytf.generate.programs import read_settings
-    from tinytf_cli.views.sampling_difference import SamplingDisplay
+    from tinytf_cli.views.diff_sampling import SamplingDisplay
 
     first, second = (read_settings(word) for word in options.sampling)
     settings: dict[str, Any] = {} if options.tolerance is None else {"tolerance": options.tolerance}

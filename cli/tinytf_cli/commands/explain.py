@@ -9,7 +9,7 @@ from tinytf_cli.options import AddressOptions, complete_address
 from tinytf_cli.ranges import Real, Whole
 
 if TYPE_CHECKING:
-    from tinytf.look.arithmetic import Explained
+    from tinytf.look.explain import Explained
     from tinytf.trace.trace import Trace
 
 

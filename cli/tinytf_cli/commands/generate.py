@@ -134,12 +134,12 @@ def generate(
     """With an empty TEXT, generation starts from the model's start token. In a pipe, stdout gets only the new text.
     Ctrl-C stops and keeps the text so far.
     """
-    from tinytf.cause.steering.applying import read_steering
-    from tinytf.cause.steering.generation import begin_steered_generation
+    from tinytf.cause.steer.applying import read_steering
+    from tinytf.cause.steer.generation import begin_steered_generation
     from tinytf.generate.continuing import Searching, Streaming
     from tinytf.generate.loop import require_prompt
     from tinytf.generate.underway import begin_beam_search, begin_cache_comparison, begin_generation
-    from tinytf_cli.views.beams import BeamDisplay
+    from tinytf_cli.views.beam_search import BeamDisplay
     from tinytf_cli.views.generate import GenerationDisplay
 
     if steering_options.compare and not steering_options.steers:

@@ -11,7 +11,7 @@ from tinytf_cli.options import BlockOptions, FaultOptions, SectionOptions, Trace
 from tinytf_cli.ranges import Real, Whole
 
 if TYPE_CHECKING:
-    from tinytf.gradients.report import Backward
+    from tinytf.gradients.grad import Backward
     from tinytf.text.chat import Written
 
 MOST_CHECKED = 10_000

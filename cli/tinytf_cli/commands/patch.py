@@ -16,7 +16,7 @@ from tinytf_cli.ranges import Whole
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tinytf.cause.interventions.patching import PatchedRun
+    from tinytf.cause.interventions.patch import PatchedRun
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from tinytf_cli.output import CONTROL_VECTOR, Output
 from tinytf_cli.ranges import Whole
 
 if TYPE_CHECKING:
-    from tinytf.cause.steering.applying import Vectors
-    from tinytf.cause.steering.vector import SteeringVector
+    from tinytf.cause.steer.applying import Vectors
+    from tinytf.cause.steer.vector import SteeringVector
     from tinytf.loading import Model
 
 _FILES = (".safetensors", CONTROL_VECTOR)
@@ -60,8 +60,8 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
     on TEXT; one from pairs goes where it tells them apart best, unless --at names the steps.
     """
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.steering_curve import SteeringCurveDisplay
-    from tinytf_cli.views.steering_vector import SteeringVectorDisplay
+    from tinytf_cli.views.steer import SteeringVectorDisplay
+    from tinytf_cli.views.steer_curve import SteeringCurveDisplay
 
     is_file = options.source.suffix.lower() in _FILES
     if is_file and is_typed("method", "position"):
@@ -103,8 +103,8 @@ def _vector(
     model: "Model", options: Options, texts: OptionalTextOptions, seed: int, is_file: bool, output: Output
 ) -> "SteeringVector":
     """The vector of the file, or the one made from its pairs, which --chat makes messages."""
-    from tinytf.cause.steering.contrasts import Contrasts
-    from tinytf.cause.steering.vector import read_out, steering_vector
+    from tinytf.cause.steer.contrasts import Contrasts
+    from tinytf.cause.steer.vector import read_out, steering_vector
     from tinytf_cli.progress_line import progress_line
 
     if not is_file:
@@ -121,7 +121,7 @@ def _vector(
 
 def _strengths(words: str) -> tuple[float, ...]:
     """The strengths of LOW:HIGH:STEP. Raises UsageError for words of another form, and for too many."""
-    from tinytf.cause.steering.curve import require_strengths
+    from tinytf.cause.steer.curve import require_strengths
 
     try:
         low, high, step = (float(word) for word in words.split(":"))

@@ -51,14 +51,14 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     """Marks the tokens that the tokenizer adds by itself. With --versus, shows where another tokenizer splits
     differently, and with --corpus how often.
     """
-    from tinytf.compare.splits import splits
+    from tinytf.compare.tokenizers import splits
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
     from tinytf.sources import Source, find_source, open_tokenizer, vocabulary_of
     from tinytf.text.pair import encode_written
     from tinytf.text.train import train_characters
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views import splits as _  # noqa: F401 - registers its view
+    from tinytf_cli.views import tokenizers as _  # noqa: F401 - registers its view
     from tinytf_cli.views.tokens import TokensDisplay
 
     if options.versus is not None and (options.characters or options.windows):

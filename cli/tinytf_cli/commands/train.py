@@ -93,13 +93,13 @@ def train(
     from tinytf.training.loop import train as train_model
     from tinytf.training.plan import plan
     from tinytf.training.recipe import USUAL_VOCABULARY
-    from tinytf.training.report import report_of
     from tinytf.training.run.tensorboard import summary_writer
+    from tinytf.training.train import report_of
     from tinytf.training.tuning.processes import rank_and_count
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views import find_lr as _find_lr  # noqa: F401 - registers its view
-    from tinytf_cli.views import plan as _plan  # noqa: F401 - registers its view
     from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
+    from tinytf_cli.views import training_plan as _plan  # noqa: F401 - registers its view
 
     if run.out is None and (run.resume or run.overwrite):
         raise UsageError("--resume and --overwrite need an existing run", "name it with --out")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.look.census import SCORES, Census
-from tinytf.look.kinds import LABELS
+from tinytf.look.heads.census import SCORES, Census
+from tinytf.look.heads.kinds import LABELS
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.cells import cell_len
 
-from tinytf.lessons.lesson import Lesson, LiveTable, Map
+from tinytf.learn.course import Course
+from tinytf.learn.lesson import Lesson, LiveTable, Map
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import (
     Block,
     Cell,
@@ -25,10 +27,11 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import numbered, spread
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
-    from tinytf.lessons.live import Live
+    from tinytf.learn.live import Live
 
 _DIMS = 8
 _MARGIN = 9
@@ -79,7 +82,7 @@ class LessonView:
         lesson = self.lesson
         yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
         if lesson.pace is not None:
-            from tinytf_cli.views.plan import pace_blocks
+            from tinytf_cli.views.training_plan import pace_blocks
 
             yield from pace_blocks(lesson.pace, "this gradient", max(4, min(rows, 8)))
 
@@ -243,3 +246,11 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
         value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else Figure(value, form)
         for value in values
     ]
+
+
+@draws(Course)
+def course(report: Course, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """The model and text, then each lesson."""
+    yield from banner(report.live.model, report.live.encoding)
+    for lesson in report.lessons:
+        yield from LessonView(report.live, lesson).blocks(terminal)

@@ -6,11 +6,11 @@ from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from tinytf.cause.interventions import EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
-from tinytf.cause.interventions.attribution_patching import Agreement
 from tinytf.cause.interventions.grid import COLUMNS
 from tinytf.cause.interventions.hooks import HookPoint, point_names
-from tinytf.cause.interventions.patching import PatchedRun
-from tinytf.cause.interventions.path_patching import site_names
+from tinytf.cause.interventions.patch import PatchedRun
+from tinytf.cause.interventions.patch_estimate import Agreement
+from tinytf.cause.interventions.patch_paths import site_names
 from tinytf.sentences import first_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal

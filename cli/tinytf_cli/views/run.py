@@ -10,7 +10,7 @@ import numpy as np
 from tinytf.text.printable import printable
 from tinytf.training.film.film import HEAD_THRESHOLD
 from tinytf.training.folder.history import MEANS_LABEL, History, Sample, Series
-from tinytf.training.folder.run_report import FollowedRun, RunReport
+from tinytf.training.folder.runs import FollowedRun, RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tinytf.files import resolve_links
 from tinytf.text.printable import printable
 from tinytf.training.folder.history import MEANS_LABEL
-from tinytf.training.folder.run_report import RunReport, RunsReport
+from tinytf.training.folder.runs import RunReport, RunsReport
 from tinytf_cli.numbers import count, duration, loss_in_words
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tinytf.lessons.teach import Taught
+from tinytf.learn.teach import Taught
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading, Line, Span

@@ -8,7 +8,7 @@ from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
 from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
-from tinytf.training.report import Training
+from tinytf.training.train import Training
 from tinytf.training.tuning.losses import held_out_batches
 from tinytf.training.tuning.update import Update
 from tinytf_cli.numbers import count, duration

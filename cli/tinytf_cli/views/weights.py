@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinytf.look.circuits.composition import ABOVE, WAYS, Composition
-from tinytf.look.circuits.copying import Weights
-from tinytf.look.circuits.factors import Spectrum
-from tinytf.look.circuits.head import TOP, HeadWeights, Scored, TokenRow
+from tinytf.look.weights.composition import ABOVE, WAYS, Composition
+from tinytf.look.weights.copying import Weights
+from tinytf.look.weights.factors import Spectrum
+from tinytf.look.weights.head import TOP, HeadWeights, Scored, TokenRow
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Span, Table
