@@ -126,7 +126,7 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
         unit = "texts and ablations:" if options.sweep else "texts of the mean:"
         with progress_line(tracing.output.stderr, unit) as on_progress:
             if options.sweep is not None:
-                return model.ablation_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
+                return model.ablate_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
             if options.repair:
                 return model.repair(trace, options.addresses, versus=versus, on_progress=on_progress, **settings)
             return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)

@@ -28,7 +28,7 @@ class SteeringCurveDisplay(Display):
 
 
 @draws(SteeringCurve, SteeringCurveDisplay)
-def steering_curve(report: SteeringCurve, terminal: Terminal, display: SteeringCurveDisplay) -> Iterator[Block]:
+def steer_curve(report: SteeringCurve, terminal: Terminal, display: SteeringCurveDisplay) -> Iterator[Block]:
     """The probabilities by strength as curves, then the numbers of each strength."""
     model, doses = model_of(report), report.doses
     strengths = np.array([dose.strength for dose in doses])
