@@ -30,7 +30,7 @@ from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, MemoryShortage, TinytfError, UsageError
 from tinytf.report import About, Report, plain
-from tinytf.sentences import first_of, percent
+from tinytf.sentences import first_of, percent, plural
 from tinytf.steps.operations import Rotate
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
@@ -186,13 +186,36 @@ class Difference(Report):
 
     @property
     def rewritten(self) -> str:
-        """How B writes what A computes, where steps differ and no prediction does; else empty."""
-        made, predicted = self.parameters, [step for step in self.steps if step.step.is_vocabulary]
+        """How B writes what A computes, where steps differ and no prediction does; else empty.
+
+        Predictions are the logits of all tokens, of a model without a vocabulary its last step. They agree within the
+        tolerance, and at least a hundred times better than the step that differs most: a fault that hardly reaches
+        them is none of these.
+        """
+        made = self.parameters
         if self.gauges and self.first is None:
             return ", ".join(gauge.words for gauge in self.gauges)
-        if self.first is None or not predicted or any(step.differs(self.tolerance) for step in predicted):
+        predicted = [step for step in self.steps if step.step.is_vocabulary] or [
+            step for step in self.steps[-1:] if step.name == self._last_step()
+        ]
+        differing = [step for step in self.steps if step.differs(self.tolerance)]
+        if self.alignment.positions < _FEWEST or not differing or not predicted or self.not_finite is not None:
             return ""
-        return made.in_words() if made is not None and made.faults else ""
+        agree = max(step.relative for step in predicted)
+        if agree > self.tolerance or agree * _APART > max(step.relative for step in differing):
+            return ""
+        if made is not None and made.faults:
+            return made.in_words()
+        names = list(dict.fromkeys((differing[0].name, differing[-1].name)))
+        found = [one for one in self.causes if one.found]
+        why = ", ".join(f"{one.step}: {one.in_words}" for one in found)
+        return why or f"{plural(len(differing), 'step')}, {' … '.join(names)}"
+
+    def _last_step(self) -> str:
+        """The last step of the model before its vocabulary, if it has one."""
+        side = self.sides[0]
+        known = side.model if isinstance(side, About) else side
+        return table_of(known.config).final if isinstance(known, TextModel | DumpSide) else ""
 
     @property
     def not_finite(self) -> NotFinite | None:
@@ -398,6 +421,9 @@ def _beginning(model: TextModel, ids: list[int]) -> str:
     return " ".join(map(model.tokenizer.shown, ids[:_SHOWN])) + " …" * (len(ids) > _SHOWN)
 
 
+_FEWEST, _APART = 3, 100
+"""The tokens that predictions need to tell a rewriting, and how many times better than a step these agree."""
+
 _SHOWN = 6
 """The tokens that are named of a text of a dump that is another."""
 
@@ -566,7 +592,11 @@ def _beside(walk: Walk, first: AnySide, second: AnySide) -> tuple[BesideSteps, .
         return ()
     if second.dump.passes or second.dump.shards:
         return ()
-    return beside_steps(second.dump, second.named.beside, first.config, first.encoding.ids, walk.logits, walk.tolerance)
+    found = beside_steps(
+        second.dump, second.named.beside, first.config, first.encoding.ids, walk.logits, walk.tolerance
+    )
+    same = walk.differing is None and any(step.step.is_vocabulary for step in walk.steps)
+    return tuple(one.without_effect() if same and one.is_read else one for one in found)
 
 
 def _as_ours(walk: Walk, first: AnySide, second: AnySide, force: bool) -> tuple[AnySide, tuple[Gauge, ...]]:

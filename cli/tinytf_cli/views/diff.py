@@ -301,7 +301,7 @@ def _cause(report: Difference) -> Iterator[Block]:
             rest = f" there, and in {one.explained:,} of {plural(one.later, 'later step')} that differ"
             words = f" at {one.step}: {one.in_words}; with that, A gives the numbers of B{rest * bool(one.later)}"
             words += f", of the first {one.tokens:,} tokens" * bool(one.tokens)
-            yield titled("then" if number else "cause", words, "good")
+            yield titled("then" if number else "written differently" if report.rewritten else "cause", words, "good")
         elif number:
             yield titled("then", f" {one.first} differs, and nothing that was tried gives its numbers")
             yield from _tried(report, one.first)

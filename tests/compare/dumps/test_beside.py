@@ -79,6 +79,12 @@ def test_what_is_not_is_said(tensors: dict[str, Tensor], words: str) -> None:
     assert (one.agrees, one.words) == (False, words)
 
 
+def test_what_a_run_read_without_effect_is_no_fault() -> None:
+    found = compared(input_ids=IDS, logits=LOGITS, **steps_of(FIRST), **waves(first=1))
+    assert all(one.agrees and one.words.endswith(", and no step differs") for one in found.beside)
+    assert found.sentence == "No number differs."
+
+
 @pytest.mark.parametrize(
     ("further", "words"),
     [(0, "labels are not shifted: "), (2, "labels are shifted twice: "), (3, ""), (-1, "")],
