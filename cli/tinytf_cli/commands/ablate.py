@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tinytf.cause.repair import Repair
     from tinytf.cause.without import LeftOut
     from tinytf.text.chat import Written
-    from tinytf.through.changing import Changed
+    from tinytf.through.changed import Changed
     from tinytf.trace.trace import Trace
 
 
@@ -96,7 +96,7 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
         )  # fmt: skip
     through = tracing.model_options.through_model(tracing.output)
     if through is not None:
-        from tinytf.through.changing import ablate_through
+        from tinytf.through.changed import ablate_through
 
         require_only(("addresses", "top"), (Options,))
         tracing.texts.items  # noqa: B018 - report a missing text first

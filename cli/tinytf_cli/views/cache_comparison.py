@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tinytf.config import ModelConfig
-from tinytf.generate.cached import RUNS, CacheComparison, CachedStep
+from tinytf.generate.cache_comparison import RUNS, CacheComparison, CachedStep
 from tinytf.generate.underway import Underway
 from tinytf.steps.table import table_of
 from tinytf.steps.work import cache_bytes_per_token, step_work

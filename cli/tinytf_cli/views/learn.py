@@ -82,7 +82,7 @@ class LessonView:
         lesson = self.lesson
         yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
         if lesson.pace is not None:
-            from tinytf_cli.views.training_plan import pace_blocks
+            from tinytf_cli.views.train_plan import pace_blocks
 
             yield from pace_blocks(lesson.pace, "this gradient", max(4, min(rows, 8)))
 
