@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tinytf.cause.over_pairs.report import OverPairs as OverPairs
     from tinytf.cause.repair import Repair as Repair
     from tinytf.cause.steer.curve import SteeringCurve as SteeringCurve
-    from tinytf.cause.steer.generation import SteeredGeneration as SteeredGeneration
+    from tinytf.cause.steer.steered_generation import SteeredGeneration as SteeredGeneration
     from tinytf.cause.steer.vector import SteeringVector as SteeringVector
     from tinytf.cause.steer.vector import steering_vector as steering_vector
     from tinytf.cause.without import LeftOut as LeftOut
@@ -198,7 +198,7 @@ _LAZY = {
     "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
     "TaskList": "tinytf.pairs.tasks",
-    "SteeredGeneration": "tinytf.cause.steer.generation",
+    "SteeredGeneration": "tinytf.cause.steer.steered_generation",
     "SteeringCurve": "tinytf.cause.steer.curve",
     "SteeringVector": "tinytf.cause.steer.vector",
     "Taught": "tinytf.learn.teach",

@@ -47,7 +47,7 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.cause.restoring import restoring
     from tinytf.cause.steer.applying import steered
     from tinytf.cause.steer.curve import steer_curve
-    from tinytf.cause.steer.generation import steered_generation
+    from tinytf.cause.steer.steered_generation import steered_generation
     from tinytf.cause.steer.vector import steer
     from tinytf.cause.step_errors import step_errors
     from tinytf.cause.without import compare_without

@@ -19,7 +19,7 @@ from tinytf.cause.steer.applying import Change, Steering, steered_model
 from tinytf.cause.steer.contrasts import Activations
 from tinytf.cause.steer.directions import direction, held_out, vector_of
 from tinytf.cause.steer.files import read_vectors, write_vectors
-from tinytf.cause.steer.generation import begin_steered_generation
+from tinytf.cause.steer.steered_generation import begin_steered_generation
 from tinytf.cause.steer.vector import LayerVector, SteeringVector
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.generate.continuing import Streaming
