@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tinytf.cause.over_pairs.report import OverPairs as OverPairs
     from tinytf.cause.repair import Repair as Repair
     from tinytf.cause.steer.curve import SteeringCurve as SteeringCurve
-    from tinytf.cause.steer.generation import SteeredGeneration as SteeredGeneration
+    from tinytf.cause.steer.steered_generation import SteeredGeneration as SteeredGeneration
     from tinytf.cause.steer.vector import SteeringVector as SteeringVector
     from tinytf.cause.steer.vector import steering_vector as steering_vector
     from tinytf.cause.without import LeftOut as LeftOut
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tinytf.features.layouts import open_sae as open_sae
     from tinytf.features.report import Features as Features
     from tinytf.features.train_sae import SaeTraining as SaeTraining
-    from tinytf.generate.cached import CacheComparison as CacheComparison
+    from tinytf.generate.cache_comparison import CacheComparison as CacheComparison
     from tinytf.generate.decoder import Kind as Kind
     from tinytf.generate.loop import Looking as Looking
     from tinytf.generate.report import BeamSearch as BeamSearch
@@ -97,8 +97,8 @@ if TYPE_CHECKING:
     from tinytf.report import Report as Report
     from tinytf.text.chat import Conversation as Conversation
     from tinytf.text.tokenizer import Encoding as Encoding
-    from tinytf.through.changing import Changed as Changed
-    from tinytf.through.comparing import ModuleDifferences as ModuleDifferences
+    from tinytf.through.changed import Changed as Changed
+    from tinytf.through.diff import ModuleDifferences as ModuleDifferences
     from tinytf.through.model import open_through as open_through
     from tinytf.through.same import Same as Same
     from tinytf.through.traced import ThroughTrace as ThroughTrace
@@ -126,12 +126,12 @@ _LAZY = {
     "BeamSearch": "tinytf.generate.report",
     "Blame": "tinytf.cause.blame",
     "Budget": "tinytf.cause.budget",
-    "CacheComparison": "tinytf.generate.cached",
+    "CacheComparison": "tinytf.generate.cache_comparison",
     "Card": "tinytf.certification.card",
     "Catalogue": "tinytf.models",
     "Census": "tinytf.look.heads.census",
     "Certificate": "tinytf.certification.certify",
-    "Changed": "tinytf.through.changing",
+    "Changed": "tinytf.through.changed",
     "Checked": "tinytf.check.checked",
     "Checkup": "tinytf.doctor",
     "Circuit": "tinytf.cause.circuit.finding",
@@ -165,7 +165,7 @@ _LAZY = {
     "Looking": "tinytf.generate.loop",
     "Meanings": "tinytf.glossary",
     "Model": "tinytf.loading",
-    "ModuleDifferences": "tinytf.through.comparing",
+    "ModuleDifferences": "tinytf.through.diff",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
     "OverPairs": "tinytf.cause.over_pairs.report",
@@ -198,7 +198,7 @@ _LAZY = {
     "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
     "TaskList": "tinytf.pairs.tasks",
-    "SteeredGeneration": "tinytf.cause.steer.generation",
+    "SteeredGeneration": "tinytf.cause.steer.steered_generation",
     "SteeringCurve": "tinytf.cause.steer.curve",
     "SteeringVector": "tinytf.cause.steer.vector",
     "Taught": "tinytf.learn.teach",

@@ -211,7 +211,7 @@ def test_an_effect_and_a_site_are_read_from_python(decoder: Path) -> None:
     found = model.ablate(model.trace(SENTENCE), "L1H0", how="mean", reference=model.reference(__file__), target="the")
     assert found.sites == (HookPoint("head_out", 1, 0),)
     assert isinstance(found.effect, Effect)
-    assert len(model.ablation_sweep(SENTENCE, "layers").effects) == 2
+    assert len(model.ablate_sweep(SENTENCE, "layers").effects) == 2
 
 
 def test_what_an_ablated_model_writes_is_what_a_model_with_cut_weights_writes(decoder: Path) -> None:

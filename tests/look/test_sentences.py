@@ -174,7 +174,7 @@ def test_ablation_says_what_becomes_of_the_target(model: Model) -> None:
 
 
 def test_a_sweep_names_the_ablation_that_moves_the_target_most(model: Model) -> None:
-    found = model.ablation_sweep(TEXT, "heads")
+    found = model.ablate_sweep(TEXT, "heads")
     changes = {
         f"L{layer}H{head}": model.ablate(TEXT, f"L{layer}H{head}").effect
         for layer in range(model.config.n_layers)

@@ -234,7 +234,7 @@ class Plan:
             yield shard
 
 
-def record_corpus(
+def record(
     model: TextModel,
     corpus: Corpus,
     at: Sequence[str],

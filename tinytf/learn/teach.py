@@ -38,7 +38,7 @@ class Told:
 class Taught(Report):
     """A pass through layer ``live.layer`` and head ``live.head``, in the order of its steps."""
 
-    KIND = "taught"
+    KIND = "teach"
     EVENTS: ClassVar = {"tokens": "token", "steps": "step"}
 
     live: Live

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tinytf.compare.diff import Difference
     from tinytf.loading import Model
     from tinytf.text.chat import Written
-    from tinytf.through.comparing import ModuleDifferences
+    from tinytf.through.diff import ModuleDifferences
     from tinytf.through.model import ThroughModel
 
 _SETTINGS = ("tolerance", "head", "top", "fail_over", "floor", "truncate", "force")
@@ -142,7 +142,7 @@ def _printed(options: Options, log: str, fold: FoldOptions, model_options: Model
 def _through(model: "ThroughModel", options: Options, model_options: ModelOptions) -> "ModuleDifferences":
     """The difference of two runs through transformers, or of one and a file of activations."""
     from tinytf.compare.dumps.read import SUFFIXES, open_dump
-    from tinytf.through.comparing import diff_through
+    from tinytf.through.diff import diff_through
     from tinytf.through.model import open_through
 
     taken = (

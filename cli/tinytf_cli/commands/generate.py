@@ -135,7 +135,7 @@ def generate(
     Ctrl-C stops and keeps the text so far.
     """
     from tinytf.cause.steer.applying import read_steering
-    from tinytf.cause.steer.generation import begin_steered_generation
+    from tinytf.cause.steer.steered_generation import begin_steered_generation
     from tinytf.generate.continuing import Searching, Streaming
     from tinytf.generate.loop import require_prompt
     from tinytf.generate.underway import begin_beam_search, begin_cache_comparison, begin_generation

@@ -134,7 +134,7 @@ def patch(
     texts = options.chat.read_each(words)
     through = model_options.through_model(output)
     if through is not None:
-        from tinytf.through.changing import patch_through
+        from tinytf.through.changed import patch_through
 
         groups = (Options, PathOptions, EstimateOptions, ResumeOptions)
         require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system", "rendered"), groups)

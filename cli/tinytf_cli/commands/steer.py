@@ -92,7 +92,7 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
         reference = model.reference(options.reference)
     with progress_line(output.stderr, "strengths:") as on_progress:
         reports = (
-            model.steering_curve(model.trace(text, truncate=texts.truncate), add, strengths=strengths,
+            model.steer_curve(model.trace(text, truncate=texts.truncate), add, strengths=strengths,
                                  ask=options.asked, reference=reference, on_progress=on_progress)
             for text in written
         )  # fmt: skip
@@ -109,7 +109,7 @@ def _vector(
 
     if not is_file:
         with progress_line(output.stderr, "pairs:") as on_progress:
-            return model.steering(
+            return model.steer(
                 Contrasts.of(options.source).read_as(texts.of), at=options.addresses or "L*.out",
                 method=options.method, position=options.position, top=options.top, seed=seed, on_progress=on_progress,
             )  # fmt: skip

@@ -99,7 +99,7 @@ def train(
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views import find_lr as _find_lr  # noqa: F401 - registers its view
     from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
-    from tinytf_cli.views import training_plan as _plan  # noqa: F401 - registers its view
+    from tinytf_cli.views import train_plan as _plan  # noqa: F401 - registers its view
 
     if run.out is None and (run.resume or run.overwrite):
         raise UsageError("--resume and --overwrite need an existing run", "name it with --out")

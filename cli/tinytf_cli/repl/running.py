@@ -155,7 +155,7 @@ def diff(
 
 def _module_differences(session: Session, runs: Sequence[Run], tolerance: float | None, full: bool) -> Shown:
     """The modules of two runs through transformers, compared."""
-    from tinytf.through.comparing import diff_through
+    from tinytf.through.diff import diff_through
     from tinytf.through.model import ThroughModel
     from tinytf_cli.views.diff_modules import ModuleDifferencesDisplay
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tinytf.config import ModelConfig
-from tinytf.generate.cached import RUNS, CacheComparison, CachedStep
+from tinytf.generate.cache_comparison import RUNS, CacheComparison, CachedStep
 from tinytf.generate.underway import Underway
 from tinytf.steps.table import table_of
 from tinytf.steps.work import cache_bytes_per_token, step_work
@@ -17,7 +17,7 @@ from tinytf_cli.views.continuation import sentence_after
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import note, spread
 
-_ROWS, _BAR = 8, 14
+_STEPS, _BAR = 8, 14
 
 
 @draws(CacheComparison)
@@ -78,7 +78,7 @@ def _totals(report: CacheComparison) -> Iterator[Block]:
 
 
 def _steps(report: CacheComparison, tokenizer: Tokenizer, *, bars: bool) -> Iterator[Block]:
-    rows = [report.steps[index] for index in spread(len(report.steps), _ROWS)]
+    rows = [report.steps[index] for index in spread(len(report.steps), _STEPS)]
     works = [report.works(step) for step in rows]
     shown, widest = "" if len(rows) == len(report.steps) else f"{len(rows)} of {len(report.steps)}; ", rows[-1].tokens
     yield Heading("step by step", f"{shown}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinytf.through.comparing import ModuleDifferences
+from tinytf.through.diff import ModuleDifferences
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -12,7 +12,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import folded, note
 from tinytf_cli.views.records import record_table
 
-_ROWS = 24
+_MODULES = 24
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,6 @@ def module_differences(
     yield Heading(
         "modules", f"{len(differing):,} of {plural(len(report.modules), 'module')} differ from {report.versus}"
     )
-    yield from folded(record_table(rows), [row.module for row in rows], None if display.all else _ROWS, "modules")
+    yield from folded(record_table(rows), [row.module for row in rows], None if display.all else _MODULES, "modules")
     if report.unmatched:
         yield note(f"{report.unmatched:,} outputs are not in {report.versus}")

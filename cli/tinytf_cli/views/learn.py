@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the list of lessons needs no torch
 _DIMS = 8
 _MARGIN = 9
 _MAP_LINES = 16
-_ROWS = 16
+_TABLE_ROWS = 16
 """The rows of a table or map off a screen."""
 
 
@@ -82,7 +82,7 @@ class LessonView:
         lesson = self.lesson
         yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
         if lesson.pace is not None:
-            from tinytf_cli.views.training_plan import pace_blocks
+            from tinytf_cli.views.train_plan import pace_blocks
 
             yield from pace_blocks(lesson.pace, "this gradient", max(4, min(rows, 8)))
 
@@ -163,14 +163,14 @@ class LessonView:
         yield from self.why()
         if lesson.figures or not lesson.maps:  # small maps begin with an empty line themselves
             yield Line("")
-        yield from self.numbers(_ROWS)
+        yield from self.numbers(_TABLE_ROWS)
         yield Line("")
         yield from self.question(terminal)
         yield self.answer(self.chosen)
         if self.has_more:
             if lesson.revealed_figures or not lesson.revealed_maps:
                 yield Line("")
-            yield from self.revealed(_ROWS)
+            yield from self.revealed(_TABLE_ROWS)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:
         from tinytf_cli.views.steps import as_array, labels, labels_at, largest, visible_array

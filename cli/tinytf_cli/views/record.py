@@ -13,7 +13,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import folded, note
 from tinytf_cli.views.records import record_table
 
-_ROWS = 20
+_STEPS = 20
 
 
 @draws(CorpusRecording)
@@ -21,7 +21,7 @@ def record(report: CorpusRecording, terminal: Terminal, display: Display) -> Ite
     """The addresses with the size of each, then the folder, and a line of Python to open it."""
     yield from banner(model_of(report))
     yield Line("")
-    yield from folded(record_table(report.steps), [step.at for step in report.steps], _ROWS, "addresses", "--json")
+    yield from folded(record_table(report.steps), [step.at for step in report.steps], _STEPS, "addresses", "--json")
     folder, at = printable(report.folder, spaces=False), report.steps[0].at
     shards = f"{plural(report.shards, 'shard')}, {in_bytes(report.bytes)} with ids, documents and positions"
     yield note([Span(folder, "strong"), f": {shards}"])

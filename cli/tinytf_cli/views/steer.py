@@ -26,7 +26,7 @@ from tinytf_cli.views.parts import (
     share_column,
 )
 
-_ROWS = 12
+_STEPS = 12
 """The most steps of the table, those that tell most texts apart, unless all are asked for."""
 _FEW = 3  # tokens from each end of a vector in a row of the table
 _SHORT = 4  # tokens from each end of the best vector, below the table of several
@@ -56,7 +56,7 @@ def steering_vector(report: SteeringVector, terminal: Terminal, display: Steerin
     yield Heading("steering", _origin(report), "residual")
     names = [printable(vector.at) for vector in report.vectors]
     ranked = sorted(range(len(names)), key=lambda row: report.rank(report.vectors[row]), reverse=True)
-    keep = sorted(ranked[: most_rows(0 if display.all else None, _ROWS)])
+    keep = sorted(ranked[: most_rows(0 if display.all else None, _STEPS)])
     yield Table(list(_columns(report, model))).only(keep)
     yield from fold_note(names, keep, "steps", "--all")
     if any(vector.accuracy is not None for vector in report.vectors):

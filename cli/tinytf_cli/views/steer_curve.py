@@ -15,7 +15,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import figures, fold_note, note, share_column, signed, spread, stopped
 from tinytf_cli.views.steer import short_interval
 
-_ROWS = 15
+_STRENGTHS = 15
 """The most strengths of the table on a screen."""
 _ROLES = ("output", "q", "k", "attention", "ffn", "residual")
 
@@ -28,7 +28,7 @@ class SteeringCurveDisplay(Display):
 
 
 @draws(SteeringCurve, SteeringCurveDisplay)
-def steering_curve(report: SteeringCurve, terminal: Terminal, display: SteeringCurveDisplay) -> Iterator[Block]:
+def steer_curve(report: SteeringCurve, terminal: Terminal, display: SteeringCurveDisplay) -> Iterator[Block]:
     """The probabilities by strength as curves, then the numbers of each strength."""
     model, doses = model_of(report), report.doses
     strengths = np.array([dose.strength for dose in doses])
@@ -54,7 +54,7 @@ def steering_curve(report: SteeringCurve, terminal: Terminal, display: SteeringC
         columns.append(Column("elsewhere", figures([None if mean is None else mean.value for mean in means]), "right"))
         columns.append(Column("from … to", [short_interval(mean) for mean in means], "right", drop=3))
     columns.append(Column("then first", [model.shown(dose.best) for dose in doses], drop=2))
-    keep = spread(len(doses), len(doses) if display.all else _ROWS)
+    keep = spread(len(doses), len(doses) if display.all else _STRENGTHS)
     yield Table(columns).only(keep)
     yield from fold_note([f"{strength:g}" for strength in strengths], keep, "strengths", "--all")
     logits = f"{names[0]} − {names[1]}: the difference of their logits; " if len(names) > 1 else ""

@@ -1,6 +1,6 @@
 """Interventions: take parts of a model out, or replace them by their values in another run."""
 
-from tinytf.cause.interventions.ablate import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
+from tinytf.cause.interventions.ablate import Ablation, AblationSweep, ablate, ablate_sweep, ablated, without
 from tinytf.cause.interventions.edits import edited
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
 from tinytf.cause.interventions.numbers import Target, assignment, number_at, number_before, with_numbers
@@ -27,8 +27,8 @@ __all__ = [
     "Target",
     "UnevenTexts",
     "ablate",
+    "ablate_sweep",
     "ablated",
-    "ablation_sweep",
     "assignment",
     "edited",
     "hook_points",

@@ -270,7 +270,7 @@ def _require_keys_left(trace: Trace, blocked: Sequence[HookPoint]) -> None:
             )
 
 
-def ablation_sweep(
+def ablate_sweep(
     model: TextModel,
     text: Text,
     over: str = "heads",

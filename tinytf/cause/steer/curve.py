@@ -128,7 +128,7 @@ def require_strengths(strengths: Sequence[float]) -> tuple[float, ...]:
 
 
 @torch.no_grad()
-def steering_curve(
+def steer_curve(
     model: TextModel,
     text: Text,
     add: Vectors,

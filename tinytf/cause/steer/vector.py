@@ -206,7 +206,7 @@ def stream_steps(addresses: str | Sequence[str], table: StepTable) -> dict[str, 
 
 
 @torch.no_grad()
-def steering(
+def steer(
     model: TextModel,
     pairs: Pairs,
     *,

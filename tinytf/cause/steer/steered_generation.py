@@ -23,7 +23,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
 from tinytf.tolerance import DECODED, allowed
 
-_ROWS = 128
+_POSITIONS_AT_ONCE = 128
 """The number of positions whose logits are in memory at a time."""
 _CACHED = "the log-probabilities of the new tokens are those without a cache"
 
@@ -160,8 +160,8 @@ def _measured(plain: Transformer, steered: Transformer, report: SteeredGeneratio
         first = len(report.prompt.ids) - 1
         hidden = [hidden_states(model, ids[:-1])[first:] for model in (plain, steered)]  # (new, C)
         numbers: list[float] = []
-        for start in range(0, len(new), _ROWS):
-            rows = slice(start, start + _ROWS)
+        for start in range(0, len(new), _POSITIONS_AT_ONCE):
+            rows = slice(start, start + _POSITIONS_AT_ONCE)
             logits = [model.unembed(x[rows]).double() for model, x in zip((plain, steered), hidden, strict=True)]
             before, after = (values.log_softmax(-1) for values in logits)
             numbers += divergence(before.exp(), before, after).tolist()

@@ -9,7 +9,7 @@ from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.learn import LessonView
 
-_ROWS = 6
+_TABLE_ROWS = 6
 """The rows of a map or table."""
 
 
@@ -26,7 +26,7 @@ def taught(report: Taught, terminal: Terminal, display: Display) -> Iterator[Blo
         view = LessonView(live, lesson)
         if not part.again:
             yield from view.why()
-        yield from view.numbers(_ROWS)
+        yield from view.numbers(_TABLE_ROWS)
     names = ", ".join(dict.fromkeys(part.lesson.name for part in report.parts))
     yield Heading("read on", "", "attention")
     for command, about in (
