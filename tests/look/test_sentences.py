@@ -152,8 +152,29 @@ def test_attention_counts_the_heads_that_have_half_of_their_weight_at_one_place(
         assert (said is not None) == bool(count), found.sentence
         assert said is None or int(said[1]) == count
     assert found.sentence.startswith(f"Of {model.config.n_layers * model.config.n_heads} heads ")
-    assert model.attention(TEXT, heads=((0, 0),)).sentence == ""
+    assert model.attention(TEXT, heads=((0, 0), (0, 1))).sentence == ""
     assert model.attention("The dog").sentence == ""  # of two tokens the first is also the one before
+
+
+def test_one_head_is_said_to_have_a_habit_where_half_of_its_weight_is_at_one_place(model: Model) -> None:
+    trace = model.trace(TEXT)
+    for layer in range(model.config.n_layers):
+        for head, weights in enumerate(trace.step("weights", layer).double()):
+            size, sentence = len(weights), model.attention(TEXT, heads=((layer, head),)).sentence
+            means = {
+                "rests on the first token": sum(float(weights[q, 0]) for q in range(1, size)) / (size - 1),
+                "looks at the token before": sum(float(weights[q, q - 1]) for q in range(1, size)) / (size - 1),
+                "looks at the token itself": sum(float(weights[q, q]) for q in range(size)) / size,
+            }
+            habit, share = max(means.items(), key=lambda mean: mean[1])
+            key = int(weights[-1].argmax())
+            assert sentence.startswith(
+                f"L{layer}H{head} mostly {habit}: {percent(share)} of its weight;"
+                if share >= 0.5
+                else f"L{layer}H{head} has no habit here;"
+            )
+            at = "itself" if key == size - 1 else trace.tokens[key].shown
+            assert sentence.endswith(f"looks most at {at} ({percent(float(weights[-1, key]))}).")
 
 
 def test_ablation_says_what_becomes_of_the_target(model: Model) -> None:

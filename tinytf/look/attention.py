@@ -17,7 +17,7 @@ from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at
 from tinytf.parts.row import Step
 from tinytf.report import About, Report, plain
-from tinytf.sentences import listed, several
+from tinytf.sentences import listed, percent, several
 from tinytf.tables import Array, Sheet, of_records
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -69,10 +69,12 @@ class Attended(Report):
                 )
 
     def in_a_sentence(self) -> str:
-        """What most heads look at, and the head that adds most to the prediction; empty where heads are chosen.
+        """What most heads look at, and the head that adds most to the prediction; or what one chosen head looks at.
 
         A head is counted at a place that has half of its weight, averaged over the queries but the first.
         """
+        if len(self.heads) == 1 and self.query is None and self.top is None and len(self.trace.tokens) >= _FEW:
+            return self._habit(*self.heads[0])
         if self.glance is None or len(self.trace.tokens) < _FEW:
             return ""
         measured = measures_of(self.trace, list(_PLACES))
@@ -94,6 +96,27 @@ class Attended(Report):
             words += f"; L{layer}H{head}, which adds most to {self.glance.predicted}, looks at {seen}"
         return f"{words}."
 
+    def _habit(self, layer: int, head: int) -> str:
+        """What a head looks at in general, and from which token it looks where.
+
+        That token is the last, which predicts; where tokens see both sides, the one with the largest weight elsewhere.
+        """
+        measured = {does: float(measure_heads(self.trace, by)[layer, head]) for by, does in _PLACES.items()}
+        does = max(measured, key=lambda place: measured[place])
+        weights = self.weights(layer, head)
+        query = len(weights) - 1
+        if not self.trace.config.causal:
+            query = int((weights - torch.eye(len(weights))).max(dim=1).values.argmax())
+        key = int(weights[query].argmax())
+        names = [self.trace.tokens[position].shown for position in (query, key)]
+        at = "itself" if key == query else names[1]
+        words = f"L{layer}H{head} has no habit here"
+        if measured[does] >= 0.5:
+            words = (
+                f"L{layer}H{head} mostly {several(1, does).removeprefix('1 ')}: {percent(measured[does])} of its weight"
+            )
+        return f"{words}; {names[0]} looks most at {at} ({percent(float(weights[query, key]))})."
+
     @property
     def ranges(self) -> tuple[slice, slice]:
         """The queries and the keys of the window, or all of them."""
@@ -110,9 +133,10 @@ class Attended(Report):
         """One of MEASURES for every head, (layers, heads)."""
         return measure_heads(self.trace, by)
 
-    def weights(self, layer: int, head: int) -> Tensor:
-        """The weights of a head (Q, K), float32; −∞ where a key is masked."""
-        weights = self.trace.step(self.step.name, layer, (head,))[0].float()
+    def weights(self, layer: int, head: int | None) -> Tensor:
+        """The weights of a head, or the mean over all of a layer (Q, K), float32; −∞ where a key is masked."""
+        chosen = None if head is None else (head,)
+        weights = self.trace.step(self.step.name, layer, chosen).float().mean(dim=0)
         is_visible = visible(self.trace, self.step, layer)
         return weights if is_visible is None else weights.masked_fill(~is_visible, -torch.inf)
 

@@ -172,12 +172,23 @@ class _Layout:
             return
         if self.least > room:
             self.gap = 1
+        every = self.columns
         for drop in sorted({f.column.drop for f in self.columns if f.column.drop}, reverse=True):
             if self.least > room:
                 self.columns = [f for f in self.columns if f.column.drop != drop]
+        self._restore(every)
         for f in self.columns:
             if f.column.shrink and self.total > room:
                 f.width = max(f.column.shrink, f.width - (self.total - room))
+
+    def _restore(self, every: "Sequence[_Fitted]") -> None:
+        """Put back columns that fit after wider ones went, those first that would go last; then the usual gap."""
+        for drop in sorted({f.column.drop for f in every if f not in self.columns}):
+            fewer = self.columns
+            self.columns = [f for f in every if f in fewer or f.column.drop == drop]
+            self.columns = self.columns if self.least <= self.terminal.width else fewer
+        self.gap = 2
+        self.gap = 2 if self.least <= self.terminal.width else 1
 
     def line(self, cells: Sequence[PaintedLine]) -> PaintedLine:
         line = [Segment("  ")]
