@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.compare.attended import solved_attention
 from tinytf.compare.attempts import Attempt, Unknown, attempts, kind_of, unknowns
 from tinytf.compare.constants import nearest
 from tinytf.compare.dumps.dumped import DumpSide
@@ -360,6 +361,8 @@ def _solved(
     trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
 ) -> Iterator[tuple[str, dict[StepKey, Attempt]]]:
     """Mistakes with a number, solved for from the step that differs: at unseen steps of one operation, and there."""
+    with suppress(*UNFIT):
+        yield from solved_attention(trace, differing, theirs, unseen)
     sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
     done = set[str]()
     for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
