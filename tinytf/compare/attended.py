@@ -31,6 +31,8 @@ _SAME = 1e-4
 """How near the sum of all heads comes to the run's own output, relative to its largest number; else it is no sum."""
 _NEAR = 1e-2
 """How far a solved slope may be from a known one, relative to the largest."""
+_GIVES = 1e-6
+"""What share of the square of the output may be off where numbers that are solved for give it."""
 Solved = tuple[str, dict[StepKey, Attempt]]
 
 
@@ -103,7 +105,9 @@ def _attended(trace: Trace, differing: StepKey, theirs: Tensor, mix: StepKey, ma
     values = Site(trace, trace.steps.at(*mix), differing[1]).input(1)
     values = values.repeat_interleave(heads // len(values), 0)
     rest = of(torch.zeros_like(values))
-    alone = [torch.zeros_like(values).index_add(0, torch.tensor([head]), values[head : head + 1]) for head in range(heads)]
+    alone = [
+        torch.zeros_like(values).index_add(0, torch.tensor([head]), values[head : head + 1]) for head in range(heads)
+    ]
     read = Attended(scores, seen_by(mask), torch.stack([of(one) - rest for one in alone]), rest, flat(theirs))
     own = read.output(read.shares(torch.zeros_like(scores), read.seen.double()))
     ours = flat(trace.step(*differing))
@@ -112,32 +116,66 @@ def _attended(trace: Trace, differing: StepKey, theirs: Tensor, mix: StepKey, ma
 
 def _solved_sight(read: Attended) -> Tensor | None:
     """Which keys each query sees, (Q, K), whatever the model hides; None where no mask gives the output."""
-    times, none = read.seen.double(), torch.zeros_like(read.scores)
+    own, every = read.seen.double(), torch.ones_like(read.scores[0])
+    found = [_solved_times(read, *of) for of in ((own, own), (own, every), (every, every))]
+    best = torch.stack([off for _, off in found]).argmin(0)
+    solved = torch.stack([times for times, _ in found])[best, torch.arange(len(best))] > 0.5
+    least = _GIVES * float((read.wanted - read.rest).square().sum())
+    rows = [_one_by_one(read, query, (solved[query], read.seen[query]), least) for query in range(len(own))]
+    seen = torch.stack(rows)
+    gives = read.off(read.shares(torch.zeros_like(read.scores), seen.double()))
+    return seen if gives <= least and not torch.equal(seen, read.seen) else None
+
+
+def _one_by_one(read: Attended, query: int, starts: Sequence[Tensor], least: float) -> Tensor:
+    """The keys (K,) that a query sees: from a start on, hiding or showing one at a time while that comes nearer."""
+    powers = (read.scores[:, query] - read.scores[:, query].amax(-1, keepdim=True)).exp()  # (H, K)
+
+    def off(seen: Tensor) -> Tensor:  # (N, K) -> (N,)
+        shares = powers * seen[:, None]  # (N, H, K)
+        shares = shares / shares.sum(-1, keepdim=True)
+        apart = torch.einsum("nhk,hkc->nc", shares, read.values) + read.rest[query] - read.wanted[query]
+        return apart.square().sum(-1).nan_to_num(torch.inf)
+
+    ends = []
+    for seen in starts:
+        now = float(off(seen[None])[0])
+        while now > least / len(read.wanted):
+            others = seen ^ torch.eye(len(seen), dtype=torch.bool)
+            apart = off(others)
+            if not float(apart.min()) < now:
+                break
+            seen, now = others[int(apart.argmin())], float(apart.min())
+        if now <= least / len(read.wanted):
+            return seen
+        ends.append((now, seen))
+    return min(ends, key=lambda end: end[0])[1]
+
+
+def _solved_times(read: Attended, times: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor of each key in the shares of a query, (Q, K), of those that are ``free`` to change, and what is off."""
     powers = (read.scores - read.scores.amax(-1, keepdim=True)).exp()  # (H, Q, K)
-    damping = torch.full((len(times), 1, 1), 1e-3, dtype=times.dtype)
 
     def at(times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         total = (powers * times).sum(-1, keepdim=True)
         by_head = torch.einsum("hqk,hkc->hqc", powers * times / total, read.values)
         return total, by_head, read.wanted - read.rest - by_head.sum(0)
 
+    damping = torch.full((len(times),), 1e-3, dtype=times.dtype)
     total, by_head, off = at(times)
     for _ in range(_ROUNDS):
         slope = torch.einsum("hqk,hkc->qck", powers / total, read.values)
-        slope = slope - torch.einsum("hqk,hqc->qck", powers / total, by_head)
+        slope = (slope - torch.einsum("hqk,hqc->qck", powers / total, by_head)) * free[:, None]
         square = slope.mT @ slope
-        damped = square + damping * square.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None, None] * torch.eye(len(times))
-        moved = (times + torch.linalg.solve(damped, slope.mT @ off[..., None])[..., 0]).clamp(0.0, 4.0)
+        ridge = (damping * square.diagonal(dim1=-2, dim2=-1).amax(-1)).clamp(min=1e-30)
+        damped = square + ridge[:, None, None] * torch.eye(len(times), dtype=times.dtype)
+        moved = (times + torch.linalg.solve(damped, slope.mT @ off[..., None])[..., 0]).clamp(0.0, 8.0)
         found = at(moved)
-        better = (found[2].square().sum(-1) < off.square().sum(-1)) & found[0].gt(0).all(0)[:, 0]
+        better = found[2].square().sum(-1) < off.square().sum(-1)
         times = torch.where(better[:, None], moved, times)
-        damping = torch.where(better[:, None, None], damping / 5, damping * 5).clamp(1e-12, 1e3)
+        damping = torch.where(better, damping / 5, damping * 5).clamp(1e-12, 1e3)
         total, by_head, off = at(times)
-    seen = times > 0.5
-    if not bool(seen.any(-1).all()) or torch.equal(seen, read.seen):
-        return None
-    gives = read.off(read.shares(none, seen.double()))
-    return seen if gives <= 1e-6 * float((read.wanted - read.rest).square().sum()) else None
+    return times, off.square().sum(-1)
 
 
 def _sight_in_words(seen: Tensor, right: Tensor) -> str:
@@ -149,7 +187,10 @@ def _sight_in_words(seen: Tensor, right: Tensor) -> str:
             return words
     other = (seen != right).nonzero().tolist()
     query, _ = other[0]
-    keys = {added: [str(key) for at, key in other if at == query and bool(seen[at, key]) == added] for added in (True, False)}
+    keys = {
+        added: [str(key) for at, key in other if at == query and bool(seen[at, key]) == added]
+        for added in (True, False)
+    }
     said = [
         f"{'sees' if added else 'does not see'} token{'s' * (len(tokens) > 1)} {first_of(tokens, 6)}"
         for added, tokens in keys.items()
@@ -175,7 +216,7 @@ def _solved_slopes(read: Attended) -> Tensor | None:
         better = read.off(read.shares(moved[:, None, None] * distance, times)) < float(off.square().sum())
         slopes, damping = (moved, max(damping / 5, 1e-12)) if better else (slopes, min(damping * 5, 1e3))
     gives = read.off(read.shares(slopes[:, None, None] * distance, times))
-    return slopes if gives <= 1e-6 * float((read.wanted - read.rest).square().sum()) else None
+    return slopes if gives <= _GIVES * float((read.wanted - read.rest).square().sum()) else None
 
 
 def _slopes_in_words(slopes: Tensor, own: Tensor, config: ModelConfig) -> str:

@@ -91,6 +91,8 @@ def sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterator
             apart = (key >= at) == (query >= at)
             yield f"tokens from {at} on do not see those before", right & ((key >= at) | (query < at))
             yield f"tokens before {at} and those from there on do not see each other", right & apart
+    if count > 1:
+        yield "no token but the first sees itself", right & ((key != query) | (query == 0))
     for kept in _KEPT:
         yield f"the first {kept} tokens stay in sight of every window", right | (causal & (key < kept))
     for width in (tokens.stop, tokens.stop + 1):
