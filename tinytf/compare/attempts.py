@@ -5,7 +5,7 @@ Each attempt is a formula, so that the run can be continued with it. Shapes: T t
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
 from tinytf.compare.positions import positions
-from tinytf.compare.settings import Number, Program, numbers, programs
+from tinytf.compare.settings import Number, Program, linked, numbers, programs
 from tinytf.config import ModelConfig
 from tinytf.parts.part import worded
 from tinytf.parts.row import Step
@@ -83,29 +83,38 @@ def kind_of(words: str) -> str:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Mistakes with a number that is solved for from a later step: the one ``of`` each, and where to begin."""
+    """Mistakes with numbers that are solved for from a later step: the one ``of`` these, and where to begin."""
 
-    of: Callable[[float], Attempt]
-    starts: tuple[float, ...]
+    of: Callable[[Sequence[float]], Attempt]
+    starts: tuple[tuple[float, ...], ...]
 
 
 def unknowns(site: Site) -> Iterator[Unknown]:
     """Mistakes with a number at a step that the other program did not save."""
     operation, config = site.operation, site.config
     for of, starts in mask_numbers(site):
-        yield Unknown(lambda number, of=of: Attempt(*of(number)), starts)  # type: ignore[misc]
-    for number in numbers(config):
-        if (site.step.name, site.layer) in number.changed:
-            yield Unknown(partial(_of_number, site, number), number.starts)
+        yield Unknown(lambda number, of=of: Attempt(*of(*number)), tuple((start,) for start in starts))  # type: ignore[misc]
+    yield from _of_numbers(site, numbers(config))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)),
-            (1.0,),
+            lambda number: Attempt(f"it is {shown(*number, config, 1e-4)} times as large", _times(*number)),
+            ((1.0,),),
         )
 
 
-def _of_number(site: Site, number: Number, logarithm: float) -> Attempt:
-    return _of_program(site, number.program(logarithm))
+def linked_unknowns(site: Site) -> Iterator[Unknown]:
+    """Mistakes with two settings of one part at a step that the other program did not save."""
+    return _of_numbers(site, linked(site.config))
+
+
+def _of_numbers(site: Site, settings: Iterable[Number]) -> Iterator[Unknown]:
+    for number in settings:
+        if (site.step.name, site.layer) in number.changed:
+            yield Unknown(partial(_of_number, site, number), number.starts)
+
+
+def _of_number(site: Site, number: Number, logarithms: Sequence[float]) -> Attempt:
+    return _of_program(site, number.program(logarithms))
 
 
 def attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Attempt]:
