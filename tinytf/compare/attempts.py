@@ -64,7 +64,7 @@ class Attempt:
     Steps of the operations of ``also`` change with it, and those of its layer in ``beside``, by name. One that is
     ``local`` is of this layer alone, such as the weight of another layer in its place; ``rounding`` gives the same
     numbers only until the next step rounds. A ``vague`` one says how numbers are related, and gives way to one that
-    says why.
+    says why, as one whose solved numbers have many ``digits`` gives way to one with few.
     """
 
     words: str
@@ -74,6 +74,7 @@ class Attempt:
     local: bool = False
     rounding: bool = False
     vague: bool = False
+    digits: int = 0
 
 
 def kind_of(words: str) -> str:
@@ -198,7 +199,7 @@ def _of_program(site: Site, program: Program) -> Attempt:
     after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
     names = [row.name for row in after if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
-    return Attempt(program.words, program.wrong, beside=beside)
+    return Attempt(program.words, program.wrong, beside=beside, digits=program.digits)
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:

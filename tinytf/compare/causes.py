@@ -457,6 +457,8 @@ def _most_telling(
     most = max(right for right, _ in scores)
     best = [trial for right, trial in scores if right == most]
     best = [trial for trial in best if not trial.attempt.vague] or best
+    fewest = min(trial.attempt.digits for trial in best)
+    best = [trial for trial in best if trial.attempt.digits <= fewest + 1]
     alike: dict[str, Trial] = {}
     for trial in best:
         named = any(trial.words.startswith(words) for words in alike)

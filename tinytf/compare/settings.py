@@ -8,7 +8,7 @@ numbers by its operations.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,11 +27,15 @@ from tinytf.trace.site import Recorded, Site
 
 @dataclass(frozen=True)
 class Program:
-    """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it."""
+    """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it.
+
+    Its numbers have so many ``digits`` if they were solved for, else 0.
+    """
 
     words: str
     table: StepTable
     changed: frozenset[StepKey]
+    digits: int = 0
 
     def wrong(self, site: Site) -> Tensor:
         """A step as this program computes it; what a step that it lacks would take goes on as it is."""
@@ -120,10 +124,11 @@ class Number:
         program = _program(self.config, values)
         if program is None:
             raise LookupError(f"{listed(self.names)} cannot be {values}")
-        return program
+        shown = (f"{values[name]:g}".partition("e")[0].strip("0").lstrip(".0") for name in self.names)
+        return replace(program, digits=sum(len(one.replace(".", "")) for one in shown))
 
 
-_MOST_COUNTED = 64
+_MOST_COUNTED = 32
 """Up to which a setting that is a whole number is tried at every value."""
 
 
