@@ -25,6 +25,7 @@ from tinytf.compare.later import later_attempts
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.compare.readings import read_otherwise
 from tinytf.compare.solved import solved_weights
 from tinytf.errors import ConfigError
 from tinytf.parts.row import Step
@@ -365,6 +366,7 @@ def _solved(
     """Mistakes with a number, solved for from the step that differs: at unseen steps of one operation, and there."""
     with suppress(*UNFIT):
         yield from solved_attention(trace, differing, theirs, unseen)
+    yield from read_otherwise(trace, differing, unseen)
     sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
     done = set[str]()
     for of in (unknowns, linked_unknowns):
