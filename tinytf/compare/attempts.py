@@ -5,7 +5,7 @@ Each attempt is a formula, so that the run can be continued with it. Shapes: T t
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
 from tinytf.compare.positions import positions
-from tinytf.compare.settings import Number, Program, numbers, programs
+from tinytf.compare.settings import Number, Program, linked, numbers, programs
 from tinytf.config import ModelConfig
 from tinytf.parts.part import worded
 from tinytf.parts.row import Step
@@ -64,7 +64,7 @@ class Attempt:
     Steps of the operations of ``also`` change with it, and those of its layer in ``beside``, by name. One that is
     ``local`` is of this layer alone, such as the weight of another layer in its place; ``rounding`` gives the same
     numbers only until the next step rounds. A ``vague`` one says how numbers are related, and gives way to one that
-    says why.
+    says why, as one whose solved numbers have many ``digits`` gives way to one with few.
     """
 
     words: str
@@ -74,6 +74,7 @@ class Attempt:
     local: bool = False
     rounding: bool = False
     vague: bool = False
+    digits: int = 0
 
 
 def kind_of(words: str) -> str:
@@ -83,29 +84,38 @@ def kind_of(words: str) -> str:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Mistakes with a number that is solved for from a later step: the one ``of`` each, and where to begin."""
+    """Mistakes with numbers that are solved for from a later step: the one ``of`` these, and where to begin."""
 
-    of: Callable[[float], Attempt]
-    starts: tuple[float, ...]
+    of: Callable[[Sequence[float]], Attempt]
+    starts: tuple[tuple[float, ...], ...]
 
 
 def unknowns(site: Site) -> Iterator[Unknown]:
     """Mistakes with a number at a step that the other program did not save."""
     operation, config = site.operation, site.config
     for of, starts in mask_numbers(site):
-        yield Unknown(lambda number, of=of: Attempt(*of(number)), starts)  # type: ignore[misc]
-    for number in numbers(config):
-        if (site.step.name, site.layer) in number.changed:
-            yield Unknown(partial(_of_number, site, number), number.starts)
+        yield Unknown(lambda number, of=of: Attempt(*of(*number)), tuple((start,) for start in starts))  # type: ignore[misc]
+    yield from _of_numbers(site, numbers(config))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)),
-            (1.0,),
+            lambda number: Attempt(f"it is {shown(*number, config, 1e-4)} times as large", _times(*number)),
+            ((1.0,),),
         )
 
 
-def _of_number(site: Site, number: Number, logarithm: float) -> Attempt:
-    return _of_program(site, number.program(logarithm))
+def linked_unknowns(site: Site) -> Iterator[Unknown]:
+    """Mistakes with two settings of one part at a step that the other program did not save."""
+    return _of_numbers(site, linked(site.config))
+
+
+def _of_numbers(site: Site, settings: Iterable[Number]) -> Iterator[Unknown]:
+    for number in settings:
+        if (site.step.name, site.layer) in number.changed:
+            yield Unknown(partial(_of_number, site, number), number.starts)
+
+
+def _of_number(site: Site, number: Number, logarithms: Sequence[float]) -> Attempt:
+    return _of_program(site, number.program(logarithms))
 
 
 def attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Attempt]:
@@ -189,7 +199,7 @@ def _of_program(site: Site, program: Program) -> Attempt:
     after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
     names = [row.name for row in after if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
-    return Attempt(program.words, program.wrong, beside=beside)
+    return Attempt(program.words, program.wrong, beside=beside, digits=program.digits)
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:

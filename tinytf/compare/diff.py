@@ -447,29 +447,34 @@ def _of_passages(
         one = _difference((first, dumped), (About(model, first.encoding), dumped), settings)
         found.append(replace(one, passage=passage, passages=len(parts)))
         if one.not_finite is not None or (one.first is not None and not one.follows):
-            return replace(found[-1], leak=_leak(model, dump, passage, one, dumped))
+            leak = _leak(model, dump, passage, one, dumped)
+            return replace(found[-1], leak=leak, causes=() if leak else one.causes)
     return max(found, key=lambda one: one.worst.relative if one.worst is not None else -1.0)
 
 
 def _leak(model: TextModel, dump: Dump, passage: Passage, found: Difference, dumped: DumpSide) -> str:
-    """Whether the first step is that of the documents before it and this one without a mask between them."""
-    if passage.number == 0 or found.first is None or found.not_finite is not None:
+    """Whether the first step is that of a text that reads what is before it in its row: documents, or padding."""
+    if passage.start == 0 or found.first is None or found.not_finite is not None:
         return ""
     whole = cut(dump, replace(passage, start=0))
     trace: Trace = record(model.transformer, of_dump(model, None, whole, False))
-    places = torch.arange(passage.end)
-    if (given := row_of(dump, "position_ids", passage)) is not None:
-        places = given[: passage.end]
-    turned = at_positions(lambda _: places)
+    given = row_of(dump, "position_ids", passage)
+    every = torch.arange(passage.end)
+    usual = ((every - passage.start).clamp(min=0), every) if given is None else (given[: passage.end],)
     rows = [(step, layer) for step, layer in trace.steps.rows if isinstance(step.operation, Rotate)]
-    run = WrongTrace(trace, {(step.name, layer): turned for step, layer in rows})
     step, layer = found.first.step, found.first.layer
-    numbers, own = run.step(step.name, layer), slice(passage.start, passage.end)
-    numbers = numbers[tuple(own if axis in ("token", "query", "key") else slice(None) for axis in step.axes)]
-    theirs = dumped.step(step.name, layer, None, lambda *_: numbers)
-    if theirs is None or theirs.shape != numbers.shape or distance(theirs, numbers) > found.tolerance:
-        return ""
-    return f"document {passage.number + 1} reads those before it: there is no mask between them"
+    own = slice(passage.start, passage.end)
+    for places in usual:
+        turned = at_positions(lambda _, places=places: places)  # type: ignore[misc]
+        run = WrongTrace(trace, {(step.name, layer): turned for step, layer in rows})
+        numbers = run.step(step.name, layer)
+        numbers = numbers[tuple(own if axis in ("token", "query", "key") else slice(None) for axis in step.axes)]
+        theirs = dumped.step(step.name, layer, None, lambda *_, numbers=numbers: numbers)  # type: ignore[misc]
+        if theirs is not None and theirs.shape == numbers.shape and distance(theirs, numbers) <= found.tolerance:
+            if passage.number:
+                return f"document {passage.number + 1} reads those before it: there is no mask between them"
+            return "the padding before it is read: its attention_mask is not used"
+    return ""
 
 
 def diff_dumps(

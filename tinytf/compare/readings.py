@@ -1,0 +1,66 @@
+"""Steps that are right, and read wrong by those that take them: heads split or ordered otherwise, parts cut otherwise.
+
+A module that another program saved is the same there; what it does with the output before the next one is not seen.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from tinytf.compare.altered import Altered, cut_otherwise
+from tinytf.compare.attempts import Attempt
+from tinytf.compare.mistakes import MISTAKES
+from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.steps.table import StepKey
+from tinytf.trace.site import Site
+from tinytf.trace.trace import Trace
+
+Read = tuple[str, dict[StepKey, Attempt]]
+
+
+def read_otherwise(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Iterator[Read]:
+    """Other readings of the maps with heads that are seen before a step that differs, with the steps that take them."""
+    takers = [place for place in (*unseen, differing) if trace.steps.at(*place).operation is not None]
+    sources = {source: None for place in takers for source in trace.steps.sources(trace.steps.at(*place), place[1])}
+    seen = [source for source in sources if source not in unseen and source[1] is not None]
+    done = set[str]()
+    for name, layer in seen:
+        site = Site(trace, trace.steps.at(name, layer), layer)
+        if not (site.step.has_heads and site.step.module):
+            continue
+        for words, formulas in _readings(site):
+            if words in done:
+                continue
+            done.add(words)
+            taken = [
+                place
+                for place in takers
+                if any(source in formulas for source, _ in trace.steps.sources(trace.steps.at(*place), place[1]))
+            ]
+            if taken:
+                yield words, {place: Attempt(words, _reading(formulas)) for place in taken}
+
+
+def _readings(site: Site) -> Iterator[tuple[str, Mapping[str, Wrong]]]:
+    """Other readings of a map and of those that are read with it, by the names of the steps."""
+    together = [
+        step.name for step in site.trace.steps.in_layer(site.layer or 0) if type(step.operation) is type(site.operation)
+    ]
+    for mistake in MISTAKES:
+        if mistake.in_heads and mistake.fits(site.step) and not mistake.also:
+            yield mistake.words, dict.fromkeys(together, mistake.wrong)
+    yield from cut_otherwise(site)
+
+
+def _reading(formulas: Mapping[str, Wrong]) -> Wrong:
+    """A step that takes others read by the formulas of their names."""
+
+    def wrong(site: Site) -> Tensor:
+        taken = {
+            number: formulas[name](Site(site.trace, site.trace.steps.at(name, layer), layer))
+            for number, (name, layer) in enumerate(site.sources)
+            if name in formulas
+        }
+        return Altered(site.trace, site.step, site.layer, taken=taken).derive()
+
+    return wrong
