@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.geometry import Region, Size
-from textual.theme import Theme
 from textual.widgets import Input
 
 from tinytf.errors import AddressError
@@ -26,6 +25,7 @@ from tinytf_cli.explore.clicks import Click
 from tinytf_cli.explore.cursor import Cursor, find_cursor, is_parameter
 from tinytf_cli.explore.drawing import draw_panes, place_panes, text_width
 from tinytf_cli.explore.engine import Engine, Superseded
+from tinytf_cli.explore.full_screen import FullScreen
 from tinytf_cli.explore.guide import HEIGHT, Guide
 from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.live import LiveText
@@ -34,7 +34,6 @@ from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
 from tinytf_cli.explore.scene import Look, Scene, first_cursor
 from tinytf_cli.explore.tour import Tour
 from tinytf_cli.failing import explained
-from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.state import find_row
@@ -59,20 +58,11 @@ class Key(NamedTuple):
     toured: bool = True
 
 
-class Explorer(App[int]):
+class Explorer(FullScreen):
     """The screen of a session, with its ``keys``; ``checkpoints`` are the models of a training run.
 
     ``look`` is the present view. ``opened`` are the panes that the user opened, the last one first; ``active`` is the
     pane that keys scroll; ``places`` are the earlier cursors, the last one last.
-    """
-
-    AUTO_FOCUS = None
-    ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layout: vertical; overflow: hidden; }
-    Pane { position: absolute; display: none; }
-    Input { position: absolute; height: 1; border: none; padding: 0; display: none; background: $background; }
-    #offers { background: $background; }
     """
 
     def __init__(
@@ -83,8 +73,8 @@ class Explorer(App[int]):
         checkpoints: Sequence[Path] = (),
         tour: Tour | None = None,
     ) -> None:
-        super().__init__()
-        self.keys, self.session, self.terminal, self.checkpoints = keys, session, terminal, checkpoints
+        super().__init__(terminal)
+        self.keys, self.session, self.checkpoints = keys, session, checkpoints
         self._actions = {name: key.action for key in keys for name in key.keys.split(",")}
         self.engine = Engine(session)
         scene = self.engine.scene()
@@ -112,14 +102,6 @@ class Explorer(App[int]):
         self.edit = BurstInput(id="edit", compact=True, select_on_focus=False)
         self.line = CommandLine(session, self.panes["offers"], self._place_offers)
         self.edit.cursor_blink = self.line.cursor_blink = False  # blinking would load a slow connection
-        background = BACKGROUNDS[terminal.theme]
-        self.register_theme(
-            Theme(
-                "tinytf", primary="#5aa2ff", background=background, surface=background, panel=background,
-                foreground=FOREGROUNDS[terminal.theme], dark=terminal.theme == "dark",
-            )
-        )  # fmt: skip
-        self.theme = "tinytf"
 
     @property
     def trace(self) -> Trace:
@@ -159,16 +141,12 @@ class Explorer(App[int]):
 
     # Drawing
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.draw()
-
     def show(self, look: Look) -> None:
         """Show another view."""
         self.look = look
         self.draw()
 
-    def draw(self) -> None:
-        """Draw all panes again."""
+    def draw_panes(self) -> None:
         self._arrange()
         rows = self.trace.steps.rows
         stop_rows = frozenset(row for row in range(len(rows)) if self.session.state.stops_at(rows, row))
@@ -205,6 +183,8 @@ class Explorer(App[int]):
             self._size_drawn = self.size
             _place_input(self.edit, Region(0, 0, text_width(width), 1))
             _place_input(self.line, Region(2, height - 1, max(1, status.line_width(self.line.sign, width)), 1))
+            if self.line.display:
+                self.line.show_offers()
 
     def _banner(self) -> list[Piece]:
         time_taken = f"{self.seconds * 1000:.0f} ms   " if self.seconds else ""

@@ -66,7 +66,7 @@ class CommandLine(BurstInput):
         self._completed = self.value
         self.offers = list(itertools.islice(offers, _MOST_OFFERS)) if typed else []
         self._choice = 0
-        self._show()
+        self.show_offers()
 
     def _findable(self, typed: str) -> Iterator[Offer]:
         """What a search can find: addresses, then steps and parameters of the layer, parameters, tokens of the text."""
@@ -85,7 +85,8 @@ class CommandLine(BurstInput):
             self.complete()
         self.action_take()
 
-    def _show(self) -> None:
+    def show_offers(self) -> None:
+        """Show the completions above the line, as many as there is room for."""
         words = [Span(offer.word, "strong" if index == self._choice else "") for index, offer in enumerate(self.offers)]
         about = [Span(offer.about, "dim") for offer in self.offers]
         signs = ["▶" if index == self._choice else "" for index in range(len(words))]
@@ -107,7 +108,7 @@ class CommandLine(BurstInput):
     def action_choose(self, by: int) -> None:
         if self.offers:
             self._choice = (self._choice + by) % len(self.offers)
-            self._show()
+            self.show_offers()
         elif self.sign == ":":
             lines: Sequence[str] = [entry.line for entry in self._session.log.lines]
             self._history_index = max(0, min(len(lines), self._history_index - by))
