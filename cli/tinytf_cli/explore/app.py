@@ -18,7 +18,7 @@ from textual.widgets import Input
 
 from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore import status
+from tinytf_cli.explore import palette, status
 from tinytf_cli.explore.answering import Answering
 from tinytf_cli.explore.arrange import arrange_panes, is_single
 from tinytf_cli.explore.clicks import Click
@@ -100,7 +100,9 @@ class Explorer(FullScreen):
         self.answering = Answering(self.engine, self.panels, lambda: self.look, self.draw, self._on_screen)
         self.live = LiveText(self.engine, self._text_ran, self.say, self._on_screen)
         self.edit = BurstInput(id="edit", compact=True, select_on_focus=False)
-        self.line = CommandLine(session, self.panes["offers"], self._place_offers)
+        self.line = CommandLine(
+            session, self.panes["offers"], self._place_offers, {key.shown: key.words for key in keys}
+        )
         self.edit.cursor_blink = self.line.cursor_blink = False  # blinking would load a slow connection
 
     @property
@@ -196,7 +198,7 @@ class Explorer(FullScreen):
         words: list[Piece] = [" "]
         if self.line.display:
             room = status.line_width(self.line.sign, self.size.width)
-            words = [Span(self.line.sign, "strong"), " " * (room + 2)]
+            words = [Span(self.line.sign, "strong"), " " * (room + 1)]
             words += status.hints(self.line.sign, self.size.width - room - 2)
         elif self._busy_line:
             line, start = self._busy_line
@@ -448,9 +450,13 @@ class Explorer(FullScreen):
             self.draw_status()
 
     def _find(self, word: str) -> None:
-        """Go to what a word names; show a parameter."""
+        """Go to what a word names; show a parameter, do what a key does, or open a line of the session."""
         try:
-            if is_parameter(self.trace, word):
+            if word.startswith(palette.LINE):
+                self.ask(":", f"{word.removeprefix(palette.LINE)} ")
+            elif word.startswith(palette.KEY):
+                self.press_shown(word.removeprefix(palette.KEY))
+            elif is_parameter(self.trace, word):
                 self.run_line(f"print {shell_quoted(word)}")
             else:
                 self.go(find_cursor(self.trace, self.look.cursor, word))
