@@ -56,12 +56,14 @@ def half_blocks(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
     return [row.tobytes().translate(None, b"\0").decode("utf-8") + "\x1b[0m" for row in cells]
 
 
-def _picture(maps: Array, visible: Visible, factor: int) -> NDArray[np.int64]:
+def _picture(maps: Array, visible: Visible, factor: int, times: int) -> NDArray[np.int64]:
     """Levels of one row of maps (heads, T, T), pooled to s × s, with an empty column between them: (s, heads·(s+1)-1).
 
-    The number of rows is even, as in ``_levels``.
+    Each cell is drawn so many ``times`` in both directions. The number of rows is even, as in ``_levels``.
     """
-    levels = np.stack([_levels(weights, visible, factor, factor) for weights in maps])  # (heads, s, s)
+    side = -(-maps.shape[-1] // factor)
+    levels = np.stack([_levels(weights, visible, factor, factor)[:side] for weights in maps])  # (heads, s, s)
+    levels = np.stack([_even(each) for each in levels.repeat(times, 1).repeat(times, 2)])
     spaced = np.pad(levels, ((0, 0), (0, 0), (0, 1)), constant_values=_BETWEEN).transpose(1, 0, 2)
     return spaced.reshape(len(spaced), -1)[:, :-1]
 
@@ -224,13 +226,18 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
     factor = -(-length // side)
     cells = -(-length // factor)
     lines, layers = list[PaintedLine](), block.layers or range(len(block.maps))
+    times = 1
+    if terminal.cuts and not terminal.whole:  # larger where half a screen holds them all
+        rows = len(block.maps) * -(-n_heads // per_row) * cells
+        times = max(1, min(_MOST_TIMES, terminal.height // rows, ((terminal.width - 5) // per_row - 1) // cells))
+    cells *= times
     for layer, maps, visible in zip(layers, block.maps, block.visible, strict=True):
         for first in range(0, n_heads, per_row):
             part = maps[first : first + per_row]
             if layer == layers[0] or per_row < n_heads:
                 heads = "".join(f"H{first + i}"[: cells + 1].ljust(cells + 1) for i in range(len(part)))
                 lines.append([Segment("     " + heads, role_style("dim", terminal))])
-            for index, text in enumerate(_lines(_picture(part, visible, factor), cells, terminal)):
+            for index, text in enumerate(_lines(_picture(part, visible, factor, times), cells, terminal)):
                 label = f"L{layer}" if index == 0 else ""
                 lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     if factor > 1:

@@ -167,7 +167,7 @@ def head_maps(overview: Overview, width: int, lines: int, where: str) -> Iterato
     ]
     target = "stream" if overview.predicted is None else "logit"
     target, marks = f"those that add most to the {target}", f"→ what each sees most {where}"
-    yield Miniatures(maps, lines, "heads", len(mapped), target, "--all shows all", marks)
+    yield Miniatures(maps, lines, "heads", len(mapped), target, "--all shows all", marks, grow=True)
 
 
 def where_read(overview: Overview) -> str:
