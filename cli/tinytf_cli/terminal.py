@@ -14,6 +14,8 @@ from typing import TextIO
 PIPE_WIDTH = 100
 WIDEST = 1000
 DEPTHS = ("none", "16", "256", "truecolor")
+SMALLEST = (40, 10)
+"""The fewest columns and rows of a program that fills the terminal."""
 COLORMAPS = ("viridis", "cividis", "grey")
 THEMES = ("auto", "dark", "light")
 
@@ -53,6 +55,13 @@ class Terminal:
         if self.digits is None:
             return usual
         return f"%{'+' * usual.startswith('%+')}.{self.digits}{'e' if usual.endswith('e') else 'f'}"
+
+
+def too_small(columns: int, rows: int) -> list[str]:
+    """The lines that stand in for a full screen in a terminal that is too small for one; none in others."""
+    if columns >= SMALLEST[0] and rows >= SMALLEST[1]:
+        return []
+    return [f"too small: {columns} × {rows}", f"needs {SMALLEST[0]} × {SMALLEST[1]}"]
 
 
 def _is_off(value: str) -> bool:

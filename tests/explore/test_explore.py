@@ -653,7 +653,7 @@ def test_a_question_mark_explains_the_chosen_number_its_step_and_head_and_again_
 
 
 def test_the_bar_names_the_keys_of_each_mode_and_no_others() -> None:
-    named = {key.shown for key in KEYS}
+    named = {word for key in KEYS for word in key.shown.split()}
     for mode in ("map", "arithmetic", "what", "pane"):
         for keys, words in status.HINTS[mode]:
             assert all(key in named or named.issuperset(key) for key in keys.split()), (mode, words)

@@ -208,7 +208,9 @@ def _miniatures(maps: Sequence[Map]) -> Miniatures:
         miniatures.append(
             Miniature(picture.title, picture.word, np.where(seen, weights, 0), None if seen.all() else seen)
         )
-    return Miniatures(miniatures, _MAP_LINES, "attention", len(miniatures), "the first", "a wider terminal shows more")
+    return Miniatures(
+        miniatures, _MAP_LINES, "attention", len(miniatures), "the first", "a wider terminal shows more", grow=True
+    )
 
 
 def _figures(figures: LiveTable, rows: int, role: str) -> Iterator[Block]:
