@@ -81,7 +81,3 @@ def junit(report: Difference) -> str:
         suite.set(name, str(count))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _is_rounding(report: Difference) -> bool:
-    return report.follows or (report.floor is not None and report.floor.bug is None)

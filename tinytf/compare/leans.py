@@ -18,8 +18,8 @@ from tinytf.report import Data
 FACTOR, BIAS, VECTOR = "factor", "bias", "vector"
 _LEAST = 0.1
 """A lean of the signs that is none: 55 % of the errors on one side."""
-_FEWEST = 3
-"""So few tokens tell whether an error is of the step, or of a token."""
+_FEWEST_TOKENS, _FEWEST_COLUMNS = 3, 12
+"""Fewer do not tell whether an error is of the step, or of a token or a row of the weights."""
 MOST = 6.0
 """How many times the model's own a vector is that every token has, so that it is no rounding."""
 Where = tuple[str, int | None]
@@ -68,12 +68,12 @@ def leaning(exact: Tensor, other: Tensor, step: Step) -> Leaning | None:
     x, y = (one.double() for one in (exact, other))
     seen = x.isfinite() & y.isfinite()
     x, y = (torch.where(seen, one, 0.0) for one in (x, y))
-    if step.token_axis is None or x.dim() < 2 or x.shape[step.token_axis] < _FEWEST or torch.equal(x, y):
+    if step.token_axis is None or x.dim() < 2 or torch.equal(x, y):
         return None
     heads = len(x) if step.has_heads and x.dim() == 3 else 1
     x, y = (one.movedim(step.token_axis, 0).reshape(one.shape[step.token_axis], heads, -1) for one in (x, y))
     delta, size = y - x, float(x.square().mean().sqrt())
-    if not size:
+    if len(x) < _FEWEST_TOKENS or x.shape[-1] < _FEWEST_COLUMNS or not size:
         return None
     ratio = torch.where(x.abs() > size / 10, delta / x, torch.nan)
     values: dict[Where, tuple[float, float, float]] = {}
@@ -89,11 +89,14 @@ def leaning(exact: Tensor, other: Tensor, step: Step) -> Leaning | None:
 def _lean(signs: Tensor, amounts: Tensor) -> tuple[float, float, float]:
     """The mean sign of (T, D) errors, four standard deviations of it, and the median amount.
 
-    Errors of a token may have one origin, such as the length by which a norm divides it.
+    Errors of a token may have one origin, such as the length by which a norm divides it, and so may those of a column:
+    a rounded row of weights.
     """
-    tokens, count = signs.mean(1), int((signs != 0).sum())
-    noise = 4 * max(float(tokens.std()) / math.sqrt(len(tokens)), 1 / math.sqrt(max(count, 1)))
-    return abs(float(tokens.mean())), noise, float(amounts.nanmedian().nan_to_num())
+    deviations = [1 / math.sqrt(max(int((signs != 0).sum()), 1))]
+    for axis in (0, 1):
+        alike = signs.mean(axis)
+        deviations.append(float(alike.std()) / math.sqrt(len(alike)) * (1 + 4 / len(alike)))  # of few, uncertain itself
+    return abs(float(signs.mean())), 4 * max(deviations), float(amounts.nanmedian().nan_to_num())
 
 
 @dataclass(frozen=True, eq=False)
