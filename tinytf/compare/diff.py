@@ -159,9 +159,8 @@ class Difference(Report):
         made = self.parameters.in_words() if self.parameters is not None and self.parameters.faults else ""
         why = f": {cause.in_words if cause is not None else made}" if cause is not None or made else ""
         if self.floor is not None and (bug := self.floor.bug) is not None:
-            times = f"{bug.times:.3g} × as far off as the model's own in {self.floor.dtype}"
             most = self.floor.most_in_words(", the first; ")
-            return f"No rounding: {bug.name} is {times}{most}{why}."
+            return f"No rounding: {bug.in_words(self.floor.dtype)}{most}{why}."
         beyond = f"; {failing[0].name} is the first to differ by more than {self.fail_over:g}" if failing else ""
         if self.floor is not None:
             words = self.floor.in_words()
