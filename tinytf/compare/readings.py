@@ -45,7 +45,7 @@ def read_otherwise(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) 
 def streams_of_others(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Iterator[Read]:
     """The stream of another layer in place of a layer's own, or in the place of the last: layers left out, or twice."""
     steps, layer = trace.steps, differing[1]
-    ends = {None: "embed.out"} | {one: "out" for one in range(trace.config.n_layers)}
+    ends = {None: "embed.out"} | dict.fromkeys(range(trace.config.n_layers), "out")
     readers = [differing, *(source for at in (*unseen, differing) for source in steps.sources(steps.at(*at), at[1]))]
     for place in dict.fromkeys(one for one in readers if one not in unseen and one[1] == layer):
         reader = steps.at(*place)
