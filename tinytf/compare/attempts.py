@@ -99,7 +99,7 @@ def unknowns(site: Site) -> Iterator[Unknown]:
     yield from _of_numbers(site, numbers(config))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(*number, config, 1e-4)} times as large", _times(*number)),
+            lambda number: Attempt(f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0])),
             ((1.0,),),
         )
 

@@ -376,7 +376,7 @@ def _solved(
             places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
             found = list[tuple[float, Unknown, _Gives, Sequence[float]]]()
             for unknown in of(next(iter(places.values()))):
-                gives = partial(_given, trace, differing, unknown, places)
+                gives: _Gives = partial(_given, trace, differing, unknown, places)
                 starts = sorted((_off(gives, theirs, start), start) for start in unknown.starts)
                 found += [(off, unknown, gives, start) for off, start in starts[:2]]
             if of is linked_unknowns:  # which are many: of those that begin elsewhere, only the nearest
