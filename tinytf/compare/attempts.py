@@ -41,6 +41,7 @@ from tinytf.steps.operations import (
     Rotate,
     Scale,
     Softmax,
+    Unembed,
 )
 from tinytf.steps.operations.norm import gain_of
 from tinytf.trace.lens_names import in_pairs
@@ -98,7 +99,7 @@ def unknowns(site: Site) -> Iterator[Unknown]:
     yield from _of_numbers(site, numbers(config))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(*number, config, 1e-4)} times as large", _times(*number)),
+            lambda number: Attempt(f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0])),
             ((1.0,),),
         )
 
@@ -482,11 +483,26 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         if factor != 1:
             words = f"it is {shown(factor, site.config)} times as large"
             yield Attempt(words, _times(factor), vague=True)
+        yield from _unlike(site, ours, theirs)
         yield from _other_places(site.step, ours, theirs)
         if isinstance(site.operation, Add):
             yield from _weighted(site, theirs)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site, theirs)
+
+
+def _unlike(site: Site, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
+    """A head whose logits have nothing in common with ours: its matrix was lacking in a file, say, and drawn anew."""
+    alike = float(torch.cosine_similarity(ours.double().flatten(), theirs.double().flatten(), 0))
+    if isinstance(site.operation, Unembed) and ours.numel() >= _MANY and abs(alike) < _UNLIKE:
+        tied = " not the embeddings that it is tied to," * (site.operation.matrix(site.module) is None)
+        words = f"its weight is another matrix,{tied} as one drawn anew: nothing is alike (cosine {alike:.2f})"
+        numbers = theirs.to(ours.dtype)
+        yield Attempt(words, lambda _: numbers, local=True, vague=True)
+
+
+_MANY, _UNLIKE = 1_000, 0.1
+"""Of how many numbers, and up to which cosine, two outputs have nothing in common."""
 
 
 def _weighted(site: Site, theirs: Tensor) -> Iterator[Attempt]:

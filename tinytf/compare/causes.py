@@ -25,7 +25,7 @@ from tinytf.compare.later import later_attempts
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
-from tinytf.compare.readings import read_otherwise
+from tinytf.compare.readings import read_otherwise, streams_of_others
 from tinytf.compare.solved import solved_weights
 from tinytf.errors import ConfigError
 from tinytf.parts.row import Step
@@ -317,7 +317,9 @@ def trials_of(
     solved = (
         () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
     )
-    for plain, together in chain(((words, together) for (_, words), together in groups.items()), solved):
+    usual_ones = ((words, together) for (_, words), together in groups.items())
+    streams = () if evidence.start else streams_of_others(trace, differing, unseen)
+    for plain, together in chain(streams, (one for _ in (0,) if not found for one in usual_ones), solved):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):
             words = plain + _of_whom(trace, tried, together)
@@ -374,7 +376,7 @@ def _solved(
             places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
             found = list[tuple[float, Unknown, _Gives, Sequence[float]]]()
             for unknown in of(next(iter(places.values()))):
-                gives = partial(_given, trace, differing, unknown, places)
+                gives: _Gives = partial(_given, trace, differing, unknown, places)
                 starts = sorted((_off(gives, theirs, start), start) for start in unknown.starts)
                 found += [(off, unknown, gives, start) for off, start in starts[:2]]
             if of is linked_unknowns:  # which are many: of those that begin elsewhere, only the nearest

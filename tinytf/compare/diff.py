@@ -468,7 +468,7 @@ def _leak(model: TextModel, dump: Dump, passage: Passage, found: Difference, dum
         run = WrongTrace(trace, {(step.name, layer): turned for step, layer in rows})
         numbers = run.step(step.name, layer)
         numbers = numbers[tuple(own if axis in ("token", "query", "key") else slice(None) for axis in step.axes)]
-        theirs = dumped.step(step.name, layer, None, lambda *_, numbers=numbers: numbers)  # type: ignore[misc]
+        theirs = dumped.step(step.name, layer, None, lambda *_, numbers=numbers: numbers)
         if theirs is not None and theirs.shape == numbers.shape and distance(theirs, numbers) <= found.tolerance:
             if passage.number:
                 return f"document {passage.number + 1} reads those before it: there is no mask between them"

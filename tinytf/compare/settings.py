@@ -163,8 +163,8 @@ def linked(config: ModelConfig) -> tuple[Number, ...]:
     for name, number in alone.items():
         path = LEAVES[name].path[:-1]
         part = {other: one for other, one in LEAVES.items() if one.path[:-1] == path and other != name}
-        both = [(name, other) for other in part if other in alone and name < other]
-        changed = ((names, number.changed & alone[names[1]].changed) for names in both)
+        pairs = [(name, other) for other in part if other in alone and name < other]
+        changed = ((names, number.changed & alone[names[1]].changed) for names in pairs)
         found += [Number(config, names, both) for names, both in changed if both]
         for other, setting in part.items():
             for value in _values(config, setting) if other not in alone else ():
