@@ -83,6 +83,8 @@ def altered(site: Site) -> Iterator[Altering]:
     for parameter, numbers in parameters_of(site):
         attribute = parameter.attribute
         name = f"the {attribute}" if isinstance(site.operation, _MAPS) else parameter.name
+        if name.endswith(".b"):
+            name = f"the bias of {site.step.name}"
         of_norm = isinstance(site.operation, Norm) and attribute == "weight"
         if numbers.dim() == 1 or isinstance(site.operation, Prefer):
             if not of_norm:
