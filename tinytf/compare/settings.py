@@ -20,6 +20,8 @@ from tinytf.config import LEAVES, LEFT_OUT, ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED
 from tinytf.parts.part import Leaf
+from tinytf.parts.row import WIDE
+from tinytf.steps.operations import Norm
 from tinytf.steps.table import StepKey, StepTable, table_of
 from tinytf.trace.site import Recorded, Site
 
@@ -67,7 +69,7 @@ class _OtherSite(Site):
             return super().module
         with torch.device("meta"):
             made = self.operation.make_module(self.config, self.step)
-        given = _module_at(self)
+        given = _module_at(self) or _norm_instead(self)
         for name, parameter in made._parameters.items():
             if parameter is not None:
                 stored = getattr(given, name, None)
@@ -83,6 +85,20 @@ def _module_at(site: Site) -> Any:
         return Site.module.fget(site)  # type: ignore[attr-defined]
     except AttributeError:
         return None
+
+
+def _norm_instead(site: _OtherSite) -> Any:
+    """The norm of the model that a norm which it lacks may be: one that the other program lacks, else the first."""
+    norms = [
+        [step for step in steps.in_layer(site.layer or 0) if type(step.operation) is Norm and step.axes == WIDE]
+        for steps in (site.trace.base.steps, site.trace.steps)  # type: ignore[attr-defined]
+    ]
+    names = [[step.name for step in one] for one in norms]
+    if site.layer is None or site.step.name not in names[1] or not names[0]:
+        return None
+    lost = [step for step in norms[0] if step.name not in names[1]]
+    new = [name for name in names[1] if name not in names[0]].index(site.step.name)
+    return _module_at(Site(site.trace, lost[new] if new < len(lost) else norms[0][0], site.layer))
 
 
 @dataclass(frozen=True)
@@ -200,9 +216,10 @@ def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
 
 
 def _with(config: ModelConfig, setting: Leaf, name: str, value: Any) -> ModelConfig | None:
-    """The configuration with a setting at a value, and, if it needs that, another of the part at its default."""
-    part = [other for other, one in LEAVES.items() if one.path[:-1] == setting.path[:-1] and other != name]
-    unusual = [other for other in part if config.setting(other) != LEAVES[other].field.default]
+    """The configuration with a setting at a value, and, if it needs that, another or a switch at its default."""
+    near = [other for other, one in LEAVES.items() if one.path[:-1] == setting.path[:-1] and other != name]
+    switches = [other for other, one in LEAVES.items() if one.field.kind is bool and other not in (*near, name)]
+    unusual = [other for other in (*near, *switches) if config.setting(other) != LEAVES[other].field.default]
     for changes in ({}, *({other: LEAVES[other].field.default} for other in unusual)):
         with suppress(ConfigError, TypeError):
             return config.but(**{name: value}, **changes)
