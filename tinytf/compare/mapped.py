@@ -4,7 +4,7 @@ Shapes: T tokens, H heads (G of keys and values), C columns, E experts.
 """
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tinytf.compare.altered import Altered, Altering, Change, parameters_of, with_parameter
 from tinytf.parts.row import Step
-from tinytf.steps.operations import Activate, Decay, ExpertLinear, Linear, Scan, ShortConv, Softplus, Switch
+from tinytf.steps.operations import Activate, Decay, ExpertLinear, Linear, Route, Scan, ShortConv, Softplus, Switch
 from tinytf.steps.table import StepKey
 from tinytf.trace.site import Site
 
@@ -72,10 +72,12 @@ def mapped(site: Site, hidden: Collection[StepKey]) -> Iterator[Altering]:
         known = (name, layer) in hidden and len(_readers(site, (name, layer))) == 1
         if known or source.is_choice or isinstance(site.operation, ExpertLinear):
             continue
-        for words, change in _changes(source, site):
+        for words, change in _changes(source, site) if source.axes != ("token", "expert") else ():
             yield f"it reads {name} {_of(words, name)}", partial(_of_input, number, change)
     yield from _of_parameters(site)
     yield from _inside(site)
+    if isinstance(site.operation, Route):
+        yield from _of_routes(site)
 
 
 def _of(words: str, name: str) -> str:
@@ -98,8 +100,6 @@ def _changes(step: Step, site: Site) -> Iterator[tuple[str, Change]]:
         yield "shared by heads in turns, not by neighbours", lambda x: _in_turns(x, heads)
     if step.has_heads:
         yield "with its heads in the other order", lambda x: x.flip(0)
-    if step.axes == ("token", "expert"):
-        yield from _of_routes(site.config.experts_per_token)
 
 
 def _later(axis: int, by: int, x: Tensor) -> Tensor:
@@ -116,15 +116,49 @@ def _in_turns(x: Tensor, heads: int) -> Tensor:
     return x.repeat(heads // len(x), *(1 for _ in x.shape[1:]))
 
 
-def _of_routes(count: int) -> Iterator[tuple[str, Change]]:
-    """Weights (T, E) of the chosen experts: all the same, or each for another of them."""
-    yield "the same for all chosen experts", lambda x: (x != 0) * x.sum(-1, keepdim=True) / count
-    yield "1 for every chosen expert", lambda x: (x != 0).to(x.dtype)
-    yield f"1/{count} for every chosen expert", lambda x: (x != 0).to(x.dtype) / count
+def _of_routes(site: Site) -> Iterator[Altering]:
+    """Weights (T, E) of the chosen experts: of other scores, all the same, or each for another of them."""
+    count = site.config.experts_per_token
+    yield (
+        "the weights of the chosen experts are all the same",
+        lambda one: one.derive().sum(-1, keepdim=True) * _same(one),
+    )
+    yield "the experts' outputs are added without their weights", lambda one: count * _same(one)
+    yield "the mean of the chosen experts' outputs is taken", _same
     for order in itertools.permutations(range(count)) if count <= _MOST_CHOSEN else ([*range(count)][::-1],):
         if [*order] != sorted(order):
             ranks = " ".join(str(rank + 1) for rank in order)
-            yield f"in another order: of the chosen experts by rank, {ranks}", partial(_ranked, torch.tensor(order))
+            words = f"the weights of the chosen experts are exchanged: by rank, {ranks}"
+            yield words, partial(_of_output, partial(_ranked, torch.tensor(order)))
+    for name, scores in _SCORES.items():
+        for renormed in (False, True):
+            words = f"experts are weighed by {name}" + ", divided by its sum over the chosen" * renormed
+            yield words, partial(_weighed, scores, renormed)
+
+
+def _same(site: Site) -> Tensor:
+    """One share for each of the chosen experts."""
+    chosen = (site.input(1) != 0).to(site.input().dtype)
+    return chosen / chosen.sum(-1, keepdim=True)
+
+
+def _preference(site: Site) -> Tensor:
+    return site.trace.step("ffn.preference", site.layer)
+
+
+_SCORES: dict[str, Callable[[Site], Tensor]] = {
+    "their score with the bias of the choice": _preference,
+    "softmax over all": lambda site: site.input().softmax(-1),
+    "σ of the router": lambda site: site.input().sigmoid(),
+    "the router's own number": Site.input,
+}
+"""What experts may be weighed by."""
+
+
+def _weighed(scores: Callable[[Site], Tensor], renormed: bool, site: Site) -> Tensor:
+    assert isinstance(site.operation, Route)
+    weights = scores(site) * (site.input(1) != 0)
+    return (weights / weights.sum(-1, keepdim=True) if renormed else weights) * site.operation.scale
 
 
 def _ranked(order: Tensor, x: Tensor) -> Tensor:
@@ -181,7 +215,8 @@ def _inside(site: Site) -> Iterator[Altering]:
             yield f"{words} in place of the softplus", partial(_of_biased, function)
         elif isinstance(site.operation, Switch):
             name = site.operation.function
-            yield f"the score is not taken through {name}: {words} of it", partial(_switched, function)
+            plain = f"{name} of the score is left out"
+            yield plain if words == "x" else f"{words} of the score, not {name}", partial(_switched, function)
         elif isinstance(site.operation, Activate) and len(site.sources) > 1:
             yield f"the activation is {words}", partial(_gated, function, False)
             if words != "x":

@@ -70,6 +70,8 @@ class _OtherSite(Site):
         with torch.device("meta"):
             made = self.operation.make_module(self.config, self.step)
         given = _module_at(self) or _norm_instead(self)
+        for name in made._buffers:
+            made._buffers[name] = getattr(given, name)
         for name, parameter in made._parameters.items():
             if parameter is not None:
                 stored = getattr(given, name, None)
@@ -197,10 +199,12 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
             no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS
             if {*ours} == {value} or no_port:
                 continue
-            other = _with(config, setting, name, value)
+            other, right = _with(config, setting, name, value), [one for one in ours if one != value]
+            words = setting.mistaken(value, next(filter(None, right), right[0]))
             if other is not None:
-                right = [one for one in ours if one != value]
-                yield setting.mistaken(value, next(filter(None, right), right[0])), other
+                yield words, other
+            else:
+                yield from ((words + more, one) for more, one in _with_fewer(config, setting, name, value))
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
             yield f"{name} left out", config.but(**settings)
@@ -213,6 +217,20 @@ def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
         found = config.setting(name)
         if other.path[:-1] == setting.path[:-1] and isinstance(found, tuple) and len(found) == len(value):
             yield found
+
+
+_MOST_FEWER = 9
+"""The most of something that is tried at every smaller number, where another setting needs that."""
+
+
+def _with_fewer(config: ModelConfig, setting: Leaf, name: str, value: Any) -> Iterator[tuple[str, ModelConfig]]:
+    """Configurations with a number that the model cannot have beside another of the part, which is smaller; in words."""
+    for other, one in LEAVES.items() if setting.field.kind is int else ():
+        if one.field.kind is not int or one.path[:-1] != setting.path[:-1] or other == name:
+            continue
+        for count in range(min(config.setting(other), _MOST_FEWER) - 1, 0, -1):
+            with suppress(ConfigError, TypeError):
+                yield f", and {one.mistaken(count, config.setting(other))}", config.but(**{name: value, other: count})
 
 
 def _with(config: ModelConfig, setting: Leaf, name: str, value: Any) -> ModelConfig | None:
