@@ -224,7 +224,7 @@ _MOST_FEWER = 9
 
 
 def _with_fewer(config: ModelConfig, setting: Leaf, name: str, value: Any) -> Iterator[tuple[str, ModelConfig]]:
-    """Configurations with a number that the model cannot have beside another of the part, which is smaller; in words."""
+    """Configurations with a number that needs a smaller one of the part beside it; what is added to its words."""
     for other, one in LEAVES.items() if setting.field.kind is int else ():
         if one.field.kind is not int or one.path[:-1] != setting.path[:-1] or other == name:
             continue
@@ -237,7 +237,8 @@ def _with(config: ModelConfig, setting: Leaf, name: str, value: Any) -> ModelCon
     """The configuration with a setting at a value, and, if it needs that, another or a switch at its default."""
     near = [other for other, one in LEAVES.items() if one.path[:-1] == setting.path[:-1] and other != name]
     switches = [other for other, one in LEAVES.items() if one.field.kind is bool and other not in (*near, name)]
-    unusual = [other for other in (*near, *switches) if config.setting(other) != LEAVES[other].field.default]
+    free = (other for other in (*near, *switches) if other not in _OF_WEIGHTS)
+    unusual = [other for other in free if config.setting(other) != LEAVES[other].field.default]
     for changes in ({}, *({other: LEAVES[other].field.default} for other in unusual)):
         with suppress(ConfigError, TypeError):
             return config.but(**{name: value}, **changes)
