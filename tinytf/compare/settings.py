@@ -203,8 +203,7 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
             words = setting.mistaken(value, next(filter(None, right), right[0]))
             if other is not None:
                 yield words, other
-            else:
-                yield from ((words + more, one) for more, one in _with_fewer(config, setting, name, value))
+            yield from ((words + more, one) for more, one in _with_fewer(config, setting, name, value))
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
             yield f"{name} left out", config.but(**settings)
@@ -225,6 +224,9 @@ _MOST_FEWER = 9
 
 def _with_fewer(config: ModelConfig, setting: Leaf, name: str, value: Any) -> Iterator[tuple[str, ModelConfig]]:
     """Configurations with a number that needs a smaller one of the part beside it; what is added to its words."""
+    with suppress(ConfigError, TypeError):
+        config.but(**{name: value})
+        return  # it needs none
     for other, one in LEAVES.items() if setting.field.kind is int else ():
         if one.field.kind is not int or one.path[:-1] != setting.path[:-1] or other == name:
             continue
