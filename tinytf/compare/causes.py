@@ -22,11 +22,13 @@ from tinytf.compare.constants import nearest
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.fit import distance
 from tinytf.compare.later import later_attempts
+from tinytf.compare.mapped import mapped
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.compare.readings import read_otherwise, streams_of_others
-from tinytf.compare.solved import solved_weights
+from tinytf.compare.rewired import rewired
+from tinytf.compare.solved import Solved, solved_weights
 from tinytf.errors import ConfigError
 from tinytf.parts.row import Step
 from tinytf.report import Data
@@ -319,7 +321,8 @@ def trials_of(
     )
     usual_ones = ((words, together) for (_, words), together in groups.items())
     streams = () if evidence.start else streams_of_others(trace, differing, unseen)
-    for plain, together in chain(streams, (one for _ in (0,) if not found for one in usual_ones), solved):
+    further = () if evidence.start else (one for _ in (0,) if not found for one in _further(trace, differing, unseen))
+    for plain, together in chain(streams, (one for _ in (0,) if not found for one in usual_ones), solved, further):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):
             words = plain + _of_whom(trace, tried, together)
@@ -394,6 +397,17 @@ def _solved(
 
 _MOST_LINKED = 12
 """The most values of a setting beside which a number is solved for."""
+
+
+def _further(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Iterator[Solved]:
+    """Mistakes by construction, where none of the usual ones gives these numbers: other inputs, functions of them."""
+    groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}
+    for place in (*unseen, differing):
+        site = Site(trace, trace.steps.at(*place), place[1])
+        for words, wrong in chain(rewired(site), mapped(site, unseen)) if site.step.operation is not None else ():
+            groups.setdefault((type(site.operation), words), {})[place] = Attempt(words, wrong)
+    for (_, words), together in groups.items():
+        yield words, together
 
 
 def _given(
