@@ -430,7 +430,7 @@ def test_experts_name_the_busiest_with_its_share_of_the_routes_of_its_layer() ->
     shares = shares / shares.sum(-1, keepdim=True)
     layer, expert = divmod(int(shares.argmax()), shares.shape[1])
     assert found.sentence.startswith(
-        f"Expert {expert} of layer {layer} is the busiest: {percent(float(shares.max()))} of its layer's choices "
+        f"Expert {expert} of layer {layer} is the busiest: {percent(float(shares.max()))} of its layer's choices, "
     )
 
 
