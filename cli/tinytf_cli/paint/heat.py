@@ -175,7 +175,8 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
 
 def pooled_words(down: int, across: int) -> str:
     """What a cell shows that stands for several numbers."""
-    return f"each cell shows the largest of {down} × {across} numbers"
+    count = max(down, across) if min(down, across) == 1 else f"{down} × {across}"
+    return f"each cell shows the largest of {count} numbers"
 
 
 def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
