@@ -51,7 +51,7 @@ def test_the_map_has_a_number_for_every_head_and_lists_the_strongest(tinytf: Tin
     assert shown == pytest.approx([changes["L1H0"], changes["L1H1"]], abs=0.01)
     listed = [line.split()[0] for line in ran.lines if re.match(r"  L\dH\d ", line)]
     assert listed == sorted(changes, key=lambda name: -abs(changes[name]))[:3]
-    assert ran.lines[-1].startswith(f"checked: {listed[0]} run by itself gives the same logits, off by ")
+    assert ran.lines[-1].startswith(f"checked: {listed[0]}, run by itself, gives the same logits, off by ")
 
 
 def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:

@@ -243,10 +243,9 @@ class Difference(Report):
             return ""
         (one, p), (other, q) = found.first, found.second
         if one == other:
-            return f"; {self._named(one)} is the most probable next in both, {percent(p)} and {percent(q)}"
-        return (
-            f"; most probable next is {self._named(one)} ({percent(p)}) in A, {self._named(other)} ({percent(q)}) in B"
-        )
+            shares = percent(p) if percent(p) == percent(q) else f"A {percent(p)}, B {percent(q)}"
+            return f"; both expect {self._named(one)} next ({shares})"
+        return f"; A expects {self._named(one)} next ({percent(p)}), B {self._named(other)} ({percent(q)})"
 
     def _named(self, outcome: int) -> str:
         side = self.sides[0]

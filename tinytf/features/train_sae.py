@@ -23,7 +23,7 @@ from tinytf.features.coder import SparseCoder
 from tinytf.features.fidelity import Fidelity, Reconstructed, fidelity, reconstructed
 from tinytf.features.place import Place, lens_name, own_values, place_at
 from tinytf.report import About, Data, Progress, Report, ignore_progress
-from tinytf.sentences import percent
+from tinytf.sentences import percent, plural, several
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.corpus import Corpus
@@ -75,8 +75,10 @@ class SaeTraining(Report):
         """What the features keep of the step on held-out text, and of the loss."""
         share, recovered = self.held_out.explained_variance, self.held_out.loss_recovered
         kept = "" if share is None else f" {percent(max(0.0, share))} of the variance of {self.at} on held-out text"
-        loss = "" if recovered is None else f"; {percent(min(1.0, max(0.0, recovered)))} of the loss is recovered"
-        dead = f"; {self.dead:,} of {self.coder.n_features:,} are dead" if self.tokens > self.dead_after else ""
+        share = None if recovered is None else min(1.0, max(0.0, recovered))
+        loss = "" if share is None else f"; with them the model recovers {percent(share)} of its loss"
+        of = f"{several(self.dead, 'are')} dead, of {plural(self.coder.n_features, 'feature')}"
+        dead = f"; {of}" if self.tokens > self.dead_after else ""
         active = f"{self.held_out.l0:.3g}"
         words = "1 active feature a token keeps" if active == "1" else f"{active} active features a token keep"
         return f"{words}{kept}{loss}{dead}."

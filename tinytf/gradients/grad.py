@@ -158,7 +158,7 @@ class Backward(Report):
         after = "after" if self.trace.config.causal else "at"
         hardest = f"{self.shown(worst.id)} {after} {tokens[worst.position].shown} ({percent(worst.probability)})"
         position, _ = self.strongest_tokens[0]
-        depends = f"the loss depends most on {position} {tokens[position].shown}"
+        depends = f"the loss depends most on token {position}, {tokens[position].shown}"
         return f"Hardest to predict is {hardest}; {depends}." if len(self.targets) > 1 else f"For {hardest}, {depends}."
 
     def formula(self, address: Address) -> str:

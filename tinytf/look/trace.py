@@ -87,13 +87,12 @@ class Traced(Report):
         """The head that adds most and where it looks; if at the first token, the first that looks past that token."""
         tokens, adding = seen.trace.tokens, [(layer, head) for layer, head, added in seen.ranked if added > 0]
         first, position = adding[0], seen.most_seen_at(*adding[0])
-        among = ""
         if position == 0:  # many heads rest there when they find nothing
             first = next((head for head in adding if seen.most_seen_at(*head)), first)
             position = seen.most_seen_at(*first) or None
-            among = f"of the heads that look past {tokens[0].shown}, " if position else ""
-        looking = "" if position is None else f", looking at {tokens[position].shown},"
-        return f"{among}L{first[0]}H{first[1]}{looking} adds most to it"
+        looking = "" if position is None else f", which looks at {tokens[position].shown},"
+        among = " among the heads that do not rest on the first token" if first != adding[0] else ""
+        return f"L{first[0]}H{first[1]}{looking} adds most to it{among}"
 
     @derived
     def rows(self) -> list[StepSummary]:

@@ -228,11 +228,11 @@ class ExampleScores(Report):
         """How many of all claimed numbers are wrong, and in which example most."""
         claims, wrong = (sum(getattr(score, name) for score in self.examples) for name in ("claims", "wrong"))
         if not wrong:
-            return f"None of the {claims:,} numbers is wrong."
+            return f"None of the {claims:,} claimed numbers is wrong."
         most = max(self.examples, key=lambda score: score.wrong)
         name = printable(most.example.name, spaces=False)
         are = "is" if wrong == 1 else "are"
-        return f"Of the {claims:,} numbers, {wrong:,} {are} wrong, the most in {name} ({most.wrong:,})."
+        return f"Of {claims:,} claimed numbers {wrong:,} {are} wrong, the most in {name} ({most.wrong:,})."
 
     def fields(self) -> dict[str, Any]:
         summaries = [verification.summary() for verification in self.examples]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytf_cli.numbers import number, number_format
+from tinytf_cli.numbers import number, number_format, plural
 from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.heat import number_form
 from tinytf_cli.paint.tables import bar_text, beside_bar
@@ -206,7 +206,7 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
 
 
 def _pieces(block: blocks.Pieces, terminal: Terminal) -> list[str]:
-    return [f"{len(block.pieces)} tokens: {', '.join(map(_token, block.pieces))}."]
+    return [f"{plural(len(block.pieces), 'token')}: {', '.join(map(_token, block.pieces))}."]
 
 
 _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {

@@ -311,7 +311,7 @@ def _largest(values: Array) -> float:
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
     """The title of a strip: how many values it shows, how many share a cell, and its scale."""
     dims, factor = block.values.shape[1], _pooled_by(block.values.shape[1], room)
-    note = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
+    note = f"all {dims}" + (f", the largest of every {factor}" if factor > 1 else "")
     limit = number(_largest(block.values), terminal.form("%.3g"))
     note += ", each row on its own scale" if block.several else f" ±{limit}"
     return [Segment(shown(f"{note} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]

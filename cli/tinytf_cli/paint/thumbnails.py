@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, ramp, role_style
-from tinytf_cli.paint.heat import legend, pool, pooling_note, shades, with_hidden
+from tinytf_cli.paint.heat import legend, pool, pooled_words, pooling_note, shades, with_hidden
 from tinytf_cli.paint.text import PaintedLine, fit, line_width, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Visible, Words
@@ -147,7 +147,7 @@ class _Size:
         self.down = self.across if halves else -(-length // most)
         self.times, self.wide, self.high = times, times * -(-length // self.across), times * -(-length // self.down)
         self.lines = -(-self.high // 2) if halves else self.high
-        self.pooled = f"each cell the strongest of {self.down} × {self.across}" if self.down > 1 else ""
+        self.pooled = pooled_words(self.down, self.across) if self.down > 1 else ""
 
     def draw(self, miniature: Miniature, terminal: Terminal) -> list[PaintedLine]:
         levels = _levels(miniature.weights, miniature.visible, self.down, self.across, self.times)

@@ -131,8 +131,8 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
     layer, factor = flow.steepest
     sizes = (flow.first, flow.last, flow.per_layer, factor)
     first, last, per_layer, most = (Figure(size, "%.3g") for size in sizes)
-    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", per_layer, " times per layer"]
-    yield titled("gradient ", [word, *norms, f"; most through L{layer}, ", most, " times"], "residual")
+    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", per_layer, " times a layer"]
+    yield titled("gradient ", [word, *norms, f", most in L{layer}: ", most, " times"], "residual")
     position, added = report.strongest_tokens[0]
     token = Span(f"{position} {names[position]}", "strong")
     on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats)"]

@@ -343,7 +343,7 @@ def _lens(report: OverPairs) -> str:
     if first is None:
         return f"{report.over.capitalize()}, the answer has no clear lead in the end: {interval(means[-1])}."
     start = f"the answer leads on average from {report.rows[first].name} on"
-    return f"{report.over.capitalize()}, {start}: {interval(means[first])}."
+    return f"{report.over.capitalize()}, {start}, by {interval(means[first])} in logits."
 
 
 def _attention(report: OverPairs) -> str:
@@ -354,7 +354,8 @@ def _attention(report: OverPairs) -> str:
 
 def _heads(report: OverPairs) -> str:
     mean, name = report.strongest_mean, report.rows[report.by].name
-    return f"{report.over.capitalize()}, {name} scores highest by {report.quantities[0].name}: {interval(mean, '.3g')}."
+    score = f"the highest {report.quantities[0].name} score, {interval(mean, '.3g')}"
+    return f"{report.over.capitalize()}, {name} has {score}."
 
 
 def _score(report: OverPairs) -> str:

@@ -91,7 +91,7 @@ class SteeringCurve(Report):
         """What the response does from the lowest strength to the highest, and what the largest costs other texts."""
         first, last = self.doses[0], self.doses[-1]
         is_share, name = first.difference is None, self.shown(self.asked[0])
-        what = str(name) if is_share else f"the logit of {name} less that of {self.shown(self.asked[1])}"
+        what = str(name) if is_share else f"the lead of {name} over {self.shown(self.asked[1])} in logits"
         values = [percent(value) if is_share else signed(round(value, 2) + 0.0, "+.2f") for value in self.response]
         where, has = f"From {signed(first.strength)} to {signed(last.strength)}", "has" if is_share else "is"
         if len(values) == 1:

@@ -151,8 +151,8 @@ class SteeringVector(Report):
         best, several = self.best, len(self.vectors) > 1
         if best.accuracy is not None:
             texts = f"{2 * self.pairs:,} texts" if self.pairs else "texts"
-            side = f"{percent(best.accuracy.value)} of the {texts} left out fall on their own side of the middle"
-            where = f"The two kinds of texts differ most clearly at {best.at}, where" if several else f"At {best.at},"
+            side = f"the vector puts {percent(best.accuracy.value)} of the {texts} left out on the right side"
+            where = f"The two kinds of texts differ most clearly at {best.at}:" if several else f"At {best.at},"
             words = f"{where} {side}"
         else:
             what = f"{len(self.vectors)} vectors, the longest" if several else "a vector"
@@ -162,7 +162,7 @@ class SteeringVector(Report):
         promotes, demotes = (
             listed([str(self.shown(token)) for token, _ in end[:_NAMED]]) for end in (best.promoted, best.demoted)
         )
-        return f"{words}; the vector promotes {promotes}, and demotes {demotes}."
+        return f"{words}; it promotes {promotes}, and demotes {demotes}."
 
     def fields(self) -> dict[str, Any]:
         return {

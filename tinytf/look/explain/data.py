@@ -93,9 +93,9 @@ class Explained(Report):
             return ""
         most = cell.terms[0]
         share = percent(abs(most.contribution) / whole)
-        words = f"{cell.address} is {cell.total:.4g}: of its {count:,} summands {most.label} weighs most "
-        words += f"({most.contribution:+.3g}), {share} of all that they add and take away"
-        cancels = "; most of that cancels" if abs(cell.total) < whole / 2 else ""
+        words = f"{cell.address} is {cell.total:.4g}: the largest of its {count:,} summands is {most.label} "
+        words += f"({most.contribution:+.3g}), {share} of all their sizes"
+        cancels = "; most of the sum cancels" if abs(cell.total) < whole / 2 else ""
         return f"{words}{cancels}."
 
     @property

@@ -64,7 +64,7 @@ SCORES = {
     "self": "mean weight on the query's own token",
     "offset": "the offset with most weight, key − query in tokens, among offsets that half of the queries have",
     "offset_weight": "mean weight at that offset",
-    "entropy": "mean entropy of a query's weights, in nats",
+    "entropy": "how far a token spreads its weight: the mean entropy of a query, in nats",
     "entropy_share": "entropy divided by that of equal weights on every visible token",
     "distance": "mean distance from query to key in tokens, weighted",
     "agreement": "mean overlap Σ√(p·q) with the other heads of the layer: 1 for equal weights, 0 for no shared token",

@@ -118,7 +118,7 @@ def by_offset(weights: Tensor) -> Tensor:
 MEASURES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "entropy": (
         entropy,
-        "mean entropy of a query's weights, in nats: 0 looking at one token, ln T at all T alike",
+        "how far a token spreads its weight, as mean entropy in nats: 0 if it looks at one token alone",
     ),
     "distance": (distance, "mean distance from query to key, in tokens, weighted"),
     "previous": (previous, "mean weight on the token before, queries 1…T−1"),

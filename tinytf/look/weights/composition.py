@@ -15,6 +15,7 @@ from tinytf.errors import UsageError
 from tinytf.look.weights.copying import left_out
 from tinytf.look.weights.factors import Circuits, HeadKey, Product, circuit_heads, circuits, find_head
 from tinytf.report import About, Data, Report
+from tinytf.sentences import plural, several
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text_model import TextModel
@@ -75,7 +76,7 @@ class Composition(Report):
         """The strongest pair, and how many are above chance."""
         rows = self.composed
         most, count = rows[0], sum(map(self.beyond, rows))
-        how = f"{most.score:.3f}, random heads {self.baseline:.3f}"
+        how = f"score {most.score:.3f}; random heads have {self.baseline:.3f}"
         if not self.beyond(most):
             others = "earlier" if self.into else "later"
             return f"No {others} head composes with {self.head} more than random heads do ({how})."
@@ -83,7 +84,7 @@ class Composition(Report):
             told = f"The {WAYS[most.way]} of {self.head} read {most.head} most"
         else:
             told = f"{self.head} is read most by the {WAYS[most.way]} of {most.head}"
-        return f"{told} ({how}); {count:,} of {len(rows):,} pairs are above chance."
+        return f"{told} ({how}); {several(count, 'score')} above chance, of {plural(len(rows), 'pair')}."
 
     def fields(self) -> dict[str, Any]:
         return {

@@ -99,8 +99,8 @@ class Weights(Report):
             "none copies or suppresses what it attends to"
         ]
         most = self.ordered[0]
-        words = f"By the weights of {len(self.heads):,} heads, {listed(told)}"
-        return f"{words}; the clearest is {most.head} ({most.copying:+.2f})."
+        words = f"By their weights alone, of {len(self.heads):,} heads {listed(told)}"
+        return f"{words}; the clearest is {most.head} (score {most.copying:+.2f} of ±1)."
 
     def fields(self) -> dict[str, Any]:
         return self.members("sampled", "seed", "left_out", "heads", "feed_forwards")
