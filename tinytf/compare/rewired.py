@@ -42,7 +42,7 @@ def rewired(site: Site) -> Iterator[Altering]:
         for parts in sums:
             yield f"it reads {' + '.join(parts)}, not {name}", partial(_reading, number, name, parts, "")
         for norm, parts in itertools.product(norms, (*((one,) for one in (*streams, *branches)), *sums)):
-            if taken.get(norm) != parts:
+            if taken.get(norm) != (*parts,):
                 words = f"it reads {norm} of {' + '.join(parts)}, not {name}"
                 yield words, partial(_reading, number, name, parts, norm)
     inputs = site.sources

@@ -11,8 +11,9 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ResumeOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.options import FoldOptions, ResumeOptions, require_only
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions
 
 if TYPE_CHECKING:
     from tinytf.cause.interventions import Ablation, AblationSweep

@@ -7,8 +7,9 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.options import FoldOptions, require_only
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions
 
 if TYPE_CHECKING:
     from tinytf.look.attention import Attended

@@ -9,9 +9,10 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import FoldOptions, ModelOptions, PairsOptions
+from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import PairsOptions
 
 
 @dataclass(frozen=True)

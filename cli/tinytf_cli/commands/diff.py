@@ -10,9 +10,10 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import DTYPES, FLOORS, ChatOptions, FoldOptions, ModelOptions, require_only
+from tinytf_cli.options import DTYPES, FLOORS, FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import ChatOptions
 
 if TYPE_CHECKING:
     from tinytf.compare.diff import Difference

@@ -5,9 +5,10 @@ from typing import Any
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
-from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions
+from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import ChatOptions
 
 
 @dataclass(frozen=True)

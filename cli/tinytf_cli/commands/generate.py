@@ -9,9 +9,10 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
-from tinytf_cli.options import DecodingOptions, ModelOptions, ResumeOptions, TextOptions, require_only
+from tinytf_cli.options import DecodingOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import TextOptions
 from tinytf_cli.views.draw import Display, Shown
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ModelOptions, OptionalTextOptions
+from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import CONTROL_VECTOR, Output
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import OptionalTextOptions
 
 if TYPE_CHECKING:
     from tinytf.cause.steer.applying import Vectors

@@ -9,9 +9,10 @@ import click
 from tinytf_cli.command import command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import corpus_files
-from tinytf_cli.options import DEFAULT_MODEL, OptionalTextOptions, complete_model, default_model, tokenizer_option
+from tinytf_cli.options import DEFAULT_MODEL, complete_model, default_model, tokenizer_option
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import OptionalTextOptions
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written

@@ -10,15 +10,9 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import (
-    AddressOptions,
-    BlockOptions,
-    FaultOptions,
-    SectionOptions,
-    complete_address,
-    require_only,
-)
+from tinytf_cli.options import BlockOptions, FaultOptions, SectionOptions, complete_address, require_only
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import AddressOptions
 
 if TYPE_CHECKING:
     from tinytf.look.trace import Traced
