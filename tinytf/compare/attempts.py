@@ -99,7 +99,9 @@ def unknowns(site: Site) -> Iterator[Unknown]:
             yield Unknown(partial(_of_number, site, number), number.starts)
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)),
+            lambda number: Attempt(
+                f"it is {shown(number, config, 1e-4)} times as large", _times(number), vague=True
+            ),
             (1.0,),
         )
 
@@ -203,8 +205,9 @@ def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
             eps = solved_eps(site.input(), theirs, gain_of(module), bias, centred=centred)
             form = "" if centred == operation.centred else "the mean is " + "not " * (not centred) + "subtracted, and "
             if eps >= 0:
-                words = f"{form}eps {worded(float(f'{eps:.4g}'))} instead of {worded(operation.eps)}"
-                yield Attempt(words, _normed(eps=eps, centred=centred))
+                taken, due = worded(float(f"{eps:.4g}")), worded(operation.eps)
+                if taken != due:
+                    yield Attempt(f"{form}eps {taken} instead of {due}", _normed(eps=eps, centred=centred))
     if getattr(module, "weight", None) is not None:
         yield Attempt("the gain is the stored weight, without the 1 that is added to it", _normed(gain=-1.0))
 

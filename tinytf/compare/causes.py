@@ -285,6 +285,7 @@ class Trial:
     formulas: Formulas
     attempt: Attempt
     gives: Tensor
+    operations: tuple[Operation | None, ...] = ()
 
 
 def trials_of(
@@ -332,7 +333,8 @@ def trials_of(
                 if result.shape == theirs.shape and distance(theirs, result) <= limit:
                     names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
                     found = True
-                    yield Trial(words, names, formulas, next(iter(tried.values())), result)
+                    operations = tuple(trace.steps.at(*place).operation for place in tried)
+                    yield Trial(words, names, formulas, next(iter(tried.values())), result, operations)
 
 
 def _of_whom(trace: Trace, tried: Iterable[StepKey], together: Iterable[StepKey]) -> str:
@@ -452,7 +454,11 @@ def _most_telling(
 
 
 def scopes_of(trial: Trial) -> tuple[str, ...]:
-    return ("here",) if trial.attempt.local else ("here", "name", "all")
+    """Where a mistake may be made: ``kind`` are the steps of its operation that have heads where its own step has."""
+    if trial.attempt.local:
+        return ("here",)
+    is_norm = any(isinstance(operation, Norm) for operation in trial.operations)
+    return ("here", "name", "kind", *(("all",) if is_norm else ()))
 
 
 def _furthest(
@@ -472,16 +478,17 @@ def _furthest(
 
 def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
     """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation."""
+    kind = _kind if scope == "kind" else lambda step: type(step.operation)
     if scope == "here":
         return trial.formulas
     first = min(order[place] for place in trial.formulas)
-    kinds = {_kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
+    kinds = {kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
     names = {name: wrong for (name, _), wrong in trial.formulas.items()}
     formulas = dict(trial.formulas)
     for step, layer in trace.steps.rows:
-        wrong = names.get(step.name) if scope == "name" else kinds.get(_kind(step))
+        wrong = names.get(step.name) if scope == "name" else kinds.get(kind(step))
         place = (step.name, layer)
-        if wrong is not None and order[place] > first and place not in formulas and not step.from_stream:
+        if wrong is not None and order[place] > first and place not in formulas and not (step.from_stream and step.in_layer):
             formulas[place] = _if_it_fits(wrong)
     return formulas
 

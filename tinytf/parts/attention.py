@@ -116,7 +116,7 @@ class QKNorm(Part):
         named={"head": "each head", "heads": "each head, with a gain for each", "all": "all heads"},
     )
     qk_norm_last: bool = leaf(
-        False, said="the norm of queries and keys {} the rotation", named={True: "behind", False: "before"}
+        False, said="the norm of queries and keys {} the rotation", named={True: "after", False: "before"}
     )
     qk_norm_gain: bool = leaf(True, said="the gain of the norm of queries and keys")
     qk_norm_bias: bool = leaf(True, said="the bias of the norm of queries and keys")
