@@ -6,7 +6,6 @@ from broken import checks
 from covering import sample
 
 _OPEN = {
-    "longrope: short factors for a long text": "told as another context, of which the short factors follow",
     "llama: values rescaled": "a gauge that is not recognised",
 }
 """What is known to be wrong, and how; each fails here until it is right, and then too until its line is taken out."""

@@ -63,8 +63,8 @@ class Attempt:
 
     Steps of the operations of ``also`` change with it, and those of its layer in ``beside``, by name. One that is
     ``local`` is of this layer alone, such as the weight of another layer in its place; ``rounding`` gives the same
-    numbers only until the next step rounds. A ``vague`` one says how numbers are related, and gives way to one that
-    says why.
+    numbers only until the next step rounds; one of a ``setting`` has that at another value. A ``vague`` one says how
+    numbers are related, and gives way to one that says why.
     """
 
     words: str
@@ -74,6 +74,7 @@ class Attempt:
     local: bool = False
     rounding: bool = False
     vague: bool = False
+    setting: str = ""
 
 
 def kind_of(words: str) -> str:
@@ -99,9 +100,7 @@ def unknowns(site: Site) -> Iterator[Unknown]:
             yield Unknown(partial(_of_number, site, number), number.starts)
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(
-                f"it is {shown(number, config, 1e-4)} times as large", _times(number), vague=True
-            ),
+            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number), vague=True),
             (1.0,),
         )
 
@@ -191,7 +190,7 @@ def _of_program(site: Site, program: Program) -> Attempt:
     after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
     names = [row.name for row in after if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
-    return Attempt(program.words, program.wrong, beside=beside)
+    return Attempt(program.words, program.wrong, beside=beside, setting=program.setting)
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:

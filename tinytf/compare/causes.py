@@ -14,7 +14,6 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tinytf.compare.attempts import Attempt, Unknown, attempts, kind_of, unknowns
@@ -55,6 +54,9 @@ from tinytf.trace.trace import Trace
 Formulas = Mapping[StepKey, Wrong]
 UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """What a formula raises that does not fit the shapes or settings of a step."""
+_ALONE = ", for "
+_EQUAL = 1e-6
+"""How far apart the numbers of one formula may be that is computed in two ways."""
 _MOST = 5
 """The most faults that are looked for, one after the other."""
 
@@ -341,7 +343,9 @@ def _of_whom(trace: Trace, tried: Iterable[StepKey], together: Iterable[StepKey]
     """Of which of queries, keys and values a mistake is made, where it may be made of others too."""
     roles = [{trace.steps.at(*place).role for place in places} & _WHOM.keys() for places in (tried, together)]
     return (
-        f", for {listed([_WHOM[role] for role in sorted(roles[0])])} alone" if roles[0] and roles[0] != roles[1] else ""
+        f"{_ALONE}{listed([_WHOM[role] for role in sorted(roles[0])])} alone"
+        if roles[0] and roles[0] != roles[1]
+        else ""
     )
 
 
@@ -447,10 +451,23 @@ def _most_telling(
     best = [trial for trial in best if not trial.attempt.vague] or best
     alike: dict[str, Trial] = {}
     for trial in best:
-        named = any(trial.words.startswith(words) for words in alike)
-        if not named and not any(trial.at == one.at and torch.equal(trial.gives, one.gives) for one in alike.values()):
-            alike.setdefault(trial.words, trial)  # of one formula by several names, the first
+        if not any(_is_same(trial, one) for one in alike.values()):
+            alike.setdefault(trial.words, trial)
     return list(alike.values())
+
+
+def _is_same(trial: Trial, other: Trial) -> bool:
+    """Whether two trials are one mistake: one setting at two values, or one formula by two names.
+
+    What is made of queries alone is implied by what is made of queries and keys. Two settings may give equal numbers.
+    """
+    whole, alone = (kind_of(one.words).split(_ALONE) for one in (other, trial))
+    settings = [one.attempt.setting for one in (trial, other)]
+    if trial.words.startswith(other.words) or whole == alone or whole == alone[:1]:
+        return True
+    if all(settings):
+        return settings[0] == settings[1] and len(whole) == len(alone)
+    return trial.at == other.at and distance(trial.gives, other.gives) <= _EQUAL
 
 
 def scopes_of(trial: Trial) -> tuple[str, ...]:
@@ -488,7 +505,12 @@ def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int
     for step, layer in trace.steps.rows:
         wrong = names.get(step.name) if scope == "name" else kinds.get(kind(step))
         place = (step.name, layer)
-        if wrong is not None and order[place] > first and place not in formulas and not (step.from_stream and step.in_layer):
+        if (
+            wrong is not None
+            and order[place] > first
+            and place not in formulas
+            and not (step.from_stream and step.in_layer)
+        ):
             formulas[place] = _if_it_fits(wrong)
     return formulas
 

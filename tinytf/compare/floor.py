@@ -165,9 +165,7 @@ def floor_of(model: Transformer, encoding: Encoding, places: Sequence[StepKey], 
     return Floor(word, tuple(shares), flips, own_flips, 0 if best is None else len(best))
 
 
-def _errors(
-    exact: Trace, numbers: Mapping[StepKey, Tensor]
-) -> Iterator[tuple[StepKey, tuple[float, Leaning | None]]]:
+def _errors(exact: Trace, numbers: Mapping[StepKey, Tensor]) -> Iterator[tuple[StepKey, tuple[float, Leaning | None]]]:
     """The error of every step and how it leans, given the numbers of those before it."""
     before: dict[StepKey, Callable[[Site], Tensor]] = {}
     for place, value in numbers.items():

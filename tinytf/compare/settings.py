@@ -26,14 +26,21 @@ from tinytf.trace.site import Recorded, Site
 
 @dataclass(frozen=True)
 class Program:
-    """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it."""
+    """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it.
+
+    It is wrong in these ``layers``, which have the ``setting`` at the value that is right; None for all.
+    """
 
     words: str
     table: StepTable
     changed: frozenset[StepKey]
+    layers: frozenset[int] | None = None
+    setting: str = ""
 
     def wrong(self, site: Site) -> Tensor:
         """A step as this program computes it; what a step that it lacks would take goes on as it is."""
+        if self.layers is not None and site.layer is not None and site.layer not in self.layers:
+            return site.derive()
         if self.table.has(site.step.name, site.layer):
             return _Run(site.trace, self.table).derived(site.step.name, site.layer)
         return site.input()
@@ -133,7 +140,9 @@ def _program(config: ModelConfig, setting: Leaf, value: Any) -> Program | None:
         if other is not None:
             right, table = table_of(config), StepTable(other)
             changed = frozenset(key for key in right.by_key if _change(right, table, key) is not None)
-            return Program(setting.mistaken(value, config.setting(setting.field.name)), table, changed)
+            return Program(
+                setting.mistaken(value, config.setting(setting.field.name)), table, changed, setting=setting.field.name
+            )
     return None
 
 
@@ -145,13 +154,14 @@ _OF_WEIGHTS = ("head", "experts")
 def programs(config: ModelConfig) -> tuple[Program, ...]:
     """Every wrong program of a model, once each; cached."""
     right, found = StepTable(config), dict[Any, Program]()
-    for words, other in _others(config):
+    for name, words, other, layers in _others(config):
         with suppress(ConfigError, LookupError, StopIteration):  # layers that take what no layer has
             table = StepTable(other)
-            changed = {key: row for key in right.by_key if (row := _change(right, table, key)) is not None}
+            keys = (key for key in right.by_key if layers is None or key[1] is None or key[1] in layers)
+            changed = {key: row for key in keys if (row := _change(right, table, key)) is not None}
             if not changed:
                 continue
-            found.setdefault(tuple(changed.items()), Program(words, table, frozenset(changed)))
+            found.setdefault(tuple(changed.items()), Program(words, table, frozenset(changed), layers, name))
     return tuple(found.values())
 
 
@@ -172,38 +182,54 @@ def _passed(right: StepTable, other: StepTable, source: StepKey) -> StepKey:
     return source
 
 
-def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
-    """Configurations with one setting at another value, in words."""
+def _others(config: ModelConfig) -> Iterator[tuple[str, str, ModelConfig, frozenset[int] | None]]:
+    """The settings at other values, in words, with the configuration and the layers where it is one: None for all."""
     layers = [config.at(layer) for layer in range(config.n_layers)]
     for name, setting in LEAVES.items():
-        ours = dict.fromkeys(layer.setting(name) for layer in layers)
-        for value in dict.fromkeys((*setting.others(*ours), *_siblings(config, setting))):
-            no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS
-            if {*ours} == {value} or no_port:
-                continue
-            other = _with(config, setting, name, value)
-            if other is not None:
-                right = [one for one in ours if one != value]
-                yield setting.mistaken(value, next(filter(None, right), right[0])), other
+        ours = [layer.setting(name) for layer in layers]
+        siblings = _siblings(config, setting)
+        if setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS:
+            continue
+        for value in dict.fromkeys((*setting.others(*dict.fromkeys(ours)), *siblings)):
+            other = None if {*ours} == {value} else _with(config, setting, name, value)
+            for right in dict.fromkeys(one for one in ours if one != value) if other is not None else ():
+                alike = frozenset(layer for layer, one in enumerate(ours) if one == right)
+                words = siblings.get(value) or setting.mistaken(value, right)
+                yield name, words, other, alike if len(alike) < len(layers) else None  # type: ignore[misc]
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
-            yield f"{name} left out", config.but(**settings)
+            yield name, f"{_LEFT_OUT[name]} left out", config.but(**settings), None
 
 
-def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
+_LEFT_OUT = {"scaling": "the division of the scores", "mask": "the mask", "positions": "positions"}
+"""What can be left out of attention, in words."""
+
+
+def _siblings(config: ModelConfig, setting: Leaf) -> dict[Any, str]:
     """The values of settings of the same part that are lists as long: the long factors where the short ones belong."""
-    value = config.setting(setting.field.name)
+    value, found = config.setting(setting.field.name), dict[Any, str]()
     for name, other in LEAVES.items() if isinstance(value, tuple) and value else ():
-        found = config.setting(name)
-        if other.path[:-1] == setting.path[:-1] and isinstance(found, tuple) and len(found) == len(value):
-            yield found
+        taken = config.setting(name)
+        if (
+            other.path[:-1] == setting.path[:-1]
+            and isinstance(taken, tuple)
+            and len(taken) == len(value)
+            and taken != value
+        ):
+            names = [one.said.removesuffix(" {}") for one in (other, setting)]
+            found[taken] = " instead of ".join(names)
+    return found
 
 
 def _with(config: ModelConfig, setting: Leaf, name: str, value: Any) -> ModelConfig | None:
-    """The configuration with a setting at a value, and, if it needs that, another of the part at its default."""
+    """The configuration with a setting at a value, and, if it needs that, another of the part at its default.
+
+    A feature is not added in place of another.
+    """
     part = [other for other, one in LEAVES.items() if one.path[:-1] == setting.path[:-1] and other != name]
     unusual = [other for other in part if config.setting(other) != LEAVES[other].field.default]
-    for changes in ({}, *({other: LEAVES[other].field.default} for other in unusual)):
+    is_added = bool(value) and not config.setting(name)
+    for changes in ({}, *({other: LEAVES[other].field.default} for other in unusual if not is_added)):
         with suppress(ConfigError, TypeError):
             return config.but(**{name: value}, **changes)
     return None
