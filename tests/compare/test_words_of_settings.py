@@ -1,4 +1,4 @@
-"""What a verdict says of a setting at another value, for every setting of every kind of model: English, and no riddle."""
+"""What a verdict says of a setting at another value, for every setting and kind of model: English, and no riddle."""
 
 import re
 
