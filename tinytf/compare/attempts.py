@@ -67,8 +67,9 @@ class Attempt:
 
     Steps of the operations of ``also`` change with it, and those of its layer in ``beside``, by name. One that is
     ``local`` is of this layer alone, such as the weight of another layer in its place; ``rounding`` gives the same
-    numbers only until the next step rounds. A ``vague`` one says how numbers are related, and gives way to one that
-    says why, as one whose solved numbers have many ``digits`` gives way to one with few.
+    numbers only until the next step rounds; one of a ``setting`` has that at another value. A ``vague`` one says how
+    numbers are related, and gives way to one that says why, as one whose solved numbers have many ``digits`` gives way
+    to one with few.
     """
 
     words: str
@@ -79,6 +80,7 @@ class Attempt:
     rounding: bool = False
     vague: bool = False
     digits: int = 0
+    setting: str = ""
 
 
 def kind_of(words: str) -> str:
@@ -102,7 +104,9 @@ def unknowns(site: Site) -> Iterator[Unknown]:
     yield from _of_numbers(site, numbers(config))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0])),
+            lambda number: Attempt(
+                f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0]), vague=True
+            ),
             ((1.0,),),
         )
 
@@ -203,7 +207,7 @@ def _of_program(site: Site, program: Program) -> Attempt:
     after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
     names = [row.name for row in after if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
-    return Attempt(program.words, program.wrong, beside=beside, digits=program.digits)
+    return Attempt(program.words, program.wrong, beside=beside, digits=program.digits, setting=program.setting)
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
@@ -219,8 +223,9 @@ def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
             eps = solved_eps(site.input(), theirs, gain_of(module), bias, centred=centred)
             form = "" if centred == operation.centred else "the mean is " + "not " * (not centred) + "subtracted, and "
             if eps >= 0:
-                words = f"{form}eps {worded(float(f'{eps:.4g}'))} instead of {worded(operation.eps)}"
-                yield Attempt(words, _normed(eps=eps, centred=centred))
+                taken, due = worded(float(f"{eps:.4g}")), worded(operation.eps)
+                if taken != due:
+                    yield Attempt(f"{form}eps {taken} instead of {due}", _normed(eps=eps, centred=centred))
     if getattr(module, "weight", None) is not None:
         yield Attempt("the gain is the stored weight, without the 1 that is added to it", _normed(gain=-1.0))
 

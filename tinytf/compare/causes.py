@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-import torch
 from torch import Tensor
 
 from tinytf.compare.attempts import Attempt, Unknown, attempts, kind_of, linked_unknowns, unknowns
@@ -59,6 +58,9 @@ Formulas = Mapping[StepKey, Wrong]
 _Gives = Callable[[Sequence[float]], Tensor]
 UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """What a formula raises that does not fit the shapes or settings of a step."""
+_ALONE = ", for "
+_EQUAL = 1e-6
+"""How far apart the numbers of one formula may be that is computed in two ways."""
 _MOST = 5
 """The most faults that are looked for, one after the other."""
 
@@ -291,6 +293,7 @@ class Trial:
     formulas: Formulas
     attempt: Attempt
     gives: Tensor
+    operations: tuple[Operation | None, ...] = ()
 
 
 def trials_of(
@@ -341,14 +344,17 @@ def trials_of(
                 if result.shape == theirs.shape and distance(theirs, result) <= limit:
                     names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
                     found = True
-                    yield Trial(words, names, formulas, next(iter(tried.values())), result)
+                    operations = tuple(trace.steps.at(*place).operation for place in tried)
+                    yield Trial(words, names, formulas, next(iter(tried.values())), result, operations)
 
 
 def _of_whom(trace: Trace, tried: Iterable[StepKey], together: Iterable[StepKey]) -> str:
     """Of which of queries, keys and values a mistake is made, where it may be made of others too."""
     roles = [{trace.steps.at(*place).role for place in places} & _WHOM.keys() for places in (tried, together)]
     return (
-        f", for {listed([_WHOM[role] for role in sorted(roles[0])])} alone" if roles[0] and roles[0] != roles[1] else ""
+        f"{_ALONE}{listed([_WHOM[role] for role in sorted(roles[0])])} alone"
+        if roles[0] and roles[0] != roles[1]
+        else ""
     )
 
 
@@ -479,14 +485,31 @@ def _most_telling(
     best = [trial for trial in best if trial.attempt.digits <= fewest + 1]
     alike: dict[str, Trial] = {}
     for trial in best:
-        named = any(trial.words.startswith(words) for words in alike)
-        if not named and not any(trial.at == one.at and torch.equal(trial.gives, one.gives) for one in alike.values()):
-            alike.setdefault(trial.words, trial)  # of one formula by several names, the first
+        if not any(_is_same(trial, one) for one in alike.values()):
+            alike.setdefault(trial.words, trial)
     return list(alike.values())
 
 
+def _is_same(trial: Trial, other: Trial) -> bool:
+    """Whether two trials are one mistake: one setting at two values, or one formula by two names.
+
+    What is made of queries alone is implied by what is made of queries and keys. Two settings may give equal numbers.
+    """
+    whole, alone = (kind_of(one.words).split(_ALONE) for one in (other, trial))
+    settings = [one.attempt.setting for one in (trial, other)]
+    if trial.words.startswith(other.words) or whole == alone or whole == alone[:1]:
+        return True
+    if all(settings):
+        return settings[0] == settings[1] and len(whole) == len(alone)
+    return trial.at == other.at and distance(trial.gives, other.gives) <= _EQUAL
+
+
 def scopes_of(trial: Trial) -> tuple[str, ...]:
-    return ("here",) if trial.attempt.local else ("here", "name", "all")
+    """Where a mistake may be made: ``kind`` are the steps of its operation that have heads where its own step has."""
+    if trial.attempt.local:
+        return ("here",)
+    is_norm = any(isinstance(operation, Norm) for operation in trial.operations)
+    return ("here", "name", "kind", *(("all",) if is_norm else ()))
 
 
 def _furthest(
@@ -506,16 +529,22 @@ def _furthest(
 
 def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
     """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation."""
+    kind = _kind if scope == "kind" else lambda step: type(step.operation)
     if scope == "here":
         return trial.formulas
     first = min(order[place] for place in trial.formulas)
-    kinds = {_kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
+    kinds = {kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
     names = {name: wrong for (name, _), wrong in trial.formulas.items()}
     formulas = dict(trial.formulas)
     for step, layer in trace.steps.rows:
-        wrong = names.get(step.name) if scope == "name" else kinds.get(_kind(step))
+        wrong = names.get(step.name) if scope == "name" else kinds.get(kind(step))
         place = (step.name, layer)
-        if wrong is not None and order[place] > first and place not in formulas and not step.from_stream:
+        if (
+            wrong is not None
+            and order[place] > first
+            and place not in formulas
+            and not (step.from_stream and step.in_layer)
+        ):
             formulas[place] = _if_it_fits(wrong)
     return formulas
 
