@@ -87,7 +87,7 @@ class ModelConfig(Part):
 
     d_model: int = leaf(limits=POSITIVE)
     context: int = leaf(limits=POSITIVE)
-    causal: bool = leaf(True)
+    causal: bool = leaf(True, said="the causal mask")
     layer_groups: int = leaf(0, COUNT)
     dropout: float = leaf(0.0, SHARE)
     embedding: Embedding

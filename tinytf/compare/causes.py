@@ -25,7 +25,7 @@ from tinytf.compare.later import later_attempts
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
-from tinytf.compare.readings import read_otherwise, streams_of_others
+from tinytf.compare.readings import keys_otherwise, read_otherwise, streams_of_others, widths_otherwise
 from tinytf.compare.solved import solved_weights
 from tinytf.errors import ConfigError
 from tinytf.parts.row import Step
@@ -369,6 +369,8 @@ def _solved(
     with suppress(*UNFIT):
         yield from solved_attention(trace, differing, theirs, unseen)
     yield from read_otherwise(trace, differing, unseen)
+    yield from keys_otherwise(trace, unseen)
+    yield from widths_otherwise(trace, unseen)
     sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
     done = set[str]()
     for of in (unknowns, linked_unknowns):
@@ -379,10 +381,11 @@ def _solved(
                 gives: _Gives = partial(_given, trace, differing, unknown, places)
                 starts = sorted((_off(gives, theirs, start), start) for start in unknown.starts)
                 found += [(off, unknown, gives, start) for off, start in starts[:2]]
-            if of is linked_unknowns:  # which are many: of those that begin elsewhere, only the nearest
-                near = sorted((one for one in found if len(one[3]) == 1), key=lambda one: one[0])[:_MOST_LINKED]
-                found = [*(one for one in found if len(one[3]) > 1), *near]
-            for _, unknown, gives, start in found:
+            of_part = Counter[str]()  # of many values of one setting, only those that begin nearest
+            for _, unknown, gives, start in sorted(found, key=lambda one: one[0]):
+                of_part[unknown.beside] += 1
+                if unknown.beside and of_part[unknown.beside] > _MOST_BESIDE:
+                    continue
                 with suppress(*UNFIT, ConfigError):
                     solved = unknown.of(nearest(gives, theirs, start))
                     if solved.words not in done:
@@ -392,7 +395,7 @@ def _solved(
         yield from solved_weights(trace, differing, theirs, unseen)
 
 
-_MOST_LINKED = 12
+_MOST_BESIDE = 6
 """The most values of a setting beside which a number is solved for."""
 
 

@@ -5,6 +5,7 @@ number is solved for too. The rows of that table that differ are the mistake: th
 numbers by its operations.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -259,6 +260,18 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
             yield f"{name} left out", config.but(**settings)
+    yield from _kinds(config)
+
+
+def _kinds(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
+    """Configurations whose layers are all of one kind, where layers differ in several settings at once."""
+    differing = dict(config.by_layer)
+    kinds = dict.fromkeys(zip(*differing.values(), strict=True))
+    for kind, other in itertools.permutations(kinds, 2) if len(differing) > 1 else ():
+        changed = {name: (new, old) for name, new, old in zip(differing, kind, other, strict=True) if new != old}
+        with suppress(ConfigError):
+            words = [LEAVES[name].mistaken(*values) for name, values in changed.items()]
+            yield listed(words), config.but(**{name: new for name, (new, _) in changed.items()})
 
 
 def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[tuple[str, Any]]:
