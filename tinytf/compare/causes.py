@@ -25,7 +25,13 @@ from tinytf.compare.later import later_attempts
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
-from tinytf.compare.readings import keys_otherwise, read_otherwise, streams_of_others, widths_otherwise
+from tinytf.compare.readings import (
+    keys_otherwise,
+    read_otherwise,
+    scaled_otherwise,
+    streams_of_others,
+    widths_otherwise,
+)
 from tinytf.compare.solved import solved_weights
 from tinytf.errors import ConfigError
 from tinytf.parts.row import Step
@@ -371,6 +377,7 @@ def _solved(
     yield from read_otherwise(trace, differing, unseen)
     yield from keys_otherwise(trace, unseen)
     yield from widths_otherwise(trace, unseen)
+    yield from scaled_otherwise(trace, differing, theirs, unseen)
     sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
     done = set[str]()
     for of in (unknowns, linked_unknowns):

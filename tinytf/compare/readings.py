@@ -4,6 +4,7 @@ A module that another program saved is the same there; what it does with the out
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,9 +14,11 @@ from torch import Tensor
 from tinytf.compare.altered import Altered, cut_otherwise
 from tinytf.compare.attempts import Attempt
 from tinytf.compare.caches import Change, orders
-from tinytf.compare.dumps.fit import in_halves
+from tinytf.compare.dumps.fit import distance, in_halves
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.compare.positions import scaled_as, schemes
 from tinytf.sentences import listed
 from tinytf.steps.operations import Mix, Rotate, Scores
 from tinytf.steps.table import StepKey
@@ -78,6 +81,21 @@ def widths_otherwise(trace: Trace, unseen: Sequence[StepKey]) -> Iterator[Read]:
         if width != own and trace.config.rope.scaling == "none":
             words = f"a rotation of {width} dimensions of a head, of neighbours, instead of {own}"
             yield words, {place: Attempt(words, partial(_turned_of, width)) for place in places}
+
+
+def scaled_otherwise(trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]) -> Iterator[Read]:
+    """Another scaling of RoPE's frequencies: of all that are usual, the one that comes nearest."""
+    places = [place for place in unseen if isinstance(trace.steps.at(*place).operation, Rotate)]
+    found = list[tuple[float, str, Wrong]]()
+    for place in places[:1]:
+        rope: Any = trace.steps.at(*place).operation.rope  # type: ignore[union-attr]
+        for words, made in schemes(rope):
+            wrong = scaled_as(made)
+            with suppress(RuntimeError, ValueError, ZeroDivisionError):
+                gives = WrongTrace(trace, dict.fromkeys(places, wrong)).step(*differing)
+                found.append((distance(theirs, gives), words, wrong))
+    for _, words, wrong in sorted(found, key=lambda one: one[0])[:1]:
+        yield words, {place: Attempt(words, wrong) for place in places}
 
 
 def _turned_of(width: int, site: Site) -> Tensor:
