@@ -88,7 +88,7 @@ def scaled_otherwise(trace: Trace, differing: StepKey, theirs: Tensor, unseen: S
     places = [place for place in unseen if isinstance(trace.steps.at(*place).operation, Rotate)]
     found = list[tuple[float, str, Wrong]]()
     for place in places[:1]:
-        rope: Any = trace.steps.at(*place).operation.rope  # type: ignore[union-attr]
+        rope: Any = trace.steps.at(*place).operation.rope
         for words, made in schemes(rope):
             wrong = scaled_as(made)
             with suppress(RuntimeError, ValueError, ZeroDivisionError):
