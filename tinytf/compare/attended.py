@@ -188,7 +188,7 @@ def _sight_in_words(seen: Tensor, right: Tensor) -> str:
     causal = places <= places[:, None]
     whole = torch.ones_like(right) if bool((right & ~causal).any()) else causal
     for mask, beside in ((right, ""), (whole, ", in place of the model's own")):
-        starts = (sights(mask, places[:, None], places, range(start, len(seen))) for start in range(len(seen)))
+        starts = (sights(mask, places[:, None], places, range(start, start)) for start in range(len(seen)))
         for words, known in chain(windows(right), *starts):
             if torch.equal(known, seen):
                 return words + beside * (not torch.equal(whole, right))
