@@ -89,7 +89,7 @@ def scaled_otherwise(trace: Trace, differing: StepKey, theirs: Tensor, unseen: S
     found = list[tuple[float, str, Wrong]]()
     for place in places[:1]:
         rope: Any = trace.steps.at(*place).operation.rope
-        for words, made in schemes(rope):
+        for words, made in (one for one in schemes(rope) if one[1].scaling != rope.scaling):
             wrong = scaled_as(made)
             with suppress(RuntimeError, ValueError, ZeroDivisionError):
                 gives = WrongTrace(trace, dict.fromkeys(places, wrong)).step(*differing)
