@@ -157,7 +157,7 @@ def _beside(setting: Leaf, right: Any) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4)
 def linked(config: ModelConfig) -> tuple[Number, ...]:
-    """Two settings of one part that may be wrong together: two numbers, or a number beside another value; cached."""
+    """Two settings of one part that may be wrong together: numbers, or one beside another value; cached."""
     found = []
     alone = {one.names[0]: one for one in numbers(config) if LEAVES[one.names[0]].field.kind is float}
     alone = {name: one for name, one in alone.items() if config.setting(name) > 0}
@@ -172,7 +172,22 @@ def linked(config: ModelConfig) -> tuple[Number, ...]:
                 program = _program(config, {other: value})
                 if program is not None and (both := program.changed & number.changed):
                     found.append(Number(config, (name,), both, ((other, value),)))
-    return tuple(found)
+    return (*found, *_counts(config))
+
+
+def _counts(config: ModelConfig) -> Iterator[Number]:
+    """Two settings of one part that are whole numbers, at other values."""
+    whole = {name: one for name, one in LEAVES.items() if one.field.kind is int and name not in _OF_WEIGHTS}
+    alone = {
+        name: [(value, program) for value in _values(config, setting) if (program := _program(config, {name: value}))]
+        for name, setting in whole.items()
+        if setting.field.default is not REQUIRED and config.setting(name)
+    }
+    for (name, ours), (other, theirs) in itertools.combinations(alone.items(), 2):
+        if whole[name].path[:-1] == whole[other].path[:-1]:
+            for (value, program), (beside, another) in itertools.product(ours, theirs):
+                if both := program.changed & another.changed:
+                    yield Number(config, (), both, ((name, value), (other, beside)))
 
 
 def _values(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
