@@ -3,6 +3,7 @@
 Each attempt is a formula, so that the run can be continued with it. Shapes: T tokens, H heads, D head width, C columns.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from tinytf.compare.settings import Number, Program, linked, numbers, programs
 from tinytf.config import ModelConfig
 from tinytf.parts.part import worded
 from tinytf.parts.row import Step
+from tinytf.sentences import listed
 from tinytf.steps.operations import (
     Add,
     Concat,
@@ -44,6 +46,7 @@ from tinytf.steps.operations import (
     Unembed,
 )
 from tinytf.steps.operations.norm import gain_of
+from tinytf.steps.operations.operation import into_heads, side_by_side
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
 
@@ -211,6 +214,8 @@ def _of_program(site: Site, program: Program) -> Attempt:
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     operation, module = site.operation, site.module
     assert isinstance(operation, Norm)
+    if site.step.has_heads and theirs is not None and theirs.shape == site.value.shape:
+        yield from _over_groups(site, theirs)
     if isinstance(operation, HeadNorm):
         return
     if theirs is not None:
@@ -223,6 +228,33 @@ def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
                 yield Attempt(words, _normed(eps=eps, centred=centred))
     if getattr(module, "weight", None) is not None:
         yield Attempt("the gain is the stored weight, without the 1 that is added to it", _normed(gain=-1.0))
+
+
+def _over_groups(site: Site, theirs: Tensor) -> Iterator[Attempt]:
+    """A norm of heads over each, over all, or over groups of them, with the ε that is solved for."""
+    assert isinstance(site.operation, Norm)
+    heads, eps = len(theirs), site.operation.eps
+    own = site.operation.groups if isinstance(site.operation, HeadNorm) else heads
+    x, gain, wanted = (side_by_side(site.input()), gain_of(site.module).detach(), side_by_side(theirs))
+    gain = gain.repeat(heads) if gain.numel() == theirs.shape[-1] else gain.expand(x.shape[-1])
+    names = {1: "over all heads", heads: "over each head"}
+    for groups in (count for count in range(1, heads + 1) if heads % count == 0 and count != own):
+        cut_x, normed, gains = (one.unflatten(-1, (groups, -1)) for one in (x, wanted, gain))
+        solved = solved_eps(cut_x, normed, gains, None, centred=site.operation.centred)
+        solved = eps if solved < 0 or abs(solved - eps) < 1e-3 * eps else solved
+        words = f"the norm is {names.get(groups, f'over groups of {heads // groups} heads')}"
+        words += f", not {names.get(own, f'over groups of {heads // own} heads')}"
+        words += "" if solved == eps else f", and eps {worded(float(f'{solved:.4g}'))} instead of {worded(eps)}"
+        yield Attempt(words, partial(_normed_in_groups, groups, solved))
+
+
+def _normed_in_groups(groups: int, eps: float, site: Site) -> Tensor:
+    flat, gain = side_by_side(site.input()), gain_of(site.module)
+    x = flat.unflatten(-1, (groups, -1))
+    x = x - x.mean(-1, keepdim=True) if site.operation.centred else x  # type: ignore[attr-defined]
+    scaled = (x / (x.square().mean(-1, keepdim=True) + eps).sqrt()).view_as(flat)
+    by_head = gain.numel() == site.input().shape[-1]
+    return into_heads(scaled * (gain.repeat(len(site.input())) if by_head else gain), site.input().shape[-1])
 
 
 def _normed(**settings: Any) -> Wrong:
@@ -423,7 +455,15 @@ def _less_precise(operation: Operation) -> Iterator[Attempt]:
             yield Attempt(f"the norm is computed in {name}", _norm_in(dtype, gain=False), rounding=True)
             yield Attempt(f"the norm and its gain are computed in {name}", _norm_in(dtype, gain=True), rounding=True)
             yield Attempt(f"the gain is computed in {name}", _gain_in(dtype))
-            yield Attempt(f"the normed numbers are rounded to {name}", _rounded(dtype), rounding=True)
+            for stages in itertools.product((False, True), repeat=4):
+                rounded = [part for part, is_rounded in zip(_STAGES, stages, strict=True) if is_rounded]
+                if rounded and rounded != ["its gain"]:
+                    words = f"the norm has {listed(rounded)} in {name}"
+                    yield Attempt(words, partial(_norm_rounding, dtype, stages), rounding=True)
+
+
+_STAGES = ("its input", "what is normed", "its gain", "their product")
+"""What a norm may round."""
 
 
 def _softmax_in(dtype: torch.dtype) -> Wrong:
@@ -434,10 +474,6 @@ def _gain_in(dtype: torch.dtype) -> Wrong:
     return lambda site: _gained(site, _to(dtype)(gain_of(site.module)))
 
 
-def _rounded(dtype: torch.dtype) -> Wrong:
-    return lambda site: _to(dtype)(site.derive())
-
-
 def _norm_in(dtype: torch.dtype, *, gain: bool) -> Wrong:
     def wrong(site: Site) -> Tensor:
         x, by = site.input().to(dtype), gain_of(site.module)
@@ -445,6 +481,18 @@ def _norm_in(dtype: torch.dtype, *, gain: bool) -> Wrong:
         return (normed * by.to(dtype)).to(by.dtype) if gain else normed.to(by.dtype) * by
 
     return wrong
+
+
+def _norm_rounding(dtype: torch.dtype, stages: tuple[bool, ...], site: Site) -> Tensor:
+    """An RMSNorm that rounds its input, the normed numbers, its gain or their product."""
+    x, scaled, gain, product = (_to(dtype) if rounded else _as_it_is for rounded in stages)
+    numbers = x(site.input())
+    numbers = scaled(numbers * torch.rsqrt(numbers.square().mean(-1, keepdim=True) + site.operation.eps))  # type: ignore[attr-defined]
+    return product(numbers * gain(gain_of(site.module)))
+
+
+def _as_it_is(numbers: Tensor) -> Tensor:
+    return numbers
 
 
 def _exchanged_experts(count: int) -> Iterator[Attempt]:

@@ -21,7 +21,9 @@ from tinytf.config import LEAVES, LEFT_OUT, ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED
 from tinytf.parts.part import Leaf, worded
+from tinytf.parts.row import WIDE
 from tinytf.sentences import listed
+from tinytf.steps.operations import Norm
 from tinytf.steps.table import StepKey, StepTable, table_of
 from tinytf.trace.site import Recorded, Site
 
@@ -73,7 +75,9 @@ class _OtherSite(Site):
             return super().module
         with torch.device("meta"):
             made = self.operation.make_module(self.config, self.step)
-        given = _module_at(self)
+        given = _module_at(self) or _norm_instead(self)
+        for name in made._buffers:
+            made._buffers[name] = getattr(given, name)
         for name, parameter in made._parameters.items():
             if parameter is not None:
                 stored = getattr(given, name, None)
@@ -89,6 +93,20 @@ def _module_at(site: Site) -> Any:
         return Site.module.fget(site)  # type: ignore[attr-defined]
     except AttributeError:
         return None
+
+
+def _norm_instead(site: _OtherSite) -> Any:
+    """The norm of the model that a norm which it lacks may be: one that the other program lacks, else the first."""
+    norms = [
+        [step for step in steps.in_layer(site.layer or 0) if type(step.operation) is Norm and step.axes == WIDE]
+        for steps in (site.trace.base.steps, site.trace.steps)  # type: ignore[attr-defined]
+    ]
+    names = [[step.name for step in one] for one in norms]
+    if site.layer is None or site.step.name not in names[1] or not names[0]:
+        return None
+    lost = [step for step in norms[0] if step.name not in names[1]]
+    new = [name for name in names[1] if name not in names[0]].index(site.step.name)
+    return _module_at(Site(site.trace, lost[new] if new < len(lost) else norms[0][0], site.layer))
 
 
 @dataclass(frozen=True)
@@ -268,10 +286,11 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
             no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS
             if {*ours} == {value} or no_port:
                 continue
-            other = _with(config, setting, name, value)
+            other, right = _with(config, setting, name, value), [one for one in ours if one != value]
+            words = setting.mistaken(value, next(filter(None, right), right[0]))
             if other is not None:
-                right = [one for one in ours if one != value]
-                yield setting.mistaken(value, next(filter(None, right), right[0])), other
+                yield words, other
+            yield from ((words + more, one) for more, one in _with_fewer(config, setting, name, value))
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
             yield f"{name} left out", config.but(**settings)
@@ -303,10 +322,29 @@ def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[tuple[str, Any]]:
             yield f"{other.said.format(worded(found))} instead of {setting.said.format(worded(value))}", found
 
 
+_MOST_FEWER = 9
+"""The most of something that is tried at every smaller number, where another setting needs that."""
+
+
+def _with_fewer(config: ModelConfig, setting: Leaf, name: str, value: Any) -> Iterator[tuple[str, ModelConfig]]:
+    """Configurations with a number that needs a smaller one of the part beside it; what is added to its words."""
+    with suppress(ConfigError, TypeError):
+        config.but(**{name: value})
+        return  # it needs none
+    for other, one in LEAVES.items() if setting.field.kind is int else ():
+        if one.field.kind is not int or one.path[:-1] != setting.path[:-1] or other == name:
+            continue
+        for count in range(min(config.setting(other), _MOST_FEWER) - 1, 0, -1):
+            with suppress(ConfigError, TypeError):
+                yield f", and {one.mistaken(count, config.setting(other))}", config.but(**{name: value, other: count})
+
+
 def _with(config: ModelConfig, setting: Leaf, name: str, value: Any) -> ModelConfig | None:
-    """The configuration with a setting at a value, and, if it needs that, another of the part at its default."""
-    part = [other for other, one in LEAVES.items() if one.path[:-1] == setting.path[:-1] and other != name]
-    unusual = [other for other in part if config.setting(other) != LEAVES[other].field.default]
+    """The configuration with a setting at a value, and, if it needs that, another or a switch at its default."""
+    near = [other for other, one in LEAVES.items() if one.path[:-1] == setting.path[:-1] and other != name]
+    switches = [other for other, one in LEAVES.items() if one.field.kind is bool and other not in (*near, name)]
+    free = (other for other in (*near, *switches) if other not in _OF_WEIGHTS)
+    unusual = [other for other in free if config.setting(other) != LEAVES[other].field.default]
     for changes in ({}, *({other: LEAVES[other].field.default} for other in unusual)):
         with suppress(ConfigError, TypeError):
             return config.but(**{name: value}, **changes)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import tinytf
 from broken.models import both
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.passes import open_any
 from tinytf.compare.dumps.read import open_dump
 
