@@ -87,7 +87,7 @@ class ModelConfig(Part):
 
     d_model: int = leaf(limits=POSITIVE)
     context: int = leaf(limits=POSITIVE)
-    causal: bool = leaf(True, said="the order in which a token sees only those before it")
+    causal: bool = leaf(True, said="the causal mask")
     layer_groups: int = leaf(0, COUNT, said="{} groups of layers that share weights")
     dropout: float = leaf(0.0, SHARE, said="a dropout of {}")
     embedding: Embedding

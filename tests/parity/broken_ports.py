@@ -26,6 +26,7 @@ import torch
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from broken import (
+    attended,
     caches,
     checks,
     context,
@@ -51,7 +52,7 @@ __all__ = [
 REAL = ("smollm2", "gemma3", "minilm")
 SECOND = {**settings.BROKEN, **formulas.BROKEN, **weights.BROKEN, **caches.BROKEN, **real.BROKEN}
 SECOND_SOUND = {**sound.SOUND, **real.SOUND}
-BROKEN = {**first_hand.BROKEN, **SECOND, **third_hand.BROKEN, **context.BROKEN}
+BROKEN = {**first_hand.BROKEN, **SECOND, **third_hand.BROKEN, **context.BROKEN, **attended.BROKEN}
 SOUND = {**first_hand.SOUND, **SECOND_SOUND, **third_sound.SOUND, **context.SOUND}
 ROUNDED = re.compile("weights in|router in|norm in|exact GELU|NaN")
 """Ports that only round, and one whose activation differs by less than bfloat16 rounds."""

@@ -2,7 +2,7 @@
 
 import broken_ports as ports
 import pytest
-from broken import checks
+from broken import attended, checks
 from covering import sample
 
 _OPEN: dict[str, str] = {}
@@ -40,9 +40,9 @@ def test_a_sound_port_is_not_accused(name: str) -> None:
     assert not ports.accused(ports.compared(ports.SECOND_SOUND[name]))
 
 
-@sample("name", list(ports.context.BROKEN), 8)
+@sample("name", [*ports.context.BROKEN, *attended.BROKEN], 8)
 def test_a_wrong_mask_position_cache_or_label_has_its_cause(name: str) -> None:
-    port = ports.context.BROKEN[name]
+    port = ports.BROKEN[name]
     assert ports.verdict(port, ports.compared(port)) == (True, "right")
 
 

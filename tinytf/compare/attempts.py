@@ -90,10 +90,14 @@ def kind_of(words: str) -> str:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Mistakes with numbers that are solved for from a later step: the one ``of`` these, and where to begin."""
+    """Mistakes with numbers that are solved for from a later step: the one ``of`` these, and where to begin.
+
+    One of many that differ in the value of another setting says which number is solved for ``beside`` which setting.
+    """
 
     of: Callable[[Sequence[float]], Attempt]
     starts: tuple[tuple[float, ...], ...]
+    beside: str = ""
 
 
 def unknowns(site: Site) -> Iterator[Unknown]:
@@ -119,7 +123,8 @@ def linked_unknowns(site: Site) -> Iterator[Unknown]:
 def _of_numbers(site: Site, settings: Iterable[Number]) -> Iterator[Unknown]:
     for number in settings:
         if (site.step.name, site.layer) in number.changed:
-            yield Unknown(partial(_of_number, site, number), number.starts)
+            beside = " ".join((*number.names, *(name for name, _ in number.set))) if number.set else ""
+            yield Unknown(partial(_of_number, site, number), number.starts, beside)
 
 
 def _of_number(site: Site, number: Number, logarithms: Sequence[float]) -> Attempt:

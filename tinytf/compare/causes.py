@@ -25,7 +25,13 @@ from tinytf.compare.mapped import mapped
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
-from tinytf.compare.readings import read_otherwise, streams_of_others
+from tinytf.compare.readings import (
+    keys_otherwise,
+    read_otherwise,
+    scaled_otherwise,
+    streams_of_others,
+    widths_otherwise,
+)
 from tinytf.compare.rewired import rewired
 from tinytf.compare.solved import Solved, solved_weights
 from tinytf.errors import ConfigError
@@ -319,13 +325,16 @@ def trials_of(
                     groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
     record = evidence.tried.setdefault(trace.steps.at(*differing).full_name(differing[1]), {})
     found = False
-    solved = (
-        () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
-    )
     usual_ones = ((words, together) for (_, words), together in groups.items())
-    streams = () if evidence.start else streams_of_others(trace, differing, unseen)
-    further = () if evidence.start else (one for _ in (0,) if not found for one in _further(trace, differing, unseen))
-    for plain, together in chain(streams, (one for _ in (0,) if not found for one in usual_ones), solved, further):
+    searches: tuple[Callable[[], Iterable[Solved]], ...] = (
+        lambda: streams_of_others(trace, differing, unseen),
+        lambda: usual_ones,
+        lambda: _solved(trace, differing, theirs, unseen),
+        lambda: _numbered(trace, differing, theirs, unseen, linked_unknowns),
+        lambda: _further(trace, differing, unseen),
+    )
+    kept = searches[1:2] if evidence.start else searches
+    for plain, together in (one for search in kept if not found for one in search()):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):
             words = plain + _of_whom(trace, tried, together)
@@ -374,34 +383,48 @@ def _alike(trace: Trace, together: dict[StepKey, Attempt]) -> list[dict[StepKey,
 def _solved(
     trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
 ) -> Iterator[tuple[str, dict[StepKey, Attempt]]]:
-    """Mistakes with a number, solved for from the step that differs: at unseen steps of one operation, and there."""
+    """Mistakes that are solved for from the step that differs, and readings of what is right before it."""
     with suppress(*UNFIT):
         yield from solved_attention(trace, differing, theirs, unseen)
     yield from read_otherwise(trace, differing, unseen)
-    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
-    done = set[str]()
-    for of in (unknowns, linked_unknowns):
-        for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
-            places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
-            found = list[tuple[float, Unknown, _Gives, Sequence[float]]]()
-            for unknown in of(next(iter(places.values()))):
-                gives: _Gives = partial(_given, trace, differing, unknown, places)
-                starts = sorted((_off(gives, theirs, start), start) for start in unknown.starts)
-                found += [(off, unknown, gives, start) for off, start in starts[:2]]
-            if of is linked_unknowns:  # which are many: of those that begin elsewhere, only the nearest
-                near = sorted((one for one in found if len(one[3]) == 1), key=lambda one: one[0])[:_MOST_LINKED]
-                found = [*(one for one in found if len(one[3]) > 1), *near]
-            for _, unknown, gives, start in found:
-                with suppress(*UNFIT, ConfigError):
-                    solved = unknown.of(nearest(gives, theirs, start))
-                    if solved.words not in done:
-                        done.add(solved.words)
-                        yield solved.words, dict.fromkeys(places, solved)
+    yield from keys_otherwise(trace, unseen)
+    yield from widths_otherwise(trace, unseen)
+    yield from scaled_otherwise(trace, differing, theirs, unseen)
+    yield from _numbered(trace, differing, theirs, unseen, unknowns)
     with suppress(*UNFIT):
         yield from solved_weights(trace, differing, theirs, unseen)
 
 
-_MOST_LINKED = 12
+def _numbered(
+    trace: Trace,
+    differing: StepKey,
+    theirs: Tensor,
+    unseen: Sequence[StepKey],
+    of: Callable[[Site], Iterator[Unknown]],
+) -> Iterator[Solved]:
+    """Mistakes with numbers, solved for from the step that differs: at unseen steps of one operation, and there."""
+    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
+    done = set[str]()
+    for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
+        places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
+        found = list[tuple[float, Unknown, _Gives, Sequence[float]]]()
+        for unknown in of(next(iter(places.values()))):
+            gives: _Gives = partial(_given, trace, differing, unknown, places)
+            starts = sorted((_off(gives, theirs, start), start) for start in unknown.starts)
+            found += [(off, unknown, gives, start) for off, start in starts[:2]]
+        of_part = Counter[str]()  # of many values of one setting, only those that begin nearest
+        for _, unknown, gives, start in sorted(found, key=lambda one: one[0]):
+            of_part[unknown.beside] += 1
+            if unknown.beside and of_part[unknown.beside] > _MOST_BESIDE:
+                continue
+            with suppress(*UNFIT, ConfigError):
+                solved = unknown.of(nearest(gives, theirs, start))
+                if solved.words not in done:
+                    done.add(solved.words)
+                    yield solved.words, dict.fromkeys(places, solved)
+
+
+_MOST_BESIDE = 6
 """The most values of a setting beside which a number is solved for."""
 
 

@@ -5,6 +5,7 @@ number is solved for too. The rows of that table that differ are the mistake: th
 numbers by its operations.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,8 +32,8 @@ from tinytf.trace.site import Recorded, Site
 class Program:
     """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it.
 
-    It is wrong in these ``layers``, which have the ``setting`` at the value that is right; None for all. Its numbers have
-    so many ``digits`` if they were solved for, else 0.
+    It is wrong in these ``layers``, which have the ``setting`` at the value that is right; None for all. Its numbers
+    have so many ``digits`` if they were solved for, else 0.
     """
 
     words: str
@@ -179,7 +180,7 @@ def _beside(setting: Leaf, right: Any) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4)
 def linked(config: ModelConfig) -> tuple[Number, ...]:
-    """Two settings of one part that may be wrong together: two numbers, or a number beside another value; cached."""
+    """Two settings of one part that may be wrong together: numbers, or one beside another value; cached."""
     found = []
     alone = {one.names[0]: one for one in numbers(config) if LEAVES[one.names[0]].field.kind is float}
     alone = {name: one for name, one in alone.items() if config.setting(name) > 0}
@@ -194,7 +195,22 @@ def linked(config: ModelConfig) -> tuple[Number, ...]:
                 program = _program(config, {other: value})
                 if program is not None and (both := program.changed & number.changed):
                     found.append(Number(config, (name,), both, ((other, value),)))
-    return tuple(found)
+    return (*found, *_counts(config))
+
+
+def _counts(config: ModelConfig) -> Iterator[Number]:
+    """Two settings of one part that are whole numbers, at other values."""
+    whole = {name: one for name, one in LEAVES.items() if one.field.kind is int and name not in _OF_WEIGHTS}
+    alone = {
+        name: [(value, program) for value in _values(config, setting) if (program := _program(config, {name: value}))]
+        for name, setting in whole.items()
+        if setting.field.default is not REQUIRED and config.setting(name)
+    }
+    for (name, ours), (other, theirs) in itertools.combinations(alone.items(), 2):
+        if whole[name].path[:-1] == whole[other].path[:-1]:
+            for (value, program), (beside, another) in itertools.product(ours, theirs):
+                if both := program.changed & another.changed:
+                    yield Number(config, (), both, ((name, value), (other, beside)))
 
 
 def _values(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
@@ -288,6 +304,19 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, str, ModelConfig, frozen
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
             yield name, f"{_LEFT_OUT[name]} left out", config.but(**settings), None
+    yield from _kinds(config)
+
+
+def _kinds(config: ModelConfig) -> Iterator[tuple[str, str, ModelConfig, frozenset[int]]]:
+    """Configurations whose layers are all of one kind, where layers differ in several settings at once."""
+    differing = dict(config.by_layer)
+    of_layers = [*zip(*differing.values(), strict=True)]
+    for kind, other in itertools.permutations(dict.fromkeys(of_layers), 2) if len(differing) > 1 else ():
+        changed = {name: (new, old) for name, new, old in zip(differing, kind, other, strict=True) if new != old}
+        with suppress(ConfigError):
+            words = listed([LEAVES[name].mistaken(*values) for name, values in changed.items()])
+            alike = frozenset(layer for layer, one in enumerate(of_layers) if one == other)
+            yield "", words, config.but(**{name: new for name, (new, _) in changed.items()}), alike
 
 
 _LEFT_OUT = {"scaling": "the division of the scores", "mask": "the mask", "positions": "positions"}
