@@ -43,6 +43,7 @@ from tinytf.steps.operations import (
     Rotate,
     Scale,
     Softmax,
+    Softplus,
 )
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.operations.operation import into_heads, side_by_side
@@ -100,11 +101,19 @@ def unknowns(site: Site) -> Iterator[Unknown]:
     for number in numbers(config):
         if (site.step.name, site.layer) in number.changed:
             yield Unknown(partial(_of_number, site, number), number.starts)
+    if isinstance(operation, Softplus):
+        for said, limited in (("most", torch.Tensor.clamp_max), ("least", torch.Tensor.clamp_min)):
+            yield Unknown(partial(_limited, said, limited), (0.05, 0.2, 0.5, 1.0, 2.0))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
             lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)),
             (1.0,),
         )
+
+
+def _limited(said: str, limited: Callable[[Tensor, float], Tensor], number: float) -> Attempt:
+    number = plain(number, 1e-4)
+    return Attempt(f"steps are at {said} {number:g}", lambda site: limited(site.derive(), number))
 
 
 def _of_number(site: Site, number: Number, logarithm: float) -> Attempt:

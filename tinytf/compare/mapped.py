@@ -73,7 +73,8 @@ def mapped(site: Site, hidden: Collection[StepKey]) -> Iterator[Altering]:
         if known or source.is_choice or isinstance(site.operation, ExpertLinear):
             continue
         for words, change in _changes(source, site) if source.axes != ("token", "expert") else ():
-            yield f"it reads {name} {_of(words, name)}", partial(_of_input, number, change)
+            called = name if len(site.sources) > 1 else "its input"  # maps of queries and of keys are tried together
+            yield f"it reads {called} {_of(words, called)}", partial(_of_input, number, change)
     yield from _of_parameters(site)
     yield from _inside(site)
     if isinstance(site.operation, Route):
