@@ -232,8 +232,8 @@ def _over_groups(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     gain = gain.repeat(heads) if gain.numel() == theirs.shape[-1] else gain.expand(x.shape[-1])
     names = {1: "over all heads", heads: "over each head"}
     for groups in (count for count in range(1, heads + 1) if heads % count == 0 and count != own):
-        cut = [one.unflatten(-1, (groups, -1)) for one in (x, wanted, gain)]
-        solved = solved_eps(*cut, None, centred=site.operation.centred)
+        taken, given, by = (one.unflatten(-1, (groups, -1)) for one in (x, wanted, gain))
+        solved = solved_eps(taken, given, by, None, centred=site.operation.centred)
         solved = eps if solved < 0 or abs(solved - eps) < 1e-3 * eps else solved
         words = f"the norm is {names.get(groups, f'over groups of {heads // groups} heads')}"
         words += f", not {names.get(own, f'over groups of {heads // own} heads')}"
