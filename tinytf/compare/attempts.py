@@ -197,9 +197,9 @@ def _of_settings(site: Site) -> Iterator[Attempt]:
 
 
 def _of_program(site: Site, program: Program) -> Attempt:
+    """The step as a program computes it, and the other rows of its layer that change, but those of its operation."""
     rows = [row for row, layer in site.trace.steps.rows if layer == site.layer]
-    after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
-    names = [row.name for row in after if type(row.operation) is not type(site.operation)]
+    names = [row.name for row in rows if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
     return Attempt(program.words, program.wrong, beside=beside)
 

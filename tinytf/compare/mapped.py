@@ -126,7 +126,6 @@ def _of_routes(site: Site) -> Iterator[Altering]:
         "the weights of the chosen experts are all the same",
         lambda one: one.derive().sum(-1, keepdim=True) * _same(one),
     )
-    yield "the experts' outputs are added without their weights", lambda one: count * _same(one)
     yield "the mean of the chosen experts' outputs is taken", _same
     for order in itertools.permutations(range(count)) if count <= _MOST_CHOSEN else ([*range(count)][::-1],):
         if [*order] != sorted(order):
@@ -196,6 +195,16 @@ _RATES = {
 """What a function of A means for a state that decays by −e^A."""
 
 
+_VECTORS: dict[str, Change] = {
+    "{} has its numbers in the other order": lambda w: w.flip(0),
+    "{} is rolled by 1": lambda w: w.roll(1, 0),
+    "{} is rolled by -1": lambda w: w.roll(-1, 0),
+    "the first of {} is taken for all": lambda w: w[:1].expand_as(w),
+    "the mean of {} is taken for all": lambda w: w.mean(0, keepdim=True).expand_as(w),
+}
+"""Orders and repeats of a parameter's first axis, in words about it."""
+
+
 def _of_parameters(site: Site) -> Iterator[Altering]:
     if isinstance(site.operation, Linear | ExpertLinear | ShortConv):
         return
@@ -203,6 +212,8 @@ def _of_parameters(site: Site) -> Iterator[Altering]:
         rates = _RATES if isinstance(site.operation, Decay | Scan) and parameter.name.endswith(".A") else {}
         for words, change in _NUMBERS.items():
             yield rates.get(words) or words.format(parameter.name), with_parameter(parameter.attribute, change)
+        for words, change in _VECTORS.items():
+            yield words.format(parameter.name), with_parameter(parameter.attribute, change)
 
 
 def _inside(site: Site) -> Iterator[Altering]:
