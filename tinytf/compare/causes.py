@@ -178,10 +178,12 @@ def causes_of(
     while True:
         repeated = next((one for one in found if _is_of(one, trace, differing)), None)
         trials = list(trials_of(beside, evidence, differing, theirs, unseen, order, repeated.words if repeated else ""))
+        search_on = repeated is not None and not trials  # for others than that of the layer before
         repeated = repeated if trials else None
         if repeated is None and len(found) == _MOST:
             break
-        trials = trials or list(trials_of(beside, evidence, differing, theirs, unseen, order))
+        if search_on:
+            trials = list(trials_of(beside, evidence, differing, theirs, unseen, order))
         if not trials:
             return [*found, _likely(trace, differing, unseen)]
         best = _most_telling(beside, evidence, differing, trials, order)
@@ -315,7 +317,8 @@ def trials_of(
     solved = (
         () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
     )
-    further = () if evidence.start else (one for _ in (0,) if not found for one in _further(trace, differing, unseen))
+    known = not evidence.start and not bool(theirs.isnan().any())  # no function of finite numbers gives NaN
+    further = (one for _ in (0,) if known and not found for one in _further(trace, differing, unseen))
     for plain, together in chain(((words, together) for (_, words), together in groups.items()), solved, further):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):
