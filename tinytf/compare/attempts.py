@@ -43,6 +43,7 @@ from tinytf.steps.operations import (
     Rotate,
     Scale,
     Softmax,
+    Softplus,
     Unembed,
 )
 from tinytf.steps.operations.norm import gain_of
@@ -106,6 +107,9 @@ def unknowns(site: Site) -> Iterator[Unknown]:
     for of, starts in mask_numbers(site):
         yield Unknown(lambda number, of=of: Attempt(*of(*number)), tuple((start,) for start in starts))  # type: ignore[misc]
     yield from _of_numbers(site, numbers(config))
+    if isinstance(operation, Softplus):
+        for said, limited in (("most", torch.Tensor.clamp_max), ("least", torch.Tensor.clamp_min)):
+            yield Unknown(partial(_limited, said, limited), tuple((start,) for start in (0.05, 0.2, 0.5, 1.0, 2.0)))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
             lambda number: Attempt(
@@ -125,6 +129,11 @@ def _of_numbers(site: Site, settings: Iterable[Number]) -> Iterator[Unknown]:
         if (site.step.name, site.layer) in number.changed:
             beside = " ".join((*number.names, *(name for name, _ in number.set))) if number.set else ""
             yield Unknown(partial(_of_number, site, number), number.starts, beside)
+
+
+def _limited(said: str, limited: Callable[[Tensor, float], Tensor], numbers: Sequence[float]) -> Attempt:
+    number = plain(numbers[0], 1e-4)
+    return Attempt(f"steps are at {said} {number:g}", lambda site: limited(site.derive(), number))
 
 
 def _of_number(site: Site, number: Number, logarithms: Sequence[float]) -> Attempt:
@@ -208,9 +217,9 @@ def _of_settings(site: Site) -> Iterator[Attempt]:
 
 
 def _of_program(site: Site, program: Program) -> Attempt:
+    """The step as a program computes it, and the other rows of its layer that change, but those of its operation."""
     rows = [row for row, layer in site.trace.steps.rows if layer == site.layer]
-    after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
-    names = [row.name for row in after if type(row.operation) is not type(site.operation)]
+    names = [row.name for row in rows if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
     return Attempt(program.words, program.wrong, beside=beside, digits=program.digits, setting=program.setting)
 

@@ -333,7 +333,8 @@ def trials_of(
         lambda: _numbered(trace, differing, theirs, unseen, linked_unknowns),
         lambda: _further(trace, differing, unseen),
     )
-    kept = searches[1:2] if evidence.start else searches
+    # No function of finite numbers gives NaN.
+    kept = searches[1:2] if evidence.start or bool(theirs.isnan().any()) else searches
     for plain, together in (one for search in kept if not found for one in search()):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):

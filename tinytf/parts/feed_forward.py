@@ -133,7 +133,7 @@ class FeedForward(Part):
         named=ACTIVATION_NAMES,
     )  # fmt: skip
     gated: bool = leaf(False, said="the gate of the feed-forward")
-    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a limit of {} of gate and up")
+    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate with 1 added to up, limit {}")
     glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,), said="an α of {} in the gate")
     ffn_bias: bool = leaf(True, said="the bias of the feed-forward")
     up_bias: bool = leaf(True, said="the bias of the hidden units")
