@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -166,6 +167,19 @@ def _encodes_unicode(stream: TextIO) -> bool:
     return True
 
 
+def _behind_pipe(stream: TextIO) -> int | None:
+    """The columns of the terminal at which a pipe, as to ``tee`` or ``less``, probably ends: where errors or keys are.
+
+    None where the stream is no pipe, such as a file, and where there is no terminal.
+    """
+    with suppress(AttributeError, OSError, ValueError):  # a stream without a file descriptor
+        if stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+            for end in (2, 0):
+                with suppress(OSError):
+                    return os.get_terminal_size(end).columns or None
+    return None
+
+
 def detect(
     stream: TextIO,
     *,
@@ -185,7 +199,7 @@ def detect(
         if re.fullmatch("[0-9]{1,9}", columns) and int(columns):
             width = min(WIDEST, int(columns))
         else:
-            width = size.columns if is_terminal else PIPE_WIDTH
+            width = size.columns if is_terminal else _behind_pipe(stream) or PIPE_WIDTH
     depth = "none" if plain else colour_depth(color, os.environ, is_terminal)
     return Terminal(
         width=max(20, width),

@@ -18,11 +18,11 @@ from covering import sample
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
 from tinytf.loading import load
-from tinytf.look.heads import MEASURES, measure_heads
-from tinytf.look.traced import traced
+from tinytf.look.heads.measures import MEASURES, measure_heads
+from tinytf.look.trace import traced
 from tinytf_cli.explore import status
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arrange_panes

@@ -175,9 +175,11 @@ class _Layout:
             return
         if self.least > room:
             self.gap = 1
+        every = self.columns
         for drop in sorted({f.column.drop for f in self.columns if f.column.drop}, reverse=True):
             if self.least > room:
                 self.columns = [f for f in self.columns if f.column.drop != drop]
+        self._restore(every)
         for index, f in enumerate(self.columns):  # whole words again where there is room for them
             whole = _Fitted(f.column, self.table.header, self.terminal)
             if f.column.narrow is not None and not whole.has_bars and self.total - f.width + whole.width <= room:
@@ -185,6 +187,15 @@ class _Layout:
         for f in self.columns:
             if f.column.shrink and self.total > room:
                 f.width = max(f.column.shrink, f.width - (self.total - room))
+
+    def _restore(self, every: "Sequence[_Fitted]") -> None:
+        """Put back columns that fit after wider ones went, those first that would go last; then the usual gap."""
+        for drop in sorted({f.column.drop for f in every if f not in self.columns}):
+            fewer = self.columns
+            self.columns = [f for f in every if f in fewer or f.column.drop == drop]
+            self.columns = self.columns if self.least <= self.terminal.width else fewer
+        self.gap = 2
+        self.gap = 2 if self.least <= self.terminal.width else 1
 
     def line(self, cells: Sequence[PaintedLine]) -> PaintedLine:
         line = [Segment("  ")]
@@ -300,7 +311,7 @@ def _largest(values: Array) -> float:
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
     """The title of a strip: how many values it shows, how many share a cell, and its scale."""
     dims, factor = block.values.shape[1], _pooled_by(block.values.shape[1], room)
-    note = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
+    note = f"all {dims}" + (f", the largest of every {factor}" if factor > 1 else "")
     limit = number(_largest(block.values), terminal.form("%.3g"))
     note += ", each row on its own scale" if block.several else f" ±{limit}"
     return [Segment(shown(f"{note} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]
