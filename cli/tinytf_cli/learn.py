@@ -15,7 +15,7 @@ from tinytf_cli.bookmark import Bookmark
 from tinytf_cli.output import Output
 from tinytf_cli.paged import screen_of
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.screen import clean_exit
+from tinytf_cli.screen import clean_exit, forget_typed
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import explain  # noqa: F401 - registers its view
 from tinytf_cli.views.blocks import Block, Line, Span
@@ -24,6 +24,9 @@ from tinytf_cli.views.learn import LessonView
 
 _PROSE = 110
 """Columns of running text; longer lines are hard to read."""
+
+_LABEL, _CELL = 17, 9
+"""The columns of a row label of a map with the gaps beside it, and of a number below the name of its key, at most."""
 
 KEYS = {
     " ": "on", Keys.Enter: "on", Keys.ControlJ: "on", Keys.Right: "next",
@@ -132,8 +135,8 @@ class Pages:
         """Heading, text, live numbers and question. The numbers take the rows that remain."""
         lesson, revealed = self.lesson(), self.number in self.revealed
         prose = replace(terminal, width=min(terminal.width, _PROSE))
-        dims = max(4, terminal.width // 10)
-        view = LessonView(self.live, lesson, self.chosen.get(self.number), revealed=revealed, dims=dims)
+        dims, keys = max(4, terminal.width // 10), max(3, (terminal.width - _LABEL) // _CELL)
+        view = LessonView(self.live, lesson, self.chosen.get(self.number), revealed=revealed, dims=dims, keys=keys)
         body = list(paint([self._head(lesson, terminal)], terminal))
         words, question = list(paint(view.why(), prose)), list(paint(view.question(prose), prose))
         choices = (None, *range(len(lesson.question.choices)))
@@ -207,6 +210,8 @@ def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) 
             note = f"continuing at lesson {number}, where you left; tinytf learn 1 starts again"
     pages = Pages(live, number, output.terminal, bookmark, note)
     bookmark.write(number)
+    pages.compute()
+    forget_typed()  # what was typed before the first question was seen is no answer to it
     app = screen_of(pages, output.terminal.width if fixed else None)
 
     def redraw() -> None:

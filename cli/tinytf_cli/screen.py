@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from rich.cells import cell_len
@@ -52,6 +52,15 @@ class Screen:
     def forget(self) -> None:
         """Leave the present picture; draw the next one below it."""
         self._drawn = []
+
+
+def forget_typed() -> None:
+    """Discard the keys that were typed ahead, where the system can."""
+    with suppress(ImportError, OSError, ValueError):
+        import termios
+
+        with suppress(termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 @contextmanager

@@ -176,7 +176,8 @@ def test_keys_are_words(tmp_path: Path) -> None:
 
 def test_keys_that_are_pressed_during_a_computation_wait(state: Path) -> None:
     terminal = Terminal("1", "-m", "tiny", state=state)
-    terminal.child.send("  2")  # long before anything is drawn: the answer of 1, on to 2, and its answer
+    terminal.until(f"1 of {COUNT}")
+    terminal.child.send("  2")  # the answer of 1, on to 2, and its answer before it is drawn
     text = terminal.until(f"2 of {COUNT}")
     assert text.startswith("embeddings  ")
     assert "space next" in text
@@ -315,3 +316,35 @@ def test_the_picture_of_the_schedule_is_as_high_as_the_screen_allows(tmp_path: P
     charts = {rows: sum(bool({"┤", "│"} & {*line}) for line in pages.lines(120, rows)) for rows in (24, 40, 60)}
     assert charts[24] == 0
     assert 0 < charts[40] < charts[60]
+
+
+def test_a_map_of_sixteen_tokens_keeps_its_keys_and_numbers_on_a_small_screen(tmp_path: Path) -> None:
+    live = Live(load("tiny", device="cpu"), "The cat lost the ball. The cat lost the ball and the dog sat.")
+    tokens = [token.shown for token in live.encoding.tokens]
+    assert len(tokens) == 16
+    of_maps = 0
+    for number in range(1, COUNT + 1):
+        pages = Pages(live, number, ScreenOf(width=80, cuts=True), Bookmark(tmp_path / "learn.json"))
+        lesson = pages.lesson()
+        for addresses in (lesson.shown, lesson.revealed):
+            text = "\n".join(pages.lines(80, 24))
+            pages.press("on")
+            for address in (address for address in addresses if "[" not in address):
+                where = live.trace.address(address)
+                if where.step is None or not where.step.is_map or address not in text:
+                    continue
+                of_maps += 1
+                of_lesson = text[text.index(f"\n{address}") :].splitlines()
+                assert of_lesson[2].split() == tokens[:7], address
+                row = next(line for line in of_lesson if line.startswith(f"  {tokens[lesson.focus]} "))
+                value = float(live.trace[where][lesson.focus, 0])
+                assert any(f"{value:.{digits}f}" in row for digits in (1, 2, 3)), (address, row)
+    assert of_maps >= 6
+
+
+def test_what_is_typed_before_the_first_question_is_no_answer(state: Path) -> None:
+    terminal = Terminal("1", "-m", "tiny", state=state)
+    terminal.child.send("1")
+    assert "1-4 answer" in terminal.until(f"1 of {COUNT}")
+    assert terminal.leave("q") == 0
+    assert "answers" not in (state / "tinytf" / "learn.json").read_text("utf-8").replace('"answers": {}', "")

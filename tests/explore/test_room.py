@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from tests.explore.test_explore import Driver, explore
 from tinytf_cli.explore.pane import Pane
+from tinytf_cli.numbers import number
 from tinytf_cli.paint.painter import paint_segments
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Bars, Beside, Block, Cell, Figure, Histogram, Meter, Signed, Span, Table
@@ -73,3 +74,17 @@ def test_no_cell_is_shortened_beside_blank_columns(size: tuple[int, int], monkey
 
     explore(act, size=size)
     assert not lacking, "\n".join(map(str, sorted(lacking)))
+
+
+@sample("size", [(80, 24), (120, 40), (200, 60)])
+def test_the_bars_beside_a_step_are_explained_with_its_range(size: tuple[int, int]) -> None:
+    async def act(driver: Driver) -> None:
+        for name in ("L1.q", "L2.ffn.act", "embed.out"):
+            driver.app.go(driver.app.look.cursor.to(driver.app.trace, driver.app.trace.address(name)))
+            await driver.pilot.pause()
+            values = driver.app.trace[name]
+            ends = f"{number(float(values.min()), '%.3g')} … {number(float(values.max()), '%.3g')}"
+            (line,) = [line for line in driver.shown("main").splitlines() if ends in line and "eighth" in line]
+            assert f"{values.numel():,}" in line, name
+
+    explore(act, size=size)

@@ -148,7 +148,10 @@ def _tour(words: tuple[str, ...]) -> "Tour":
     """The tour in the file that the words name; without any, the built-in one."""
     from tinytf_cli.explore.tour import read_tour
 
-    return read_tour(Path(" ".join(words)) if words else None)
+    text = " ".join(words)
+    if text and not os.path.exists(text):
+        raise UsageError(f"there is no file {text} of a tour", f'tinytf explore "{text}" explores a text of your own')
+    return read_tour(Path(text) if text else None)
 
 
 def _checkpoints(run: Path) -> list[Path]:

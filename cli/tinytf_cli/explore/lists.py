@@ -9,9 +9,11 @@ from torch import Tensor
 
 from tinytf.look.heads.measures import measure_heads
 from tinytf.look.prediction import Likely, Prediction
+from tinytf.trace.summary import Statistics
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.cursor import Cursor, chosen_tokens, first_row
 from tinytf_cli.explore.scene import Look, Scene
+from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Meter, Piece, Span, Table
 
 
@@ -49,7 +51,7 @@ def outline(look: Look) -> tuple[list[int], Table]:
             lines.append(row)
             names.append(Span(("  " if layer is not None else "") + step.name, step.role))
             marks.append(_flags(look, [row], letters))
-            bars.append(_change_meter(scene.change(row)) if look.comparing else _histogram_cell(scene.histogram(row)))
+            bars.append(_change_meter(scene.change(row)) if look.comparing else _histogram_cell(scene.statistics(row)))
     narrow = [replace(bar, shown="") if isinstance(bar, Meter) else bar for bar in bars]
     return lines, Table([Column("", marks), Column("", names, shrink=8), Column("", bars, narrow=narrow)], header=False)
 
@@ -61,8 +63,20 @@ def _flags(look: Look, rows: Sequence[int], marks: Mapping[int, str]) -> Cell:
     return [Span("▶" if is_present else " ", "strong"), Span("●" if stops else "", "bad"), Span(letters[:2], "k")]
 
 
-def _histogram_cell(histogram: tuple[int, ...]) -> Cell:
-    return Histogram(histogram) if histogram else ""
+def _histogram_cell(statistics: Statistics | None) -> Cell:
+    return Histogram(statistics.histogram) if statistics and statistics.histogram else ""
+
+
+def histogram_legend(scene: Scene, row: int, wide: bool) -> Iterator[Block]:
+    """The bars beside a step, with what they count and the range of its numbers; shorter unless ``wide``."""
+    statistics = scene.statistics(row)
+    if statistics is None or not statistics.count:
+        return
+    low, high = (number(end, "%.3g") for end in (statistics.min, statistics.max))
+    words = f"{statistics.count:,} in eighths of {low} … {high}"
+    if wide:
+        words = f"how many of {statistics.count:,} numbers lie in each eighth of {low} … {high}"
+    yield Table([Column("", [_histogram_cell(statistics)]), Column("", [Span(words, "dim")], shrink=12)], header=False)
 
 
 def _change_meter(change: float) -> Cell:

@@ -7,7 +7,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from tinytf_cli.explore.cursor import chosen_tokens, labels, matrix, window
-from tinytf_cli.explore.lists import next_blocks
+from tinytf_cli.explore.lists import histogram_legend, next_blocks
 from tinytf_cli.explore.scene import TOP_PREDICTIONS, Look
 from tinytf_cli.numbers import SHARE, number_format, widest
 from tinytf_cli.views.blocks import (
@@ -35,6 +35,8 @@ _LABEL_WIDTH, _NUMBER_WIDTH = 14, 8
 """The columns of a row label, and of a number."""
 _NARROW = 36
 """Below so many columns, words are left out."""
+_WIDE, _MIN_EXPLAINED = 78, 12
+"""From so many columns the bars beside the steps are explained in full, and from so many lines at all."""
 _MIN_MINIATURE = 8
 """The fewest lines in which small maps of all heads, or of a whole long step, are drawn."""
 
@@ -72,12 +74,16 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
         numbers = (numbers - previous).nan_to_num(0.0)
     values, seen = as_array(numbers), visible_array(trace, step, layer) if step.is_map else None
     row, column = chosen
+    explains = height >= _MIN_EXPLAINED and not comparable
     row_labels, column_labels = labels(trace, cursor, values.shape[1])
     label = min(_LABEL_WIDTH, max(map(cell_len, row_labels), default=0))
     form = SHARE if is_share else number_format(values)
     longest = max(map(cell_len, column_labels), default=1) if step.is_map else _NUMBER_WIDTH
     room = (width - label - 4) // (2 if small else max(widest(values, form), min(_NUMBER_WIDTH, longest)) + 1)
-    rows, columns = window(len(values), row, max(1, height - 5)), window(values.shape[1], column, max(1, room))
+    rows, columns = (
+        window(len(values), row, max(1, height - 5 - explains)),
+        window(values.shape[1], column, max(1, room)),
+    )
     if step.is_vocabulary:
         column_labels[columns] = [scene.model.shown(number) for number in range(columns.start, columns.stop)]
     heat = Heat(
@@ -98,7 +104,8 @@ def step_map(look: Look, width: int, height: int) -> Map | None:
         ]
         caption.append(Span(f"   {', '.join(ends)}", "dim"))
     below: list[Block] = [Line(caption, single=True)]
-    room_below = height - len(heat.values) - 7
+    below += histogram_legend(scene, cursor.row, width >= _WIDE) if explains else []
+    room_below = height - len(heat.values) - 7 - explains
     if step.is_map and room_below > 0 and (is_share or comparable):
         below += _row_bars(
             values[row],
@@ -186,8 +193,9 @@ def _head_miniatures(look: Look, lines: int, width: int) -> Block:
     step, layer = cursor.at(trace)
     layers = [of_layer for other, of_layer in trace.steps.rows if other.name == step.name]
     count, length = step.parts(trace.config.at(layer)), len(trace.tokens)
-    per_row = max(1, width // (max(len(f"L{len(layers)}H{count}"), length) + 2))
-    rows = (lines - 2) // (2 + -(-length // 2))
+    side = length * -(-_MIN_MINIATURE // length)  # a few tokens are drawn larger, and fewer layers
+    per_row = max(1, width // (max(len(f"L{len(layers)}H{count}"), side) + 2))
+    rows = (lines - 2) // (2 + -(-side // 2))
     shown = layers[window(len(layers), layers.index(layer), max(1, rows * per_row // count))]
     miniatures = [
         Miniature(

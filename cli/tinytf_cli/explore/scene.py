@@ -11,6 +11,7 @@ from tinytf.loading import Model
 from tinytf.look.heads.measures import measure_heads
 from tinytf.look.overview import Overview, overview
 from tinytf.look.prediction import Prediction, prediction_at, predictions
+from tinytf.trace.summary import Statistics
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.cursor import Cursor, chosen_tokens, first_row, matrix
 from tinytf_cli.repl.state import Run
@@ -70,15 +71,14 @@ class Scene:
         return known
 
     @cached_property
-    def _histograms(self) -> dict[int, tuple[int, ...]]:
+    def _statistics(self) -> dict[int, Statistics | None]:
         return {}
 
-    def histogram(self, row: int) -> tuple[int, ...]:
-        """The histogram of a step; empty where it has no numbers."""
-        if row not in self._histograms:
-            statistics = row_at(self.trace, row).statistics
-            self._histograms[row] = statistics.histogram if statistics else ()
-        return self._histograms[row]
+    def statistics(self, row: int) -> Statistics | None:
+        """The statistics of a step; None where it has no numbers."""
+        if row not in self._statistics:
+            self._statistics[row] = row_at(self.trace, row).statistics
+        return self._statistics[row]
 
     @cached_property
     def _changes(self) -> dict[int, float]:

@@ -354,7 +354,7 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
         high = number(block.full, terminal.form(""))
         low = f"-{high}" if both else ""
         ends = f"{low.ljust(half * both)}0{high.rjust(half)}"
-        if len(ends) > room:  # no room for both ends
+        if max(len(low), len(high)) >= half:  # no room for both ends
             ends = f"{'±' if both else '0 … '}{number(block.full, '%.3g')}".center(room)
         scale = [Segment(shown(" " * (label_width + value_width + 6) + ends, terminal), dim)]
         rows = zip(starts, shares, strict=True)

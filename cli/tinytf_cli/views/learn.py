@@ -51,13 +51,20 @@ class LessonView:
     """One lesson; ``chosen`` is the index of the reader's choice, from 0, or None.
 
     The right choice is marked once there is a choice, or if ``revealed``. ``dims`` dimensions of each vector are shown
-    as numbers.
+    as numbers, and so many ``keys`` of each map, or all.
     """
 
     def __init__(
-        self, live: "Live", lesson: Lesson, chosen: int | None = None, *, revealed: bool = False, dims: int = _DIMS
+        self,
+        live: "Live",
+        lesson: Lesson,
+        chosen: int | None = None,
+        *,
+        revealed: bool = False,
+        dims: int = _DIMS,
+        keys: int | None = None,
     ) -> None:
-        self.live, self.lesson, self.chosen, self.dims = live, lesson, chosen, dims
+        self.live, self.lesson, self.chosen, self.dims, self.keys = live, lesson, chosen, dims, keys
         self.known = revealed or chosen is not None
 
     @property
@@ -113,7 +120,8 @@ class LessonView:
         for _, group in groupby(rows_of_steps, lambda address: self.live.at(address).size):
             rows_alike = list(group)  # each has digits and a scale of its own
             values = np.stack([self.live.at(address) for address in rows_alike]).astype(np.float32)
-            first, columns = min(self.dims, values.shape[1]), numbered("d", values.shape[1])
+            dims = self.dims if self.keys is None else self.dims - 2  # whole addresses are wide; one strip on a screen
+            first, columns = min(dims, values.shape[1]), numbered("d", values.shape[1])
             yield Values(rows_alike, values, first, self.lesson.role, columns, several=True)
         for address in addresses:
             if address not in rows_of_steps:
@@ -181,23 +189,28 @@ class LessonView:
         assert step is not None
         values = as_array(trace[where])
         names = labels(trace)
-        # The tokens up to the one that the question is about, and later ones if there is room.
-        first = max(0, min(self.lesson.focus, len(names) - 1) + 1 - rows)
-        keep = list(range(first, min(len(names), first + rows)))
-        title = f"  {step.title} = {step.formula}" if step.formula else f"  {step.title}"
-        yield Line([Span(address, step.role), Span(title, "dim")], single=True)
+        rows_kept, keys_kept = (self._kept(len(names), most) for most in (rows, self.keys or len(names)))
+        title = f"{step.title} = {step.formula}" if step.formula else step.title
+        axes = (("queries", rows_kept), ("keys", keys_kept)) if step.is_map else (("tokens", rows_kept),)
+        part_of = [f"{axis} {kept[0]} to {kept[-1]}" for axis, kept in axes if len(kept) < len(names)]
+        shown = f"   {', '.join(part_of)} of {len(names)}" if part_of else ""
+        yield Line([Span(address, step.role), Span(shown, "strong"), Span(f"  {title}", "dim")], single=True)
+        keep = list(rows_kept)
         if step.is_map:
             seen = visible_array(trace, step, 0)
             scale, limit = ("unit", 1.0) if step.holds_shares else ("signed", largest(values, seen))
-            part = None if seen is None else seen[keep]
-            yield Heat(values[keep], [names[i] for i in keep], names, scale, part, limit)
+            part = None if seen is None else seen[keep][:, list(keys_kept)]
+            keys = names[keys_kept.start : keys_kept.stop]
+            yield Heat(values[keep][:, list(keys_kept)], [names[i] for i in keep], keys, scale, part, limit)
         else:
             row_names, columns = labels_at(trace, where, values.shape)
             first = min(self.dims, values.shape[1])
             yield Values([row_names[i] for i in keep], values[keep], first, step.role, columns)
-        if len(keep) < len(names):
-            tokens = f"tokens {keep[0]} to {keep[-1]}" if len(keep) > 1 else f"token {keep[0]}"
-            yield Line(Span(f"  {tokens} of {len(names)}", "dim"))
+
+    def _kept(self, count: int, most: int) -> range:
+        """The tokens up to the one that the question is about, and later ones if there is room: ``most`` of all."""
+        first = max(0, min(self.lesson.focus, count - 1) + 1 - most)
+        return range(first, min(count, first + most))
 
 
 def _miniatures(maps: Sequence[Map]) -> Miniatures:
