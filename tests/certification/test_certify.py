@@ -257,7 +257,7 @@ def test_the_command_answers_with_its_status_a_table_and_json(llama, opened, tmp
     assert len(shown) < 45
     assert run(["certify", str(llama), "--texts", str(texts), "--device", "cpu", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["kind"], data["holds"], data["transformers"]) == ("certificate", True, transformers.__version__)
+    assert (data["kind"], data["holds"], data["transformers"]) == ("certify", True, transformers.__version__)
     assert [(one["name"], one["texts"]) for one in data["checks"]] == [(name, 2) for name in DECODER]
 
     wrong = tmp_path / "wrong"

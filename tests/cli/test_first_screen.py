@@ -19,7 +19,7 @@ from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
 from tinytf.loading import Model, load
 from tinytf.look.flow import flow
-from tinytf.look.traced import Traced
+from tinytf.look.trace import Traced
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.record import record
 from tinytf_cli.paint.painter import paint

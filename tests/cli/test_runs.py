@@ -14,9 +14,9 @@ from driving import Tinytf, is_a_clean_error, without_colour
 from followed import CONFIG, line, made, measured
 from rich.cells import cell_len
 
-from tinytf.look.size import parameter_count
+from tinytf.look.info import parameter_count
 from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.run_report import RunReport, compare_runs
+from tinytf.training.folder.runs import RunReport, compare_runs
 from tinytf_cli.encodings import json_pieces, to_json
 
 

@@ -101,7 +101,7 @@ def test_a_screen_and_a_report_of_python_suggest_the_numbers_and_the_model(
     report = {
         "trace": lambda: model.traced("The cat"),
         "grad": lambda: model.backward("The cat"),
-        "steer": lambda: model.steering([("The cat sat", "The cat saw"), ("The dog sat", "The dog saw")], at="L1.out"),
+        "steer": lambda: model.steer([("The cat sat", "The cat saw"), ("The dog sat", "The dog saw")], at="L1.out"),
     }.get(command)
     if report is None:  # a coder that no folder keeps suggests nothing
         return

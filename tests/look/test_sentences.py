@@ -18,11 +18,11 @@ from tinytf.certification.kept import Kept, Mean
 from tinytf.certification.sides import Check
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
-from tinytf.look.size import Info
+from tinytf.look.info import Info
 from tinytf.presets import preset
 from tinytf.report import About
 from tinytf.sentences import changed, choices, first_of, from_where_on, listed, percent, several
-from tinytf.worked import ExampleScores, open_example, verify
+from tinytf.verify import ExampleScores, open_example, verify
 
 TEXT = "The dog lost the red ball. The dog lost the red"
 
@@ -195,7 +195,7 @@ def test_ablation_says_what_becomes_of_the_target(model: Model) -> None:
 
 
 def test_a_sweep_names_the_ablation_that_moves_the_target_most(model: Model) -> None:
-    found = model.ablation_sweep(TEXT, "heads")
+    found = model.ablate_sweep(TEXT, "heads")
     changes = {
         f"L{layer}H{head}": model.ablate(TEXT, f"L{layer}H{head}").effect
         for layer in range(model.config.n_layers)

@@ -31,6 +31,7 @@ from broken import (
     context,
     first_hand,
     formulas,
+    leaning,
     real,
     settings,
     sound,
@@ -45,7 +46,7 @@ from sentences import sentences
 
 __all__ = [
     "BROKEN", "REAL", "ROUNDED", "SECOND", "SECOND_SOUND", "SOUND", "TEXT", "Patch", "Port", "accused", "both",
-    "compared", "context", "exchanged", "first_hand", "shaken", "third_hand", "third_sound", "verdict",
+    "compared", "context", "exchanged", "first_hand", "leaning", "shaken", "third_hand", "third_sound", "verdict",
 ]  # fmt: skip
 REAL = ("smollm2", "gemma3", "minilm")
 SECOND = {**settings.BROKEN, **formulas.BROKEN, **weights.BROKEN, **caches.BROKEN, **real.BROKEN}
@@ -68,6 +69,11 @@ def judged(names: Sequence[str]) -> None:
         floor = compared(port, torch.bfloat16, floor="bf16").floor
         called["bug" if floor.bug else "rounding"] += 1
         print(f"{name:32} {floor.in_words()}", flush=True)
+    for name, (broken, step, _) in leaning.FAULTS.items():
+        for model in ("smollm2", "gemma3", "llama") if not names or name.startswith(tuple(names)) else ():
+            floor = compared(Port(model, broken, ""), torch.bfloat16, floor="bf16").floor
+            called["bug" if floor.bug and floor.bug.name == step else "rounding"] += 1
+            print(f"{model + ': ' + name:32} {floor.in_words()}", flush=True)
     print(f"broken ports in bfloat16: {called}")
     if names:
         return

@@ -41,7 +41,7 @@ class Certificate(Report):
     what was not compared.
     """
 
-    KIND = "certificate"
+    KIND = "certify"
     EVENTS: ClassVar = {"checks": "check", "layers": "layer"}
     ALWAYS_SAID = True
 

@@ -142,7 +142,7 @@ class Generation(Continued[GeneratedToken]):
     ``cache`` is the use of the cache at the end, a row per layer.
     """
 
-    KIND = "generation"
+    KIND = "generate"
     TABLE = ("steps",)
 
     sampling: Sampling

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.look.attended import Attended
-from tinytf.look.heads import MEASURES, MeasuredHeads
+from tinytf.look.attention import Attended
+from tinytf.look.heads.measures import MEASURES, MeasuredHeads
 from tinytf.look.links import links
 from tinytf.look.overview import Overview
 from tinytf.trace.trace import Trace

@@ -7,8 +7,8 @@ import numpy as np
 
 from tinytf.gradients.by_hand import Agreement
 from tinytf.gradients.differences import TOLERANCE, Differences
+from tinytf.gradients.grad import Backward
 from tinytf.gradients.parameters import ParameterRow
-from tinytf.gradients.report import Backward
 from tinytf.gradients.saliency import HeadSaliency
 from tinytf.tolerance import Comparison
 from tinytf.trace.address import Address

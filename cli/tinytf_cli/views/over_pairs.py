@@ -29,7 +29,7 @@ from tinytf_cli.views.parts import (
 from tinytf_cli.views.patch import agreement
 from tinytf_cli.views.steps import as_array, largest
 
-_ROWS = 16
+_TABLE_ROWS = 16
 """The most rows of a table whose rows are in the model's order, unless all are shown."""
 _POSITIONS, _LEAST = 10, 0.005
 """The most positions of a map, and the least that one of them has moved, unless all are shown."""
@@ -70,7 +70,7 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     yield note(f"{first.name}: {first.meaning}")
     for quantity in others:
         yield note(f"{_words(quantity.name)}: {'median ' * quantity.median}{quantity.meaning}")
-    most = None if display.all or not in_order else _ROWS
+    most = None if display.all or not in_order else _TABLE_ROWS
     yield from folded(_table(report, rows), [names[row] for row in rows], most, "rows")
     if report.asked == "lens":
         starts = [f"in {share} % of the pairs {_start(report, share / 100)}" for share in (50, 90)]

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from tinytf.loading import Model
 from tinytf.look.overview import Added, Layer, Overview
 from tinytf.look.prediction import Likely, Prediction
-from tinytf.look.traced import Traced
+from tinytf.look.trace import Traced
 from tinytf.parts.row import Step
 from tinytf.report import Report
 from tinytf.text.printable import printable

@@ -7,7 +7,7 @@ import torch
 from test_context import FIRST, MODEL, SECOND, THIRD, batch, ids_of, steps_of
 from torch import Tensor
 
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.beside import BesideSteps
 from tinytf.compare.dumps.names import resolve
 from tinytf.compare.dumps.read import Dump

@@ -15,7 +15,7 @@ from ports import MISTAKES, llama
 from reference import saved
 
 from tinytf.checkpoints.huggingface.load import read_directory
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import open_dump
 from tinytf.errors import DumpError, UsageError
 from tinytf.loading import load

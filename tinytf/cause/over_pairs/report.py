@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from tinytf.cause.interventions.attribution_patching import Agreement
 from tinytf.cause.interventions.grid import COLUMNS
-from tinytf.cause.interventions.patching import NOTHING, brings_back, is_nothing, where_it_moves
+from tinytf.cause.interventions.patch import NOTHING, brings_back, is_nothing, where_it_moves
+from tinytf.cause.interventions.patch_estimate import Agreement
 from tinytf.estimate import Estimate, estimates
 from tinytf.pairs.pair import Pair
 from tinytf.report import Data, Report, Verified
