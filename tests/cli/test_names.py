@@ -52,7 +52,7 @@ METHODS = {
 
 @cache
 def kinds() -> Mapping[str, type[Report]]:
-    """Every report of the library, by its kind."""
+    """Every report of ours but those of verbs of a session, by its kind."""
     for module in pkgutil.walk_packages(tinytf.__path__, "tinytf."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
@@ -63,7 +63,8 @@ def kinds() -> Mapping[str, type[Report]]:
 
     import_views()
     import_module("tinytf_cli.config")
-    return {each.KIND: each for each in below(Report) if "KIND" in vars(each) and ".repl." not in each.__module__}
+    ours = (each for each in below(Report) if "KIND" in vars(each) and each.__module__.startswith("tinytf"))
+    return {each.KIND: each for each in ours if ".repl." not in each.__module__}
 
 
 @cache

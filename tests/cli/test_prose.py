@@ -22,7 +22,7 @@ ASKED: dict[str, Callable[[Model, str], Report]] = {
     "rollout": lambda model, text: model.rollout(text),
     "lens": lambda model, text: model.lens(text, top=1),
     "attribute": lambda model, text: model.attribute(text),
-    "ablate": lambda model, text: model.ablation_sweep(text, "ffn"),
+    "ablate": lambda model, text: model.ablate_sweep(text, "ffn"),
     "neurons": lambda model, text: model.neurons(text, top=1),
     "tokens": lambda model, text: model.tokens(text),
     "activations": lambda model, text: model.activations(text),

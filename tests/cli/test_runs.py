@@ -36,7 +36,7 @@ def test_two_runs_are_compared_the_better_one_first(tinytf: Tinytf, two: Path) -
 
 def test_json_is_what_the_files_say(tinytf: Tinytf, two: Path) -> None:
     data = json.loads(tinytf("runs", two, "--json").out)
-    assert (data["schema_version"], data["kind"]) == (2, "runs")
+    assert (data["schema_version"], data["kind"]) == (3, "runs")
     assert [one["name"] for one in data["runs"]] == ["good", "slow"]
     for one in data["runs"]:
         folder = two / one["name"]

@@ -56,8 +56,8 @@ def test_an_overflow_is_said_with_its_step_and_its_number(tinytf: Tinytf) -> Non
 
 
 SUGGESTING = {
-    "views/overview.py": "trace", "views/grad.py": "grad", "views/steering_vector.py": "steer",
-    "views/sae_training.py": "train-sae",
+    "views/overview.py": "trace", "views/grad.py": "grad", "views/steer.py": "steer",
+    "views/train_sae.py": "train-sae",
 }  # fmt: skip
 """Views that suggest a command about the same model, each with its command here."""
 OTHERWISE = {

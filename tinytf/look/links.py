@@ -1,8 +1,10 @@
 """Which lines a drawing of attention has, from the tokens that look to those that they look at."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:  # whatever paints imports this, and a run is looked at without torch
+    from torch import Tensor
 
 CLASSES = (0.5, 0.2, 0.05)
 """The least weight of each class that a drawing tells apart, the strongest class first."""
@@ -14,7 +16,7 @@ def class_of(weight: float) -> int:
 
 
 def links(
-    weights: Tensor, queries: Sequence[int], most: int | None = None, *, strong: bool = False
+    weights: "Tensor", queries: Sequence[int], most: int | None = None, *, strong: bool = False
 ) -> list[tuple[int, int, float]]:
     """The lines of some queries, (query, key, weight), strongest first: weights of a class, and each query's largest.
 
