@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import torch
 
 from tinytf import outputs
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.version import __version__
 from tinytf_cli.encodings import markdown_lines
 from tinytf_cli.output import Output, require_place, require_writable, write_file

@@ -109,7 +109,7 @@ def measured(name: str, port: Port, is_sound: bool) -> dict[str, Any]:
     if is_sound:
         return {**answer, "accused": accused(found)}
     first, cause = verdict(port, found)
-    return {**answer, "first": first, "cause": cause}
+    return {**answer, "first": first, "cause": cause, "called sound": not accused(found)}
 
 
 def checked(names: Sequence[str]) -> None:
@@ -138,6 +138,7 @@ def totals(answers: list[dict[str, Any]]) -> dict[str, Any]:
         "broken": len(broken),
         "first": sum(one.get("first", False) for one in broken),
         **{kind: causes[kind] for kind in ("right", "none", "wrong", "failed")},
+        "called sound": sum(one.get("called sound", False) for one in broken),
         "sound": len(answers) - len(broken),
         "accused": sum(one.get("accused", True) for one in answers if one["sound"]),
         "slowest of SmolLM2": max((one["seconds"] for one in answers if one.get("model") == "smollm2"), default=0.0),

@@ -83,6 +83,8 @@ def altered(site: Site) -> Iterator[Altering]:
     for parameter, numbers in parameters_of(site):
         attribute = parameter.attribute
         name = f"the {attribute}" if isinstance(site.operation, _MAPS) else parameter.name
+        if name.endswith(".b"):
+            name = f"the bias of {site.step.name}"
         of_norm = isinstance(site.operation, Norm) and attribute == "weight"
         if numbers.dim() == 1 or isinstance(site.operation, Prefer):
             if not of_norm:
@@ -133,6 +135,7 @@ def of_other_steps(site: Site) -> Iterator[tuple[str, Wrong, Mapping[str, Wrong]
 
     The last are the formulas of other steps of the layer, where two are swapped.
     """
+    yield from _other_norms(site)
     for parameter, numbers in parameters_of(site):
         if isinstance(site.operation, Norm) and parameter.attribute == "weight":
             continue  # gains of other norms are tried as such
@@ -150,6 +153,26 @@ def of_other_steps(site: Site) -> Iterator[tuple[str, Wrong, Mapping[str, Wrong]
                 if layer == site.layer:
                     back = {step.name: with_parameter(parameter.attribute, _always(numbers))}
                     yield f"{words}, so the two are swapped", wrong, back
+
+
+def _other_norms(site: Site) -> Iterator[tuple[str, Wrong, Mapping[str, Wrong]]]:
+    """Gain and bias of another norm in place of a norm's own."""
+    own = {parameter.attribute: numbers for parameter, numbers in parameters_of(site)}
+    if not isinstance(site.operation, Norm) or "bias" not in own:
+        return
+    for step, layer in site.trace.steps.rows:
+        if type(step.operation) is not type(site.operation) or site.name == step.full_name(layer):
+            continue
+        theirs = {one.attribute: numbers for one, numbers in parameters_of(Site(site.trace, step, layer))}
+        if {name: one.shape for name, one in theirs.items()} == {name: one.shape for name, one in own.items()}:
+            words, wrong = f"gain and bias of {step.full_name(layer)}", _with_all(theirs)
+            yield words, wrong, {}
+            if layer == site.layer:
+                yield f"{words}, so two norms are swapped", wrong, {step.name: _with_all(own)}
+
+
+def _with_all(parameters: Mapping[str, Tensor]) -> Wrong:
+    return lambda site: Altered(site.trace, site.step, site.layer, parameters=parameters).derive()
 
 
 def _always(numbers: Tensor) -> Change:
@@ -212,6 +235,11 @@ def _cuts(site: Site, parts: list[Step]) -> Iterator[tuple[str, Mapping[str, Wro
                     words = f"the joint matrix of {listed(names)} is read with {names[other[0]]} first"
                     words += f", where {names[order[0]]} is first"
                 words += f", {cuts[read]}" if read > 1 else ""
+            for one, two in itertools.combinations(range(len(parts)), 2):
+                places = list(torch.arange(sum(rows)).split(rows))
+                places[one], places[two] = places[two], places[one]
+                if torch.equal(found, torch.cat(places)):
+                    words = f"{names[one]} and {names[two]} are exchanged"
             yield words, {name: _cut(tuple(names), number, found) for number, name in enumerate(names)}
 
 

@@ -3,9 +3,10 @@
 Each attempt is a formula, so that the run can be continued with it. Shapes: T tokens, H heads, D head width, C columns.
 """
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,10 +24,11 @@ from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
 from tinytf.compare.positions import positions
-from tinytf.compare.settings import Number, Program, numbers, programs
+from tinytf.compare.settings import Number, Program, linked, numbers, programs
 from tinytf.config import ModelConfig
 from tinytf.parts.part import worded
 from tinytf.parts.row import Step
+from tinytf.sentences import listed
 from tinytf.steps.operations import (
     Add,
     Concat,
@@ -41,8 +43,10 @@ from tinytf.steps.operations import (
     Rotate,
     Scale,
     Softmax,
+    Unembed,
 )
 from tinytf.steps.operations.norm import gain_of
+from tinytf.steps.operations.operation import into_heads, side_by_side
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
 
@@ -64,7 +68,8 @@ class Attempt:
     Steps of the operations of ``also`` change with it, and those of its layer in ``beside``, by name. One that is
     ``local`` is of this layer alone, such as the weight of another layer in its place; ``rounding`` gives the same
     numbers only until the next step rounds; one of a ``setting`` has that at another value. A ``vague`` one says how
-    numbers are related, and gives way to one that says why.
+    numbers are related, and gives way to one that says why, as one whose solved numbers have many ``digits`` gives way
+    to one with few.
     """
 
     words: str
@@ -75,6 +80,7 @@ class Attempt:
     rounding: bool = False
     vague: bool = False
     setting: str = ""
+    digits: int = 0
 
 
 def kind_of(words: str) -> str:
@@ -84,29 +90,40 @@ def kind_of(words: str) -> str:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Mistakes with a number that is solved for from a later step: the one ``of`` each, and where to begin."""
+    """Mistakes with numbers that are solved for from a later step: the one ``of`` these, and where to begin."""
 
-    of: Callable[[float], Attempt]
-    starts: tuple[float, ...]
+    of: Callable[[Sequence[float]], Attempt]
+    starts: tuple[tuple[float, ...], ...]
 
 
 def unknowns(site: Site) -> Iterator[Unknown]:
     """Mistakes with a number at a step that the other program did not save."""
     operation, config = site.operation, site.config
     for of, starts in mask_numbers(site):
-        yield Unknown(lambda number, of=of: Attempt(*of(number)), starts)  # type: ignore[misc]
-    for number in numbers(config):
-        if (site.step.name, site.layer) in number.changed:
-            yield Unknown(partial(_of_number, site, number), number.starts)
+        yield Unknown(lambda number, of=of: Attempt(*of(*number)), tuple((start,) for start in starts))  # type: ignore[misc]
+    yield from _of_numbers(site, numbers(config))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number), vague=True),
-            (1.0,),
+            lambda number: Attempt(
+                f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0]), vague=True
+            ),
+            ((1.0,),),
         )
 
 
-def _of_number(site: Site, number: Number, logarithm: float) -> Attempt:
-    return _of_program(site, number.program(logarithm))
+def linked_unknowns(site: Site) -> Iterator[Unknown]:
+    """Mistakes with two settings of one part at a step that the other program did not save."""
+    return _of_numbers(site, linked(site.config))
+
+
+def _of_numbers(site: Site, settings: Iterable[Number]) -> Iterator[Unknown]:
+    for number in settings:
+        if (site.step.name, site.layer) in number.changed:
+            yield Unknown(partial(_of_number, site, number), number.starts)
+
+
+def _of_number(site: Site, number: Number, logarithms: Sequence[float]) -> Attempt:
+    return _of_program(site, number.program(logarithms))
 
 
 def attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Attempt]:
@@ -190,12 +207,15 @@ def _of_program(site: Site, program: Program) -> Attempt:
     after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
     names = [row.name for row in after if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
-    return Attempt(program.words, program.wrong, beside=beside, setting=program.setting)
+    setting, digits = program.setting, program.digits
+    return Attempt(program.words, program.wrong, beside=beside, setting=setting, digits=digits)
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
     operation, module = site.operation, site.module
     assert isinstance(operation, Norm)
+    if site.step.has_heads and theirs is not None and theirs.shape == site.value.shape:
+        yield from _over_groups(site, theirs)
     if isinstance(operation, HeadNorm):
         return
     if theirs is not None:
@@ -209,6 +229,33 @@ def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
                     yield Attempt(f"{form}eps {taken} instead of {due}", _normed(eps=eps, centred=centred))
     if getattr(module, "weight", None) is not None:
         yield Attempt("the gain is the stored weight, without the 1 that is added to it", _normed(gain=-1.0))
+
+
+def _over_groups(site: Site, theirs: Tensor) -> Iterator[Attempt]:
+    """A norm of heads over each, over all, or over groups of them, with the ε that is solved for."""
+    assert isinstance(site.operation, Norm)
+    heads, eps = len(theirs), site.operation.eps
+    own = site.operation.groups if isinstance(site.operation, HeadNorm) else heads
+    x, gain, wanted = (side_by_side(site.input()), gain_of(site.module).detach(), side_by_side(theirs))
+    gain = gain.repeat(heads) if gain.numel() == theirs.shape[-1] else gain.expand(x.shape[-1])
+    names = {1: "over all heads", heads: "over each head"}
+    for groups in (count for count in range(1, heads + 1) if heads % count == 0 and count != own):
+        cut_x, normed, gains = (one.unflatten(-1, (groups, -1)) for one in (x, wanted, gain))
+        solved = solved_eps(cut_x, normed, gains, None, centred=site.operation.centred)
+        solved = eps if solved < 0 or abs(solved - eps) < 1e-3 * eps else solved
+        words = f"the norm is {names.get(groups, f'over groups of {heads // groups} heads')}"
+        words += f", not {names.get(own, f'over groups of {heads // own} heads')}"
+        words += "" if solved == eps else f", and eps {worded(float(f'{solved:.4g}'))} instead of {worded(eps)}"
+        yield Attempt(words, partial(_normed_in_groups, groups, solved))
+
+
+def _normed_in_groups(groups: int, eps: float, site: Site) -> Tensor:
+    flat, gain = side_by_side(site.input()), gain_of(site.module)
+    x = flat.unflatten(-1, (groups, -1))
+    x = x - x.mean(-1, keepdim=True) if site.operation.centred else x  # type: ignore[attr-defined]
+    scaled = (x / (x.square().mean(-1, keepdim=True) + eps).sqrt()).view_as(flat)
+    by_head = gain.numel() == site.input().shape[-1]
+    return into_heads(scaled * (gain.repeat(len(site.input())) if by_head else gain), site.input().shape[-1])
 
 
 def _normed(**settings: Any) -> Wrong:
@@ -409,7 +456,15 @@ def _less_precise(operation: Operation) -> Iterator[Attempt]:
             yield Attempt(f"the norm is computed in {name}", _norm_in(dtype, gain=False), rounding=True)
             yield Attempt(f"the norm and its gain are computed in {name}", _norm_in(dtype, gain=True), rounding=True)
             yield Attempt(f"the gain is computed in {name}", _gain_in(dtype))
-            yield Attempt(f"the normed numbers are rounded to {name}", _rounded(dtype), rounding=True)
+            for stages in itertools.product((False, True), repeat=4):
+                rounded = [part for part, is_rounded in zip(_STAGES, stages, strict=True) if is_rounded]
+                if rounded and rounded != ["its gain"]:
+                    words = f"the norm has {listed(rounded)} in {name}"
+                    yield Attempt(words, partial(_norm_rounding, dtype, stages), rounding=True)
+
+
+_STAGES = ("its input", "what is normed", "its gain", "their product")
+"""What a norm may round."""
 
 
 def _softmax_in(dtype: torch.dtype) -> Wrong:
@@ -420,10 +475,6 @@ def _gain_in(dtype: torch.dtype) -> Wrong:
     return lambda site: _gained(site, _to(dtype)(gain_of(site.module)))
 
 
-def _rounded(dtype: torch.dtype) -> Wrong:
-    return lambda site: _to(dtype)(site.derive())
-
-
 def _norm_in(dtype: torch.dtype, *, gain: bool) -> Wrong:
     def wrong(site: Site) -> Tensor:
         x, by = site.input().to(dtype), gain_of(site.module)
@@ -431,6 +482,18 @@ def _norm_in(dtype: torch.dtype, *, gain: bool) -> Wrong:
         return (normed * by.to(dtype)).to(by.dtype) if gain else normed.to(by.dtype) * by
 
     return wrong
+
+
+def _norm_rounding(dtype: torch.dtype, stages: tuple[bool, ...], site: Site) -> Tensor:
+    """An RMSNorm that rounds its input, the normed numbers, its gain or their product."""
+    x, scaled, gain, product = (_to(dtype) if rounded else _as_it_is for rounded in stages)
+    numbers = x(site.input())
+    numbers = scaled(numbers * torch.rsqrt(numbers.square().mean(-1, keepdim=True) + site.operation.eps))  # type: ignore[attr-defined]
+    return product(numbers * gain(gain_of(site.module)))
+
+
+def _as_it_is(numbers: Tensor) -> Tensor:
+    return numbers
 
 
 def _exchanged_experts(count: int) -> Iterator[Attempt]:
@@ -474,11 +537,26 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         if factor != 1:
             words = f"it is {shown(factor, site.config)} times as large"
             yield Attempt(words, _times(factor), vague=True)
+        yield from _unlike(site, ours, theirs)
         yield from _other_places(site.step, ours, theirs)
         if isinstance(site.operation, Add):
             yield from _weighted(site, theirs)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site, theirs)
+
+
+def _unlike(site: Site, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
+    """A head whose logits have nothing in common with ours: its matrix was lacking in a file, say, and drawn anew."""
+    alike = float(torch.cosine_similarity(ours.double().flatten(), theirs.double().flatten(), 0))
+    if isinstance(site.operation, Unembed) and ours.numel() >= _MANY and abs(alike) < _UNLIKE:
+        tied = " not the embeddings that it is tied to," * (site.operation.matrix(site.module) is None)
+        words = f"its weight is another matrix,{tied} as one drawn anew: nothing is alike (cosine {alike:.2f})"
+        numbers = theirs.to(ours.dtype)
+        yield Attempt(words, lambda _: numbers, local=True, vague=True)
+
+
+_MANY, _UNLIKE = 1_000, 0.1
+"""Of how many numbers, and up to which cosine, two outputs have nothing in common."""
 
 
 def _weighted(site: Site, theirs: Tensor) -> Iterator[Attempt]:

@@ -9,13 +9,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tinytf.compare.altered import Altered, with_parameter
-from tinytf.compare.attempts import Attempt
-from tinytf.compare.constants import shown
+from tinytf.compare.altered import Altered, Change, with_parameter
+from tinytf.compare.attempts import Attempt, order_in_words
+from tinytf.compare.constants import plain, shown
 from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.compare.mistakes.norms import normed
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.sentences import first_of
-from tinytf.steps.operations import ExpertLinear, Linear
+from tinytf.steps.operations import ExpertLinear, Linear, Norm
 from tinytf.steps.operations.weigh import SumExperts
 from tinytf.steps.table import StepKey
 from tinytf.trace.site import Site
@@ -33,7 +34,51 @@ def solved_weights(trace: Trace, differing: StepKey, theirs: Tensor, unseen: Seq
     if type(site.operation) is Linear and theirs.shape == site.value.shape:
         of_rank = () if unseen else _of_rank(site, theirs)  # a fault in the input may be of a low rank
         yield from ((one.words, {differing: one}) for one in (*_of_heads(site, theirs), *of_rank))
+    if isinstance(site.operation, Norm) and not site.step.has_heads and theirs.shape == site.value.shape:
+        yield from ((one.words, {differing: one}) for one in _of_gain(site, theirs))
     yield from _of_experts(trace, differing, theirs, unseen)
+
+
+def _of_gain(site: Site, theirs: Tensor) -> Iterator[Attempt]:
+    """The gain and bias of a norm, by least squares for each column."""
+    own = {
+        name: vector.detach() for name in ("weight", "bias") if (vector := getattr(site.module, name, None)) is not None
+    }
+    if "weight" not in own or len(theirs) < 4 or not bool(theirs.isfinite().all()):
+        return
+    scaled = normed(site, gain=None, bias=False).double().T  # (C, T)
+    terms = torch.stack((scaled, torch.ones_like(scaled)), -1)[..., : len(own)]  # (C, T, 1 or 2)
+    solution = torch.linalg.lstsq(terms, theirs.double().T[..., None]).solution[..., 0].T  # (1 or 2, C)
+    words, changes = [], {}
+    for (name, vector), wanted in zip(own.items(), solution, strict=True):
+        if float((wanted - vector).abs().max()) > 1e-4 * float(vector.abs().max().clamp(min=1e-3)):
+            said, changes[name] = _vector(vector, wanted.to(vector))
+            words.append(f"its {'gain' if name == 'weight' else name} {said}")
+    if changes:
+        yield Attempt(" and ".join(words), partial(_with_parameters, changes), vague=True)
+
+
+def _vector(own: Tensor, wanted: Tensor) -> tuple[str, Change]:
+    """What another vector is beside a parameter: a constant, its numbers in another order, larger by one number."""
+    off = 1e-4 * float(wanted.abs().max().clamp(min=1e-3))
+    if float((wanted - wanted.mean()).abs().max()) <= off:
+        constant = plain(float(wanted.mean()), 1e-3)
+        return f"is {constant:g} everywhere", lambda vector: torch.full_like(vector, constant)
+    order = torch.empty(len(own), dtype=torch.long)
+    order[wanted.argsort()] = own.argsort()
+    if float((own[order] - wanted).abs().max()) <= off:
+        rolled = order_in_words(order, 0).partition("are rolled")[2]
+        return f"is rolled{rolled}" if rolled else "has its numbers in another order", lambda vector: vector[order]
+    added = wanted - own
+    if float((added - added.mean()).abs().max()) <= off:
+        constant = plain(float(added.mean()), 1e-3)
+        return f"is larger by {constant:g}", lambda vector: vector + constant
+    return "is another", lambda vector: wanted
+
+
+def _with_parameters(changes: dict[str, Change], site: Site) -> Tensor:
+    parameters = {name: change(getattr(site.module, name).detach()) for name, change in changes.items()}
+    return Altered(site.trace, site.step, site.layer, parameters=parameters).derive()
 
 
 def _of_heads(site: Site, theirs: Tensor) -> Iterator[Attempt]:

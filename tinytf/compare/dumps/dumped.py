@@ -148,14 +148,17 @@ class DumpSide:
     ) -> Tensor | None:
         """A step in our axes, in the reading nearest to the numbers of ``beside``; None if the dump lacks it."""
         best: Fitted | None = None
-        for stored, meaning in self.named.at.get((name, layer), ()):
+        named = False
+        for stored, meaning in sorted(self.named.at.get((name, layer), ()), key=lambda one: not one[1].certain):
+            if named and not meaning.certain:
+                break  # a name that may mean another step is no better than the step's own
             if meaning.heads != heads or (not meaning.certain and self._decide(stored, beside) != meaning.place):
                 continue
             fitted = self._fitted(stored, meaning, beside)
             if fitted is not None and meaning.note and not fitted.close:
                 continue  # a tensor of that name with another meaning
             if fitted is not None and (best is None or fitted.distance < best.distance):
-                best = fitted
+                best, named = fitted, meaning.certain
         if best is None:
             return None
         full_name = self.steps.at(name, layer).full_name(layer)

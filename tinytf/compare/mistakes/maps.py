@@ -12,6 +12,7 @@ from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.steps.operations import (
     Activate,
     Add,
+    ClampedGlu,
     Linear,
     Lookup,
     Norm,
@@ -88,6 +89,12 @@ def activations() -> Iterator[Mistake]:
         "the activation is on the product of gate and up", Activate,
         lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0) * site.input(1)),
     )  # fmt: skip
+    yield Mistake("up is multiplied without the 1 that is added to it", ClampedGlu, _without_one)
+
+
+def _without_one(site: Site) -> Tensor:
+    gate, up = site.inputs()
+    return site.derive() - site.operation.forward(gate, 0 * up)
 
 
 def _gated_activation(site: Site) -> str:
