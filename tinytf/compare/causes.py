@@ -525,7 +525,8 @@ def _is_same(trial: Trial, other: Trial) -> bool:
         return True
     if all(settings):
         return settings[0] == settings[1] and len(whole) == len(alone)
-    return trial.at == other.at and distance(trial.gives, other.gives) <= _EQUAL
+    told_alike = not any(settings) or all("left out" in one.words for one in (trial, other))
+    return told_alike and trial.at == other.at and distance(trial.gives, other.gives) <= _EQUAL
 
 
 def scopes_of(trial: Trial) -> tuple[str, ...]:
