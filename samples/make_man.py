@@ -9,7 +9,7 @@ from tinytf import __version__
 from tinytf_cli.command import WITH_FORMS
 from tinytf_cli.help_page import SHARED_OPTIONS
 from tinytf_cli.main import cli
-from tinytf_cli.options import shared_options
+from tinytf_cli.text_options import shared_options
 
 PAGE = Path(__file__).parent.parent / "docs" / "tinytf.1"
 

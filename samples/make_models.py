@@ -28,7 +28,7 @@ from ngram import fit  # noqa: E402
 
 from tinytf.files import read_json, to_json  # noqa: E402
 from tinytf.loading import load  # noqa: E402
-from tinytf.look.census import census  # noqa: E402
+from tinytf.look.heads.census import census  # noqa: E402
 from tinytf.sources import ASSETS  # noqa: E402
 from tinytf.text.corpus import find_files  # noqa: E402
 from tinytf.training.data.examples import IGNORED  # noqa: E402

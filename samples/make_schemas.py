@@ -34,10 +34,10 @@ from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import Field
 from tinytf.report import Data, Described, Report, plain, text_data
 from tinytf.text_model import TextModel
-from tinytf_cli.options import TextOptions, TraceOptions
 from tinytf_cli.output import Output
 from tinytf_cli.repl.state import Spec
 from tinytf_cli.repl.verbs import Answer, answer
+from tinytf_cli.text_options import TextOptions, TraceOptions
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

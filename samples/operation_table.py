@@ -1,6 +1,6 @@
 """Print the table of operations of worked examples, from the code itself: python samples/operation_table.py"""
 
-from tinytf.worked.operations import CONSTANTS, OPERATIONS
+from tinytf.verify.operations import CONSTANTS, OPERATIONS
 
 
 def markdown() -> str:

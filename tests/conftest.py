@@ -22,6 +22,7 @@ os.environ["HF_HUB_CACHE"] = os.environ["OLLAMA_MODELS"] = os.devnull
 os.environ["TINYTF_CACHE"] = ""
 # Nor do the settings of whoever runs the tests.
 os.environ["XDG_CONFIG_HOME"] = os.devnull
+os.environ["TINYTF_PROGRESS"] = "never"  # however slow the machine is
 # Workers share the cores, and so do the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 

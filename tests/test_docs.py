@@ -221,7 +221,7 @@ def test_the_python_of_a_page_runs_and_gives_what_the_page_says(
     monkeypatch.chdir(tmp_path)
     model = tinytf.load("tiny")
     if page == "recording.md":
-        model.record_corpus(find_files([ROOT / "samples" / "notebook.txt"]), ["L3.out"], "acts")
+        model.record(find_files([ROOT / "samples" / "notebook.txt"]), ["L3.out"], "acts")
     generator = SimpleNamespace(from_generator=lambda rows: list(rows()))  # the package datasets is not a dependency
     names = {
         "tinytf": tinytf,

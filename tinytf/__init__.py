@@ -14,39 +14,39 @@ if TYPE_CHECKING:
     from tinytf.bulk.folder import RecordedCorpus as RecordedCorpus
     from tinytf.bulk.folder import recorded as recorded
     from tinytf.bulk.record import CorpusRecording as CorpusRecording
-    from tinytf.catalogue import Catalogue as Catalogue
     from tinytf.cause.blame import Blame as Blame
     from tinytf.cause.budget import Budget as Budget
-    from tinytf.cause.circuits.finding import Circuit as Circuit
-    from tinytf.cause.compare_without import LeftOut as LeftOut
-    from tinytf.cause.interventions.ablation import Ablation as Ablation
-    from tinytf.cause.interventions.ablation import AblationSweep as AblationSweep
-    from tinytf.cause.interventions.attribution_patching import EstimatedSweep as EstimatedSweep
-    from tinytf.cause.interventions.patching import Patched as Patched
-    from tinytf.cause.interventions.patching import PatchSweep as PatchSweep
-    from tinytf.cause.interventions.path_patching import PathPatched as PathPatched
-    from tinytf.cause.interventions.path_patching import PathSweep as PathSweep
+    from tinytf.cause.circuit.finding import Circuit as Circuit
+    from tinytf.cause.interventions.ablate import Ablation as Ablation
+    from tinytf.cause.interventions.ablate import AblationSweep as AblationSweep
+    from tinytf.cause.interventions.patch import Patched as Patched
+    from tinytf.cause.interventions.patch import PatchSweep as PatchSweep
+    from tinytf.cause.interventions.patch_estimate import EstimatedSweep as EstimatedSweep
+    from tinytf.cause.interventions.patch_paths import PathPatched as PathPatched
+    from tinytf.cause.interventions.patch_paths import PathSweep as PathSweep
     from tinytf.cause.over_pairs.report import OverPairs as OverPairs
     from tinytf.cause.repair import Repair as Repair
-    from tinytf.cause.steering.curve import SteeringCurve as SteeringCurve
-    from tinytf.cause.steering.generation import SteeredGeneration as SteeredGeneration
-    from tinytf.cause.steering.vector import SteeringVector as SteeringVector
-    from tinytf.cause.steering.vector import steering_vector as steering_vector
+    from tinytf.cause.steer.curve import SteeringCurve as SteeringCurve
+    from tinytf.cause.steer.steered_generation import SteeredGeneration as SteeredGeneration
+    from tinytf.cause.steer.vector import SteeringVector as SteeringVector
+    from tinytf.cause.steer.vector import steering_vector as steering_vector
+    from tinytf.cause.without import LeftOut as LeftOut
     from tinytf.certification.card import Card as Card
     from tinytf.certification.certify import Certificate as Certificate
+    from tinytf.check.checked import Checked as Checked
     from tinytf.checkpoints.huggingface.export import Exported as Exported
-    from tinytf.compare.difference import Difference as Difference
+    from tinytf.compare.diff import Difference as Difference
     from tinytf.compare.dumps.capture import capture as capture
     from tinytf.compare.logprobs import LogprobDifference as LogprobDifference
     from tinytf.compare.printed import PrintedDifference as PrintedDifference
     from tinytf.compare.sampling import SamplingDifference as SamplingDifference
-    from tinytf.compare.splits import Splits as Splits
+    from tinytf.compare.tokenizers import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
     from tinytf.features.coder import SparseCoder as SparseCoder
     from tinytf.features.layouts import open_sae as open_sae
     from tinytf.features.report import Features as Features
-    from tinytf.features.training import SaeTraining as SaeTraining
-    from tinytf.generate.cached import CacheComparison as CacheComparison
+    from tinytf.features.train_sae import SaeTraining as SaeTraining
+    from tinytf.generate.cache_comparison import CacheComparison as CacheComparison
     from tinytf.generate.decoder import Kind as Kind
     from tinytf.generate.loop import Looking as Looking
     from tinytf.generate.report import BeamSearch as BeamSearch
@@ -55,24 +55,22 @@ if TYPE_CHECKING:
     from tinytf.generate.score import Score as Score
     from tinytf.glossary import Glossary as Glossary
     from tinytf.glossary import Meanings as Meanings
-    from tinytf.gradients.report import Backward as Backward
+    from tinytf.gradients.grad import Backward as Backward
     from tinytf.gradients.trace import GradientTrace as GradientTrace
-    from tinytf.lessons import LessonList as LessonList
-    from tinytf.lessons.course import Course as Course
-    from tinytf.lessons.teach import Taught as Taught
+    from tinytf.learn import LessonList as LessonList
+    from tinytf.learn.course import Course as Course
+    from tinytf.learn.teach import Taught as Taught
     from tinytf.loading import Model as Model
     from tinytf.loading import load as load
     from tinytf.look.activations import Activations as Activations
-    from tinytf.look.arithmetic.data import Explained as Explained
-    from tinytf.look.attended import Attended as Attended
-    from tinytf.look.attribution import Attribution as Attribution
-    from tinytf.look.census import Census as Census
-    from tinytf.look.circuits.composition import Composition as Composition
-    from tinytf.look.circuits.copying import Weights as Weights
-    from tinytf.look.circuits.head import HeadWeights as HeadWeights
+    from tinytf.look.attention import Attended as Attended
+    from tinytf.look.attribute import Attribution as Attribution
     from tinytf.look.code import Code as Code
     from tinytf.look.experts import Experts as Experts
+    from tinytf.look.explain.data import Explained as Explained
     from tinytf.look.grammar import Grammar as Grammar
+    from tinytf.look.heads.census import Census as Census
+    from tinytf.look.info import Info as Info
     from tinytf.look.lens import Lens as Lens
     from tinytf.look.neighbours import Neighbours as Neighbours
     from tinytf.look.neurons import Neurons as Neurons
@@ -83,22 +81,24 @@ if TYPE_CHECKING:
     from tinytf.look.ranked import Ranked as Ranked
     from tinytf.look.rollout import Rollout as Rollout
     from tinytf.look.similar import Similar as Similar
-    from tinytf.look.size import Info as Info
     from tinytf.look.state import State as State
     from tinytf.look.tokens import Tokenized as Tokenized
-    from tinytf.look.traced import Traced as Traced
+    from tinytf.look.trace import Traced as Traced
     from tinytf.look.tuned_lens import TunedLens as TunedLens
     from tinytf.look.values import AddressValues as AddressValues
+    from tinytf.look.weights.composition import Composition as Composition
+    from tinytf.look.weights.copying import Weights as Weights
+    from tinytf.look.weights.head import HeadWeights as HeadWeights
+    from tinytf.models import Catalogue as Catalogue
     from tinytf.pairs.pair import PairSet as PairSet
     from tinytf.pairs.tasks import TaskList as TaskList
     from tinytf.recorders import Recorder as Recorder
     from tinytf.recorders import Recorders as Recorders
     from tinytf.report import Report as Report
-    from tinytf.student.checked import Checked as Checked
     from tinytf.text.chat import Conversation as Conversation
     from tinytf.text.tokenizer import Encoding as Encoding
-    from tinytf.through.changing import Changed as Changed
-    from tinytf.through.comparing import ModuleDifferences as ModuleDifferences
+    from tinytf.through.changed import Changed as Changed
+    from tinytf.through.diff import ModuleDifferences as ModuleDifferences
     from tinytf.through.model import open_through as open_through
     from tinytf.through.same import Same as Same
     from tinytf.through.traced import ThroughTrace as ThroughTrace
@@ -107,44 +107,44 @@ if TYPE_CHECKING:
     from tinytf.training.film.film import Film as Film
     from tinytf.training.film.film import Films as Films
     from tinytf.training.find_lr import RangeTest as RangeTest
-    from tinytf.training.folder.run_report import RunReport as RunReport
-    from tinytf.training.folder.run_report import RunsReport as RunsReport
+    from tinytf.training.folder.runs import RunReport as RunReport
+    from tinytf.training.folder.runs import RunsReport as RunsReport
     from tinytf.training.plan import TrainingPlan as TrainingPlan
-    from tinytf.training.report import Training as Training
-    from tinytf.worked.paper import PaperCheck as PaperCheck
-    from tinytf.worked.verify import ExampleScores as ExampleScores
-    from tinytf.worked.verify import Verification as Verification
+    from tinytf.training.train import Training as Training
+    from tinytf.verify.paper import PaperCheck as PaperCheck
+    from tinytf.verify.verify import ExampleScores as ExampleScores
+    from tinytf.verify.verify import Verification as Verification
 
 _LAZY = {
-    "Ablation": "tinytf.cause.interventions.ablation",
-    "AblationSweep": "tinytf.cause.interventions.ablation",
+    "Ablation": "tinytf.cause.interventions.ablate",
+    "AblationSweep": "tinytf.cause.interventions.ablate",
     "Activations": "tinytf.look.activations",
     "AddressValues": "tinytf.look.values",
-    "Attended": "tinytf.look.attended",
-    "Attribution": "tinytf.look.attribution",
-    "Backward": "tinytf.gradients.report",
+    "Attended": "tinytf.look.attention",
+    "Attribution": "tinytf.look.attribute",
+    "Backward": "tinytf.gradients.grad",
     "BeamSearch": "tinytf.generate.report",
     "Blame": "tinytf.cause.blame",
     "Budget": "tinytf.cause.budget",
-    "CacheComparison": "tinytf.generate.cached",
+    "CacheComparison": "tinytf.generate.cache_comparison",
     "Card": "tinytf.certification.card",
-    "Catalogue": "tinytf.catalogue",
-    "Census": "tinytf.look.census",
+    "Catalogue": "tinytf.models",
+    "Census": "tinytf.look.heads.census",
     "Certificate": "tinytf.certification.certify",
-    "Changed": "tinytf.through.changing",
-    "Checked": "tinytf.student.checked",
+    "Changed": "tinytf.through.changed",
+    "Checked": "tinytf.check.checked",
     "Checkup": "tinytf.doctor",
-    "Circuit": "tinytf.cause.circuits.finding",
+    "Circuit": "tinytf.cause.circuit.finding",
     "Code": "tinytf.look.code",
-    "Composition": "tinytf.look.circuits.composition",
+    "Composition": "tinytf.look.weights.composition",
     "Conversation": "tinytf.text.chat",
     "CorpusRecording": "tinytf.bulk.record",
-    "Course": "tinytf.lessons.course",
-    "Difference": "tinytf.compare.difference",
+    "Course": "tinytf.learn.course",
+    "Difference": "tinytf.compare.diff",
     "Encoding": "tinytf.text.tokenizer",
-    "ExampleScores": "tinytf.worked.verify",
+    "ExampleScores": "tinytf.verify.verify",
     "Experts": "tinytf.look.experts",
-    "Explained": "tinytf.look.arithmetic.data",
+    "Explained": "tinytf.look.explain.data",
     "Exported": "tinytf.checkpoints.huggingface.export",
     "Features": "tinytf.features.report",
     "Film": "tinytf.training.film.film",
@@ -153,30 +153,30 @@ _LAZY = {
     "Glossary": "tinytf.glossary",
     "GradientTrace": "tinytf.gradients.trace",
     "Grammar": "tinytf.look.grammar",
-    "HeadWeights": "tinytf.look.circuits.head",
-    "Info": "tinytf.look.size",
+    "HeadWeights": "tinytf.look.weights.head",
+    "Info": "tinytf.look.info",
     "Kind": "tinytf.generate.decoder",
-    "LeftOut": "tinytf.cause.compare_without",
+    "LeftOut": "tinytf.cause.without",
     "Lens": "tinytf.look.lens",
-    "LessonList": "tinytf.lessons",
+    "LessonList": "tinytf.learn",
     "LogprobDifference": "tinytf.compare.logprobs",
     "PrintedDifference": "tinytf.compare.printed",
     "SamplingDifference": "tinytf.compare.sampling",
     "Looking": "tinytf.generate.loop",
     "Meanings": "tinytf.glossary",
     "Model": "tinytf.loading",
-    "ModuleDifferences": "tinytf.through.comparing",
+    "ModuleDifferences": "tinytf.through.diff",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
     "OverPairs": "tinytf.cause.over_pairs.report",
-    "PaperCheck": "tinytf.worked.paper",
+    "PaperCheck": "tinytf.verify.paper",
     "PairSet": "tinytf.pairs.pair",
     "Parameters": "tinytf.look.parameters",
-    "EstimatedSweep": "tinytf.cause.interventions.attribution_patching",
-    "PatchSweep": "tinytf.cause.interventions.patching",
-    "PathPatched": "tinytf.cause.interventions.path_patching",
-    "PathSweep": "tinytf.cause.interventions.path_patching",
-    "Patched": "tinytf.cause.interventions.patching",
+    "EstimatedSweep": "tinytf.cause.interventions.patch_estimate",
+    "PatchSweep": "tinytf.cause.interventions.patch",
+    "PathPatched": "tinytf.cause.interventions.patch_paths",
+    "PathSweep": "tinytf.cause.interventions.patch_paths",
+    "Patched": "tinytf.cause.interventions.patch",
     "Positions": "tinytf.look.positions",
     "Probe": "tinytf.look.probe",
     "RangeTest": "tinytf.training.find_lr",
@@ -188,36 +188,36 @@ _LAZY = {
     "RecordedCorpus": "tinytf.bulk.folder",
     "Rollout": "tinytf.look.rollout",
     "Similar": "tinytf.look.similar",
-    "RunReport": "tinytf.training.folder.run_report",
-    "RunsReport": "tinytf.training.folder.run_report",
-    "SaeTraining": "tinytf.features.training",
+    "RunReport": "tinytf.training.folder.runs",
+    "RunsReport": "tinytf.training.folder.runs",
+    "SaeTraining": "tinytf.features.train_sae",
     "Sampling": "tinytf.generate.samplers",
     "SparseCoder": "tinytf.features.coder",
     "Score": "tinytf.generate.score",
-    "Splits": "tinytf.compare.splits",
+    "Splits": "tinytf.compare.tokenizers",
     "Same": "tinytf.through.same",
     "State": "tinytf.look.state",
     "TaskList": "tinytf.pairs.tasks",
-    "SteeredGeneration": "tinytf.cause.steering.generation",
-    "SteeringCurve": "tinytf.cause.steering.curve",
-    "SteeringVector": "tinytf.cause.steering.vector",
-    "Taught": "tinytf.lessons.teach",
+    "SteeredGeneration": "tinytf.cause.steer.steered_generation",
+    "SteeringCurve": "tinytf.cause.steer.curve",
+    "SteeringVector": "tinytf.cause.steer.vector",
+    "Taught": "tinytf.learn.teach",
     "ThroughTrace": "tinytf.through.traced",
     "Tokenized": "tinytf.look.tokens",
     "Trace": "tinytf.trace.trace",
     "TracePage": "tinytf.look.page",
-    "Traced": "tinytf.look.traced",
-    "Training": "tinytf.training.report",
+    "Traced": "tinytf.look.trace",
+    "Training": "tinytf.training.train",
     "TrainingPlan": "tinytf.training.plan",
     "TunedLens": "tinytf.look.tuned_lens",
-    "Verification": "tinytf.worked.verify",
-    "Weights": "tinytf.look.circuits.copying",
+    "Verification": "tinytf.verify.verify",
+    "Weights": "tinytf.look.weights.copying",
     "capture": "tinytf.compare.dumps.capture",
     "load": "tinytf.loading",
     "open_sae": "tinytf.features.layouts",
     "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",
-    "steering_vector": "tinytf.cause.steering.vector",
+    "steering_vector": "tinytf.cause.steer.vector",
     "recorded": "tinytf.bulk.folder",
 }
 

@@ -1,8 +1,10 @@
 """All that can be asked of a model."""
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinytf.lazy_methods import imported_when_called
 from tinytf.model.turn import using
@@ -12,16 +14,15 @@ if TYPE_CHECKING:
     from tinytf.checkpoints.huggingface.export import Exported
 
 with imported_when_called(__name__, in_turn_of_all):  # all of them at once would make every command a tenth slower
-    from tinytf.bulk.record import record_corpus
+    from tinytf.bulk.record import record
     from tinytf.cause.blame import blame
     from tinytf.cause.budget import budget
-    from tinytf.cause.circuits.finding import circuit
-    from tinytf.cause.compare_without import compare_without
+    from tinytf.cause.circuit.finding import circuit
     from tinytf.cause.importance import importance
     from tinytf.cause.interventions import (
         ablate,
+        ablate_sweep,
         ablated,
-        ablation_sweep,
         edited,
         patch,
         patch_estimate,
@@ -44,31 +45,29 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     )
     from tinytf.cause.repair import repair
     from tinytf.cause.restoring import restoring
-    from tinytf.cause.steering.applying import steered
-    from tinytf.cause.steering.curve import steering_curve
-    from tinytf.cause.steering.generation import steered_generation
-    from tinytf.cause.steering.vector import steering
+    from tinytf.cause.steer.applying import steered
+    from tinytf.cause.steer.curve import steer_curve
+    from tinytf.cause.steer.steered_generation import steered_generation
+    from tinytf.cause.steer.vector import steer
     from tinytf.cause.step_errors import step_errors
-    from tinytf.compare.difference import diff
+    from tinytf.cause.without import compare_without
+    from tinytf.compare.diff import diff
     from tinytf.features.report import feature_examples, features
-    from tinytf.features.training import train_sae
+    from tinytf.features.train_sae import train_sae
     from tinytf.generate.continuing import beams, generate, samples, stream, text_after
     from tinytf.generate.score import score
     from tinytf.generate.underway import beam_search, compare_cache, generation
-    from tinytf.gradients.report import backward
+    from tinytf.gradients.grad import backward
     from tinytf.gradients.trace import grad
     from tinytf.look.activations import activations
-    from tinytf.look.arithmetic import explain
-    from tinytf.look.attended import attention
-    from tinytf.look.attribution import attribute
-    from tinytf.look.census import heads
-    from tinytf.look.circuits.composition import composition
-    from tinytf.look.circuits.copying import weights
-    from tinytf.look.circuits.head import head_weights
+    from tinytf.look.attention import attention
+    from tinytf.look.attribute import attribute
     from tinytf.look.code import code
     from tinytf.look.examples import top_examples
     from tinytf.look.experts import expert_load, experts
+    from tinytf.look.explain import explain
     from tinytf.look.grammar import grammar
+    from tinytf.look.heads.census import heads
     from tinytf.look.lens import lens
     from tinytf.look.neighbours import neighbours
     from tinytf.look.neurons import neurons
@@ -81,9 +80,20 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.look.similar import similar
     from tinytf.look.state import state
     from tinytf.look.tokens import tokens
-    from tinytf.look.traced import traced
+    from tinytf.look.trace import traced
     from tinytf.look.tuned_lens import train_lens
+    from tinytf.look.weights.composition import composition
+    from tinytf.look.weights.copying import weights
+    from tinytf.look.weights.head import head_weights
     from tinytf.pairs.tasks import pairs
+
+OLD_METHODS: Mapping[str, str] = {
+    "ablation_sweep": "ablate_sweep",
+    "record_corpus": "record",
+    "steering": "steer",
+    "steering_curve": "steer_curve",
+}
+"""Names that methods had until 0.1, which work for one release more."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +111,16 @@ class Model(TextModel):
             exported = export(self.transformer, self.tokenizer, Path(directory), self.prompts)
         return replace(exported, model=self.name)
 
+    if not TYPE_CHECKING:  # to a type checker there are no old names
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in OLD_METHODS:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warnings.warn(f"model.{name} is model.{OLD_METHODS[name]} now", FutureWarning, stacklevel=2)
+            return getattr(self, OLD_METHODS[name])
+
     tokens = tokens
-    record_corpus = record_corpus
+    record = record
     lens = lens
     train_lens = train_lens
     attribute = attribute
@@ -147,7 +165,7 @@ class Model(TextModel):
     diff = diff
     reference = reference
     ablate = ablate
-    ablation_sweep = ablation_sweep
+    ablate_sweep = ablate_sweep
     ablated = ablated
     edited = edited
     without = without
@@ -159,9 +177,9 @@ class Model(TextModel):
     patch_path = patch_path
     patch_paths = patch_paths
     patch_sweep = patch_sweep
-    steering = steering
+    steer = steer
     steered = steered
-    steering_curve = steering_curve
+    steer_curve = steer_curve
     steered_generation = steered_generation
 
     attribute_over = attribute_over

@@ -422,7 +422,7 @@ class ModelConfig(Part):
     def described(self) -> dict[str, str]:
         """The description of the model by row, without the rows that do not apply."""
         descriptions = [block.words(self.causal) for block in self.blocks]
-        layers = {row: _of_layers([words.get(row, "") for words in descriptions]) for row in _ROWS}
+        layers = {row: _of_layers([words.get(row, "") for words in descriptions]) for row in _INFO_ROWS}
         groups = f"the layers with {self.layer_groups} sets of weights"
         overview = {
             "attention": listed(
@@ -437,7 +437,7 @@ class ModelConfig(Part):
         embedding, head = self.embedding.words(self.causal), self.head.words(self.causal)
         positions = listed(layers["positions"], embedding["positions"])
         rows = {**layers, **embedding, **self.vector.words(self.causal), **head, **overview, "positions": positions}
-        return {row: rows[row] for row in _ROWS if rows.get(row)}
+        return {row: rows[row] for row in _INFO_ROWS if rows.get(row)}
 
     def differences(self, other: "ModelConfig", rounding: float = ROUNDED) -> dict[str, tuple[Any, Any]]:
         """The settings in which this model and ``other`` differ, by flat name, with both values.
@@ -466,7 +466,7 @@ DIFFERING = tuple(name for name, setting in LEAVES.items() if setting.differs)
 """The settings that may differ from layer to layer."""
 ZEROS = {name: setting.zero for name, setting in LEAVES.items() if setting.zero}
 """What a 0 of a setting stands for, as an expression."""
-_ROWS = (
+_INFO_ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
     "embeddings", "embeddings of layers", "positions", "norm", "residual", "memory", "feed-forward", "biases",
     "pooling", "head",

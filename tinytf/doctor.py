@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from tinytf.catalogue import catalogue
 from tinytf.checkpoints.stores import HUB_CACHE, LM_STUDIO, OLLAMA
 from tinytf.loading import load
 from tinytf.memory import free_bytes
+from tinytf.models import catalogue
 from tinytf.report import Data, Report, Verified
 from tinytf.trace.check import check as check_trace
 from tinytf.version import __version__

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.files import parse_toml
-from tinytf.lessons import TITLES
-from tinytf.look.kinds import LABELS
+from tinytf.learn import TITLES
+from tinytf.look.heads.kinds import LABELS
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import K, Nearest, Q, Step, V
 from tinytf.presets import PRESETS

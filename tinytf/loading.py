@@ -13,7 +13,7 @@ from tinytf.checkpoints.huggingface.memory import device_and_dtype
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import lasting_files
-from tinytf.look.size import Info
+from tinytf.look.info import Info
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
 from tinytf.sources import DirectorySource, MemorySource, PresetSource, RunSource, Source, find_source, vocabulary_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tinytf.compare.difference import Difference
+    from tinytf.compare.diff import Difference
     from tinytf.compare.dumps.read import Dump
     from tinytf.loading import Model
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 DRAWN_BY = "tinytf_cli.notebook"
 """The module that draws a report on ``show``, imported by its name: the library knows nothing else of the terminal."""
 

@@ -54,10 +54,13 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+_SINGULAR = {"have": "has", "are": "is"}
+
+
 def several(count: int, does: str) -> str:
     """How many do what is said of several: ``3 look at it``, ``1 looks at it``."""
     verb, *rest = does.split(" ", 1)
-    return " ".join((f"{count:,}", verb if count != 1 else "has" if verb == "have" else f"{verb}s", *rest))
+    return " ".join((f"{count:,}", verb if count != 1 else _SINGULAR.get(verb, f"{verb}s"), *rest))
 
 
 def from_where_on(holds: Sequence[bool]) -> int | None:

@@ -49,7 +49,7 @@ class Board:
 
         Raises BrokenPipeError if the reader of stdout has gone.
         """
-        from tinytf.training.folder.run_report import RunReport
+        from tinytf.training.folder.runs import RunReport
         from tinytf_cli.paint.painter import paint
         from tinytf_cli.views.blocks import Line, Span
         from tinytf_cli.views.draw import blocks_of

@@ -5,7 +5,7 @@ from typing import Any
 
 from tinytf.errors import CheckpointError
 from tinytf.files import read_json, to_json
-from tinytf.lessons import NAMES
+from tinytf.learn import NAMES
 from tinytf.outputs import make_folder, write_state
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from prompt_toolkit.keys import Keys
 from rich.cells import cell_len
 
-from tinytf.lessons import NAMES
-from tinytf.lessons.course import lesson
-from tinytf.lessons.lesson import Lesson
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES
+from tinytf.learn.course import lesson
+from tinytf.learn.lesson import Lesson
+from tinytf.learn.live import Live
 from tinytf.text.printable import printable
 from tinytf_cli.bookmark import Bookmark
 from tinytf_cli.output import Output

@@ -57,7 +57,7 @@ class Commands(click.Group):
             say_the_name(args[asked])
             args[asked : asked + 1] = name.split()
         if args[:2] == ["help", SHARED_OPTIONS]:
-            from tinytf_cli.options import shared_options
+            from tinytf_cli.text_options import shared_options
 
             return "COMMAND", shared_options(), ["--help"]
         if args[:1] == ["help"] and args[1:] and args[1] not in COMMANDS and not args[1].startswith("-"):
@@ -121,7 +121,7 @@ def cli(context: click.Context, debug: bool) -> None:
     tinytf help options           the options that commands share
     tinytf help words             what the words on the screens mean
     """
-    from tinytf_cli.configured import configure
+    from tinytf_cli.config import configure
 
     configure(context)
 

@@ -192,7 +192,7 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
     ) -> Report:
         """Show the prediction without some parts, or find the part that matters most."""
         opened = bench.model(model)
-        return opened.ablate(text, at, target=target) if at else opened.ablation_sweep(text, sweep, target=target)
+        return opened.ablate(text, at, target=target) if at else opened.ablate_sweep(text, sweep, target=target)
 
     def patch(
         clean: Annotated[str, Field(description="The text whose activations are put in.")],

@@ -14,7 +14,7 @@ from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output import Output as Screen
 
-from tinytf_cli.terminal import Terminal
+from tinytf_cli.terminal import Terminal, too_small
 
 
 class Paged(Protocol):
@@ -66,7 +66,7 @@ def screen_of(
 
     def text() -> ANSI:
         columns, rows = app.output.get_size().columns, app.output.get_size().rows
-        return parsed("\n".join(pages.lines(min(columns, width or columns), rows)))
+        return parsed("\n".join(too_small(columns, rows) or pages.lines(min(columns, width or columns), rows)))
 
     def compute(app: Application[None]) -> None:
         """Compute the page after the screen has announced it. Keys pressed meanwhile wait."""

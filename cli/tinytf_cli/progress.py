@@ -13,6 +13,7 @@ from tinytf.training.run.metrics import Metrics
 from tinytf_cli.board import Board, takes_pictures
 from tinytf_cli.screen import Screen
 from tinytf_cli.terminal import detect
+from tinytf_cli.views.run import resuming
 from tinytf_cli.working import CountedLine
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -104,6 +105,6 @@ class TrainingProgress:
         minutes = (time.monotonic() - self.started) / 60
         folder = printable(str(self.out), spaces=False)
         if step < self.steps:
-            self._line(f"tinytf: stopped {folder} at step {step:,} of {self.steps:,}; --resume continues")
+            self._line(f"tinytf: stopped {folder} at step {step:,} of {self.steps:,}; {resuming(self.out)} continues")
         else:
             self._line(f"tinytf: wrote {folder} after {minutes:.1f} minutes")

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import torch
 
 from tinytf import outputs
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.version import __version__
 from tinytf_cli.encodings import markdown_lines
 from tinytf_cli.output import Output, require_place, require_writable, write_file
@@ -55,7 +55,8 @@ def junit(report: Difference) -> str:
 
     Steps that differ pass where that is rounding: with a floor that says so, or where each follows from those before.
     """
-    differing = None if _is_rounding(report) else report.first
+    bug = None if report.floor is None else report.floor.bug
+    differing = bug or (None if report.floor is not None or report.follows else report.first)
     first = [one.name for one in (differing, report.not_finite) if one is not None]
     skipped = 0
     suite = ElementTree.Element("testsuite", name="tinytf diff")
@@ -80,7 +81,3 @@ def junit(report: Difference) -> str:
         suite.set(name, str(count))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _is_rounding(report: Difference) -> bool:
-    return report.follows or (report.floor is not None and report.floor.bug is None)

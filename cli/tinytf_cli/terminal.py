@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from typing import TextIO
 PIPE_WIDTH = 100
 WIDEST = 1000
 DEPTHS = ("none", "16", "256", "truecolor")
+SMALLEST = (40, 10)
+"""The fewest columns and rows of a program that fills the terminal."""
 COLORMAPS = ("viridis", "cividis", "grey")
 THEMES = ("auto", "dark", "light")
 
@@ -53,6 +56,13 @@ class Terminal:
         if self.digits is None:
             return usual
         return f"%{'+' * usual.startswith('%+')}.{self.digits}{'e' if usual.endswith('e') else 'f'}"
+
+
+def too_small(columns: int, rows: int) -> list[str]:
+    """The lines that stand in for a full screen in a terminal that is too small for one; none in others."""
+    if columns >= SMALLEST[0] and rows >= SMALLEST[1]:
+        return []
+    return [f"too small: {columns} × {rows}", f"needs {SMALLEST[0]} × {SMALLEST[1]}"]
 
 
 def _is_off(value: str) -> bool:
@@ -157,6 +167,19 @@ def _encodes_unicode(stream: TextIO) -> bool:
     return True
 
 
+def _behind_pipe(stream: TextIO) -> int | None:
+    """The columns of the terminal at which a pipe, as to ``tee`` or ``less``, probably ends: where errors or keys are.
+
+    None where the stream is no pipe, such as a file, and where there is no terminal.
+    """
+    with suppress(AttributeError, OSError, ValueError):  # a stream without a file descriptor
+        if stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+            for end in (2, 0):
+                with suppress(OSError):
+                    return os.get_terminal_size(end).columns or None
+    return None
+
+
 def detect(
     stream: TextIO,
     *,
@@ -176,7 +199,7 @@ def detect(
         if re.fullmatch("[0-9]{1,9}", columns) and int(columns):
             width = min(WIDEST, int(columns))
         else:
-            width = size.columns if is_terminal else PIPE_WIDTH
+            width = size.columns if is_terminal else _behind_pipe(stream) or PIPE_WIDTH
     depth = "none" if plain else colour_depth(color, os.environ, is_terminal)
     return Terminal(
         width=max(20, width),

@@ -1,16 +1,28 @@
-"""A line on stderr that counts the seconds a command has been working, until other output appears."""
+"""A line on stderr that counts the seconds a command has been working, until other output appears.
 
+On a terminal it is redrawn and erased; elsewhere, such as in a log, it is written anew every ten seconds.
+"""
+
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 import click
 
 _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.5
+SECONDS_IN_A_LOG = 10.0
+"""The least seconds between lines off a terminal, and before the first."""
 _META_KEY = "tinytf.working"
+
+
+def for_progress(stream: TextIO | None) -> TextIO | None:
+    """A stream, unless it is off a terminal and ``TINYTF_PROGRESS`` says ``never``."""
+    silent = stream is None or (not stream.isatty() and os.environ.get("TINYTF_PROGRESS") == "never")
+    return None if silent else stream
 
 
 class CountedLine:
@@ -30,7 +42,16 @@ class CountedLine:
             self._thread.start()
 
     def _draw(self, label: str, stream: TextIO) -> None:
+        with suppress(OSError, ValueError):  # what was reading it, or it, is closed
+            self._count(label, stream)
+
+    def _count(self, label: str, stream: TextIO) -> None:
         began, wait, width = time.monotonic(), _SECONDS_BEFORE_THE_FIRST, 0
+        while not stream.isatty():
+            if self._stopped.wait(SECONDS_IN_A_LOG):
+                return
+            stream.write(f"tinytf: {label}, {time.monotonic() - began:.0f} s\n")
+            stream.flush()
         while not self._stopped.wait(wait):
             line = f"tinytf: {label}, {time.monotonic() - began:.0f} s"
             width, wait = len(line), _SECONDS_BETWEEN
@@ -48,7 +69,7 @@ class CountedLine:
 
 @contextmanager
 def working(label: str, *, shows_itself: bool = False) -> Iterator[None]:
-    """Show on a terminal for how long the command has been running, from the first second until ``quiet``.
+    """Show for how long the command has been running until ``quiet``: on a terminal from the first second on.
 
     Commands run inside it show nothing, nor does a command that ``shows_itself``.
     """
@@ -56,8 +77,7 @@ def working(label: str, *, shows_itself: bool = False) -> Iterator[None]:
     if _META_KEY in context.meta:
         yield
         return
-    stream = None if shows_itself or sys.stderr is None or not sys.stderr.isatty() else sys.stderr
-    line = CountedLine(label, stream)
+    line = CountedLine(label, None if shows_itself else for_progress(sys.stderr))
     try:
         context.meta[_META_KEY] = line
         line.start()  # in here, for Ctrl-C may come before it returns

@@ -29,8 +29,8 @@ def main() -> int:
     from tinytf.config import ModelConfig
     from tinytf.gradients import saliency
     from tinytf.gradients.by_hand import agreement
+    from tinytf.gradients.grad import backward_rows
     from tinytf.gradients.loss import Targets
-    from tinytf.gradients.report import backward_rows
     from tinytf.gradients.trace import record_gradients
     from tinytf.model.transformer import Transformer
     from tinytf.text.tokenizer import Encoding, Token

@@ -87,8 +87,8 @@ def main() -> int:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from tinytf.catalogue import entry_of
     from tinytf.checkpoints.huggingface.load import read_directory
+    from tinytf.models import entry_of
     from tinytf.sources import source_at
 
     with tempfile.TemporaryDirectory() as name:

@@ -145,7 +145,7 @@ def main() -> int:
     assert clean[0] != corrupt[0], "positions that are the same in both texts would not be run"
 
     def heads() -> Tensor:
-        found = asked(ours).ablation_sweep(record(ours, encoding_of(clean)), "heads")
+        found = asked(ours).ablate_sweep(record(ours, encoding_of(clean)), "heads")
         return found.change + found.effects[0].log_p_before
 
     def patches() -> Tensor:

@@ -59,7 +59,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_the_rows_are_those_of_traces_to_the_last_bit(name: str, lines: Corpus, tmp_path: Path) -> None:
     model = tinytf.load(name)
     at = tuple(a if name == "tiny" else a.replace("L*.out", "L*.norm2") for a in AT)
-    report = model.record_corpus(lines, at, tmp_path / "acts")
+    report = model.record(lines, at, tmp_path / "acts")
     corpus = recorded(tmp_path / "acts")
     assert (report.complete, report.documents, report.tokens) == (True, len(LINES), len(corpus))
     for address, step in corpus.steps.items():
@@ -75,8 +75,8 @@ def test_the_rows_are_those_of_traces_to_the_last_bit(name: str, lines: Corpus, 
 def test_a_narrow_type_holds_the_same_numbers_rounded(
     dtype: str, model: Model, lines: Corpus, tmp_path: Path
 ) -> None:  # fmt: skip
-    model.record_corpus(lines, ["L2.out"], tmp_path / "wide")
-    model.record_corpus(lines, ["L2.out"], tmp_path / "narrow", dtype=dtype)
+    model.record(lines, ["L2.out"], tmp_path / "wide")
+    model.record(lines, ["L2.out"], tmp_path / "narrow", dtype=dtype)
     wide, narrow = recorded(tmp_path / "wide").at("L2.out")[:], recorded(tmp_path / "narrow").at("L2.out")[:]
     assert torch.equal(narrow, wide.to(getattr(torch, dtype)))
 
@@ -90,7 +90,7 @@ def test_the_rows_are_the_hidden_states_of_transformers(preset: str, tmp_path: P
     export(model.transformer, model.tokenizer, tmp_path / "hf")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     (tmp_path / "lines.txt").write_text("\n".join(LINES[:20]), "utf-8")
-    model.record_corpus(find_files([tmp_path / "lines.txt"], Reading("line")), ["L*.out"], tmp_path / "acts")
+    model.record(find_files([tmp_path / "lines.txt"], Reading("line")), ["L*.out"], tmp_path / "acts")
     corpus, last = recorded(tmp_path / "acts"), model.config.n_layers - 1
     for number, line in enumerate(LINES[:20]):
         encoding = model.encode(line)
@@ -112,7 +112,7 @@ def test_a_recording_that_ends_anywhere_continues_to_the_same_bytes(
     kind: type[BaseException], model: Model, lines: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"shard_size": 0.4, "window": 4}
-    model.record_corpus(lines, ["L1.out", "L0H2.q"], tmp_path / "whole", **settings)
+    model.record(lines, ["L1.out", "L0H2.q"], tmp_path / "whole", **settings)
     whole = files_of(tmp_path / "whole")
     assert len(whole) == 3  # two shards of several groups, and the index
     genuine = Passes.__call__
@@ -128,12 +128,12 @@ def test_a_recording_that_ends_anywhere_continues_to_the_same_bytes(
         with monkeypatch.context() as patched:
             patched.setattr(Passes, "__call__", ending)
             try:
-                report = model.record_corpus(lines, ["L1.out", "L0H2.q"], folder, **settings)
+                report = model.record(lines, ["L1.out", "L0H2.q"], folder, **settings)
                 assert report.interrupted
                 assert len(recorded(folder)) == report.tokens > 0
             except Stopped:
                 pass
-        continued = model.record_corpus(lines, ["L1.out", "L0H2.q"], folder, **settings)
+        continued = model.record(lines, ["L1.out", "L0H2.q"], folder, **settings)
         assert continued.complete
         assert files_of(folder) == whole
         assert continued.resumed > 0 or kind is Stopped
@@ -146,7 +146,7 @@ def test_a_recording_that_ends_at_once_says_that_it_holds_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Passes, "__call__", stop)
-    report = model.record_corpus(lines, ["L1.out"], tmp_path / "acts")
+    report = model.record(lines, ["L1.out"], tmp_path / "acts")
     assert report.interrupted
     assert report.sentence == f"{tmp_path / 'acts'} holds nothing yet; the same command begins again."
     report.show()
@@ -158,33 +158,29 @@ def test_a_recording_that_ends_at_once_says_that_it_holds_nothing(
 def test_another_recording_is_refused_by_what_differs(model: Model, lines: Corpus, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("The dog ran home.\n", "utf-8")
     other = find_files([tmp_path / "other.txt"], Reading("line"))
-    model.record_corpus(lines, ["L1.out"], tmp_path / "acts", limit=50)
+    model.record(lines, ["L1.out"], tmp_path / "acts", limit=50)
     before = files_of(tmp_path / "acts")
     for said, begin in {
-        "with another model": lambda: tinytf.load("tiny", dtype="float64").record_corpus(
+        "with another model": lambda: tinytf.load("tiny", dtype="float64").record(
             lines, ["L1.out"], tmp_path / "acts", limit=50
         ),
-        "from another corpus": lambda: model.record_corpus(other, ["L1.out"], tmp_path / "acts", limit=50),
-        "at other addresses: L1.out, not L2.out": lambda: model.record_corpus(
-            lines, ["L2.out"], tmp_path / "acts", limit=50
-        ),
-        "as another type: float32, not float16": lambda: model.record_corpus(
+        "from another corpus": lambda: model.record(other, ["L1.out"], tmp_path / "acts", limit=50),
+        "at other addresses: L1.out, not L2.out": lambda: model.record(lines, ["L2.out"], tmp_path / "acts", limit=50),
+        "as another type: float32, not float16": lambda: model.record(
             lines, ["L1.out"], tmp_path / "acts", limit=50, dtype="float16"
         ),
-        "at other tokens": lambda: model.record_corpus(
-            lines, ["L1.out"], tmp_path / "acts", limit=50, every_token=False
-        ),
-        "with another limit: 50, not None": lambda: model.record_corpus(lines, ["L1.out"], tmp_path / "acts"),
+        "at other tokens": lambda: model.record(lines, ["L1.out"], tmp_path / "acts", limit=50, every_token=False),
+        "with another limit: 50, not None": lambda: model.record(lines, ["L1.out"], tmp_path / "acts"),
     }.items():
         with pytest.raises(UsageError, match=said):
             begin()
     assert files_of(tmp_path / "acts") == before
     with pytest.raises(UsageError, match=r"at other addresses: L1\.out, not L0H0\.q, L0H1\.q.*…$"):
-        model.record_corpus(lines, ["L*H*.q"], tmp_path / "acts", limit=50)
+        model.record(lines, ["L*H*.q"], tmp_path / "acts", limit=50)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine", "utf-8")
     with pytest.raises(UsageError, match="is not an empty folder"):
-        model.record_corpus(lines, ["L1.out"], tmp_path / "mine")
+        model.record(lines, ["L1.out"], tmp_path / "mine")
 
 
 @pytest.mark.parametrize(
@@ -196,13 +192,13 @@ def test_what_has_no_row_for_each_token_is_refused(
     at: str, said: str, model: Model, lines: Corpus, tmp_path: Path
 ) -> None:  # fmt: skip
     with pytest.raises(UsageError, match=said):
-        model.record_corpus(lines, [at], tmp_path / "acts")
+        model.record(lines, [at], tmp_path / "acts")
     assert not (tmp_path / "acts").exists()
 
 
 def test_a_window_without_room_is_refused_before_a_folder_is_made(lines: Corpus, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a window of 2 tokens has no room for a token of the text"):
-        tinytf.load("tiny-encoder").record_corpus(lines, ["L0.mid"], tmp_path / "acts", window=2)
+        tinytf.load("tiny-encoder").record(lines, ["L0.mid"], tmp_path / "acts", window=2)
     assert not (tmp_path / "acts").exists()
 
 
@@ -211,17 +207,17 @@ def test_numbers_that_a_type_cannot_hold_are_refused_by_name(lines: Corpus, tmp_
     with torch.no_grad():
         model.transformer.embed.tokens.weight[:, 3] = 7e4  # times √128, as tiny scales embeddings
     with pytest.raises(TinytfError, match=r"L0\.in has a number of size 791,960, and float16 holds at most 65,504"):
-        model.record_corpus(lines, ["L0.in"], tmp_path / "acts", dtype="float16")
+        model.record(lines, ["L0.in"], tmp_path / "acts", dtype="float16")
     with torch.no_grad():
         model.transformer.embed.tokens.weight[:, 3] = float("nan")
     with pytest.raises(TinytfError, match=r"L0\.in is not finite at token 0 of document"):
-        model.record_corpus(lines, ["L0.in"], tmp_path / "nan")
+        model.record(lines, ["L0.in"], tmp_path / "nan")
 
 
 def test_the_last_token_and_the_limit_choose_rows(model: Model, lines: Corpus, tmp_path: Path) -> None:
-    model.record_corpus(lines, ["L1.out"], tmp_path / "all", window=5)
-    model.record_corpus(lines, ["L1.out"], tmp_path / "last", window=5, every_token=False)
-    model.record_corpus(lines, ["L1.out"], tmp_path / "some", window=5, limit=33)
+    model.record(lines, ["L1.out"], tmp_path / "all", window=5)
+    model.record(lines, ["L1.out"], tmp_path / "last", window=5, every_token=False)
+    model.record(lines, ["L1.out"], tmp_path / "some", window=5, limit=33)
     whole, last, some = (recorded(tmp_path / name) for name in ("all", "last", "some"))
     ends = [*(whole.documents[1:] != whole.documents[:-1]).nonzero()[:, 0].tolist(), len(whole) - 1]
     assert torch.equal(last.tokens[:], whole.tokens[ends])
@@ -242,7 +238,7 @@ def test_no_more_than_a_shard_of_the_corpus_is_in_memory(
             yield window
 
     monkeypatch.setattr(Plan, "windows", counted)
-    model.record_corpus(
+    model.record(
         lines, ["L1.out"], tmp_path / "acts", shard_size=0.1, on_progress=lambda done, of: ahead.append(read - done)
     )
     assert len(ahead) > 5
@@ -255,13 +251,13 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     said: list[tuple[int, int]] = []
     with pytest.raises(UsageError, match=r"takes about .* more, and 1000 B are free"):
-        model.record_corpus(lines, ["L1.out"], tmp_path / "a", on_estimate=lambda rows, size: said.append((rows, size)))
-    report = model.record_corpus(lines, ["L1.out"], tmp_path / "a", force=True)
+        model.record(lines, ["L1.out"], tmp_path / "a", on_estimate=lambda rows, size: said.append((rows, size)))
+    report = model.record(lines, ["L1.out"], tmp_path / "a", force=True)
     assert said == [(report.tokens, report.bytes)]  # a corpus that is shorter than the sample is counted
 
 
 def test_a_recording_is_read_by_slices_indices_and_batches(model: Model, lines: Corpus, tmp_path: Path) -> None:
-    model.record_corpus(lines, ["L1.out", "L0.q"], tmp_path / "acts", shard_size=0.5)
+    model.record(lines, ["L1.out", "L0.q"], tmp_path / "acts", shard_size=0.5)
     corpus = recorded(tmp_path / "acts")
     step = corpus.at("L0.q")
     shards = [load_file(shard.path) for shard in corpus.shards]  # the plain library
@@ -292,7 +288,7 @@ def test_a_recording_is_read_by_slices_indices_and_batches(model: Model, lines: 
 
 
 def test_the_top_examples_of_a_recording_are_those_of_the_corpus(model: Model, lines: Corpus, tmp_path: Path) -> None:
-    model.record_corpus(lines, ["L1.ffn.act", "L3.ffn.act"], tmp_path / "acts", shard_size=0.5)
+    model.record(lines, ["L1.ffn.act", "L3.ffn.act"], tmp_path / "acts", shard_size=0.5)
     units = ["L3.17", "L1.5", "L1.200"]
     from_corpus = model.top_examples(lines, units, top=4)
     from_folder = model.top_examples(recorded(tmp_path / "acts"), units, top=4)
@@ -315,7 +311,7 @@ def test_the_top_examples_of_a_recording_are_those_of_the_corpus(model: Model, l
 
 def test_a_lens_learns_the_same_from_a_recording(model: Model, tmp_path: Path) -> None:
     assert model.corpus is not None
-    model.record_corpus(find_files([model.corpus], Reading("file")), ["L*.out"], tmp_path / "acts", window=128)
+    model.record(find_files([model.corpus], Reading("file")), ["L*.out"], tmp_path / "acts", window=128)
     from_corpus = model.train_lens(steps=3)
     from_folder = model.train_lens(recorded(tmp_path / "acts"), steps=3)
     assert (from_folder.training, from_folder.window) == (from_corpus.training, from_corpus.window)
@@ -331,15 +327,15 @@ def test_a_lens_learns_the_same_from_a_recording(model: Model, tmp_path: Path) -
 def test_a_lens_needs_recorded_embeddings_where_they_depend_on_positions(lines: Corpus, tmp_path: Path) -> None:
     shape, tiny = tinytf.load("preset:gpt2-tiny"), tinytf.load("tiny")
     model = Model("gpt2-tiny", shape.transformer, tiny.tokenizer, "")
-    model.record_corpus(lines, ["L*.out"], tmp_path / "outputs")
+    model.record(lines, ["L*.out"], tmp_path / "outputs")
     with pytest.raises(UsageError, match=r"has no embed\.out"):
         model.train_lens(recorded(tmp_path / "outputs"))
-    model.record_corpus(lines, ["embed.out", "L*.out"], tmp_path / "all")
+    model.record(lines, ["embed.out", "L*.out"], tmp_path / "all")
     assert model.train_lens(recorded(tmp_path / "all"), steps=0, window=16).training > 20
 
 
 def test_an_autoencoder_learns_the_same_from_a_recording(model: Model, lines: Corpus, tmp_path: Path) -> None:
-    model.record_corpus(lines, ["L1.out"], tmp_path / "acts", window=128, shard_size=0.1)
+    model.record(lines, ["L1.out"], tmp_path / "acts", window=128, shard_size=0.1)
     sizes: dict[str, int] = {"features": 48, "k": 4, "tokens": 1200, "batch": 100}
     from_corpus = model.train_sae(lines, "L1.out", **sizes)
     from_folder = model.train_sae(recorded(tmp_path / "acts"), "L1.out", **sizes)
@@ -353,7 +349,7 @@ def test_an_autoencoder_learns_the_same_from_a_recording(model: Model, lines: Co
 
 
 def test_features_are_strongest_where_the_corpus_says(model: Model, lines: Corpus, tmp_path: Path) -> None:
-    model.record_corpus(lines, ["L2.out"], tmp_path / "acts", shard_size=0.5)
+    model.record(lines, ["L2.out"], tmp_path / "acts", shard_size=0.5)
     features = [19, 83, 224]  # whose strongest places differ by more than rounding
     from_corpus = model.feature_examples(lines, SAE, features, top=4)
     from_folder = model.feature_examples(recorded(tmp_path / "acts"), SAE, features, top=4)
@@ -379,7 +375,7 @@ def test_features_are_strongest_where_the_corpus_says(model: Model, lines: Corpu
 @pytest.mark.parametrize("name", ["tiny", "tiny-encoder"])
 def test_the_windows_of_a_recording_are_those_that_were_run(name: str, lines: Corpus, tmp_path: Path) -> None:
     model = tinytf.load(name)
-    model.record_corpus(lines, ["L0.norm1"], tmp_path / "acts", window=9, shard_size=0.05)
+    model.record(lines, ["L0.norm1"], tmp_path / "acts", window=9, shard_size=0.05)
     ran = corpus_windows(model, lines.documents(), 9)
     read = recorded_windows(recorded(tmp_path / "acts"), model.tokenizer, 0)
     for ours, theirs in zip(read, ran, strict=True):
@@ -387,8 +383,8 @@ def test_the_windows_of_a_recording_are_those_that_were_run(name: str, lines: Co
 
 
 def test_what_a_recording_lacks_is_refused_before_any_training(model: Model, lines: Corpus, tmp_path: Path) -> None:
-    model.record_corpus(lines, ["L1.out", "L3.out"], tmp_path / "some")
-    model.record_corpus(lines, ["L1.out"], tmp_path / "last", every_token=False)
+    model.record(lines, ["L1.out", "L3.out"], tmp_path / "some")
+    model.record(lines, ["L1.out"], tmp_path / "last", every_token=False)
     with pytest.raises(UsageError, match=r"has no L0\.out"):
         model.train_lens(recorded(tmp_path / "some"))
     with pytest.raises(UsageError, match=r"has no L2\.out"):

@@ -17,12 +17,12 @@ from circuits_by_hand import ByHand, Edge, only
 from torch import Tensor
 
 from tinytf.api import Model
-from tinytf.cause.circuits import Choice, Circuit, CircuitEdge, graph_of
-from tinytf.cause.circuits.choice import overlap
-from tinytf.cause.circuits.edges import edge_scores, node_scores
-from tinytf.cause.circuits.file import read_circuit
-from tinytf.cause.circuits.graph import Graph
-from tinytf.cause.circuits.running import Runs
+from tinytf.cause.circuit import Choice, Circuit, CircuitEdge, graph_of
+from tinytf.cause.circuit.choice import overlap
+from tinytf.cause.circuit.edges import edge_scores, node_scores
+from tinytf.cause.circuit.file import read_circuit
+from tinytf.cause.circuit.graph import Graph
+from tinytf.cause.circuit.running import Runs
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate
 from tinytf.loading import load

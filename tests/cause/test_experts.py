@@ -47,7 +47,7 @@ def test_an_expert_ablated_is_one_whose_output_matrix_and_bias_are_0(model: Mode
 
 def test_a_sweep_over_experts_finds_what_each_does_alone(model: Model) -> None:
     number = used_expert(model)
-    swept, alone = model.ablation_sweep(TEXT, "experts"), model.ablate(TEXT, f"L1E{number}")
+    swept, alone = model.ablate_sweep(TEXT, "experts"), model.ablate(TEXT, f"L1E{number}")
     assert swept.check.holds
     found = dict(zip(swept.names, swept.effects, strict=True))
     assert found[f"L1E{number}"].kl == pytest.approx(alone.effect.kl, abs=1e-10)
@@ -56,7 +56,7 @@ def test_a_sweep_over_experts_finds_what_each_does_alone(model: Model) -> None:
 
 def test_experts_above_a_dense_layer_are_swept() -> None:
     config = config_of("experts, two a token", by_layer=(("experts", (0, 5)),))
-    swept = asked(lively(config)).ablation_sweep(TEXT, "experts")
+    swept = asked(lively(config)).ablate_sweep(TEXT, "experts")
     assert swept.check.holds
     assert swept.names == tuple(f"L1E{number}" for number in range(5))
 

@@ -46,8 +46,8 @@ def ablate(trace: Trace, at: Sequence[str], **settings: Any) -> Ablation:
     return asked(trace.model).ablate(trace, at, **settings)
 
 
-def ablation_sweep(trace: Trace, over: str = "heads", **settings: Any) -> AblationSweep:
-    return asked(trace.model).ablation_sweep(trace, over, **settings)
+def ablate_sweep(trace: Trace, over: str = "heads", **settings: Any) -> AblationSweep:
+    return asked(trace.model).ablate_sweep(trace, over, **settings)
 
 
 def patch(clean: Trace, corrupt: Trace, at: Sequence[str], **settings: Any) -> Patched:
@@ -109,7 +109,7 @@ def test_a_sweep_is_what_cutting_the_weights_gives(kind: str, what: str) -> None
     model = lively(config_of(kind))
     trace = traced(model, 5)
     target = 7
-    found = ablation_sweep(trace, what, target=target)
+    found = ablate_sweep(trace, what, target=target)
     layers = map(model.config.at, range(model.config.n_layers))
     count = sum(layer.n_heads if what == "heads" else what != "ffn" or layer.d_ff > 0 for layer in layers)
     assert len(found.names) == count == int(found.kl.isfinite().sum())
@@ -293,7 +293,7 @@ def test_a_mean_is_over_all_positions_of_all_texts(kind: str) -> None:
 def test_progress_counts_the_texts_of_a_mean_and_the_ablations() -> None:
     model = lively(config_of("gpt2"))
     seen: list[tuple[int, int]] = []
-    ablation_sweep(
+    ablate_sweep(
         traced(model, 5), how="mean", reference=texts_of(model, (4, 9)), on_progress=lambda *done: seen.append(done)
     )
     assert seen == [(1, 10), (2, 10), (10, 10)]
@@ -325,7 +325,7 @@ def test_nothing_to_take_values_from_is_an_error() -> None:
     with pytest.raises(UsageError, match="has no texts of its own"):
         ablate(trace, ["L0"], how="mean")
     with pytest.raises(UsageError, match="has the 9 tokens of this one; the longest has 8"):
-        ablation_sweep(trace, how="resample", reference=texts_of(model, (3, 8)))
+        ablate_sweep(trace, how="resample", reference=texts_of(model, (3, 8)))
     with pytest.raises(UsageError, match="no way to ablate 'meen'"):
         ablate(trace, ["L0"], how="meen")
 
@@ -364,9 +364,9 @@ def test_a_value_of_some_positions_goes_with_texts_of_that_length_alone() -> Non
 def test_a_model_in_training_is_looked_at_without_dropout_and_left_in_training() -> None:
     model = lively(config_of("gpt2", dropout=0.5))
     trace = traced(model, 5)
-    expected = ablation_sweep(trace)
+    expected = ablate_sweep(trace)
     model.train()
-    assert ablation_sweep(trace) == expected
+    assert ablate_sweep(trace) == expected
     assert ablate(trace, ["L0H0"]).check.difference == 0.0
     assert model.training
 
@@ -403,7 +403,7 @@ def test_what_cannot_be_measured_is_an_error() -> None:
     with torch.no_grad():
         model.embed.tokens.weight[9] = float("nan")
     with pytest.raises(TinytfError, match="not every number is finite, first at logits"):
-        ablation_sweep(record(model, encoding_of([1, 2])))
+        ablate_sweep(record(model, encoding_of([1, 2])))
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_a_step_that_cannot_be_replaced_is_an_error(address: str, said: str) -> 
 def test_a_model_without_a_head_predicts_nothing() -> None:
     model = lively(config_of("bert with a pooler"))
     with pytest.raises(UsageError, match="no language-model head"):
-        ablation_sweep(traced(model, 5))
+        ablate_sweep(traced(model, 5))
 
 
 def test_names_of_transformer_lens_are_understood() -> None:

@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import tinytf
-from tinytf.cause.steering.applying import Change, Steering, steered_model
-from tinytf.cause.steering.contrasts import Activations
-from tinytf.cause.steering.directions import direction, held_out, vector_of
-from tinytf.cause.steering.files import read_vectors, write_vectors
-from tinytf.cause.steering.generation import begin_steered_generation
-from tinytf.cause.steering.vector import LayerVector, SteeringVector
+from tinytf.cause.steer.applying import Change, Steering, steered_model
+from tinytf.cause.steer.contrasts import Activations
+from tinytf.cause.steer.directions import direction, held_out, vector_of
+from tinytf.cause.steer.files import read_vectors, write_vectors
+from tinytf.cause.steer.steered_generation import begin_steered_generation
+from tinytf.cause.steer.vector import LayerVector, SteeringVector
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.generate.continuing import Streaming
 from tinytf.generate.runner import Runner
@@ -43,7 +43,7 @@ def model() -> tinytf.Model:
 
 @pytest.fixture(scope="module")
 def vector(model: tinytf.Model) -> SteeringVector:
-    return model.steering(PAIRS, at="L1.out")
+    return model.steer(PAIRS, at="L1.out")
 
 
 def sides(model: tinytf.Model, address: str, tokens: slice) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +60,7 @@ def logits_after(model: tinytf.Model, text: str = PROMPT) -> Tensor:
 
 def test_the_mean_is_the_difference_of_the_means_of_traces(model: tinytf.Model) -> None:
     for position, tokens in (("last", slice(-1, None)), ("mean", slice(None))):
-        report = model.steering(PAIRS, at="L*.out", position=position)
+        report = model.steer(PAIRS, at="L*.out", position=position)
         assert [each.at for each in report.vectors] == ["L0.out", "L1.out", "L2.out", "L3.out"]
         for each in report.vectors:
             positive, negative = sides(model, each.at, tokens)
@@ -85,7 +85,7 @@ def test_the_mean_is_that_of_the_hidden_states_of_transformers(model: tinytf.Mod
             [theirs(torch.tensor([model.encode(pair[side]).ids]), output_hidden_states=True) for pair in PAIRS]
             for side in (0, 1)
         )
-    report = model.steering(PAIRS, at="L*.out")
+    report = model.steer(PAIRS, at="L*.out")
     for layer, each in enumerate(report.vectors[:-1], 1):  # the last hidden state comes after the final norm
         means = [torch.stack([run.hidden_states[layer][0, -1] for run in side]).mean(0) for side in (first, second)]
         np.testing.assert_allclose(each.vector, means[0] - means[1], rtol=0, atol=1e-5)
@@ -100,7 +100,7 @@ def test_the_component_of_pca_is_the_eigenvector_of_the_covariance(model: tinytf
     positive, negative = sides(model, "L2.out", slice(-1, None))
     differences = positive - negative
     expected = np.linalg.eigh(np.cov(differences.T))[1][:, -1]
-    made = model.steering(PAIRS, at="L2.out", method="pca").best.vector.numpy().astype(float)
+    made = model.steer(PAIRS, at="L2.out", method="pca").best.vector.numpy().astype(float)
     assert abs(made @ expected) / np.linalg.norm(made) == pytest.approx(1.0, abs=1e-6)
     assert np.linalg.norm(made) == pytest.approx(abs(differences.mean(0) @ expected), rel=1e-5)
     assert made @ differences.mean(0) > 0
@@ -190,7 +190,7 @@ def test_where_sums_are_normed_the_tokens_are_still_those_of_the_head(model: tin
     config = tinytf.ModelConfig.of(vocab_size=2048, d_model=128, n_layers=2, n_heads=4, d_ff=64, context=64,
                                    norm="rmsnorm", norm_order="both", residual_scale=0.5)  # fmt: skip
     transformer = lively(config).double()
-    best = replace(model, transformer=transformer).steering(PAIRS, at=f"L1.{name}", top=4).best
+    best = replace(model, transformer=transformer).steer(PAIRS, at=f"L1.{name}", top=4).best
     logits = transformer.unembedding.detach() @ (best.vector.double() * transformer.final_norm.weight.detach())
     scale = 1.0 if name == "out" else 0.5
     expected = [] if name == "norm2" else list(zip(logits.topk(4).indices.tolist(), logits.topk(4).values, strict=True))
@@ -202,7 +202,7 @@ def test_a_vector_of_a_classifier_promotes_its_classes(model: tinytf.Model) -> N
     config = tinytf.ModelConfig.of(vocab_size=2048, d_model=128, n_layers=2, n_heads=4, d_ff=64, context=64,
                                    head="sequence", head_reads="last", labels=("calm", "glad", "sad"),
                                    tied_head=False)  # fmt: skip
-    report = replace(model, transformer=lively(config).double()).steering(PAIRS, at="L1.out", top=1)
+    report = replace(model, transformer=lively(config).double()).steer(PAIRS, at="L1.out", top=1)
     ((token, _),) = report.best.promoted
     assert f"promotes {config.labels[token]}" in report.sentence
     assert report.to_dict()["vectors"][0]["promoted"][0]["class"] == config.labels[token]
@@ -326,9 +326,7 @@ def test_samples_and_an_early_end_are_told_apart(model: tinytf.Model, vector: St
 
 def test_a_curve_is_made_of_steered_runs(model: tinytf.Model, vector: SteeringVector) -> None:
     texts = model.reference()
-    report = model.steering_curve(
-        PROMPT, vector, strengths=(1, -1, 0), ask=["happy", "sad"], reference=texts, tokens=20
-    )
+    report = model.steer_curve(PROMPT, vector, strengths=(1, -1, 0), ask=["happy", "sad"], reference=texts, tokens=20)
     happy, sad = report.asked
     plain = logits_after(model).log_softmax(-1)
     assert [dose.strength for dose in report.doses] == [-1, 0, 1]
@@ -349,7 +347,7 @@ def test_a_curve_is_made_of_steered_runs(model: tinytf.Model, vector: SteeringVe
 
 
 def test_a_curve_says_at_every_step_only_if_it_is_so(model: tinytf.Model, vector: SteeringVector) -> None:
-    report = model.steering_curve(PROMPT, vector, strengths=(-1, -0.5, 0, 0.5, 1), ask=["happy", "sad"])
+    report = model.steer_curve(PROMPT, vector, strengths=(-1, -0.5, 0, 0.5, 1), ask=["happy", "sad"])
     ends = [f"{report.doses[i].difference:+.2f}".replace("-", "−") for i in (0, -1)]
     assert f"rises from {ends[0]} to {ends[1]} at every step" in report.sentence
     dip = replace(report.doses[2], difference=report.doses[1].difference)
@@ -357,23 +355,23 @@ def test_a_curve_says_at_every_step_only_if_it_is_so(model: tinytf.Model, vector
     assert "but not at every step" in broken.in_a_sentence()
     back = replace(report, doses=report.doses[::-1])
     assert f"falls from {ends[1]} to {ends[0]} at every step" in back.in_a_sentence()
-    one = model.steering_curve(PROMPT, vector, strengths=(-1, 1), ask=["sad"])
+    one = model.steer_curve(PROMPT, vector, strengths=(-1, 1), ask=["sad"])
     assert "·sad falls from" in one.sentence
     assert "every step" not in one.sentence
 
 
 def test_a_curve_that_does_not_move_is_not_said_to_rise(model: tinytf.Model, vector: SteeringVector) -> None:
-    at_one = model.steering_curve(PROMPT, vector, strengths=(1,), ask=["happy"])
+    at_one = model.steer_curve(PROMPT, vector, strengths=(1,), ask=["happy"])
     assert at_one.sentence == f"At 1 × pairs at L1.out, ·happy has {percent(at_one.doses[0].probabilities[0])}."
-    twice = model.steering_curve(PROMPT, vector, strengths=(-1, 0, 1), ask=["happy", " happy"])
+    twice = model.steer_curve(PROMPT, vector, strengths=(-1, 0, 1), ask=["happy", " happy"])
     assert (len(twice.asked), twice.doses[0].difference) == (1, None)
-    still = model.steering_curve(PROMPT, 0 * vector, strengths=(-1, 0), ask=["happy", "sad"])
+    still = model.steer_curve(PROMPT, 0 * vector, strengths=(-1, 0), ask=["happy", "sad"])
     assert f"stays at {still.doses[0].difference:+.2f}".replace("-", "−") in still.sentence
     there_and_back = replace(
         still, doses=(*still.doses, replace(still.doses[0], strength=1, difference=9.0), still.doses[0])
     )
     assert " at both ends" in there_and_back.in_a_sentence()
-    costly = model.steering_curve(PROMPT, vector, strengths=(-1, 0), reference=model.reference(), tokens=20)
+    costly = model.steer_curve(PROMPT, vector, strengths=(-1, 0), reference=model.reference(), tokens=20)
     assert "at −1, the predictions on other texts move by" in costly.sentence
 
 
@@ -382,13 +380,13 @@ def test_a_curve_that_is_interrupted_keeps_its_first_strengths(model: tinytf.Mod
         if done == 2:
             raise KeyboardInterrupt
 
-    report = model.steering_curve(PROMPT, vector, strengths=(-1, 0, 1), ask=["sad"], on_progress=stop)
+    report = model.steer_curve(PROMPT, vector, strengths=(-1, 0, 1), ask=["sad"], on_progress=stop)
     assert [dose.strength for dose in report.doses] == [-1, 0]
     assert report.interrupted
 
 
 def test_a_vector_is_the_same_after_a_file(model: tinytf.Model, tmp_path: Path) -> None:
-    made = model.steering(PAIRS, method="probe", position="mean")
+    made = model.steer(PAIRS, method="probe", position="mean")
     made.save(tmp_path / "joy.safetensors")
     read = tinytf.steering_vector(tmp_path / "joy.safetensors")
     assert (read.method, read.position, read.pairs, read.made_with) == ("probe", "mean", 6, "tiny")
@@ -420,7 +418,7 @@ def test_the_vectors_of_a_file_come_in_the_order_of_the_layers(suffix: str, tmp_
 
 
 def test_a_control_vector_is_what_the_library_of_gguf_reads(model: tinytf.Model, tmp_path: Path) -> None:
-    made = model.steering(PAIRS)
+    made = model.steer(PAIRS)
     made.save(tmp_path / "joy.gguf")
     reader = gguf.GGUFReader(tmp_path / "joy.gguf")
     fields = {name: reader.fields[name].contents() for name in reader.fields if not name.startswith("GGUF.")}
@@ -478,7 +476,7 @@ def test_a_file_that_is_no_vector_is_refused(name: str, message: str, tmp_path: 
 
 def test_what_cannot_be_steered_is_refused(model: tinytf.Model, vector: SteeringVector, tmp_path: Path) -> None:
     wide = SteeringVector(source="wide.gguf", vectors=(LayerVector("L1.out", torch.ones(64), 8.0),))
-    both = model.steering(PAIRS)
+    both = model.steer(PAIRS)
     hidden = replace(both, vectors=tuple(replace(each, accuracy=None) for each in both.vectors))
     refusals = {
         "wide.gguf at L1.out has 64 numbers, and tiny is 128 wide": lambda: model.steered(wide),
@@ -492,21 +490,21 @@ def test_what_cannot_be_steered_is_refused(model: tinytf.Model, vector: Steering
         "not finite": lambda: model.steered({"L1.out": vector * math.inf}),
         "4 vectors, and one direction": lambda: model.steered(remove=hidden),
         "has no vector for L1.ffn": lambda: model.steered({"L1.ffn": both}),
-        "pca takes 2 pairs or more": lambda: model.steering(PAIRS[:1], method="pca"),
-        "there is no method 'lda'": lambda: model.steering(PAIRS, method="lda"),
-        "there is no position 'first'": lambda: model.steering(PAIRS, position="first"),
-        "line 2 of pairs: both texts are the same": lambda: model.steering([PAIRS[0], ("a", "a")]),
-        "line 1 of pairs has no negative text": lambda: model.steering([{"positive": "a"}]),
-        "line 1 of pairs has no clean text": lambda: model.steering([{"corrupt": "a"}]),
-        "line 1 of pairs is no pair": lambda: model.steering(["ab", "cd", 3]),  # type: ignore[list-item]
-        "pairs holds no pairs": lambda: model.steering([]),
-        "do not differ at L0.in": lambda: model.steering([("A dog sat", "The dog sat")], at="L0.in"),
+        "pca takes 2 pairs or more": lambda: model.steer(PAIRS[:1], method="pca"),
+        "there is no method 'lda'": lambda: model.steer(PAIRS, method="lda"),
+        "there is no position 'first'": lambda: model.steer(PAIRS, position="first"),
+        "line 2 of pairs: both texts are the same": lambda: model.steer([PAIRS[0], ("a", "a")]),
+        "line 1 of pairs has no negative text": lambda: model.steer([{"positive": "a"}]),
+        "line 1 of pairs has no clean text": lambda: model.steer([{"corrupt": "a"}]),
+        "line 1 of pairs is no pair": lambda: model.steer(["ab", "cd", 3]),  # type: ignore[list-item]
+        "pairs holds no pairs": lambda: model.steer([]),
+        "do not differ at L0.in": lambda: model.steer([("A dog sat", "The dog sat")], at="L0.in"),
         "adds nothing to L0.out": lambda: both.only("L0.out").save(tmp_path / "a.gguf"),
-        "L1.ffn is none": lambda: model.steering(PAIRS, at="L1.ffn").save(tmp_path / "a.gguf"),
+        "L1.ffn is none": lambda: model.steer(PAIRS, at="L1.ffn").save(tmp_path / "a.gguf"),
         "no file of steering vectors": lambda: vector.save(tmp_path / "a.npz"),
         "a text cannot slide|slides": lambda: model.steered_generation(PROMPT, add=vector, on_overflow="slide"),
-        "0 strengths": lambda: model.steering_curve(PROMPT, vector, strengths=()),
-        "a strength is not finite": lambda: model.steering_curve(PROMPT, vector, strengths=(math.nan,)),
+        "0 strengths": lambda: model.steer_curve(PROMPT, vector, strengths=()),
+        "a strength is not finite": lambda: model.steer_curve(PROMPT, vector, strengths=(math.nan,)),
     }
     for message, call in refusals.items():
         with pytest.raises(TinytfError, match=message):

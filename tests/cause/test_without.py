@@ -15,7 +15,7 @@ from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import record_gradients
 from tinytf.loading import load
-from tinytf.look.arithmetic import Explanation
+from tinytf.look.explain import Explanation
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import StepTable
 from tinytf.trace.check import check

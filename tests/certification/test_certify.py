@@ -252,12 +252,12 @@ def test_the_command_answers_with_its_status_a_table_and_json(llama, opened, tmp
     texts.write_text("the cat\n\nthe dog sat\n", "utf-8")
     assert run(["certify", str(llama), "--texts", str(texts), "--device", "cpu"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("On 2 texts the model has the tokens and the numbers of transformers, up to ")
+    assert shown[0].startswith("On 2 texts the model has the tokens and numbers of transformers; ")
     assert any(line.startswith("certified: 7 checks hold") for line in shown[:6])
     assert len(shown) < 45
     assert run(["certify", str(llama), "--texts", str(texts), "--device", "cpu", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["kind"], data["holds"], data["transformers"]) == ("certificate", True, transformers.__version__)
+    assert (data["kind"], data["holds"], data["transformers"]) == ("certify", True, transformers.__version__)
     assert [(one["name"], one["texts"]) for one in data["checks"]] == [(name, 2) for name in DECODER]
 
     wrong = tmp_path / "wrong"

@@ -11,10 +11,10 @@ import transformers
 from architectures import enliven
 from gguf_files import small_parts
 
-from tinytf.catalogue import AvailableModel, catalogue
 from tinytf.checkpoints.gguf.header import Cursor
 from tinytf.checkpoints.stores import HUB_CACHE, OLLAMA, STORES, Ollama
 from tinytf.errors import CheckpointError, TinytfError, UsageError
+from tinytf.models import AvailableModel, catalogue
 from tinytf.sources import find_source
 
 Put = Callable[..., Path]

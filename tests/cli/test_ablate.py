@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from driving import CORPUS, SENTENCE, Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.cause.interventions import Effect, HookPoint, ablation
+from tinytf.cause.interventions import Effect, HookPoint
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.report import Verified
@@ -30,7 +31,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     arguments = ("ablate", SENTENCE, "-m", decoder, "--at", "L0H1", "--at", "L1.ffn")
     data = json.loads(tinytf(*arguments, "--json").out)
     found = load(str(decoder)).ablate(SENTENCE, ["L0H1", "L1.ffn"])
-    assert data["kind"] == "ablation"
+    assert data["kind"] == "ablate"
     assert data["at"] == ["L0H1", "L1.ffn"]
     assert (data["kl"], data["change"]) == (found.effect.kl, found.effect.change)
     assert [one["after"] for one in data["choices"]] == [one.after for one in found.choices]
@@ -50,7 +51,7 @@ def test_the_map_has_a_number_for_every_head_and_lists_the_strongest(tinytf: Tin
     assert shown == pytest.approx([changes["L1H0"], changes["L1H1"]], abs=0.01)
     listed = [line.split()[0] for line in ran.lines if re.match(r"  L\dH\d ", line)]
     assert listed == sorted(changes, key=lambda name: -abs(changes[name]))[:3]
-    assert ran.lines[-1].startswith(f"checked: {listed[0]} run by itself gives the same logits, off by ")
+    assert ran.lines[-1].startswith(f"checked: {listed[0]}, run by itself, gives the same logits, off by ")
 
 
 def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:
@@ -135,7 +136,9 @@ def test_the_built_in_models_have_texts_of_their_own() -> None:
 
 
 def test_what_does_not_add_up_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ablation, "same", lambda what, *_, **__: Verified(what, 0.5, 1e-5))
+    monkeypatch.setattr(
+        import_module("tinytf.cause.interventions.ablate"), "same", lambda what, *_, **__: Verified(what, 0.5, 1e-5)
+    )
     ran = tinytf("ablate", SENTENCE, "-m", decoder, "--at", "L0H1", "--width", "200")
     assert ran.status == 1
     assert ran.lines[-1].startswith("check failed: it should be that their own values put in")
@@ -208,7 +211,7 @@ def test_an_effect_and_a_site_are_read_from_python(decoder: Path) -> None:
     found = model.ablate(model.trace(SENTENCE), "L1H0", how="mean", reference=model.reference(__file__), target="the")
     assert found.sites == (HookPoint("head_out", 1, 0),)
     assert isinstance(found.effect, Effect)
-    assert len(model.ablation_sweep(SENTENCE, "layers").effects) == 2
+    assert len(model.ablate_sweep(SENTENCE, "layers").effects) == 2
 
 
 def test_what_an_ablated_model_writes_is_what_a_model_with_cut_weights_writes(decoder: Path) -> None:

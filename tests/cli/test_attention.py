@@ -12,7 +12,7 @@ from architectures import config_of, encoding_of, lively
 from driving import SENTENCE, Tinytf, digits, is_a_clean_error
 
 from tinytf.loading import Model
-from tinytf.look.heads import MEASURES, measure_heads
+from tinytf.look.heads.measures import MEASURES, measure_heads
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint

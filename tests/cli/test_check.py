@@ -9,8 +9,8 @@ from driving import Tinytf
 from rich.cells import cell_len
 from rich.text import Text
 
-from tinytf.student.checked import check
-from tinytf.student.reference import reference
+from tinytf.check.checked import check
+from tinytf.check.reference import reference
 
 SAMPLE = str(Path(__file__).parents[2] / "samples" / "my_gpt.py")
 LIKE = ("--like", "gpt2-tiny", "--with", "n_layers=2,d_model=48,vocab_size=2048,context=32")

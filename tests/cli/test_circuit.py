@@ -11,7 +11,7 @@ from driving import Tinytf, is_a_clean_error
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.cause.circuits import Circuit
+from tinytf.cause.circuit import Circuit
 from tinytf.loading import load
 
 PAIRS = Path(__file__).parent.parent.parent / "samples" / "lost.jsonl"
@@ -83,6 +83,17 @@ def test_the_picture_draws_every_node_and_edge_once(tinytf: Tinytf, tmp_path: Pa
     assert " ".join(str(name) for name in names[:2]) == report.sentence
 
 
+def test_two_texts_are_the_pair_of_their_predictions(tinytf: Tinytf, tmp_path: Path) -> None:
+    texts = ("The cat lost the ball. The cat found the", "The dog lost the hat. The dog found the")
+    model = load("tiny")
+    best = [model.tokenizer.decode([int(model.trace(text)["logits"][-1].argmax())]) for text in texts]
+    row = dict(zip(("clean", "corrupt", "answer", "versus"), (*texts, *best), strict=True))
+    (tmp_path / "pair.jsonl").write_text(json.dumps(row), "utf-8")
+    of = [json.loads(tinytf("circuit", *ask, "--json").out) for ask in (texts, ("--pairs", tmp_path / "pair.jsonl"))]
+    assert of[0]["links"] == of[1]["links"]
+    assert is_a_clean_error(tinytf("circuit", *texts, "--answer", best[1]))
+
+
 def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf, tmp_path: Path) -> None:
     stored = tmp_path / "circuit.json"
     assert tinytf("circuit", "--pairs", PAIRS, "--where", "who=cat", "-o", stored).status == 0
@@ -99,6 +110,9 @@ def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf
     ("words", "said"),
     [
         ((), "there are no pairs"),
+        (("The cat sat",), "CORRUPT, the second text, is missing"),
+        (("The cat sat", "The cat sat"), "both texts are answered by 'on'"),
+        (("--pairs", PAIRS, "The cat sat", "The dog sat"), "takes the texts and answers of a file"),
         (("--pairs", PAIRS, "--where", "who=zebra"), "no pair of"),
         (("--pairs", PAIRS, "--keep", "nan"), "nan is not more than 0"),
         (("--pairs", PAIRS, "--method", "exact", "--steps", "3"), "--steps goes with --method integrated"),

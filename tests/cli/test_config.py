@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tinytf_cli.configured import NAMES, PAGER
+from tinytf_cli.config import NAMES, PAGER
 from tinytf_cli.main import run
 
 

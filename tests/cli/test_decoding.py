@@ -16,7 +16,7 @@ from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
 from rich.console import Console
 from rich.text import Text
 
-from tinytf.generate.cached import RUNS
+from tinytf.generate.cache_comparison import RUNS
 from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
@@ -196,7 +196,7 @@ def test_the_cache_is_explained_with_the_sums_of_all_steps_first(tinytf: Tinytf,
 
 
 def test_the_least_time_of_three_runs_counts(opened: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tinytf.generate import cached as compared
+    from tinytf.generate import cache_comparison as compared
 
     seconds = iter([5, 9, 3, 8, 4, 7, 2, 6, 1, 5, 9, 9])  # with and without in turns; the second step in reverse
     ticks = iter([tick for number, took in enumerate(seconds) for tick in (100 * number, 100 * number + took)])

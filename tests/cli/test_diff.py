@@ -137,7 +137,7 @@ def test_a_limit_decides_the_status(tinytf: Tinytf, decoder: Path, limit: str, s
 def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
     data = json.loads(tinytf("diff", SENTENCE, OTHER, "-m", decoder, "--head", "L0H1", "--json").out)
     found = opened.diff(SENTENCE, OTHER, head="L0H1")
-    assert data["kind"] == "difference"
+    assert data["kind"] == "diff"
     assert data["steps"] == digits(json.loads(json.dumps([one.to_dict() for one in found.steps])))
     assert (data["attention"]["layer"], data["attention"]["head"]) == (0, 1)
     assert data["attention"]["first"][0][1] is None
@@ -148,7 +148,7 @@ def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:
     arguments = ("diff", SENTENCE, OTHER, "-m", decoder)
     data = json.loads(tinytf(*arguments, "--json").out)
     events = [json.loads(line) for line in tinytf(*arguments, "--format", "ndjson").lines]
-    assert [events[0]["type"], events[-1]["type"]] == ["difference", "check"]
+    assert [events[0]["type"], events[-1]["type"]] == ["diff", "check"]
     for kind, key in (("step", "steps"), ("position", "positions"), ("prediction", "predictions")):
         assert [{"type": kind, **one} for one in data[key]] == [event for event in events if event["type"] == kind]
 

@@ -13,6 +13,7 @@ import torch
 from covering import sample
 from driving import CORPUS, Tinytf, is_a_clean_error
 from every_command import GIVEN, OPEN, SAE, TEXT
+from prose import faults
 from safetensors.torch import load_file, save_file
 
 from tinytf.checkpoints.run import load_run
@@ -209,6 +210,7 @@ def test_plain_output_names_every_row_and_has_no_signs_of_pictures(
         assert not re.match(r"(Row )?[:,;.] *[-+\d]", line), line
         assert not NOT_READ_ALOUD.search(line), line
         assert " of, " not in line, line  # a token that is a dot in the middle
+        assert faults(line) == []
 
 
 @sample(("command", "words"), cases(), every=2, ids=lambda value: value if isinstance(value, str) else "")

@@ -29,7 +29,7 @@ def test_the_printed_terms_add_up_to_the_recorded_number(tinytf: Tinytf, decoder
 def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> None:
     data = json.loads(tinytf("explain", SCORE, SENTENCE, "-m", decoder, "--depth", "4", "--top", "5", "--json").out)
     found = load(str(decoder)).explain(SENTENCE, SCORE, depth=4, top=5)
-    assert data["kind"] == "explanation"
+    assert data["kind"] == "explain"
     assert data["explanations"] == digits(json.loads(json.dumps([one.to_dict() for one in found])))
     assert data["check"]["holds"] is True
     assert data["check"]["cells"] == len(found) > 4
@@ -39,7 +39,7 @@ def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:
     arguments = ("explain", SCORE, SENTENCE, "-m", decoder, "--depth", "3")
     data = json.loads(tinytf(*arguments, "--json").out)
     events = [json.loads(line) for line in tinytf(*arguments, "--format", "ndjson").lines]
-    assert [events[0]["type"], events[-1]["type"]] == ["explanation", "check"]
+    assert [events[0]["type"], events[-1]["type"]] == ["explain", "check"]
     cells = [event for event in events if event["type"] == "cell"]
     assert [{"type": "cell", **one} for one in data["explanations"]] == cells
 

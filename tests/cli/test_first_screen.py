@@ -19,7 +19,7 @@ from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
 from tinytf.loading import Model, load
 from tinytf.look.flow import flow
-from tinytf.look.traced import Traced
+from tinytf.look.trace import Traced
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.record import record
 from tinytf_cli.paint.painter import paint
@@ -351,7 +351,7 @@ def test_small_maps_say_how_many_there_are_and_how_they_are_pooled() -> None:
     for terminal, cells in ((PAPER, "4 × 2"), (SCREEN, "2 × 2")):
         title = list(paint([Miniatures(maps, 8, "heads", 270, "the first", "--all")], terminal))[1]
         shown = int(re.search(r"([0-9]+) of 270, the first; --all", title)[1])  # type: ignore[index]
-        assert f"each cell the strongest of {cells}" in title
+        assert f"each cell shows the largest of {cells}" in title
         assert 5 <= shown < 30
     few = list(paint([Miniatures(maps[:3], 8, "heads", 3, "the first", "--all")], PAPER))
     assert few[1].startswith("heads   all 3; each cell")

@@ -61,7 +61,7 @@ def shown(trace: Trace, address: str) -> Any:
 def test_json_of_a_trace_holds_the_tensors_of_the_library(tinytf: Tinytf, decoder: Path, trace: Trace) -> None:
     ran = tinytf("trace", SENTENCE, "-m", decoder, "--layer", "1", "--head", "1", "--json")
     data = json.loads(ran.out)
-    assert (data["schema_version"], data["kind"], data["text"]) == (2, "trace", SENTENCE)
+    assert (data["schema_version"], data["kind"], data["text"]) == (3, "trace", SENTENCE)
     assert [token["id"] for token in data["tokens"]] == trace.encoding.ids
     assert set(data["values"]) == {
         f"L1{'H1' if step.has_heads else ''}.{step.name}" for step in trace.steps.layer_steps
@@ -348,7 +348,7 @@ def test_lines_are_texts_of_their_own(tinytf: Tinytf, decoder: Path, tmp_path: P
     alone = [json.loads(tinytf(command, text, "-m", decoder, "--json").out) for text in texts]
     data = json.loads(tinytf(*arguments, "--json").out)
     kind = data["kind"]
-    assert (data["schema_version"], data[kind]) == (2, alone)
+    assert (data["schema_version"], data[kind]) == (3, alone)
     streamed = tinytf(*arguments).out
     separately = [tinytf(command, text, "-m", decoder).out for text in texts]
     assert streamed == "\n".join(separately)

@@ -67,12 +67,12 @@ def test_every_form_has_the_same_steps(tinytf: Tinytf, decoder: Path, opened: Mo
     given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "9", *WARM)
     data = json.loads(tinytf(*given, "--json").out)
     first, *steps, last = events_of(tinytf(*given, "--format", "ndjson").out)
-    assert (first["type"], last["type"]) == ("generation", "end")
+    assert (first["type"], last["type"]) == ("generate", "end")
     assert [{k: v for k, v in step.items() if k != "type"} for step in steps] == data["steps"]
     assert last["text"] == data["text"] == "".join(step["text"] for step in data["steps"])
     expected = opened.stream(SENTENCE, max_tokens=9, sampling=Sampling(temperature=1.3, top_p=0.95), seed=3)
     assert [step["id"] for step in data["steps"]] == [step.id for step in expected]
-    assert data["kind"] == "generation"
+    assert data["kind"] == "generate"
     assert [layer["used"] for layer in data["cache"]] == [len(data["prompt"]["tokens"]) + 8] * 2
     for name in ("a.json", "a.ndjson", "a.txt", "a.html", "a.svg"):
         assert tinytf(*given, "-o", tmp_path / name).status == 0
@@ -181,7 +181,7 @@ def test_control_c_in_a_real_process_is_130_and_the_text_is_there(decoder: Path)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert json.loads(first)["type"] == "generation"
+    assert json.loads(first)["type"] == "generate"
     assert json.loads(second)["number"] == 1
     assert json.loads(out.splitlines()[-1])["ended"] == "interrupted"
     assert err.strip() == b"tinytf: interrupted"

@@ -31,15 +31,18 @@ def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
     ran = tinytf(*given, "--out", tmp_path / "run")
     assert ran.status == 130
     assert "stopped" in ran.err
-    assert "at step 3 of 6; --resume continues" in ran.err
+    assert f"at step 3 of 6; tinytf train --resume {tmp_path / 'run'} continues" in ran.err
+    assert f"tinytf train --resume {tmp_path / 'run'}\n" in ran.out
     kept = sorted(place.name for place in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["step-000002", "step-000003"]
     monkeypatch.undo()
-    assert tinytf("train", corpus, "--out", tmp_path / "run", "--resume").status == 0
+    assert tinytf("train", "--resume", tmp_path / "run").status == 0  # as it is told above
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     again = tinytf("train", corpus, "--out", tmp_path / "run", "--resume")
     assert again.status == 0
+    assert "--resume" not in again.out
+    assert is_a_clean_error(tinytf("train", "--resume", tmp_path / "no run"))
 
 
 def test_a_resumed_run_keeps_what_it_was_begun_with(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:

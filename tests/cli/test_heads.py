@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
-from tinytf.look.census import SCORES
+from tinytf.look.heads.census import SCORES
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.draw import blocks_of

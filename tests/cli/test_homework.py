@@ -9,7 +9,7 @@ from covering import sample
 from driving import Tinytf, is_a_clean_error
 
 from tinytf.loading import Model, load
-from tinytf.worked import open_example, verify
+from tinytf.verify import open_example, verify
 
 BLANK = "______"
 CELL = ("explain", "L1H2.scores[sat,cat]", "The cat sat")

@@ -23,7 +23,7 @@ PUBLISHED = {"gpt2": 124_439_808, "bert-base": 109_482_240}
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_parts_of_a_model_add_up_to_its_total(tinytf: Tinytf, name: str) -> None:
     data = json.loads(tinytf("info", f"preset:{name}", "--json").out)
-    assert (data["schema_version"], data["kind"]) == (2, "info")
+    assert (data["schema_version"], data["kind"]) == (3, "info")
     for part in data["parameters"]:
         assert part["total"] == part["each"] * part["copies"]
     assert sum(part["total"] for part in data["parameters"]) == data["total_parameters"]

@@ -55,7 +55,7 @@ def after(calls: int) -> Progress:
 
 
 MEASURES: dict[str, Callable[[Model, Model], Measure]] = {
-    "ablate": lambda model, _: lambda **how: model.ablation_sweep(SENTENCE, **how),
+    "ablate": lambda model, _: lambda **how: model.ablate_sweep(SENTENCE, **how),
     "patch": lambda model, _: lambda **how: model.patch_sweep(SENTENCE, OTHER, **how),
     "blame": lambda model, other: lambda **how: model.blame([SENTENCE, OTHER, "The cat ran"], other, **how),
 }
@@ -121,7 +121,7 @@ def test_a_budget_is_continued_and_another_one_measures_its_plan_alone(
 
 
 def test_the_maps_of_an_interrupted_sweep_are_empty_where_nothing_was_measured(model: Model) -> None:
-    whole, part = (model.ablation_sweep(SENTENCE, **how) for how in ({}, {"on_progress": after(2)}))
+    whole, part = (model.ablate_sweep(SENTENCE, **how) for how in ({}, {"on_progress": after(2)}))
     there = ~part.change.isnan()
     assert 0 < int(there.sum()) == len(part.measured) < part.change.numel()
     assert torch.equal(part.change[there], whole.change[there])
@@ -147,24 +147,24 @@ def test_integrated_gradients_keep_their_points(model: Model, tmp_path: Path, mo
 
 def test_a_file_that_was_torn_loses_one_line_and_another_measurement_none(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "kept.ndjson"
-    whole = model.ablation_sweep(SENTENCE, resume=path)
+    whole = model.ablate_sweep(SENTENCE, resume=path)
     data = path.read_bytes()
     for size in range(len(data) - 40, len(data), 7):
         path.write_bytes(data[:size])  # as a process leaves it that is killed while it writes
-        assert torch.allclose(model.ablation_sweep(SENTENCE, resume=path).change, whole.change, atol=1e-5)
+        assert torch.allclose(model.ablate_sweep(SENTENCE, resume=path).change, whole.change, atol=1e-5)
         assert len(path.read_bytes().splitlines()) == len(data.splitlines())
     before = path.read_bytes()
-    model.ablation_sweep(OTHER, resume=path)
-    model.ablation_sweep(SENTENCE, "layers", resume=path)
-    model.ablation_sweep(SENTENCE, target=5, resume=path)
+    model.ablate_sweep(OTHER, resume=path)
+    model.ablate_sweep(SENTENCE, "layers", resume=path)
+    model.ablate_sweep(SENTENCE, target=5, resume=path)
     rest = path.read_bytes().removeprefix(before)
     assert len(rest.splitlines()) == 2 * whole.change.numel() + model.config.n_layers
 
 
 def test_numbers_of_other_weights_are_not_taken(model: Model, changed: Path, tmp_path: Path) -> None:
     path, other = tmp_path / "kept.ndjson", load(str(changed))
-    model.ablation_sweep(SENTENCE, resume=path)
-    assert torch.equal(other.ablation_sweep(SENTENCE, resume=path).change, other.ablation_sweep(SENTENCE).change)
+    model.ablate_sweep(SENTENCE, resume=path)
+    assert torch.equal(other.ablate_sweep(SENTENCE, resume=path).change, other.ablate_sweep(SENTENCE).change)
 
 
 @pytest.mark.parametrize("data", [b"mine\n", b"mine", b'{"of": 1}\n', b"[1]\n", b"\xff\xfe\n", b"{" * 5000 + b"\n"])
@@ -196,22 +196,23 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, where: str, calls: int) -> Non
     """Press Ctrl-C at a call of a function that measures."""
     import importlib
 
-    module, _, name = where.rpartition(".")
-    genuine, left = getattr(importlib.import_module(module), name), iter(range(calls - 1, -1, -1))
+    place, _, name = where.rpartition(".")
+    module = importlib.import_module(place)
+    genuine, left = getattr(module, name), iter(range(calls - 1, -1, -1))
 
     def pressed(*given: Any, **more: Any) -> Any:
         if not next(left, 1):
             signal.raise_signal(signal.SIGINT)
         return genuine(*given, **more)
 
-    monkeypatch.setattr(where, pressed)
+    monkeypatch.setattr(module, name, pressed)
 
 
 def test_control_c_in_a_sweep_shows_what_is_done_and_ends_in_130(
     tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ("ablate", SENTENCE, "--sweep", "heads", "-m", decoder)
-    interrupting(monkeypatch, "tinytf.cause.interventions.ablation.effects", 3)
+    interrupting(monkeypatch, "tinytf.cause.interventions.ablate.effects", 3)
     ran = tinytf(*given, "--resume", tmp_path / "kept.ndjson")
     assert (ran.status, ran.err) == (130, "tinytf: interrupted\n")
     assert "stopped after 2 of 4 heads" in ran.out
@@ -224,13 +225,13 @@ def test_control_c_leaves_ndjson_that_says_so_and_no_second_text_begins(
     tinytf: Tinytf, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "texts.txt").write_text(f"{SENTENCE}\n{OTHER}\n", "utf-8")
-    interrupting(monkeypatch, "tinytf.cause.interventions.ablation.effects", 3)
+    interrupting(monkeypatch, "tinytf.cause.interventions.ablate.effects", 3)
     ran = tinytf("ablate", "--lines", "--sweep", "heads", "-m", decoder, "--format", "ndjson",
                  stdin=(tmp_path / "texts.txt").read_bytes())  # fmt: skip
     events = [json.loads(line) for line in ran.lines]
     assert ran.status == 130
     assert events[0]["interrupted"] is True
-    assert [event["type"] for event in events].count("ablation_sweep") == 1
+    assert [event["type"] for event in events].count("ablate_sweep") == 1
     assert sum(event["type"] == "effect" for event in events) == 2
     assert events[-1]["type"] == "interrupted"
 

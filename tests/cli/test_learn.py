@@ -11,9 +11,9 @@ import pytest
 from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error
 from rich.cells import cell_len
 
-from tinytf.lessons import NAMES, TITLES
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES, TITLES
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
 from tinytf.loading import load
 
 
@@ -98,7 +98,7 @@ def test_a_lesson_that_there_is_not_is_one_line_and_a_hint(tinytf: Tinytf, word:
 def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> None:
     data = json.loads(learn(tinytf, "--json", model=decoder).out)
     live = Live(load(str(decoder)), SENTENCE)
-    assert data["kind"] == "lessons"
+    assert data["kind"] == "learn"
     assert [one["name"] for one in data["lessons"]] == list(NAMES)
     softmax = dict(data["lessons"][8])
     values = softmax.pop("values")

@@ -13,8 +13,8 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.cells import cell_len
 
-from tinytf.lessons import NAMES, find
-from tinytf.lessons.live import Live
+from tinytf.learn import NAMES, find
+from tinytf.learn.live import Live
 from tinytf.loading import load
 from tinytf_cli.bookmark import Bookmark
 from tinytf_cli.learn import Pages

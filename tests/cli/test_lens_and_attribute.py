@@ -179,7 +179,7 @@ def test_the_data_of_an_attribution_are_those_of_the_library(tinytf: Tinytf, dec
     arguments = ("attribute", SENTENCE, "-m", decoder, "--token", "cat", "--versus", "dog", "--position", "sat")
     data = json.loads(tinytf(*arguments, "--json").out)
     found = opened.attribute(SENTENCE, token="cat", versus="dog", position="sat")
-    assert data["kind"] == "attribution"
+    assert data["kind"] == "attribute"
     assert (data["position"], data["target"]["id"], data["versus"]["id"]) == (2, found.token, found.versus)
     assert [(part["part"], part["value"]) for part in data["parts"]] == [(p.name, p.value) for p in found.parts]
     assert data["heads"] == found.heads().tolist()

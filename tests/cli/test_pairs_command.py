@@ -20,7 +20,7 @@ def test_the_json_is_the_report_and_the_table_is_read_again(tinytf: Tinytf, tmp_
         assert tinytf("pairs", "docstring", "-n", "6", "--seed", "2", "-o", path).status == 0
         assert [pair.row() for pair in PairSet.read(path).pairs] == [pair.row() for pair in made.pairs]
     events = tinytf("pairs", "docstring", "-n", "6", "--format", "ndjson").lines
-    assert [json.loads(line)["type"] for line in events] == ["pair_set", *["pair"] * 6]
+    assert [json.loads(line)["type"] for line in events] == ["pairs", *["pair"] * 6]
 
 
 def test_a_screen_has_the_first_pairs_and_says_what_was_left_out(tinytf: Tinytf) -> None:

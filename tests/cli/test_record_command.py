@@ -56,7 +56,7 @@ def test_a_recording_says_what_it_holds_and_is_not_made_twice(
     assert f"about {len(corpus):,} tokens and" in ran.err
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "acts").iterdir()}
     again = json.loads(tinytf(*given, "--out", tmp_path / "acts", "--json").out)
-    assert (again["kind"], again["complete"], again["resumed"]) == ("recording", True, len(corpus))
+    assert (again["kind"], again["complete"], again["resumed"]) == ("record", True, len(corpus))
     assert [step["shape"] for step in again["steps"]] == [[16], [16], [8]]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "acts").iterdir()} == before
     refused = tinytf(*given, "--out", tmp_path / "acts", "--last")

@@ -170,7 +170,7 @@ def test_maps_fill_a_large_window_and_none_is_lost_for_it(film: Film) -> None:
         title = next(number for number, line in enumerate(lines) if line.startswith("attention of unseen"))
         top = "".join(lines[title : title + 4])
         assert all(f"L{layer}H{head}" in top for layer in (0, 1) for head in (0, 1))
-        pool = re.search(r"strongest of (\d+)", "".join(lines[title : title + 2]))
+        pool = re.search(r"largest of\s+(\d+)", " ".join(lines[title : title + 3]))
         pools.append(int(pool[1]) if pool else 1)
         heights.append(sum("▀" in line or "▄" in line for line in lines[title:]))
     assert heights == sorted(heights)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from driving import SENTENCE, Tinytf
 
-from tinytf.catalogue import catalogue
 from tinytf.loading import Model, info, load
+from tinytf.models import catalogue
 from tinytf.report import Report
 from tinytf_cli.encodings import to_json
 
@@ -20,7 +20,7 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
     ("lens", SENTENCE, "--top", "2", "--position", "1"): lambda model: model.lens(SENTENCE, top=2, position="1"),
     ("attribute", SENTENCE): lambda model: model.attribute(SENTENCE),
     ("ablate", SENTENCE, "--at", "L0H1"): lambda model: model.ablate(SENTENCE, "L0H1"),
-    ("ablate", SENTENCE, "--sweep", "ffn"): lambda model: model.ablation_sweep(SENTENCE, "ffn"),
+    ("ablate", SENTENCE, "--sweep", "ffn"): lambda model: model.ablate_sweep(SENTENCE, "ffn"),
     ("patch", SENTENCE, OTHER, "--answer", "the", "--versus", "cat"): (
         lambda model: model.patch_sweep(SENTENCE, OTHER, answer="the", versus="cat")
     ),

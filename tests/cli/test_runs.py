@@ -14,9 +14,9 @@ from driving import Tinytf, is_a_clean_error, without_colour
 from followed import CONFIG, line, made, measured
 from rich.cells import cell_len
 
-from tinytf.look.size import parameter_count
+from tinytf.look.info import parameter_count
 from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.run_report import RunReport, compare_runs
+from tinytf.training.folder.runs import RunReport, compare_runs
 from tinytf_cli.encodings import json_pieces, to_json
 
 
@@ -36,7 +36,7 @@ def test_two_runs_are_compared_the_better_one_first(tinytf: Tinytf, two: Path) -
 
 def test_json_is_what_the_files_say(tinytf: Tinytf, two: Path) -> None:
     data = json.loads(tinytf("runs", two, "--json").out)
-    assert (data["schema_version"], data["kind"]) == (2, "runs")
+    assert (data["schema_version"], data["kind"]) == (3, "runs")
     assert [one["name"] for one in data["runs"]] == ["good", "slow"]
     for one in data["runs"]:
         folder = two / one["name"]

@@ -8,7 +8,7 @@ from driving import Tinytf
 def test_the_built_in_model_is_the_same_in_every_way(tinytf: Tinytf) -> None:
     ran = tinytf("same", "The cat sat", "A dog ran away from the house")
     assert ran.status == 0, ran.err
-    assert ran.lines[0].startswith("The same in all 7 ways, to ")
+    assert ran.lines[0].startswith("The same in all 7 ways of running the text, to ")
     data = json.loads(tinytf("same", "The cat sat", "--json").out)
     assert data["check"]["holds"] is True
     assert [way["way"] for way in data["ways"]][:2] == [
@@ -34,6 +34,9 @@ def test_a_long_text_is_cut_if_asked(tinytf: Tinytf) -> None:
 
 def test_a_module_of_a_file_runs_in_the_same_ways(tinytf: Tinytf) -> None:
     ran = tinytf("same", "The cat sat", "--module", "samples/my_gpt.py:GPT")
-    assert (ran.status, ran.lines[0].startswith("samples/my_gpt.py:GPT is the same in all 4 ways, to ")) == (0, True)
+    assert (
+        ran.status,
+        ran.lines[0].startswith("samples/my_gpt.py:GPT is the same in all 4 ways of running the text, to "),
+    ) == (0, True)
     missing = tinytf("same", "The cat sat", "--module", "samples/my_gpt.py:Nothing")
     assert (missing.status, "has no class or function 'Nothing'" in missing.err) == (2, True)

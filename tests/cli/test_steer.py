@@ -30,7 +30,7 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_pairs_become_a_file_and_the_file_a_text(tinytf: Tinytf, pairs: Path) -> None:
     model = library.load("tiny")
-    made = model.steering(str(pairs))
+    made = model.steer(str(pairs))
     shown = data_of(tinytf("steer", "pairs.jsonl", "--json"))
     assert shown["sentence"] == made.sentence
     wrote = tinytf("steer", "pairs.jsonl", "-o", "joy.safetensors")
@@ -87,7 +87,7 @@ def test_a_curve_follows_the_tokens_that_are_asked_for(tinytf: Tinytf, pairs: Pa
     assert [token["token"] for token in data["asked"]] == ["·happy", "·sad"]
     assert data["doses"][2]["kl"] == data["doses"][2]["elsewhere"]["value"] == 0
     best = data_of(tinytf("steer", "pairs.jsonl", "--json"))
-    assert data["steering"] == f"pairs.jsonl at {library.load('tiny').steering(str(pairs)).best.at}"
+    assert data["steering"] == f"pairs.jsonl at {library.load('tiny').steer(str(pairs)).best.at}"
     assert best["source"] == "pairs.jsonl"
     for width in ("80", "120"):
         lines = without_colour(tinytf(*words, "--width", width, screen=True).out).splitlines()

@@ -57,7 +57,7 @@ def test_a_cell_has_the_sign_of_the_value_furthest_from_0(width: int, dims: int,
         assert all(found[place] for place in np.flatnonzero(abs(expected) > 0.25 * limit))
     said = " ".join(without_colour(line).strip() for line in (title, *lines[2:]))
     assert f"all {dims}" in said
-    assert (f"strongest of {size}" in said) == (size > 1)
+    assert (f"the largest of every {size}" in said) == (size > 1)
     assert "each row on its own scale" in said if several else f"{abs(values).max():.3g}" in said
 
 

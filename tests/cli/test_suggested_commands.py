@@ -56,8 +56,8 @@ def test_an_overflow_is_said_with_its_step_and_its_number(tinytf: Tinytf) -> Non
 
 
 SUGGESTING = {
-    "views/overview.py": "trace", "views/grad.py": "grad", "views/steering_vector.py": "steer",
-    "views/sae_training.py": "train-sae",
+    "views/overview.py": "trace", "views/grad.py": "grad", "views/steer.py": "steer",
+    "views/train_sae.py": "train-sae",
 }  # fmt: skip
 """Views that suggest a command about the same model, each with its command here."""
 OTHERWISE = {
@@ -101,7 +101,7 @@ def test_a_screen_and_a_report_of_python_suggest_the_numbers_and_the_model(
     report = {
         "trace": lambda: model.traced("The cat"),
         "grad": lambda: model.backward("The cat"),
-        "steer": lambda: model.steering([("The cat sat", "The cat saw"), ("The dog sat", "The dog saw")], at="L1.out"),
+        "steer": lambda: model.steer([("The cat sat", "The cat saw"), ("The dog sat", "The dog saw")], at="L1.out"),
     }.get(command)
     if report is None:  # a coder that no folder keeps suggests nothing
         return

@@ -112,22 +112,22 @@ def _logprobs(situation: str, decoder: Path, other: World) -> list[str | Path] |
 
 
 ASKED: dict[str, Callable[[str, Path, World], list[str | Path] | None]] = {
-    "difference": _diff,
-    "difference, with a floor": lambda *given: _diff(*given, floor=True),
+    "diff": _diff,
+    "diff, with a floor": lambda *given: _diff(*given, floor=True),
     "card": _card,
     "same": _same,
-    "logprob_difference": _logprobs,
+    "diff_logprobs": _logprobs,
 }
 ELSEWHERE = {
-    "check": "tests/student/test_checked.py",
-    "certificate": "tests/certification/test_certify.py",
-    "printed_difference": "tests/compare/dumps/test_printed.py",
-    "module_differences": "tests/through/test_reading.py",
+    "check": "tests/check/test_checked.py",
+    "certify": "tests/certification/test_certify.py",
+    "diff_printed": "tests/compare/dumps/test_printed.py",
+    "diff_modules": "tests/through/test_reading.py",
 }
 """Verdicts on what takes a file of code, a log or another library: the tests that ask these."""
 OWN = {
-    "attribution", "code", "doctor", "explanation", "grad", "info", "lens", "paper", "rollout", "state", "tokenizers",
-    "trace", "verification",
+    "attribute", "code", "doctor", "explain", "grad", "info", "lens", "paper", "rollout", "state", "tokenizers",
+    "trace", "verify",
 }  # fmt: skip
 """Reports whose verdict is on tinytf's own arithmetic, on a claim of the user's or on ids, not on two runs."""
 
@@ -147,7 +147,7 @@ def _judging() -> Iterator[type[Report]]:
 
 def test_every_report_with_a_verdict_is_asked() -> None:
     judging = list(_judging())
-    kinds = {kind.KIND for kind in judging if hasattr(kind, "KIND")} | {"certificate"}  # by its checks
+    kinds = {kind.KIND for kind in judging if hasattr(kind, "KIND")} | {"certify"}  # by its checks
     assert kinds == {name.partition(",")[0] for name in ASKED} | ELSEWHERE.keys() | OWN
     silent = [kind.KIND for kind in judging if hasattr(kind, "KIND") and not kind.ALWAYS_SAID]
     assert set(silent) <= OWN, "a verdict that fails has a sentence too"

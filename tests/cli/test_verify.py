@@ -10,7 +10,7 @@ import pytest
 from driving import Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 
-from tinytf.worked import Verification, open_example, shipped, verify
+from tinytf.verify import Verification, open_example, shipped, verify
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.verify import VerificationDisplay, verification
@@ -134,13 +134,13 @@ def test_an_example_that_holds_exits_0(tinytf: Tinytf, own: Path) -> None:
 def test_the_data_are_those_of_the_library(tinytf: Tinytf) -> None:
     data = json.loads(tinytf("verify", "cat-sleeps", "--json").out)
     found = verify(open_example("cat-sleeps"))
-    assert data["kind"] == "verification"
+    assert data["kind"] == "verify"
     assert (data["claims"], data["hold"], data["holds"]) == (found.claims, found.holding, False)
     for step, checked in zip(data["steps"], found.steps, strict=True):
         assert step["true"] == checked.true.tolist()
         assert step["holds"] == (None if checked.holds is None else checked.holds.tolist())
     events = [json.loads(line) for line in tinytf("verify", "cat-sleeps", "--format", "ndjson").lines]
-    assert [event["type"] for event in events] == ["verification", *["step"] * len(data["steps"]), "check"]
+    assert [event["type"] for event in events] == ["verify", *["step"] * len(data["steps"]), "check"]
     assert [event for event in events if event["type"] == "step"] == [{"type": "step", **s} for s in data["steps"]]
 
 

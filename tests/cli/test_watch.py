@@ -145,13 +145,13 @@ def test_a_run_that_was_stopped_is_told_and_ends_the_watching(tinytf: Tinytf, tw
     with FileLock(run / LOCK):
         assert not is_stopped(run)
         assert "stopped" not in tinytf("runs", "--follow", run, "--once").out
-    assert "stopped at step 15; --resume continues" in tinytf("runs", "--follow", run, "--once").out
+    assert "stopped at step 15; tinytf train --resume RUN continues" in tinytf("runs", "--follow", run, "--once").out
     ran = tinytf("runs", "--follow", run, *(("--format", form) if form != "screen" else ()), screen=form == "screen")
     assert ran.status == 1
     if form == "ndjson":
         assert json.loads(ran.lines[-1]) == {"type": "stopped", "step": 15, "steps": 20}
     else:
-        assert "stopped at step 15; --resume continues" in ran.out
+        assert "stopped at step 15; tinytf train --resume RUN continues" in ran.out
     append(run, measured(20, 1.5))
     assert tinytf("runs", "--follow", run, *(("--format", form) if form != "screen" else ())).status == 0
 
@@ -164,5 +164,5 @@ def test_a_run_that_is_trained_elsewhere_is_followed_until_its_process_is_gone(t
         append(run, line(16))
         lock.release()
         rest = process.communicate(timeout=60)[0]
-    assert rest.decode().splitlines()[-1] == "stopped at step 16; --resume continues"
+    assert rest.decode().splitlines()[-1] == "stopped at step 16; tinytf train --resume RUN continues"
     assert process.returncode == 1

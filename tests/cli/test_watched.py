@@ -7,7 +7,7 @@ import pytest
 from followed import line, made
 
 from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.run_report import RunReport
+from tinytf.training.folder.runs import RunReport
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.run import LAYOUTS, RunDisplay, could_learn_to_copy, run

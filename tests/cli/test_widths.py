@@ -158,7 +158,7 @@ def test_off_a_screen_a_map_that_was_asked_for_has_every_number(tinytf: Tinytf, 
     weights = opened.trace(text)["L0H0.weights"]
     for arguments in (["trace", text, "--at", "L0H0.weights"], ["attention", text, "--head", "L0H0", "--window", ":"]):
         out = tinytf(*arguments, "-m", decoder, "--width", "60").out
-        rows = out[out.index("L0H0.weights") :].split("looks at")[0]
+        rows = out[out.index("L0H0.weights") :].split(" looks at  ")[0]
         found = sorted(re.findall(r"\b[01]\.\d{3}\b", rows))
         seen = weights[weights.new_ones(weights.shape).tril().bool()]
         assert found == sorted(f"{float(w):.3f}" for w in seen)

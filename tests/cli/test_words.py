@@ -13,8 +13,8 @@ from architectures import KINDS as KINDS_OF_MODELS
 from driving import Tinytf, is_a_clean_error
 
 from tinytf.glossary import _WORDS, KINDS, OTHER_STEP, _table, glossary, meanings_of
-from tinytf.lessons import TITLES
-from tinytf.look.kinds import LABELS
+from tinytf.learn import TITLES
+from tinytf.look.heads.kinds import LABELS
 from tinytf.steps.table import STEPS, StepTable, described
 from tinytf.trace.address import parse_address
 from tinytf_cli.main import EVERY, cli

@@ -1,20 +1,29 @@
 """The line of a command that works for long: on a terminal's stderr alone, erased before anything else is written."""
 
+import fcntl
 import io
+import os
+import pty
+import struct
+import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from tinytf.report import Report
+from tinytf_cli import progress_line as progress_module
 from tinytf_cli import working as module
 from tinytf_cli.output import Output
 from tinytf_cli.progress import TrainingProgress
+from tinytf_cli.progress_line import progress_line
 from tinytf_cli.screen import clean_exit
 from tinytf_cli.terminal import Terminal, detect
 from tinytf_cli.views.blocks import Block, Line
@@ -76,13 +85,58 @@ def test_ctrl_c_while_it_begins_leaves_no_line_behind(monkeypatch: pytest.Monkey
     assert module._META_KEY not in click.get_current_context().meta
 
 
-def test_nothing_is_said_off_a_terminal_by_what_shows_itself_and_inside_another() -> None:
-    screen, pipe = Screen(), Screen(terminal=False)
-    with redirect_stderr(pipe), working("grad"):
-        time.sleep(0.1)
+def test_nothing_is_said_by_what_shows_itself_and_inside_another() -> None:
+    screen = Screen()
     with redirect_stderr(screen), working("explore", shows_itself=True), working("run"):
         time.sleep(0.1)
-    assert (screen.getvalue(), pipe.getvalue()) == ("", "")
+    assert screen.getvalue() == ""
+
+
+def test_a_log_gets_whole_lines_unless_it_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, silent = Screen(terminal=False), Screen(terminal=False)
+    monkeypatch.setattr(module, "SECONDS_IN_A_LOG", 0.01)
+    with redirect_stderr(silent), working("grad"):
+        time.sleep(0.1)
+    monkeypatch.delenv("TINYTF_PROGRESS")
+    with redirect_stderr(log), working("grad"):
+        drawn(log)
+    assert set(log.getvalue().splitlines(keepends=True)) == {"tinytf: grad, 0 s\n"}
+    assert silent.getvalue() == ""
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(9.9, 0), (10.1, 1), (31.0, 3)])
+def test_a_log_gets_a_line_of_progress_at_most_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, lines: int
+) -> None:
+    log, now = Screen(terminal=False), 0.0
+    monkeypatch.delenv("TINYTF_PROGRESS")
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
+    with progress_line(log, "texts:") as on_progress:
+        for tenth in range(int(10 * seconds) + 1):
+            now = tenth / 10
+            on_progress(tenth, 4_000)
+    assert log.getvalue().count("\n") == lines
+    assert not lines or log.getvalue().startswith("tinytf: texts: 100 of 4,000, ")
+
+
+@pytest.mark.parametrize(("errors", "piped", "columns"), [(True, True, 64), (True, False, 100), (False, True, 100)])
+def test_a_pipe_is_as_wide_as_the_terminal_behind_it(tmp_path: Path, errors: bool, piped: bool, columns: int) -> None:
+    """``tinytf … | less`` writes its errors to the terminal that shows the pages; a file is for no terminal."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 64, 0, 0))
+    program = "import sys; from tinytf_cli.terminal import detect; print(detect(sys.stdout).width)"
+    with (tmp_path / "out").open("w+b") as file:
+        subprocess.run(
+            ["sh", "-c", f'"{sys.executable}" -c "{program}"{" | cat" * piped}'],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=slave if errors else subprocess.DEVNULL,
+            check=True,
+        )
+        file.seek(0)
+        assert int(file.read()) == columns
+    os.close(master)
+    os.close(slave)
 
 
 def test_the_line_goes_before_the_first_output() -> None:

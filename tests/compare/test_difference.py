@@ -11,7 +11,7 @@ import torch
 from architectures import KINDS, asked, config_of, encoding_of, lively
 from caught_gradients import model_of
 
-from tinytf.compare.difference import Difference, parse_head
+from tinytf.compare.diff import Difference, parse_head
 from tinytf.compare.dumps.read import Dump, open_dump
 from tinytf.compare.measures import moved_weights
 from tinytf.errors import AddressError, UsageError

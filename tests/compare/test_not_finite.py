@@ -9,10 +9,10 @@ from torch import Tensor
 
 import tinytf
 from tinytf.cause.model_pair import Texts
-from tinytf.compare.difference import Difference
+from tinytf.check.checked import check
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import Dump
 from tinytf.errors import TinytfError, UsageError
-from tinytf.student.checked import check
 from tinytf.text.corpus import find_files
 from tinytf.text_model import TextModel
 from tinytf.through.same import same
@@ -118,7 +118,7 @@ def test_a_model_that_is_not_finite_is_blamed_for_no_tensor_and_recorded_from_no
     corpus = tmp_path / "book.txt"
     corpus.write_text("The cat sat on the mat.\n", "utf-8")
     with pytest.raises(TinytfError, match=r"^L3\.out is not finite at token 0 of document 0, first at L1\.ffn$"):
-        lost.record_corpus(find_files([corpus]), ["L3.out"], tmp_path / "recorded")
+        lost.record(find_files([corpus]), ["L3.out"], tmp_path / "recorded")
     way, *others = same(lost, "The cat sat").ways
     assert (way.holds, way.step, way.position) == (False, "L1.ffn", 0)
     assert {other.holds for other in others} == {None}

@@ -7,7 +7,7 @@ import torch
 from architectures import asked, config_of, encoding_of, lively
 from torch import Tensor
 
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import Dump
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace

@@ -66,7 +66,7 @@ def test_a_wrong_port_fails_with_its_first_wrong_step(pytester: pytest.Pytester)
         [
             "They differ from L0.norm1 on: the norm is left out*",
             "L0.norm1: the norm is left out*",
-            "No rounding: L0.attn is *× as far off as the model's own in fp16: it is 0.5 times as large.",
+            "No rounding: L0.attn is *× as far off as the model's own in fp16*: it is 0.5 times as large.",
             "B is not finite from L1.out on, at token 0 *: NaN.",
         ]
     )

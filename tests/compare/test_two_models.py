@@ -11,7 +11,7 @@ import torch
 from architectures import asked, config_of, lively
 from torch import Tensor
 
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import open_dump
 from tinytf.compare.weights import compare_weights
 from tinytf.model.transformer import Transformer

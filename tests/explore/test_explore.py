@@ -18,11 +18,11 @@ from covering import sample
 from safetensors.torch import load_file, save_file
 from textual.widgets import Input
 
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
 from tinytf.loading import load
-from tinytf.look.heads import MEASURES, measure_heads
-from tinytf.look.traced import traced
+from tinytf.look.heads.measures import MEASURES, measure_heads
+from tinytf.look.trace import traced
 from tinytf_cli.explore import status
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.arrange import arrange_panes
@@ -653,7 +653,7 @@ def test_a_question_mark_explains_the_chosen_number_its_step_and_head_and_again_
 
 
 def test_the_bar_names_the_keys_of_each_mode_and_no_others() -> None:
-    named = {key.shown for key in KEYS}
+    named = {word for key in KEYS for word in key.shown.split()}
     for mode in ("map", "arithmetic", "what", "pane"):
         for keys, words in status.HINTS[mode]:
             assert all(key in named or named.issuperset(key) for key in keys.split()), (mode, words)

@@ -205,7 +205,7 @@ def test_a_prediction_that_is_not_finite_is_refused_with_the_first_such_step(mod
     with pytest.raises(TinytfError, match=r"first at L2\.ffn"):
         other.features(TEXT, random_coder("L1.out"))
     with pytest.raises(TinytfError, match=r"L2\.out is not finite"):
-        other.steering([("a happy dog", "a sad dog")])
+        other.steer([("a happy dog", "a sad dog")])
 
 
 def test_examples_are_the_strongest_places_of_the_corpus(model: Model, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import tinytf
 from tinytf.features.place import place_at
-from tinytf.features.training import measured
+from tinytf.features.train_sae import measured
 from tinytf.look.examples import corpus_windows
 from tinytf.steps.table import table_of
 from tinytf.text.corpus import find_files

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import AddressError, TrainingError, UsageError
-from tinytf.features import training
+from tinytf.features import train_sae
 from tinytf.features.fidelity import Reconstructed, reconstructed
 from tinytf.features.layouts import open_sae
-from tinytf.features.training import SaeTraining, Weights, fit, shuffled
+from tinytf.features.train_sae import SaeTraining, Weights, fit, shuffled
 from tinytf.loading import Model, load
 from tinytf.text.corpus import Corpus, find_files
 
@@ -132,7 +132,7 @@ def test_an_interrupt_while_it_is_measured_keeps_the_weights(
             raise KeyboardInterrupt
         return reconstructed(*arguments)
 
-    monkeypatch.setattr(training, "reconstructed", interrupted)
+    monkeypatch.setattr(train_sae, "reconstructed", interrupted)
     report = model.train_sae(corpus, "L1.out", **SIZES)
     assert torch.equal(report.coder.decoder, trained.coder.decoder)
     assert 0 < report.held_out.tokens < trained.held_out.tokens

@@ -34,7 +34,7 @@ _PLACES = ("0", "0:2", "1:", ":", "::0", ":, 0", "-1", "9", "...", "None", "0.5"
 @cache
 def _operations() -> dict[str, int]:
     """The operations with how many arguments they take."""
-    from tinytf.worked.operations import OPERATIONS
+    from tinytf.verify.operations import OPERATIONS
 
     return {name: one.usage.count(",") + 1 for name, one in OPERATIONS.items()}
 

@@ -10,7 +10,7 @@ from hostile.mutations import as_json, bytes_of, mutated
 from hostile.strange import MADE
 from hostile.strings import text
 from hostile.watchdog import watched
-from tinytf.lessons import NAMES
+from tinytf.learn import NAMES
 from tinytf_cli.bookmark import Bookmark
 from tinytf_cli.repl.history import FileHistory
 

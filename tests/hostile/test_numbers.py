@@ -77,7 +77,7 @@ def test_the_library_takes_a_number_or_refuses_it_as_its_own_error(number: float
     corpus.write_text("The cat sat.\n")
     whole = int(number) if number - number == 0 else 0
     calls: Mapping[str, Callable[[], object]] = {
-        "shards": lambda: model.record_corpus(find_files([corpus]), ["L0.out"], tmp_path / "acts", shard_size=number),
+        "shards": lambda: model.record(find_files([corpus]), ["L0.out"], tmp_path / "acts", shard_size=number),
         "chunk": lambda: model.generate("The cat", max_tokens=1, chunk=whole),
         "top_k": lambda: model.generate("The cat", max_tokens=1, sampling=Sampling(1.0, top_k=whole)),
         "temperature": lambda: model.generate("The cat", max_tokens=1, sampling=Sampling(number)),

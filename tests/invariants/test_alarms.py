@@ -107,7 +107,7 @@ def _sweep(model: Model, trace: Trace, fault: Fault) -> tuple[bool, float]:
     right = sweep.logits_with
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sweep, "logits_with", wrong)
-        check = model.ablation_sweep(trace, "layers").check
+        check = model.ablate_sweep(trace, "layers").check
     return check.holds, check.allowed
 
 

@@ -30,7 +30,7 @@ from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.derivation import derive as derived_row
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, losses_of, record_gradients
-from tinytf.look.arithmetic import Explanation
+from tinytf.look.explain import Explanation
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.steps import operations

@@ -10,7 +10,7 @@ from architectures import BERT, KINDS, LLAMA, SIZES, config_of
 
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError, MemoryShortage, UsageError
-from tinytf.look.size import parameter_count
+from tinytf.look.info import parameter_count
 from tinytf.model.transformer import Transformer
 from tinytf.presets import PRESETS, preset
 

@@ -7,7 +7,7 @@ from architectures import config_of, encoding_of, furthest, lively, some_ids
 
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, ConfigError, UsageError
-from tinytf.look.heads import measures_of
+from tinytf.look.heads.measures import measures_of
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.delta import delta_rule
 from tinytf.trace.address import parse_address

@@ -6,7 +6,7 @@ import torch
 from architectures import asked, config_of, encoding_of, furthest, lively, some_ids
 
 from tinytf.errors import ConfigError
-from tinytf.look.traced import traced
+from tinytf.look.trace import traced
 from tinytf.trace.record import record
 
 KIND = "mamba, a selective state space before a layer of attention"

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from tinytf.errors import AddressError, MemoryShortage, UsageError
-from tinytf.look.census import census
-from tinytf.look.heads import measure_heads, repeated_tokens
+from tinytf.look.heads.census import census
+from tinytf.look.heads.measures import measure_heads, repeated_tokens
 from tinytf.steps.operations.disentangled import distances_in_words, rows_of
 from tinytf.steps.operations.relative import distance_buckets
 from tinytf.tolerance import Comparison

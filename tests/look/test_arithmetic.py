@@ -13,7 +13,7 @@ from caught_gradients import MODELS, traced
 from covering import along
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.look.arithmetic import TEMPERATURES, Explanation
+from tinytf.look.explain import TEMPERATURES, Explanation
 from tinytf.steps.operations import Linear
 from tinytf.steps.operations.mask import Sight
 from tinytf.trace.trace import Trace

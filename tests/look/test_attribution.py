@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.loading import Model, load
-from tinytf.look.attribution import KINDS, Attribution
+from tinytf.look.attribute import KINDS, Attribution
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 

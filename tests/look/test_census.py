@@ -14,9 +14,9 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.loading import load
-from tinytf.look.census import SCORES, Census, CensusScores, census, copy_length
-from tinytf.look.heads import named, overlap, repeated_tokens
-from tinytf.look.kinds import LABELS
+from tinytf.look.heads.census import SCORES, Census, CensusScores, census, copy_length
+from tinytf.look.heads.kinds import LABELS
+from tinytf.look.heads.measures import named, overlap, repeated_tokens
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
@@ -172,7 +172,7 @@ def test_batches_of_any_size_give_the_same_means(monkeypatch: pytest.MonkeyPatch
     model = lively(config_of("gpt2"))
     windows = some_ids(model.config, batch=5, length=9)
     whole = census(model, windows, length=4, count=5)
-    monkeypatch.setattr("tinytf.look.census._ROOM", 1)
+    monkeypatch.setattr("tinytf.look.heads.census._ROOM", 1)
     steps: list[tuple[int, int]] = []
     single = census(model, iter(windows), length=4, count=5, progress=lambda done, of: steps.append((done, of)))
     assert steps == [(done, 10) for done in range(1, 11)]
@@ -193,7 +193,7 @@ def test_no_more_windows_are_taken_than_are_read_and_no_weights_are_kept(monkeyp
             yield torch.arange(20) % 31
 
     largest: list[int] = []
-    monkeypatch.setattr("tinytf.look.census._ROOM", 4 * 8 * 4 * 20**2 * 2)  # two sequences of 20 tokens, 4 heads
+    monkeypatch.setattr("tinytf.look.heads.census._ROOM", 4 * 8 * 4 * 20**2 * 2)  # two sequences of 20 tokens, 4 heads
     add = census.__globals__["_Tally"].add
 
     def watched(self: object, weights: Tensor) -> None:

@@ -168,7 +168,7 @@ def test_a_file_of_directions_is_one_of_steering_vectors(probed: Probe) -> None:
     }
     said = probed.metadata()
     assert (said["kind"], said["method"], said["toward"], said["made_with"]) == (
-        "steering_vector", "probe", "other", "tiny",
+        "steer", "probe", "other", "tiny",
     )  # fmt: skip
     assert [vector["at"] for vector in said["vectors"]] == [step.at for step in probed.steps]
 
@@ -237,8 +237,8 @@ def test_a_recording_of_the_texts_gives_the_same_probe(tiny: Model, tmp_path: Pa
     table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     corpus = find_files([table], Reading(field="text"))
     steps = ("L*.out", "L1H*.head_out")
-    tiny.record_corpus(corpus, steps, tmp_path / "acts", shard_size=0.05)
-    tiny.record_corpus(corpus, steps, tmp_path / "last", every_token=False)
+    tiny.record(corpus, steps, tmp_path / "acts", shard_size=0.05)
+    tiny.record(corpus, steps, tmp_path / "last", every_token=False)
     for folder, position in (("acts", "-1"), ("acts", "mean"), ("acts", "2"), ("last", "-1")):
         recording = recorded(tmp_path / folder)
         ran, read = (tiny.probe(table, at=steps, position=position, recording=r) for r in (None, recording))
@@ -257,7 +257,7 @@ def test_a_recording_of_the_texts_gives_the_same_probe(tiny: Model, tmp_path: Pa
     fewer = LabelledTexts(texts.name, texts.texts[:-1], texts.labels[:-1])
     with pytest.raises(UsageError, match="has more documents than"):
         tiny.probe(fewer, recording=acts)
-    tiny.record_corpus(corpus, ["L1.out"], tmp_path / "cut", window=4)
+    tiny.record(corpus, ["L1.out"], tmp_path / "cut", window=4)
     with pytest.raises(UsageError, match="is recorded in windows of 4"):
         tiny.probe(texts, at="L1.out", recording=recorded(tmp_path / "cut"))
     with pytest.raises(UsageError, match="was recorded with other weights"):
@@ -267,7 +267,7 @@ def test_a_recording_of_the_texts_gives_the_same_probe(tiny: Model, tmp_path: Pa
 def test_an_added_token_has_no_recorded_row(tmp_path: Path) -> None:
     encoder, texts = load("tiny-encoder"), in_order()
     (tmp_path / "texts.txt").write_text("\n".join(texts.texts), "utf-8")
-    encoder.record_corpus(find_files([tmp_path / "texts.txt"], Reading("line")), ["L1.mid"], tmp_path / "acts")
+    encoder.record(find_files([tmp_path / "texts.txt"], Reading("line")), ["L1.mid"], tmp_path / "acts")
     acts = recorded(tmp_path / "acts")
     with pytest.raises(UsageError, match=r"has no row for \[CLS\] of line 1"):  # in the mean
         encoder.probe(texts, at="L1.mid", recording=acts)

@@ -54,7 +54,7 @@ def test_its_gradients_and_explanations_are_right(trace: Trace) -> None:
         assert explained.holds, address
     assert model.code(trace).holds
     assert model.ablate(trace, "L1H2").check.holds
-    assert model.ablation_sweep(trace, "heads").check.holds
+    assert model.ablate_sweep(trace, "heads").check.holds
 
 
 def test_a_text_in_parts_has_the_same_segments(trace: Trace) -> None:

@@ -18,11 +18,11 @@ from tinytf.certification.kept import Kept, Mean
 from tinytf.certification.sides import Check
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
-from tinytf.look.size import Info
+from tinytf.look.info import Info
 from tinytf.presets import preset
 from tinytf.report import About
 from tinytf.sentences import changed, choices, first_of, from_where_on, listed, percent, several
-from tinytf.worked import ExampleScores, open_example, verify
+from tinytf.verify import ExampleScores, open_example, verify
 
 TEXT = "The dog lost the red ball. The dog lost the red"
 
@@ -117,7 +117,7 @@ def test_a_trace_says_what_is_expected_from_where_on_and_which_head_adds_most(mo
     best = shares.argmax(-1).tolist()[1:]
     said = re.fullmatch(
         r"The model expects (\S+) after (\S+) \((.*)\); it is the best guess from L(\d) on, "
-        r"and L(\d)H(\d), looking at (\S+), adds most to it\.",
+        r"and L(\d)H(\d), which looks at (\S+), adds most to it\.",
         found.sentence,
     )
     assert said is not None, found.sentence
@@ -152,8 +152,29 @@ def test_attention_counts_the_heads_that_have_half_of_their_weight_at_one_place(
         assert (said is not None) == bool(count), found.sentence
         assert said is None or int(said[1]) == count
     assert found.sentence.startswith(f"Of {model.config.n_layers * model.config.n_heads} heads ")
-    assert model.attention(TEXT, heads=((0, 0),)).sentence == ""
+    assert model.attention(TEXT, heads=((0, 0), (0, 1))).sentence == ""
     assert model.attention("The dog").sentence == ""  # of two tokens the first is also the one before
+
+
+def test_one_head_is_said_to_have_a_habit_where_half_of_its_weight_is_at_one_place(model: Model) -> None:
+    trace = model.trace(TEXT)
+    for layer in range(model.config.n_layers):
+        for head, weights in enumerate(trace.step("weights", layer).double()):
+            size, sentence = len(weights), model.attention(TEXT, heads=((layer, head),)).sentence
+            means = {
+                "rests on the first token": sum(float(weights[q, 0]) for q in range(1, size)) / (size - 1),
+                "looks at the token before": sum(float(weights[q, q - 1]) for q in range(1, size)) / (size - 1),
+                "looks at the token itself": sum(float(weights[q, q]) for q in range(size)) / size,
+            }
+            habit, share = max(means.items(), key=lambda mean: mean[1])
+            key = int(weights[-1].argmax())
+            assert sentence.startswith(
+                f"L{layer}H{head} mostly {habit}: {percent(share)} of its weight;"
+                if share >= 0.5
+                else f"L{layer}H{head} has no habit here;"
+            )
+            at = "itself" if key == size - 1 else trace.tokens[key].shown
+            assert sentence.endswith(f"looks most at {at} ({percent(float(weights[-1, key]))}).")
 
 
 def test_ablation_says_what_becomes_of_the_target(model: Model) -> None:
@@ -174,7 +195,7 @@ def test_ablation_says_what_becomes_of_the_target(model: Model) -> None:
 
 
 def test_a_sweep_names_the_ablation_that_moves_the_target_most(model: Model) -> None:
-    found = model.ablation_sweep(TEXT, "heads")
+    found = model.ablate_sweep(TEXT, "heads")
     changes = {
         f"L{layer}H{head}": model.ablate(TEXT, f"L{layer}H{head}").effect
         for layer in range(model.config.n_layers)
@@ -245,7 +266,7 @@ def test_a_gradient_names_the_hardest_target_and_the_token_that_the_loss_depends
     share = percent(float(logits[worst, ids[worst + 1]].exp()))
     assert found.sentence.startswith(f"Hardest to predict is {tokens[worst + 1]} after {tokens[worst]} ({share}); ")
     largest = max(range(len(ids)), key=lambda at: abs(found.first_order[at]))
-    assert found.sentence.endswith(f"the loss depends most on {largest} {tokens[largest]}.")
+    assert found.sentence.endswith(f"the loss depends most on token {largest}, {tokens[largest]}.")
 
 
 def test_the_census_counts_every_head_once(model: Model) -> None:
@@ -264,7 +285,7 @@ def test_neighbours_names_the_nearest_and_the_two_most_alike(model: Model, words
     ids = [token for token in found.tokens if token is not None]
     cosines = table @ table[ids[0]]
     cosines[ids[0]] = -1
-    assert f"{model.tokenizer.shown(int(cosines.argmax()))} is nearest to {found.names[0]}" in found.sentence
+    assert f" to {found.names[0]} is {model.tokenizer.shown(int(cosines.argmax()))} (" in found.sentence
     pairs = {(a, b): float(table[ids[a]] @ table[ids[b]]) for a in range(3) for b in range(a + 1, 3)}
     a, b = max(pairs, key=lambda pair: pairs[pair])
     assert f"{found.names[a]} and {found.names[b]} are most alike ({pairs[a, b]:.2f})" in found.sentence
@@ -283,8 +304,8 @@ def test_activations_say_how_much_is_below_0_and_how_much_is_nearly_0(model: Mod
     below, silent = (before < 0).double().mean().item(), (after.abs() < 0.01).double().mean().item()
     said = model.activations(TEXT, layer=1).sentence
     assert said == (
-        f"Of the {before.numel():,} inputs of L1's units {percent(below)} are below 0, "
-        f"and of the outputs {percent(silent)} within 0.01 of 0."
+        f"{percent(below)} of the {before.numel():,} inputs to the units of L1 are below 0; "
+        f"{percent(silent)} of the outputs are within 0.01 of 0."
     )
 
 
@@ -297,14 +318,10 @@ def test_a_difference_says_from_where_on_and_what_comes_next(model: Model) -> No
     ]
     (one, p), (two, q) = best
     if one == two:
-        assert found.sentence == (
-            f"They differ from embed.tokens on; {one} is the most probable next in both, {p} and {q}."
-        )
+        shares = p if p == q else f"A {p}, B {q}"
+        assert found.sentence == f"They differ from embed.tokens on; both expect {one} next ({shares})."
     else:
-        assert (
-            found.sentence
-            == f"They differ from embed.tokens on; most probable next is {one} ({p}) in A, {two} ({q}) in B."
-        )
+        assert found.sentence == f"They differ from embed.tokens on; A expects {one} next ({p}), B {two} ({q})."
     assert model.diff(TEXT, TEXT).sentence == "No number differs."
     found = model.diff(TEXT, other, fail_over=0.001)
     assert not found.holds
@@ -323,16 +340,17 @@ def heads_by_what_they_add(model: Model, text: str) -> list[tuple[float, int, in
 def test_a_head_that_adds_most_but_looks_at_the_first_token_gives_way_to_one_that_looks_past_it(
     model: Model, text: str
 ) -> None:
-    sentence, first = model.traced(text).sentence, model.encode(text).tokens[0].shown
+    sentence, beyond = model.traced(text).sentence, " among the heads that do not rest on the first token."
     added, layer, head, at = heads_by_what_they_add(model, text)[0]
     past = [(n, h) for value, n, h, where in heads_by_what_they_add(model, text) if where and value > 0]
     assert added > 0
     if at == 0 and past:
         (layer, head) = past[0]
-        assert f", and of the heads that look past {first}, L{layer}H{head}, looking at " in sentence
+        assert f", and L{layer}H{head}, which looks at " in sentence
+        assert sentence.endswith(f" adds most to it{beyond}")
     else:
-        assert "look past" not in sentence
-        assert f"L{layer}H{head}{', looking at' if at else ' adds most'}" in sentence
+        assert beyond not in sentence
+        assert f"L{layer}H{head}{', which looks at' if at else ' adds most'}" in sentence
 
 
 def test_a_generation_names_its_least_sure_token_its_rival_and_why_it_ended(model: Model) -> None:
@@ -363,9 +381,10 @@ def test_an_explanation_gives_the_largest_summand_its_share_of_what_all_add_and_
     }[address]().double()
     whole, largest = float(summands.abs().sum()), float(summands[summands.abs().argmax()])
     sentence = model.explain(TEXT, address).sentence
-    assert sentence.startswith(f"{address} is {float(summands.sum()):.4g}: of its {len(summands):,} summands ")
-    assert f"weighs most ({largest:+.3g}), {percent(abs(largest) / whole)} of all" in sentence
-    assert ("most of that cancels" in sentence) == (abs(float(summands.sum())) < whole / 2)
+    start = f"{address} is {float(summands.sum()):.4g}: the largest of its {len(summands):,} summands is "
+    assert sentence.startswith(start)
+    assert f" ({largest:+.3g}), {percent(abs(largest) / whole)} of all their sizes" in sentence
+    assert ("most of the sum cancels" in sentence) == (abs(float(summands.sum())) < whole / 2)
     assert model.explain(TEXT, "L0H0.weights[2,1]").sentence == ""
 
 
@@ -374,8 +393,8 @@ def test_tokens_name_the_word_that_became_most_tokens() -> None:
     text = "The unbelievable cat sat"
     counts = {word: len(tiny.encode(f" {word}").ids) for word in text.split()[1:]}
     assert tiny.tokens(text).sentence == (
-        f"The 4 words, split at spaces, became {1 + sum(counts.values())} tokens; "
-        f"up to {counts['unbelievable']} for one word (unbelievable)."
+        f"4 words, split at spaces, became {1 + sum(counts.values())} tokens; "
+        f"unbelievable became the most, {counts['unbelievable']}."
     )
     assert tiny.tokens("The cat sat").sentence.endswith("became 3 tokens; no word was split.")
     assert tiny.tokens("unbelievable").sentence == ""
@@ -411,7 +430,7 @@ def test_experts_name_the_busiest_with_its_share_of_the_routes_of_its_layer() ->
     shares = shares / shares.sum(-1, keepdim=True)
     layer, expert = divmod(int(shares.argmax()), shares.shape[1])
     assert found.sentence.startswith(
-        f"E{expert} of L{layer} is busiest: of its layer's routes it has {percent(float(shares.max()))}"
+        f"Expert {expert} of layer {layer} is the busiest: {percent(float(shares.max()))} of its layer's choices, "
     )
 
 
@@ -533,9 +552,8 @@ def test_a_verified_example_counts_its_wrong_numbers_and_names_the_first_step_th
     )
     assert right.sentence == f"None of the {right.claims} numbers of cat-sleeps is wrong."
     scores = ExampleScores((found, right)).sentence
-    assert (
-        scores == f"Of the {2 * found.claims} numbers, {found.wrong} are wrong, the most in cat-sleeps ({found.wrong})."
-    )
+    most = f"{found.wrong} are wrong, the most in cat-sleeps ({found.wrong})."
+    assert scores == f"Of {2 * found.claims} claimed numbers {most}"
 
 
 def test_a_certificate_gives_the_largest_difference_of_each_dtype_and_the_check_that_fails() -> None:
@@ -547,8 +565,8 @@ def test_a_certificate_gives_the_largest_difference_of_each_dtype_and_the_check_
     )
     found = Certificate(Path("x"), "5", "2", checks, ())
     assert found.sentence == (
-        "On 9 texts the model has the tokens and the numbers of transformers, up to 3e-07 in float32 and 4e-02 in "
-        "bfloat16 of a token's largest number."
+        "On 9 texts the model has the tokens and numbers of transformers; relative to a token's largest number they "
+        "are apart by at most 3e-07 in float32 and 4e-02 in bfloat16."
     )
     failing = replace(found, checks=(*checks[:1], replace(checks[1], difference=0.25), *checks[2:]))
     assert failing.sentence == (

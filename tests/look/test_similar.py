@@ -113,8 +113,8 @@ def test_the_sentence_names_the_words_that_add_most(encoder: Model, first: str, 
         for a in words[0] for b in words[1]
     }  # fmt: skip
     best = max(added, key=lambda pair: added[pair])
-    assert f"cosine of {found.cosine:.2f}, where 1 is the same direction" in found.sentence
-    assert f"of any two words, {best[0]} with {best[1]} ({added[best]:.3f})" in found.sentence
+    assert f"cosine of {found.cosine:.2f}, of at most 1" in found.sentence
+    assert f"; {best[0]} with {best[1]} ({added[best]:.3f})" in found.sentence
     outside = found.cosine - sum(added.values())
     assert found.outside_words == pytest.approx(outside, abs=1e-6)
     assert ("more than half of it" in found.sentence) == (outside > found.cosine / 2)

@@ -10,9 +10,9 @@ from architectures import KINDS, asked, config_of, encoding_of, lively
 
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.loading import Model, load
-from tinytf.look.circuits.composition import ABOVE, Composition, composition_score, random_composition
-from tinytf.look.circuits.copying import COPIES, own_map
-from tinytf.look.circuits.factors import (
+from tinytf.look.weights.composition import ABOVE, Composition, composition_score, random_composition
+from tinytf.look.weights.copying import COPIES, own_map
+from tinytf.look.weights.factors import (
     HeadKey,
     Product,
     Vocabulary,
@@ -20,7 +20,7 @@ from tinytf.look.circuits.factors import (
     circuits,
     queries_and_keys,
 )
-from tinytf.look.circuits.head import TOP, HeadWeights
+from tinytf.look.weights.head import TOP, HeadWeights
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 from tinytf.trace.record import record
@@ -322,5 +322,5 @@ def test_nothing_as_large_as_a_circuit_is_made(monkeypatch: pytest.MonkeyPatch) 
     """All that a table of heads needs of V × V circuits is a sum over tokens, a few at a time."""
     model = without_biases("llama, grouped")
     at_once = own_map(Vocabulary(model))
-    monkeypatch.setattr("tinytf.look.circuits.factors.CHUNK", 5)
+    monkeypatch.setattr("tinytf.look.weights.factors.CHUNK", 5)
     torch.testing.assert_close(own_map(Vocabulary(model)), at_once, atol=1e-4, rtol=1e-4)

@@ -9,8 +9,8 @@ import pytest
 import tinytf
 from tinytf.files import read_json
 from tinytf.loading import Model
-from tinytf.look.census import census
-from tinytf.look.heads import measure_heads
+from tinytf.look.heads.census import census
+from tinytf.look.heads.measures import measure_heads
 from tinytf.sources import ASSETS, BUILT_IN
 from tinytf.trace.check import check
 from tinytf.trace.trace import Trace

@@ -226,5 +226,5 @@ def test_a_set_is_a_report_that_a_subset_keeps_its_scores_of(model: tinytf.Model
     chosen = [index for index, pair in enumerate(made.pairs) if pair.labels["number"] == "plural"]
     assert plural.scores.clean == tuple(made.scores.clean[index] for index in chosen)
     data = plural.to_dict()
-    assert data["kind"] == "pair_set"
+    assert data["kind"] == "pairs"
     assert [pair["scores"]["clean"] for pair in data["pairs"]] == list(plural.scores.clean)

@@ -32,6 +32,7 @@ from broken import (
     context,
     first_hand,
     formulas,
+    leaning,
     real,
     settings,
     sound,
@@ -46,7 +47,8 @@ from sentences import sentences
 
 __all__ = [
     "BROKEN", "REAL", "ROUNDED", "SECOND", "SECOND_SOUND", "SOUND", "TEXT", "Patch", "Port", "accused", "both",
-    "compared", "constructed", "context", "exchanged", "first_hand", "shaken", "third_hand", "third_sound", "verdict",
+    "compared", "constructed", "context", "exchanged", "first_hand", "leaning", "shaken", "third_hand", "third_sound",
+    "verdict",
 ]  # fmt: skip
 REAL = ("smollm2", "gemma3", "minilm")
 SECOND = {**settings.BROKEN, **formulas.BROKEN, **weights.BROKEN, **caches.BROKEN, **real.BROKEN}
@@ -69,6 +71,11 @@ def judged(names: Sequence[str]) -> None:
         floor = compared(port, torch.bfloat16, floor="bf16").floor
         called["bug" if floor.bug else "rounding"] += 1
         print(f"{name:32} {floor.in_words()}", flush=True)
+    for name, (broken, step, _) in leaning.FAULTS.items():
+        for model in ("smollm2", "gemma3", "llama") if not names or name.startswith(tuple(names)) else ():
+            floor = compared(Port(model, broken, ""), torch.bfloat16, floor="bf16").floor
+            called["bug" if floor.bug and floor.bug.name == step else "rounding"] += 1
+            print(f"{model + ': ' + name:32} {floor.in_words()}", flush=True)
     print(f"broken ports in bfloat16: {called}")
     if names:
         return
@@ -104,7 +111,7 @@ def measured(name: str, port: Port, is_sound: bool) -> dict[str, Any]:
     if is_sound:
         return {**answer, "accused": accused(found)}
     first, cause = verdict(port, found)
-    return {**answer, "first": first, "cause": cause}
+    return {**answer, "first": first, "cause": cause, "called sound": not accused(found)}
 
 
 def checked(names: Sequence[str]) -> None:
@@ -133,6 +140,7 @@ def totals(answers: list[dict[str, Any]]) -> dict[str, Any]:
         "broken": len(broken),
         "first": sum(one.get("first", False) for one in broken),
         **{kind: causes[kind] for kind in ("right", "none", "wrong", "failed")},
+        "called sound": sum(one.get("called sound", False) for one in broken),
         "sound": len(answers) - len(broken),
         "accused": sum(one.get("accused", True) for one in answers if one["sound"]),
         "slowest of SmolLM2": max((one["seconds"] for one in answers if one.get("model") == "smollm2"), default=0.0),

@@ -17,7 +17,7 @@ sys.path += [str(Path(__file__).parents[1])]
 
 from architectures import KINDS, asked, config_of, encoding_of, lively
 
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import Dump
 from tinytf.compare.settings import Program, programs
 from tinytf.model.transformer import Transformer

@@ -9,9 +9,9 @@ from architectures import asked
 from peer_models import peers
 from torch import Tensor
 
-from tinytf.cause.circuits import graph_of
-from tinytf.cause.circuits.edges import edge_scores
-from tinytf.cause.circuits.running import Runs
+from tinytf.cause.circuit import graph_of
+from tinytf.cause.circuit.edges import edge_scores
+from tinytf.cause.circuit.running import Runs
 from tinytf.pairs.pair import PairSet
 from tinytf.report import ignore_progress
 

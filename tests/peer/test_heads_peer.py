@@ -14,8 +14,8 @@ import torch
 from peer_models import PEERS, peers
 from torch import Tensor
 
-from tinytf.look.census import census
-from tinytf.look.heads import repeated_tokens
+from tinytf.look.heads.census import census
+from tinytf.look.heads.measures import repeated_tokens
 
 LENGTH, SEQUENCES = 7, 3
 QUERIES = {

@@ -42,8 +42,8 @@ def test_every_ablated_head_and_feed_forward_changes_the_prediction_alike(family
     def zero(tensor: Tensor, head: int | None = None) -> None:
         (tensor if head is None else tensor[:, :, head]).zero_()
 
-    heads = asked(both.ours).ablation_sweep(trace, "heads", target=TARGET)
-    parts = asked(both.ours).ablation_sweep(trace, "ffn", target=TARGET)
+    heads = asked(both.ours).ablate_sweep(trace, "heads", target=TARGET)
+    parts = asked(both.ours).ablate_sweep(trace, "ffn", target=TARGET)
     expected = []
     for layer in range(config.n_layers):
         for head in range(config.n_heads):

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_repeng_reads_what_we_write_and_we_what_it_writes(repeng: Any, folder: Path, tmp_path: Path) -> None:
     model = tinytf.load(str(folder))
-    made = model.steering(PAIRS)
+    made = model.steer(PAIRS)
     made.save(tmp_path / "ours.gguf")
     theirs = repeng.ControlVector.import_gguf(tmp_path / "ours.gguf")
     assert theirs.model_type == "llama"
@@ -58,7 +58,7 @@ def test_pca_is_the_direction_that_repeng_trains_and_adding_it_does_the_same(rep
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     entries = [repeng.DatasetEntry(positive=a, negative=b) for a, b in PAIRS]
     trained = repeng.ControlVector.train(theirs, tokenizer, entries, batch_size=1)
-    ours = model.steering(PAIRS, method="pca")
+    ours = model.steer(PAIRS, method="pca")
     for layer, expected in trained.directions.items():
         if layer == model.config.n_layers - 1:
             continue  # the last hidden state of transformers, which repeng takes, comes after the final norm

@@ -8,8 +8,8 @@ from architectures import asked
 from peer_models import bridged, peers
 from reference import pair
 
-from tinytf.look.circuits.copying import eigenvalue_score
-from tinytf.look.circuits.factors import HeadKey, circuits
+from tinytf.look.weights.copying import eigenvalue_score
+from tinytf.look.weights.factors import HeadKey, circuits
 
 FAMILIES = ("gpt2", "llama")
 """LayerNorm with biases and learned positions; RMSNorm, rotary and grouped heads."""

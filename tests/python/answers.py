@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tinytf
-from tinytf.catalogue import catalogue
 from tinytf.certification.card import card
 from tinytf.doctor import checkup
-from tinytf.lessons import LessonList
+from tinytf.learn import LessonList
 from tinytf.loading import info
 from tinytf.look.probe import LabelledTexts
+from tinytf.models import catalogue
 from tinytf.report import Report
 from tinytf.text.corpus import find_files
 
@@ -23,7 +23,7 @@ MOODS = [("The dog was glad", "The dog was sad"), ("The cat was glad", "The cat 
 
 ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Ablation": lambda model: model.ablate(TEXT, "L0H1"),
-    "AblationSweep": lambda model: model.ablation_sweep(TEXT),
+    "AblationSweep": lambda model: model.ablate_sweep(TEXT),
     "Activations": lambda model: model.activations(TEXT),
     "Attended": lambda model: model.attention(TEXT),
     "Attribution": lambda model: model.attribute(TEXT),
@@ -60,9 +60,9 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "SaeTraining": lambda model: model.train_sae(STORIES, "L1.out", features=16, k=2, tokens=64, batch=16),
     "Score": lambda model: model.score(TEXT),
     "Similar": lambda model: model.similar(TEXT, OTHER, pooling="mean"),
-    "SteeredGeneration": lambda model: model.steered_generation(TEXT, add=model.steering(MOODS), max_tokens=2),
-    "SteeringCurve": lambda model: model.steering_curve(TEXT, model.steering(MOODS, at="L1.out")),
-    "SteeringVector": lambda model: model.steering(MOODS),
+    "SteeredGeneration": lambda model: model.steered_generation(TEXT, add=model.steer(MOODS), max_tokens=2),
+    "SteeringCurve": lambda model: model.steer_curve(TEXT, model.steer(MOODS, at="L1.out")),
+    "SteeringVector": lambda model: model.steer(MOODS),
     "Tokenized": lambda model: model.tokens(TEXT),
     "Traced": lambda model: model.traced(TEXT),
     "TunedLens": lambda model: model.train_lens(steps=1),

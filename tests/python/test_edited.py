@@ -222,7 +222,7 @@ def test_a_sweep_over_heads_sees_the_edit(model: tinytf.Model) -> None:
         "L0.masked": lambda scores: F.pad(scores[:, :, :-1], (0, 1), value=-math.inf).index_fill(2, torch.tensor(0), 0)
     }
     with model.edited(first):
-        swept = model.ablation_sweep(SENTENCE)
+        swept = model.ablate_sweep(SENTENCE)
         assert swept.check.holds
         alone = model.ablate(SENTENCE, "L2H1", target=swept.target)
     assert float(swept.kl[2, 1]) == pytest.approx(alone.effect.kl, abs=1e-8)

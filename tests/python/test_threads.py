@@ -111,7 +111,7 @@ def test_questions_about_two_models_do_not_wait_for_each_other(model: tinytf.Mod
 BLOCKS: dict[str, Callable[[tinytf.Model], AbstractContextManager[Any]]] = {
     "edited": lambda model: model.edited({"L1.attn": 0.0}),
     "ablated": lambda model: model.ablated("L1H2"),
-    "steered": lambda model: model.steered(add=model.steering(MOODS, at="L1.out")),
+    "steered": lambda model: model.steered(add=model.steer(MOODS, at="L1.out")),
 }
 REFUSED = {**{name: DIRECT[name] for name in ("trace", "grad", "forward", "stream", "without", "a copy")},
            "score": lambda model: model.score(TEXT), "edited": lambda model: model.edited({"L0.attn": 0.0}).__enter__(),

@@ -84,7 +84,7 @@ ASKED: dict[str, Callable[[Model, str], Report]] = {
     "lens": lambda model, text: model.lens(text),
     "attribute": lambda model, text: model.attribute(text),
     "ablate": lambda model, text: model.ablate(text, "L1H1"),
-    "ablation sweep": lambda model, text: model.ablation_sweep(text, "layers"),
+    "ablation sweep": lambda model, text: model.ablate_sweep(text, "layers"),
     "patch sweep": lambda model, text: model.patch_sweep(text, of_another_end(model, text), answer=1000, versus=2000),
     "integrated gradients": lambda model, text: model.backward(text, integrated=True),
     "generate": lambda model, text: model.generation(text, max_tokens=3),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tinytf.loading import Model
-from tinytf.look.circuits.factors import HeadKey, Vocabulary, queries_and_keys
+from tinytf.look.weights.factors import HeadKey, Vocabulary, queries_and_keys
 
 pytestmark = pytest.mark.real
 

@@ -125,7 +125,7 @@ def test_trace_attention_lens_attribution_ablation_and_patching_hold(model: Mode
     assert model.attention(trace).check.holds
     assert model.lens(trace).holds
     assert model.attribute(trace).holds
-    sweep = model.ablation_sweep(text, "heads")
+    sweep = model.ablate_sweep(text, "heads")
     assert sweep.check.holds
     assert sweep.strongest(1)[0][1].change < -0.1
     patched = model.patch_sweep(text, "The capital of France is the city of", "residual", answer="Rome", versus="Paris")

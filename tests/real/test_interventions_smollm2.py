@@ -21,7 +21,7 @@ def test_the_answer_stays_at_the_name_until_late_layers_and_is_then_at_the_last_
 
 
 def test_a_late_head_that_fetches_the_answer_is_found_by_ablation(model: Model) -> None:
-    found = model.ablation_sweep("The capital of France is", "heads", target="Paris")
+    found = model.ablate_sweep("The capital of France is", "heads", target="Paris")
     assert found.check.holds
     late = [(name, effect) for name, effect in found.strongest(5) if int(name[1:].split("H")[0]) > 15]
     assert late[0][0] == "L23H4"

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.loading import Model
-from tinytf.look.census import Census
-from tinytf.look.heads import copy_losses, repeated_tokens
+from tinytf.look.heads.census import Census
+from tinytf.look.heads.measures import copy_losses, repeated_tokens
 from tinytf.model.transformer import Transformer
 
 pytestmark = pytest.mark.real

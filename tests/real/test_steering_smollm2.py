@@ -41,7 +41,7 @@ def last_hidden(model: Model, theirs: Any, text: str) -> torch.Tensor:
 
 @pytest.mark.exhaustive
 def test_the_vector_and_the_steered_logits_are_those_of_transformers(model: Model, theirs: Any) -> None:
-    made = model.steering(PAIRS, at=f"L{LAYER}.out").best
+    made = model.steer(PAIRS, at=f"L{LAYER}.out").best
     sides = [torch.stack([last_hidden(model, theirs, pair[side]) for pair in PAIRS]).double() for side in (0, 1)]
     expected = sides[0].mean(0) - sides[1].mean(0)
     assert float((made.vector - expected).abs().max()) < 1e-4 * float(expected.abs().max()) + 1e-4
@@ -64,13 +64,13 @@ def test_the_vector_and_the_steered_logits_are_those_of_transformers(model: Mode
 
 @pytest.mark.exhaustive
 def test_joy_raises_happy_over_sad_at_every_step_and_tells_new_texts_apart(model: Model) -> None:
-    vector = model.steering(PAIRS, at=(f"L{LAYER}.out", "L15.out", "L25.out"))
+    vector = model.steer(PAIRS, at=(f"L{LAYER}.out", "L15.out", "L25.out"))
     assert vector.best.at == "L25.out"
     assert vector.best.accuracy is not None
     assert vector.best.accuracy.low is not None
     assert vector.best.accuracy.low > 0.8
     add = vector.only(f"L{LAYER}.out")
-    curve = model.steering_curve(PROMPT, add, strengths=range(-4, 5, 2), ask=["happy", "sad"])
+    curve = model.steer_curve(PROMPT, add, strengths=range(-4, 5, 2), ask=["happy", "sad"])
     assert curve.direction == 1
     shares = [dose.probabilities[0] for dose in curve.doses]
     assert shares == sorted(shares)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "student"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
 
 from students import FILES, edited
 
+from tinytf.check.checked import check
 from tinytf.loading import Model
-from tinytf.student.checked import check
 
 pytestmark = pytest.mark.real
 
@@ -25,7 +25,7 @@ def test_a_llama_from_scratch_is_smollm2_step_by_step(model: Model) -> None:
     assert max(step.difference for step in found.steps if step.difference is not None) < found.tolerance
 
 
-@pytest.mark.exhaustive  # of a tiny model: tests/student/test_checked.py
+@pytest.mark.exhaustive  # of a tiny model: tests/check/test_checked.py
 def test_its_mistake_is_found_with_trained_weights_too(model: Model, tmp_path: Path) -> None:
     found = check(model, edited(LLAMA, tmp_path, ("+ rotate_half(x)", "- rotate_half(x)")))
     assert [one.mistake for one in found.mistakes] == ["RoPE turns the other way"]

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from talking import Talk
 
-from tinytf.lessons.course import lesson
-from tinytf.lessons.live import Live
-from tinytf.look.kinds import LABELS
+from tinytf.learn.course import lesson
+from tinytf.learn.live import Live
+from tinytf.look.heads.kinds import LABELS
 
 
 def words(text: str) -> str:

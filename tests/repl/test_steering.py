@@ -23,7 +23,7 @@ def test_generate_takes_vectors(talk: Callable[..., Talk], options: str) -> None
 def test_steer_goes_on_from_the_text_and_the_model_of_the_session(talk: Callable[..., Talk]) -> None:
     session, curve = talk(), f"steer {VECTOR} --curve=-1:1:1 --ask happy --ask sad"
     shown = session("run The donkey was very", curve)
-    assert shown.startswith("From −1 to 1 × moods.safetensors at L1.out, the logit of ·happy less that of ·sad rises")
+    assert shown.startswith("From −1 to 1 × moods.safetensors at L1.out, the lead of ·happy over ·sad in logits rises")
     assert '"The donkey was very"' in shown
     ablated = session("without L0H1", curve)
     assert ablated.split("rises")[1] != shown.split("rises")[1]

@@ -129,7 +129,7 @@ def test_print_and_heat_take_parameters(ran: Talk, tiny) -> None:  # type: ignor
 
 
 def test_heads_are_measured_as_the_library_does(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
-    from tinytf.look.heads import measure_heads
+    from tinytf.look.heads.measures import measure_heads
 
     trace = tiny.trace(SENTENCE)
     for by in ("entropy", "distance", "previous", "first", "self"):

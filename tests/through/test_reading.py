@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from tinytf.errors import UsageError
 from tinytf.generate.continuing import Streaming
-from tinytf.through.changing import ablate_through, patch_through
-from tinytf.through.comparing import diff_through
+from tinytf.through.changed import ablate_through, patch_through
+from tinytf.through.diff import diff_through
 from tinytf.through.model import open_through
 from tinytf.through.reading import generate_through, lens_through, score_through
 from tinytf.through.traced import trace_through

@@ -14,8 +14,8 @@ from tinytf.training.data.examples import Batch
 from tinytf.training.data.setup import Setup
 from tinytf.training.loop import train
 from tinytf.training.plan import plan
-from tinytf.training.report import report_of
 from tinytf.training.run import run
+from tinytf.training.train import report_of
 from tinytf.training.tuning.losses import BatchLoss, backward, measured_loss
 from tinytf.training.tuning.processes import Processes
 

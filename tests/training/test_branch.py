@@ -18,7 +18,7 @@ from tinytf.training.data.examples import NextToken
 from tinytf.training.data.setup import prepare
 from tinytf.training.film.film import read_film
 from tinytf.training.folder.branches import tree_of
-from tinytf.training.folder.run_report import compare_runs
+from tinytf.training.folder.runs import compare_runs
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
 from tinytf.training.run.branch import branch_recipe

@@ -15,7 +15,7 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
-from tinytf.look.heads import repeated_tokens
+from tinytf.look.heads.measures import repeated_tokens
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
 from tinytf.training.film.film import Film, Probe, read_film

@@ -21,8 +21,8 @@ from tinytf.training.folder.reader import RunReader, read_history
 from tinytf.training.folder.run_files import find_runs
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
-from tinytf.training.report import report_of
 from tinytf.training.run.metrics import Pace
+from tinytf.training.train import report_of
 
 CONFIG = ModelConfig.of(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
 STORED = {"format": "tinytf", "format_version": 1, "model": CONFIG}

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import tinytf
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.look.census import census
-from tinytf.look.heads import repeated_tokens
+from tinytf.look.heads.census import census
+from tinytf.look.heads.measures import repeated_tokens
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Softmax
 from tinytf.steps.table import table_of

@@ -10,9 +10,9 @@ from training_runs import RECIPE, STORY, changed
 
 from tinytf.training.data.setup import Setup
 from tinytf.training.folder.history import History
-from tinytf.training.folder.run_report import RunReport, RunsReport, compare_runs
+from tinytf.training.folder.runs import RunReport, RunsReport, compare_runs
 from tinytf.training.loop import train
-from tinytf.training.report import report_of
+from tinytf.training.train import report_of
 
 RECIPE_DATA = {"steps": 30, "lr": 0.1, "model": {"norm": "rms"}}
 

@@ -32,7 +32,7 @@ def test_training_that_is_asked_to_end_leaves_a_checkpoint_of_its_last_step(name
     assert process.returncode == 130
     lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
     assert checkpoint_step(checkpoints_of(run)[-1]) == len(lines) > 0
-    assert f"stopped run at step {len(lines):,} of 1,000,000; --resume continues" in said
+    assert f"stopped run at step {len(lines):,} of 1,000,000; tinytf train --resume run continues" in said
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="such signals are of POSIX")

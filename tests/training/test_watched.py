@@ -11,7 +11,7 @@ import torch
 from training_runs import CAUSAL, STORY, changed, metrics_of, run_once
 
 from tinytf.checkpoints.run import load_run
-from tinytf.look.heads import repeated_tokens
+from tinytf.look.heads.measures import repeated_tokens
 from tinytf.training.folder.reader import read_history
 from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe

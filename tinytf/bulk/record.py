@@ -100,7 +100,7 @@ class CorpusRecording(Report):
     call continues.
     """
 
-    KIND = "recording"
+    KIND = "record"
     ROWS = "steps"
     EVENTS: ClassVar = {"steps": "step"}
     ALWAYS_SAID = True
@@ -234,7 +234,7 @@ class Plan:
             yield shard
 
 
-def record_corpus(
+def record(
     model: TextModel,
     corpus: Corpus,
     at: Sequence[str],

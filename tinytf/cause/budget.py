@@ -98,12 +98,13 @@ class Budget(Report):
     def in_a_sentence(self) -> str:
         """How much less the predictions change than with all tensors in the largest type that fits as well."""
         fitting = [uniform for uniform in self.uniform if uniform.n_bytes <= self.limit]
-        found = f"The chosen types take {self.n_bytes / 1e6:.3g} of {self.limit / 1e6:.3g} MB"
+        used, limit = f"{self.n_bytes / 1e6:.3g}", f"{self.limit / 1e6:.3g}"
+        found = f"The chosen types take {'all' if used == limit else used} of {limit} MB"
         largest = max(fitting, key=lambda uniform: uniform.n_bytes, default=None)
         if largest is None or largest.kl.value <= 0:
             return f"{found}."
         share = percent(self.measured.value / largest.kl.value)
-        return f"{found}, and change the predictions {share} as much as {largest.kind} everywhere would."
+        return f"{found}; they change the predictions {share} as much as {largest.kind} in every tensor would."
 
     def fields(self) -> dict[str, Any]:
         return {

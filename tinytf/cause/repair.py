@@ -17,7 +17,7 @@ from tinytf.cause.interventions.hooks import HookPoint, Intervention, intervenin
 from tinytf.cause.interventions.prediction import predicted_at
 from tinytf.cause.interventions.values import Reference, values_for
 from tinytf.errors import UsageError
-from tinytf.look.attribution import Part, attribute, logit_parts, total
+from tinytf.look.attribute import Part, attribute, logit_parts, total
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress
 from tinytf.sentences import listed, percent
 from tinytf.steps.table import StepTable

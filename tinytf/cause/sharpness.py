@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tinytf.look.heads import entropies
+from tinytf.look.heads.measures import entropies
 from tinytf.model.without import removable, without_part
 from tinytf.report import Data
 from tinytf.steps.operations.operation import ALONE

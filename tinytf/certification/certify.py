@@ -41,7 +41,7 @@ class Certificate(Report):
     what was not compared.
     """
 
-    KIND = "certificate"
+    KIND = "certify"
     EVENTS: ClassVar = {"checks": "check", "layers": "layer"}
     ALWAYS_SAID = True
 
@@ -76,8 +76,8 @@ class Certificate(Report):
         for check in measured:
             largest[check.dtype] = max(largest.get(check.dtype, 0.0), check.difference)
         apart = listed([f"{most:.0e} in {dtype}" for dtype, most in largest.items()])
-        same = f"On {ids.texts:,} texts the model has the tokens and the numbers of transformers"
-        return f"{same}, up to {apart} of a token's largest number."
+        same = f"On {ids.texts:,} texts the model has the tokens and numbers of transformers"
+        return f"{same}; relative to a token's largest number they are apart by at most {apart}."
 
     def fields(self) -> dict[str, Any]:
         return {

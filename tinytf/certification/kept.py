@@ -21,7 +21,7 @@ from tinytf.text_model import TextModel
 KL_QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.5, 0.1, 0.05, 0.01, 0.001, 0.0)
 DP_QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0.1, 0.05, 0.01, 0.001, 0.0)
 """Largest first; 1 is the maximum, 0 the minimum."""
-_ROWS = 64  # positions whose logits are in memory at a time
+_POSITIONS_AT_ONCE = 64  # positions whose logits are in memory at a time
 _SHORTEST = 4
 
 
@@ -121,8 +121,8 @@ def losses(
                 side.hidden(torch.tensor([list(piece)], device=next(side.parameters()).device))[0, first:-1]
                 for side in sides
             ]  # (N of the piece, C) each
-            for start in range(0, len(piece) - 1 - first, _ROWS):
-                rows = slice(start, start + _ROWS)
+            for start in range(0, len(piece) - 1 - first, _POSITIONS_AT_ONCE):
+                rows = slice(start, start + _POSITIONS_AT_ONCE)
                 logits = (side.unembed(states[rows]) for side, states in zip(sides, hidden, strict=True))
                 log_p = [x[..., :width].double().log_softmax(-1).cpu() for x in logits]  # (rows, V) each
                 targets = torch.tensor(piece[first + 1 :][rows])[:, None]

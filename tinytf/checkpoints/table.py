@@ -61,61 +61,60 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """Where one of our modules is stored, with ``{n}`` for the layer, and the layout of its tensors there.
+    """Where one of our modules is stored, and how: the name of the module there, and what differs from ours.
 
-    ``{s}`` is the number of our layer among those that are stored as one.
+    A name has ``{n}`` for the layer, ``{s}`` for the number of our layer among those that are stored as one, and
+    ``{e}`` for the expert, or with ``by_row`` the row, where each is stored separately. Flags that count heads, rows or
+    taps name a field of the configuration, or are that number. In the order of the fields:
 
-    Our tensor is part number ``part`` of a stored tensor whose ``axis`` is divided among ``parts``, in proportion to
-    these fields of the configuration. The parts follow one another, or, with ``by_head``, repeat within every head:
-    (head, part, rows). With ``paired``, the rows of a head that RoPE rotates are stored as adjacent pairs (0, W/2),
-    (1, W/2 + 1) …; with ``rotary_last`` they follow the other rows of their head. These three name the field that
-    counts the heads, or are that number. ``transposed`` matrices are (in, out). With ``by_row``, our vector is stored
-    as a matrix with that many rows; with ``stacked``, the matrices of all experts as one, (E·rows, columns); with
-    ``apart``, our matrix as one for each of that many heads or experts, with their rows or, along ``axis`` 1, their
-    columns; with ``headed``, the last axis as two, (…, H, columns); with ``of_layers``, those of all layers in one,
-    side by side along ``axis``. A stored tensor times ``factor`` is ours, and ``offset`` is added to a stored weight.
-
-    {e} in the name stands for the expert where each is stored separately, or with ``by_row`` for the row; ``expert`` is
-    its number, and ``rows`` how many rows our vector has. ``instead`` is another layout, used if the file has its
-    tensor: all experts in one tensor, or parts stored separately. A ``bare`` name has no .weight suffix, and _bias as
-    that of its bias; ``bias`` is another name for it. ``gives`` is the step that the stored module outputs, if it is
-    not the module's own but a later one. The weights of a depthwise ``convolution`` are (channels, 1, width), those of
-    one of as many ``taps`` (out, in, taps), and ours (out, in·taps); this is the number, or names the field.
-    ``among_ones`` counts the axes of length 1 around a vector. ``beside`` are constants that must be written with it:
-    their names and numbers, and the sizes of those that are tensors. ``unread`` names the field that counts rows beyond
-    ours, zeros where we write them. Along ``axis``, ``tiled`` query heads take turns, the first of each key-value head
-    before all second ones, and ``coupled`` heads h and h + H/2 follow one another. The weight of a ``rate`` is stored
-    as −e^A for our A, which is only read.
+    - A part: ours is number ``part`` of a tensor whose ``axis`` is divided among ``parts``, in proportion to these
+      fields; they follow one another, or repeat within every head (``by_head``: head, part, rows).
+    - Rows of heads in another order: those that RoPE turns as adjacent pairs (``paired``: (0, W/2), (1, W/2 + 1) …) or
+      after the others (``rotary_last``); query heads that take turns, the first of each key-value head before all
+      second ones (``tiled``), or heads h and h + H/2 side by side (``coupled``).
+    - Axes: matrices as (in, out) (``transposed``); our vector as a matrix (``by_row``: its rows); the matrices of all
+      experts as one, (E·rows, columns) (``stacked``); our matrix as one for each head or expert (``apart``: their
+      rows or, along ``axis`` 1, their columns); the last axis as two (``headed``: …, H, columns); all layers side by
+      side along ``axis`` (``of_layers``); the weights of a depthwise ``convolution`` as (channels, 1, width), those of
+      one of as many ``taps`` as (out, in, taps), ours (out, in·taps); axes of length 1 before and after a vector
+      (``among_ones``).
+    - Numbers: a stored tensor times ``factor`` is ours, and ``offset`` is added to a weight; that of a ``rate`` is
+      −e^A for our A, which is only read; ``unread`` counts rows beyond ours, zeros where we write them.
+    - Names: no .weight suffix, and _bias as that of its bias (``bare``); another name of its bias (``bias``); the step
+      that the module outputs, if a later one than its own (``gives``); constants written with it, their names, numbers
+      and, of tensors, sizes (``beside``).
+    - One of several: the number of an ``expert``, or with ``rows`` of a row of a vector of so many.
+    - Another layout, used if the file has its tensor (``instead``).
     """
 
     module: str
-    transposed: bool = False
     part: int = 0
     parts: tuple[str, ...] = ()
+    axis: int = 0
     by_head: str = ""
     paired: str = ""
     rotary_last: str = ""
+    tiled: bool = False
+    coupled: bool = False
+    transposed: bool = False
     by_row: str = ""
     stacked: bool = False
     apart: str = ""
     headed: str = ""
     of_layers: bool = False
-    offset: float = 0.0
-    factor: float = 1.0
-    axis: int = 0
-    bare: bool = False
-    bias: str = ""
-    gives: str = ""
     convolution: bool = False
     taps: str = ""
     among_ones: tuple[int, int] = (0, 0)
-    beside: tuple[tuple[Any, ...], ...] = ()
+    factor: float = 1.0
+    offset: float = 0.0
     rate: bool = False
-    coupled: bool = False
-    tiled: bool = False
+    unread: str = ""
+    bare: bool = False
+    bias: str = ""
+    gives: str = ""
+    beside: tuple[tuple[Any, ...], ...] = ()
     expert: int | None = None
     rows: int = 0
-    unread: str = ""
     instead: "Stored | None" = None
 
     def stored_shape(self, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:

@@ -235,6 +235,11 @@ def _cuts(site: Site, parts: list[Step]) -> Iterator[tuple[str, Mapping[str, Wro
                     words = f"the joint matrix of {listed(names)} is read with {names[other[0]]} first"
                     words += f", where {names[order[0]]} is first"
                 words += f", {cuts[read]}" if read > 1 else ""
+            for one, two in itertools.combinations(range(len(parts)), 2):
+                places = list(torch.arange(sum(rows)).split(rows))
+                places[one], places[two] = places[two], places[one]
+                if torch.equal(found, torch.cat(places)):
+                    words = f"{names[one]} and {names[two]} are exchanged"
             yield words, {name: _cut(tuple(names), number, found) for number, name in enumerate(names)}
 
 

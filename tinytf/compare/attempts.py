@@ -6,7 +6,7 @@ Each attempt is a formula, so that the run can be continued with it. Shapes: T t
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +24,7 @@ from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.norms import normed
 from tinytf.compare.positions import positions
-from tinytf.compare.settings import Number, Program, numbers, programs
+from tinytf.compare.settings import Number, Program, linked, numbers, programs
 from tinytf.config import ModelConfig
 from tinytf.parts.part import worded
 from tinytf.parts.row import Step
@@ -44,6 +44,7 @@ from tinytf.steps.operations import (
     Scale,
     Softmax,
     Softplus,
+    Unembed,
 )
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.operations.operation import into_heads, side_by_side
@@ -68,7 +69,7 @@ class Attempt:
     Steps of the operations of ``also`` change with it, and those of its layer in ``beside``, by name. One that is
     ``local`` is of this layer alone, such as the weight of another layer in its place; ``rounding`` gives the same
     numbers only until the next step rounds. A ``vague`` one says how numbers are related, and gives way to one that
-    says why.
+    says why, as one whose solved numbers have many ``digits`` gives way to one with few.
     """
 
     words: str
@@ -78,6 +79,7 @@ class Attempt:
     local: bool = False
     rounding: bool = False
     vague: bool = False
+    digits: int = 0
 
 
 def kind_of(words: str) -> str:
@@ -87,37 +89,46 @@ def kind_of(words: str) -> str:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Mistakes with a number that is solved for from a later step: the one ``of`` each, and where to begin."""
+    """Mistakes with numbers that are solved for from a later step: the one ``of`` these, and where to begin."""
 
-    of: Callable[[float], Attempt]
-    starts: tuple[float, ...]
+    of: Callable[[Sequence[float]], Attempt]
+    starts: tuple[tuple[float, ...], ...]
 
 
 def unknowns(site: Site) -> Iterator[Unknown]:
     """Mistakes with a number at a step that the other program did not save."""
     operation, config = site.operation, site.config
     for of, starts in mask_numbers(site):
-        yield Unknown(lambda number, of=of: Attempt(*of(number)), starts)  # type: ignore[misc]
-    for number in numbers(config):
-        if (site.step.name, site.layer) in number.changed:
-            yield Unknown(partial(_of_number, site, number), number.starts)
+        yield Unknown(lambda number, of=of: Attempt(*of(*number)), tuple((start,) for start in starts))  # type: ignore[misc]
+    yield from _of_numbers(site, numbers(config))
     if isinstance(operation, Softplus):
         for said, limited in (("most", torch.Tensor.clamp_max), ("least", torch.Tensor.clamp_min)):
-            yield Unknown(partial(_limited, said, limited), (0.05, 0.2, 0.5, 1.0, 2.0))
+            yield Unknown(partial(_limited, said, limited), ((0.05,), (0.2,), (0.5,), (1.0,), (2.0,)))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(number, config, 1e-4)} times as large", _times(number)),
-            (1.0,),
+            lambda number: Attempt(f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0])),
+            ((1.0,),),
         )
 
 
-def _limited(said: str, limited: Callable[[Tensor, float], Tensor], number: float) -> Attempt:
-    number = plain(number, 1e-4)
+def _limited(said: str, limited: Callable[[Tensor, float], Tensor], numbers: Sequence[float]) -> Attempt:
+    number = plain(numbers[0], 1e-4)
     return Attempt(f"steps are at {said} {number:g}", lambda site: limited(site.derive(), number))
 
 
-def _of_number(site: Site, number: Number, logarithm: float) -> Attempt:
-    return _of_program(site, number.program(logarithm))
+def linked_unknowns(site: Site) -> Iterator[Unknown]:
+    """Mistakes with two settings of one part at a step that the other program did not save."""
+    return _of_numbers(site, linked(site.config))
+
+
+def _of_numbers(site: Site, settings: Iterable[Number]) -> Iterator[Unknown]:
+    for number in settings:
+        if (site.step.name, site.layer) in number.changed:
+            yield Unknown(partial(_of_number, site, number), number.starts)
+
+
+def _of_number(site: Site, number: Number, logarithms: Sequence[float]) -> Attempt:
+    return _of_program(site, number.program(logarithms))
 
 
 def attempts(site: Site, theirs: Tensor | None, tokens: range) -> Iterator[Attempt]:
@@ -201,7 +212,7 @@ def _of_program(site: Site, program: Program) -> Attempt:
     rows = [row for row, layer in site.trace.steps.rows if layer == site.layer]
     names = [row.name for row in rows if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
-    return Attempt(program.words, program.wrong, beside=beside)
+    return Attempt(program.words, program.wrong, beside=beside, digits=program.digits)
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
@@ -232,8 +243,8 @@ def _over_groups(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     gain = gain.repeat(heads) if gain.numel() == theirs.shape[-1] else gain.expand(x.shape[-1])
     names = {1: "over all heads", heads: "over each head"}
     for groups in (count for count in range(1, heads + 1) if heads % count == 0 and count != own):
-        taken, given, by = (one.unflatten(-1, (groups, -1)) for one in (x, wanted, gain))
-        solved = solved_eps(taken, given, by, None, centred=site.operation.centred)
+        cut_x, normed, gains = (one.unflatten(-1, (groups, -1)) for one in (x, wanted, gain))
+        solved = solved_eps(cut_x, normed, gains, None, centred=site.operation.centred)
         solved = eps if solved < 0 or abs(solved - eps) < 1e-3 * eps else solved
         words = f"the norm is {names.get(groups, f'over groups of {heads // groups} heads')}"
         words += f", not {names.get(own, f'over groups of {heads // own} heads')}"
@@ -529,11 +540,26 @@ def _relations(site: Site, theirs: Tensor) -> Iterator[Attempt]:
         if factor != 1:
             words = f"it is {shown(factor, site.config)} times as large"
             yield Attempt(words, _times(factor), vague=True)
+        yield from _unlike(site, ours, theirs)
         yield from _other_places(site.step, ours, theirs)
         if isinstance(site.operation, Add):
             yield from _weighted(site, theirs)
         yield from _additions(site.step, ours, theirs)
         yield from _orders(site, theirs)
+
+
+def _unlike(site: Site, ours: Tensor, theirs: Tensor) -> Iterator[Attempt]:
+    """A head whose logits have nothing in common with ours: its matrix was lacking in a file, say, and drawn anew."""
+    alike = float(torch.cosine_similarity(ours.double().flatten(), theirs.double().flatten(), 0))
+    if isinstance(site.operation, Unembed) and ours.numel() >= _MANY and abs(alike) < _UNLIKE:
+        tied = " not the embeddings that it is tied to," * (site.operation.matrix(site.module) is None)
+        words = f"its weight is another matrix,{tied} as one drawn anew: nothing is alike (cosine {alike:.2f})"
+        numbers = theirs.to(ours.dtype)
+        yield Attempt(words, lambda _: numbers, local=True, vague=True)
+
+
+_MANY, _UNLIKE = 1_000, 0.1
+"""Of how many numbers, and up to which cosine, two outputs have nothing in common."""
 
 
 def _weighted(site: Site, theirs: Tensor) -> Iterator[Attempt]:

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.compare.attempts import Attempt, Unknown, attempts, kind_of, unknowns
+from tinytf.compare.attempts import Attempt, Unknown, attempts, kind_of, linked_unknowns, unknowns
+from tinytf.compare.attended import solved_attention
 from tinytf.compare.constants import nearest
 from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.fit import distance
@@ -26,6 +26,7 @@ from tinytf.compare.mapped import mapped
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.compare.readings import read_otherwise, streams_of_others
 from tinytf.compare.rewired import rewired
 from tinytf.compare.solved import Solved, solved_weights
 from tinytf.errors import ConfigError
@@ -55,6 +56,7 @@ from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 Formulas = Mapping[StepKey, Wrong]
+_Gives = Callable[[Sequence[float]], Tensor]
 UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """What a formula raises that does not fit the shapes or settings of a step."""
 _MOST = 5
@@ -177,13 +179,13 @@ def causes_of(
     run, (_, _, beside), wrong_at_first = trace, fault, {*later_on}
     while True:
         repeated = next((one for one in found if _is_of(one, trace, differing)), None)
-        trials = list(trials_of(beside, evidence, differing, theirs, unseen, order, repeated.words if repeated else ""))
-        search_on = repeated is not None and not trials  # for others than that of the layer before
-        repeated = repeated if trials else None
-        if repeated is None and len(found) == _MOST:
-            break
-        if search_on:
-            trials = list(trials_of(beside, evidence, differing, theirs, unseen, order))
+        search = partial(trials_of, beside, evidence, differing, theirs, unseen, order)
+        trials = [] if repeated is None else list(search(repeated.words))
+        if not trials:
+            repeated = None
+            if len(found) == _MOST:
+                break
+            trials = list(search())
         if not trials:
             return [*found, _likely(trace, differing, unseen)]
         best = _most_telling(beside, evidence, differing, trials, order)
@@ -317,9 +319,11 @@ def trials_of(
     solved = (
         () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
     )
+    usual_ones = ((words, together) for (_, words), together in groups.items())
+    streams = () if evidence.start else streams_of_others(trace, differing, unseen)
     known = not evidence.start and not bool(theirs.isnan().any())  # no function of finite numbers gives NaN
     further = (one for _ in (0,) if known and not found for one in _further(trace, differing, unseen))
-    for plain, together in chain(((words, together) for (_, words), together in groups.items()), solved, further):
+    for plain, together in chain(streams, (one for _ in (0,) if not found for one in usual_ones), solved, further):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):
             words = plain + _of_whom(trace, tried, together)
@@ -366,26 +370,34 @@ def _solved(
     trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
 ) -> Iterator[tuple[str, dict[StepKey, Attempt]]]:
     """Mistakes with a number, solved for from the step that differs: at unseen steps of one operation, and there."""
+    with suppress(*UNFIT):
+        yield from solved_attention(trace, differing, theirs, unseen)
+    yield from read_otherwise(trace, differing, unseen)
     sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
     done = set[str]()
-    for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
-        places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
-        for unknown in unknowns(next(iter(places.values()))):
-
-            def gives(number: float, unknown: Unknown = unknown, places: Any = places) -> Tensor:
-                attempt = unknown.of(number)
-                first = next(iter(places))
-                beside = {(name, first[1]): wrong for name, wrong in attempt.beside.items()}
-                return WrongTrace(trace, beside | dict.fromkeys(places, attempt.wrong)).step(*differing)
-
-            for start in _nearest_starts(gives, theirs, unknown.starts):
+    for of in (unknowns, linked_unknowns):
+        for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
+            places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
+            found = list[tuple[float, Unknown, _Gives, Sequence[float]]]()
+            for unknown in of(next(iter(places.values()))):
+                gives: _Gives = partial(_given, trace, differing, unknown, places)
+                starts = sorted((_off(gives, theirs, start), start) for start in unknown.starts)
+                found += [(off, unknown, gives, start) for off, start in starts[:2]]
+            if of is linked_unknowns:  # which are many: of those that begin elsewhere, only the nearest
+                near = sorted((one for one in found if len(one[3]) == 1), key=lambda one: one[0])[:_MOST_LINKED]
+                found = [*(one for one in found if len(one[3]) > 1), *near]
+            for _, unknown, gives, start in found:
                 with suppress(*UNFIT, ConfigError):
-                    found = unknown.of(nearest(gives, theirs, start))
-                    if found.words not in done:
-                        done.add(found.words)
-                        yield found.words, dict.fromkeys(places, found)
+                    solved = unknown.of(nearest(gives, theirs, start))
+                    if solved.words not in done:
+                        done.add(solved.words)
+                        yield solved.words, dict.fromkeys(places, solved)
     with suppress(*UNFIT):
         yield from solved_weights(trace, differing, theirs, unseen)
+
+
+_MOST_LINKED = 12
+"""The most values of a setting beside which a number is solved for."""
 
 
 def _further(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Iterator[Solved]:
@@ -399,15 +411,19 @@ def _further(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Ite
         yield words, together
 
 
-def _nearest_starts(gives: Callable[[float], Tensor], theirs: Tensor, starts: Sequence[float]) -> list[float]:
-    """The starts that give the numbers nearest to ``theirs``, at most two."""
+def _given(
+    trace: Trace, differing: StepKey, unknown: Unknown, places: Iterable[StepKey], numbers: Sequence[float]
+) -> Tensor:
+    """The step that differs, in a run with a mistake of these numbers."""
+    attempt, (first, *_) = unknown.of(numbers), places
+    beside = {(name, first[1]): wrong for name, wrong in attempt.beside.items()}
+    return WrongTrace(trace, beside | dict.fromkeys(places, attempt.wrong)).step(*differing)
 
-    def off(start: float) -> float:
-        with suppress(*UNFIT, ConfigError):
-            return distance(theirs, gives(start))
-        return math.inf
 
-    return sorted(starts, key=off)[:2] if len(starts) > 1 else [*starts]
+def _off(gives: _Gives, theirs: Tensor, start: Sequence[float]) -> float:
+    with suppress(*UNFIT, ConfigError):
+        return distance(theirs, gives(start))
+    return math.inf
 
 
 def _also(trace: Trace, place: StepKey, attempt: Attempt, order: Mapping[StepKey, int]) -> dict[StepKey, Wrong]:
@@ -460,6 +476,8 @@ def _most_telling(
     most = max(right for right, _ in scores)
     best = [trial for right, trial in scores if right == most]
     best = [trial for trial in best if not trial.attempt.vague] or best
+    fewest = min(trial.attempt.digits for trial in best)
+    best = [trial for trial in best if trial.attempt.digits <= fewest + 1]
     alike: dict[str, Trial] = {}
     for trial in best:
         named = any(trial.words.startswith(words) for words in alike)

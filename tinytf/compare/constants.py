@@ -1,7 +1,7 @@
 """Numbers that are solved for from another program's: how accurate they are, and which known constants they are."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -85,18 +85,20 @@ def solved_base(x: Tensor, turned: Tensor, rope: Rope) -> float:
     return plain(math.exp(min(logarithm, 40.0)), 2e-5) if rope.scaling == "none" else math.exp(min(logarithm, 40.0))
 
 
-def nearest(gives: Callable[[float], Tensor], wanted: Tensor, start: float) -> float:
-    """The number with which ``gives`` is nearest to ``wanted``, from a start on: by Gauss and Newton's method."""
-    number, wanted = start, wanted.double().nan_to_num(neginf=0.0)
+def nearest(gives: Callable[[Sequence[float]], Tensor], wanted: Tensor, start: Sequence[float]) -> list[float]:
+    """The numbers with which ``gives`` is nearest to ``wanted``, from a start on: by Gauss and Newton's method."""
+    numbers, wanted = [*start], wanted.double().nan_to_num(neginf=0.0)
 
-    def at(number: float) -> Tensor:
-        return gives(number).double().nan_to_num(neginf=0.0)
+    def at(numbers: Sequence[float]) -> Tensor:
+        return gives(numbers).double().nan_to_num(neginf=0.0)
 
     for _ in range(12):
-        here = at(number)
-        slope = (at(number + 1e-2) - here) / 1e-2
-        moved = float((slope * (wanted - here)).sum() / slope.square().sum().clamp(min=1e-30))
-        number += max(-0.5, min(0.5, moved))
-        if abs(moved) < 1e-6:
+        here = at(numbers)
+        moves = ([one + 1e-2 * (at_ == place) for at_, one in enumerate(numbers)] for place in range(len(numbers)))
+        slopes = torch.stack([((at(moved) - here) / 1e-2).flatten() for moved in moves])
+        square = slopes @ slopes.T + 1e-30 * torch.eye(len(slopes), dtype=slopes.dtype)
+        step = (torch.linalg.pinv(square, rtol=1e-10) @ (slopes @ (wanted - here).flatten())).clamp(-0.5, 0.5).tolist()
+        numbers = [one + by for one, by in zip(numbers, step, strict=True)]
+        if max(map(abs, step)) < 1e-6:
             break
-    return number
+    return numbers

@@ -91,7 +91,7 @@ class LogprobDifference(Report):
     give all these numbers, the best first, and ``tried`` lists what was tried.
     """
 
-    KIND = "logprob_difference"
+    KIND = "diff_logprobs"
     ALWAYS_SAID = True
 
     texts: int

@@ -31,19 +31,19 @@ _KEPT = (1, 4)
 
 def masks(site: Site, tokens: range) -> Iterator[tuple[str, Wrong]]:
     """Other masks of the scores; ``tokens`` reach from the first that differs to the last."""
-    if not _hides(site):
+    if not hides(site):
         return
     right = seen_by(site)
     places = torch.arange(len(right), device=right.device)
-    for words, seen in _sights(right, places[:, None], places, tokens):
+    for words, seen in sights(right, places[:, None], places, tokens):
         if not torch.equal(seen, right):
-            yield words, _masked(seen)
+            yield words, mask_of(seen)
     if isinstance(site.operation, Mask) and (cap := site.config.attention_cap):
         words = f"the soft cap of {cap:g} is behind the mask: hidden scores become {-cap:g}"
         yield words, lambda one: one.input().masked_fill(~seen_by(one), -cap)
 
 
-def _hides(site: Site) -> bool:
+def hides(site: Site) -> bool:
     """Whether a mask is made at a step: at that of the mask, or at the softmax of a layer that has none."""
     if isinstance(site.operation, Mask):
         return True
@@ -59,23 +59,25 @@ def seen_by(site: Site) -> Tensor:
     return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device) if allowed is None else allowed
 
 
-def _masked(seen: Tensor) -> Wrong:
+def mask_of(seen: Tensor, added: Tensor | float = 0.0) -> Wrong:
+    """A mask that leaves those keys in sight, or the weights behind it, with numbers added to the scores."""
+
     def masked(site: Site) -> Tensor:
-        scores = mask_scores(site.input(), seen)
+        scores = mask_scores(site.input() + added, seen)
         return scores if isinstance(site.operation, Mask) else attention_weights(scores)
 
     return masked
 
 
-def _sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterator[tuple[str, Tensor]]:
+def sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterator[tuple[str, Tensor]]:
     """Which keys a query sees by other masks, in words."""
     count, causal = len(right), key <= query
     back = torch.where(causal, query - key, key - query)
     if not bool((right <= causal).all()):
         yield "the mask is causal: later tokens are hidden", right & causal
         yield "earlier tokens are hidden", right & (key >= query)
-        for width in range(1, min(count, _WIDEST)):  # every token of a text that is read both ways may lose a key
-            yield f"a window of {width} tokens", right & (back < width)
+        # every token of a text that is read both ways may lose a key
+        yield from ((words, right & seen) for words, seen in windows(right))
     for at in (tokens.start - by for by in _NEAR if tokens.start >= by):
         yield f"token {at} is hidden from the others", right & ((key != at) | (query == at))
         yield f"token {at} is hidden from later ones", right & ((key != at) | (query <= at))
@@ -89,6 +91,8 @@ def _sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterato
             apart = (key >= at) == (query >= at)
             yield f"tokens from {at} on do not see those before", right & ((key >= at) | (query < at))
             yield f"tokens before {at} and those from there on do not see each other", right & apart
+    if count > 1:
+        yield "no token but the first sees itself", right & ((key != query) | (query == 0))
     for kept in _KEPT:
         yield f"the first {kept} tokens stay in sight of every window", right | (causal & (key < kept))
     for width in (tokens.stop, tokens.stop + 1):
@@ -97,6 +101,15 @@ def _sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterato
     for padding in range(1, min(_PADDING, count - 1) + 1):
         yield f"the first {_tokens(padding)} hidden, as padding", right & (key >= padding)
         yield f"the last {_tokens(padding)} hidden, as padding", right & (key < count - padding)
+
+
+def windows(right: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Windows of every width, to one side or both as in the model."""
+    places = torch.arange(len(right), device=right.device)
+    apart = (places[:, None] - places).abs()
+    for width in range(1, min(len(right), _WIDEST)):
+        seen = apart < width
+        yield f"a window of {width} tokens", seen if bool(right.triu(1).any()) else seen.tril()
 
 
 def _tokens(count: int) -> str:

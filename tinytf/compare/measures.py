@@ -27,7 +27,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.trace.summary import norm
 
 _CHUNK = 2**22  # numbers of a parameter converted to float64 at a time
-_ROWS = 16  # positions whose logits are in memory at a time
+_POSITIONS_AT_ONCE = 16  # positions whose logits are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -340,8 +340,8 @@ class Ends:
         assert shares is not None, "only heads that choose are compared"
         probs, total = Sums(shares), 0.0
         positions: list[Position] = []
-        for start in range(0, len(self.rows), _ROWS):
-            rows = self.rows[start : start + _ROWS]
+        for start in range(0, len(self.rows), _POSITIONS_AT_ONCE):
+            rows = self.rows[start : start + _POSITIONS_AT_ONCE]
             outcomes, outcomes_b = self._outcomes(rows, rows)
             for name, step_sums in list(sums.items()):
                 if name in outcomes and name in outcomes_b:
@@ -417,8 +417,8 @@ def loss_of(logits: Callable[[Sequence[int]], Tensor], ids: Sequence[int]) -> fl
     if len(ids) < 2:
         return None
     total = 0.0
-    for start in range(0, len(ids) - 1, _ROWS):
-        rows = range(start, min(start + _ROWS, len(ids) - 1))
+    for start in range(0, len(ids) - 1, _POSITIONS_AT_ONCE):
+        rows = range(start, min(start + _POSITIONS_AT_ONCE, len(ids) - 1))
         log_p = logits(rows).double().log_softmax(dim=-1)
         targets = torch.tensor([ids[row + 1] for row in rows], device=log_p.device)
         total -= float(log_p.gather(1, targets[:, None]).sum())

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.compare.difference import of_dump
+from tinytf.compare.diff import of_dump
 from tinytf.compare.dumps.fit import ways
 from tinytf.compare.dumps.layouts import Meaning
 from tinytf.compare.dumps.names import resolve_all
@@ -75,7 +75,7 @@ class PrintedDifference(Report):
     ``tolerance`` is relative to a token's largest number; ``fail_over`` is the largest difference that passes.
     """
 
-    KIND = "printed_difference"
+    KIND = "diff_printed"
     ROWS = "steps"
     EVENTS: ClassVar = {"steps": "step"}
     ALWAYS_SAID = True

@@ -39,8 +39,8 @@ def rewired(site: Site) -> Iterator[Altering]:
         norms = [step.name for step in steps.in_layer(site.layer) if type(step.operation) is Norm and step.axes == WIDE]
         branches = [step.name for step in likes if step.name not in (*streams, *norms)]
         sums = [(one, other) for one in streams for other in branches if (one, other) not in taken.values()]
-        for both in sums:
-            yield f"it reads {' + '.join(both)}, not {name}", partial(_reading, number, name, both, "")
+        for pair in sums:
+            yield f"it reads {' + '.join(pair)}, not {name}", partial(_reading, number, name, pair, "")
         for norm, parts in itertools.product(norms, (*((one,) for one in (*streams, *branches)), *sums)):
             if taken.get(norm) != parts:
                 words = f"it reads {norm} of {' + '.join(parts)}, not {name}"

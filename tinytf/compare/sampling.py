@@ -77,7 +77,7 @@ class SamplingDifference(Report):
     ones, in the order of the ways. Distances up to ``tolerance`` are none.
     """
 
-    KIND = "sampling_difference"
+    KIND = "diff_sampling"
     EVENTS: ClassVar = {"settings": "setting", "partings": "parting", "steps": "step"}
     ALWAYS_SAID = True
 

@@ -6,9 +6,9 @@ numbers by its operations.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,8 +19,9 @@ from tinytf.compare.constants import plain
 from tinytf.config import LEAVES, LEFT_OUT, ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED
-from tinytf.parts.part import Leaf
+from tinytf.parts.part import Leaf, worded
 from tinytf.parts.row import WIDE
+from tinytf.sentences import listed
 from tinytf.steps.operations import Norm
 from tinytf.steps.table import StepKey, StepTable, table_of
 from tinytf.trace.site import Recorded, Site
@@ -28,11 +29,15 @@ from tinytf.trace.site import Recorded, Site
 
 @dataclass(frozen=True)
 class Program:
-    """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it."""
+    """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it.
+
+    Its numbers have so many ``digits`` if they were solved for, else 0.
+    """
 
     words: str
     table: StepTable
     changed: frozenset[StepKey]
+    digits: int = 0
 
     def wrong(self, site: Site) -> Tensor:
         """A step as this program computes it; what a step that it lacks would take goes on as it is."""
@@ -105,53 +110,115 @@ def _norm_instead(site: _OtherSite) -> Any:
 
 @dataclass(frozen=True)
 class Number:
-    """A setting that is a number, which decides the rows ``changed``: a wrong one can be solved for from their numbers.
+    """Settings that are numbers, which decide the rows ``changed``: wrong ones can be solved for from their numbers.
 
-    Its logarithm is sought near one of ``starts``.
+    The logarithms of the settings called ``names`` are sought near one of ``starts``; beside them, those of ``set``
+    have other values.
     """
 
     config: ModelConfig
-    name: str
+    names: tuple[str, ...]
     changed: frozenset[StepKey]
+    set: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def starts(self) -> tuple[float, ...]:
-        setting, right = LEAVES[self.name], self.config.setting(self.name)
-        values = (*((right or 8) * 2.0**power for power in range(-6, 7)), *setting.usual, setting.field.default)
-        return tuple(math.log(value) for value in values if value > 0)
+    def starts(self) -> tuple[tuple[float, ...], ...]:
+        """Where to begin: a number alone at any usual one, linked ones at those of the model."""
+        if len(self.names) > 1 or self.set:
+            return (tuple(math.log(self.config.setting(name)) for name in self.names),)
+        (name,) = self.names
+        setting, right = LEAVES[name], self.config.setting(name)
+        values = [*((right or 8) * 2.0**power for power in range(-6, 7)), *setting.usual, setting.field.default]
+        if setting.field.kind is int:
+            values += range(1, min(2 * (right or _MOST_COUNTED), _MOST_COUNTED) + 1)
+        return tuple((math.log(value),) for value in dict.fromkeys(values) if value > 0)
 
-    def program(self, logarithm: float) -> Program:
-        """The program with another number; raises LookupError where the model cannot have it."""
-        value = plain(math.exp(max(-40.0, min(40.0, logarithm))))
-        program = _program(self.config, LEAVES[self.name], value)
+    def program(self, logarithms: Sequence[float]) -> Program:
+        """The program with other numbers; raises LookupError where the model cannot have them."""
+        values = dict(self.set)
+        for name, logarithm in zip(self.names, logarithms, strict=True):
+            value = plain(math.exp(max(-40.0, min(40.0, logarithm))))
+            values[name] = round(value) if LEAVES[name].field.kind is int else value
+        program = _program(self.config, values)
         if program is None:
-            raise LookupError(f"{self.name} cannot be {value}")
-        return program
+            raise LookupError(f"{listed(self.names)} cannot be {values}")
+        shown = (f"{values[name]:g}".partition("e")[0].strip("0").lstrip(".0") for name in self.names)
+        return replace(program, digits=sum(len(one.replace(".", "")) for one in shown))
+
+
+_MOST_COUNTED = 32
+"""Up to which a setting that is a whole number is tried at every value."""
 
 
 @lru_cache(maxsize=4)
 def numbers(config: ModelConfig) -> tuple[Number, ...]:
-    """The settings whose wrong numbers can be solved for; cached."""
+    """The settings whose wrong numbers can be solved for, one alone; cached."""
     found = []
     for name, setting in LEAVES.items():
-        if setting.field.kind is float and setting.field.default is not REQUIRED:
+        if setting.field.kind in (int, float) and setting.field.default is not REQUIRED and name not in _OF_WEIGHTS:
             right = config.setting(name)
-            for value in (right * 1.25, right * 0.75) if right else setting.usual or (1.0,):
-                program = _program(config, setting, value)
+            for value in _beside(setting, right):
+                program = _program(config, {name: value})
                 if program is not None and program.changed:
-                    found.append(Number(config, name, program.changed))
+                    found.append(Number(config, (name,), program.changed))
                     break
     return tuple(found)
 
 
-def _program(config: ModelConfig, setting: Leaf, value: Any) -> Program | None:
-    """The program with a setting at a value; None where the model cannot have it."""
-    other = _with(config, setting, setting.field.name, value)
-    with suppress(ConfigError, LookupError, StopIteration):  # layers that take what no layer has
+def _beside(setting: Leaf, right: Any) -> tuple[Any, ...]:
+    """Other values of a number, to see whether it matters."""
+    if setting.field.kind is int:
+        return (right * 2, right // 2, right + 2) if right else ()
+    return (right * 1.25, right * 0.75) if right else setting.usual or (1.0,)
+
+
+@lru_cache(maxsize=4)
+def linked(config: ModelConfig) -> tuple[Number, ...]:
+    """Two settings of one part that may be wrong together: two numbers, or a number beside another value; cached."""
+    found = []
+    alone = {one.names[0]: one for one in numbers(config) if LEAVES[one.names[0]].field.kind is float}
+    alone = {name: one for name, one in alone.items() if config.setting(name) > 0}
+    for name, number in alone.items():
+        path = LEAVES[name].path[:-1]
+        part = {other: one for other, one in LEAVES.items() if one.path[:-1] == path and other != name}
+        pairs = [(name, other) for other in part if other in alone and name < other]
+        changed = ((names, number.changed & alone[names[1]].changed) for names in pairs)
+        found += [Number(config, names, both) for names, both in changed if both]
+        for other, setting in part.items():
+            for value in _values(config, setting) if other not in alone else ():
+                program = _program(config, {other: value})
+                if program is not None and (both := program.changed & number.changed):
+                    found.append(Number(config, (name,), both, ((other, value),)))
+    return tuple(found)
+
+
+def _values(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
+    """Other values of a setting; a width at every value up to that of a head."""
+    right = config.setting(setting.field.name)
+    found = setting.others(*(right,) if setting.field.kind is int else ())
+    widths = range(2, config.d_head + 1, 2) if "width" in setting.field.name else ()
+    yield from (value for value in dict.fromkeys((*widths, *found)) if value != right)
+
+
+def _program(config: ModelConfig, values: Mapping[str, Any]) -> Program | None:
+    return _program_of(config, tuple(values.items()))
+
+
+@lru_cache(maxsize=1_024)
+def _program_of(config: ModelConfig, settings: tuple[tuple[str, Any], ...]) -> Program | None:
+    """The program with settings at these values; None where the model cannot have it; cached."""
+    values = dict(settings)
+    with suppress(ConfigError, TypeError, LookupError, StopIteration):  # layers that take what no layer has
+        if len(values) == 1:
+            ((name, value),) = values.items()
+            other = _with(config, LEAVES[name], name, value)
+        else:
+            other = config.but(**values)
         if other is not None:
             right, table = table_of(config), StepTable(other)
             changed = frozenset(key for key in right.by_key if _change(right, table, key) is not None)
-            return Program(setting.mistaken(value, config.setting(setting.field.name)), table, changed)
+            words = [LEAVES[name].mistaken(value, config.setting(name)) for name, value in values.items()]
+            return Program(listed(words), table, changed)
     return None
 
 
@@ -194,8 +261,12 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
     """Configurations with one setting at another value, in words."""
     layers = [config.at(layer) for layer in range(config.n_layers)]
     for name, setting in LEAVES.items():
+        for words, value in _siblings(config, setting):
+            if (other := _with(config, setting, name, value)) is not None:
+                yield words, other
+    for name, setting in LEAVES.items():
         ours = dict.fromkeys(layer.setting(name) for layer in layers)
-        for value in dict.fromkeys((*setting.others(*ours), *_siblings(config, setting))):
+        for value in dict.fromkeys(setting.others(*ours)):
             no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS
             if {*ours} == {value} or no_port:
                 continue
@@ -209,13 +280,18 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
             yield f"{name} left out", config.but(**settings)
 
 
-def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
-    """The values of settings of the same part that are lists as long: the long factors where the short ones belong."""
+def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[tuple[str, Any]]:
+    """The values of settings of the same part that are lists as long: the short factors where the long ones belong."""
     value = config.setting(setting.field.name)
     for name, other in LEAVES.items() if isinstance(value, tuple) and value else ():
         found = config.setting(name)
-        if other.path[:-1] == setting.path[:-1] and isinstance(found, tuple) and len(found) == len(value):
-            yield found
+        if (
+            other.path[:-1] == setting.path[:-1]
+            and isinstance(found, tuple)
+            and len(found) == len(value)
+            and found != value
+        ):
+            yield f"{other.said.format(worded(found))} instead of {setting.said.format(worded(value))}", found
 
 
 _MOST_FEWER = 9

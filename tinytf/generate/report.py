@@ -142,7 +142,7 @@ class Generation(Continued[GeneratedToken]):
     ``cache`` is the use of the cache at the end, a row per layer.
     """
 
-    KIND = "generation"
+    KIND = "generate"
     TABLE = ("steps",)
 
     sampling: Sampling
@@ -320,7 +320,8 @@ class BeamSearch(Continued[BeamStep]):
         found += percent(math.exp(best.log_probability))
         if not others:
             return f"{found}."
-        found += f", the next {percent(math.exp(others[0].log_probability))}"
+        after = percent(math.exp(others[0].log_probability))
+        found += ", and so has the next" if found.endswith(after) else f", the next {after}"
         pairs = enumerate(zip(best.ids, others[0].ids, strict=False), 1)
         number, token, other = next(((i, a, b) for i, (a, b) in pairs if a != b), (0, 0, 0))
         if not number:

@@ -22,7 +22,7 @@ from tinytf.text.chat import Written
 from tinytf.text.library import Limit
 from tinytf.text_model import TextModel
 
-_ROWS = 128
+_POSITIONS_AT_ONCE = 128
 """The number of positions whose logits are in memory at a time."""
 
 
@@ -239,8 +239,8 @@ def score_many(
 
 def _score_rows(model: Transformer, hidden: Tensor, ids: Sequence[int], begin: int) -> Iterator[TokenScore]:
     """Score the tokens from ``begin`` on by the hidden states (N, C) that predict them."""
-    for start in range(0, len(hidden), _ROWS):
-        logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
+    for start in range(0, len(hidden), _POSITIONS_AT_ONCE):
+        logits = model.unembed(hidden[start : start + _POSITIONS_AT_ONCE]).float().cpu()  # (rows, V)
         first = begin + start
         if not bool(logits.amax(-1).isfinite().all()):
             fault = first_fault(model, ids)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from tinytf.generate.cached import CacheComparison, cached_steps
+from tinytf.generate.cache_comparison import CacheComparison, cached_steps
 from tinytf.generate.continuing import Searching, Streaming, beams_after, encoded, steps_after
 from tinytf.generate.loop import GeneratedToken, cache_for
 from tinytf.generate.options import by_keyword

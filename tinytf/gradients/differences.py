@@ -30,7 +30,7 @@ ROUNDING = 2e-14
 START = 0.05
 """The first step, relative to the root mean square of the tensor's entries."""
 
-_ROWS, _SHORTER, _TRIES, _DRAWS = 5, 1 / 32, 4, 20
+_STEP_SIZES, _SHORTER, _TRIES, _DRAWS = 5, 1 / 32, 4, 20
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ def _measured(probe: LossProbe, loss: float, entry: ProbedEntry) -> MeasuredEntr
     """The derivative by one entry, with steps short enough to cross no kink; None if even the shortest cross one."""
     step = START * entry.size
     for shortened in range(_TRIES):
-        steps = [step / 2**row for row in range(_ROWS)]
+        steps = [step / 2**row for row in range(_STEP_SIZES)]
         losses = probe.losses(entry, [*steps, *(-delta for delta in steps)])
         if losses is not None:
             floor = max(SHARE * entry.largest, ROUNDING * max(1.0, loss) / step / TOLERANCE)
-            numeric = ridders(steps, losses[:_ROWS], losses[_ROWS:])
+            numeric = ridders(steps, losses[:_STEP_SIZES], losses[_STEP_SIZES:])
             return MeasuredEntry(entry.name, entry.index, entry.analytic, numeric, entry.largest, floor, shortened)
         step *= _SHORTER
     return None

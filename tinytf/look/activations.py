@@ -75,10 +75,8 @@ class Activations(Report):
     def in_a_sentence(self) -> str:
         """Which shares of the inputs are below 0, and of the outputs within 0.01 of it."""
         silent = sum(place.silent for place in self.places) / len(self.places)
-        inputs = f"{self.inputs.numel():,} inputs of L{self.layer}'s units"
-        return (
-            f"Of the {inputs} {percent(self.below)} are below 0, and of the outputs {percent(silent)} within 0.01 of 0."
-        )
+        below = f"{percent(self.below)} of the {self.inputs.numel():,} inputs to the units of L{self.layer} are below 0"
+        return f"{below}; {percent(silent)} of the outputs are within 0.01 of 0."
 
     def fields(self) -> dict[str, Any]:
         quantiles = [{"share": q, "value": value} for q, value in zip(QUANTILES, self.quantiles, strict=True)]

@@ -106,8 +106,8 @@ class Experts(Report):
         """The expert with the largest share of a layer's routes, and the share of each if all were equally busy."""
         busiest = max(self.corpus or self.load, key=lambda load: max(load.shares))
         share, even = max(busiest.shares), percent(1 / len(busiest.shares))
-        expert = f"E{busiest.shares.index(share)} of L{busiest.layer}"
-        return f"{expert} is busiest: of its layer's routes it has {percent(share)}, where an even load is {even}."
+        expert = f"Expert {busiest.shares.index(share)} of layer {busiest.layer}"
+        return f"{expert} is the busiest: {percent(share)} of its layer's choices, where {even} would be even."
 
     def stored(self) -> list[Array]:
         """The weights of each layer, (T, E)."""

@@ -83,12 +83,12 @@ class Neighbours(Report):
         """The nearest token of the first vector, and of several the two that are most alike."""
         space, names = self.spaces[0], self.names
         nearest, cosine = self.word(int(space.ids[0, 0])), float(space.cosines[0, 0])
-        words = f"Of all {space.title}, {nearest} is nearest to {names[0]} (cosine {cosine:.2f}, of at most 1)"
+        words = f"The nearest of all {space.title} to {names[0]} is {nearest} (cosine {cosine:.2f}, of at most 1)"
         if len(names) > 2:
             size = len(names)
             pairs = space.similarity.masked_fill(torch.ones(size, size).tril().bool(), -torch.inf)
             a, b = divmod(int(pairs.argmax()), size)
-            words += f"; of these, {names[a]} and {names[b]} are most alike ({float(pairs[a, b]):.2f})"
+            words += f"; of your {size} tokens, {names[a]} and {names[b]} are most alike ({float(pairs[a, b]):.2f})"
         return f"{words}."
 
     def fields(self) -> dict[str, Any]:

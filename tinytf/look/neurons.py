@@ -26,7 +26,7 @@ from tinytf.trace.address import parse_single_number
 from tinytf.trace.trace import Text, Trace
 
 _UNIT = re.compile(r"L(-?[0-9]{1,9})\.(-?[0-9]{1,9})")
-_ROWS = 64  # positions whose logits are computed at a time
+_POSITIONS_AT_ONCE = 64  # positions whose logits are computed at a time
 ORDERS = ("activation", "contribution")
 
 
@@ -326,7 +326,7 @@ def predicted_tokens(trace: Trace) -> tuple[Tensor | None, Tensor | None]:
     if trace.model.head is None:
         return None, None
     hidden = trace.last_hidden
-    best = [trace.model.unembed(part).max(dim=-1) for part in hidden.split(_ROWS)]
+    best = [trace.model.unembed(part).max(dim=-1) for part in hidden.split(_POSITIONS_AT_ONCE)]
     return torch.cat([part.indices for part in best]), torch.cat([part.values for part in best])
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.look.attribution import head_contributions
+from tinytf.look.attribute import head_contributions
 from tinytf.look.flow import Flow, flow
 from tinytf.look.lens import most_probable_by_layer
 from tinytf.look.prediction import Prediction

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.look.arithmetic.data import Explanation
-from tinytf.look.arithmetic.follow import explain
+from tinytf.look.explain.data import Explanation
+from tinytf.look.explain.follow import explain
 from tinytf.look.overview import overview
 from tinytf.look.prediction import Prediction, predictions
 from tinytf.report import DRAWN_BY, About, Data, Report, Verified

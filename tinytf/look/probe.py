@@ -182,7 +182,7 @@ class Probe(Report):
             return super().metadata()
         assert self.about is not None
         vectors = [{"at": step.at, "accuracy": plain(step.accuracy)} for step in self.steps]
-        steering = {"kind": "steering_vector", "method": "probe", "made_with": self.about.model.name}
+        steering = {"kind": "steer", "method": "probe", "made_with": self.about.model.name}
         return {**super().metadata(), **steering, **self.members("source", "position", "toward"), "vectors": vectors}
 
 

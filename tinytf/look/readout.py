@@ -16,7 +16,7 @@ from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
 from tinytf.trace.hooks import module_of
 
-_ROWS = 64  # directions whose logits are computed at a time
+_DIRECTIONS_AT_ONCE = 64  # directions whose logits are computed at a time
 Ends = tuple[tuple[int, float], ...]
 """Ids of tokens, each with what an activation of 1 adds to its logit."""
 ENDS = ("promoted", "suppressed")
@@ -96,7 +96,7 @@ class Readout:
         """The ``top`` tokens whose logits each of some rows (U, C) raises most, and those that it lowers most."""
         unembedding = self._unembedding.float()
         k = min(top, len(unembedding))
-        for part in rows.float().split(_ROWS):
+        for part in rows.float().split(_DIRECTIONS_AT_ONCE):
             for logits in self._through_norm(part) @ unembedding.T:  # (V,)
                 most, least = (
                     [*zip(end.indices.tolist(), end.values.tolist(), strict=True)]

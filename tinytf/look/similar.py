@@ -115,8 +115,8 @@ class Similar(Report):
             for pair in self.word_pairs
             if first[pair.first].spoken and second[pair.second].spoken and pair.added > 0
         ]
-        words = f"The vectors of the two texts have a cosine of {self.cosine:.2f}, where 1 is the same direction"
-        words += f"; of any two words, {listed(told[:2])} add{'s' * (len(told) == 1)} most to it" if told else ""
+        words = f"The vectors of the two texts have a cosine of {self.cosine:.2f}, of at most 1"
+        words += f"; {listed(told[:2])} add{'s' * (len(told) == 1)} most to it" if told else ""
         one = [pair for pair in self.word_pairs if pair.added]
         if len(one) == 1:
             words += (
@@ -124,8 +124,7 @@ class Similar(Report):
             )
             words += "takes one token of each text"
         elif self.pairs is not None and self.outside_words > self.cosine / 2 > 0:
-            words += f"; more than half of it, {self.outside_words:.2f}, is from pairs with a special token, a bias or "
-            words += "punctuation"
+            words += f"; special tokens, biases and punctuation add more than half of it, {self.outside_words:.2f}"
         return f"{words}."
 
     def fields(self) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class Tokenized(Report):
         most = max(range(len(words)), key=counts.__getitem__)
         shown = printable(self.text.text[slice(*words[most])])
         shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
-        became = f"The {len(words):,} words, split at spaces, became {len(own):,} tokens"
-        split = f"up to {counts[most]:,} for one word ({shown})" if counts[most] > 1 else "no word was split"
+        became = f"{len(words):,} words, split at spaces, became {len(own):,} tokens"
+        split = f"{shown} became the most, {counts[most]:,}" if counts[most] > 1 else "no word was split"
         return f"{became}; {split}."
 
     def fields(self) -> dict[str, Any]:

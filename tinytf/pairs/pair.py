@@ -108,7 +108,7 @@ class PairSet(Report):
     out the other pairs.
     """
 
-    KIND = "pair_set"
+    KIND = "pairs"
     EVENTS: ClassVar = {"pairs": "pair"}
 
     name: str
@@ -246,6 +246,23 @@ def pair_set(pairs: Pairs, where: Sequence[str] = ()) -> PairSet:
     if not isinstance(pairs, PairSet):
         pairs = PairSet.read(pairs) if isinstance(pairs, str | Path) else PairSet.of(pairs)
     return pairs.where(where) if where else pairs
+
+
+def one_pair(model: TextModel, clean: str, corrupt: str, *, answer: str | None = None) -> PairSet:
+    """Two texts as a pair: each is answered by the token that the model predicts for it, CLEAN by ``answer`` if given.
+
+    Raises UsageError if both have one answer, and like ``PairSet.of``.
+    """
+    texts = (clean, corrupt)
+    best = [int(model.trace(text)["logits"][-1].argmax()) for text in texts]
+    answers = [model.tokenizer.decode([token_id]) for token_id in best]
+    answers[0] = answers[0] if answer is None else answer
+    if answers[0].strip() == answers[1].strip():
+        raise UsageError(
+            f"both texts are answered by {answers[0].strip()!r}, so there is no difference to follow",
+            "take texts with other answers, or name the one after CLEAN: --answer A",
+        )
+    return PairSet.of([dict(zip(REQUIRED, (*texts, *answers), strict=True))], "the two texts")
 
 
 def find_answer(model: TextModel, text: str, answer: str, option: str = "answer") -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tinytf.report import About, Report
+from tinytf.sentences import plural
 from tinytf.text_model import TextModel, in_turn_of_all
 from tinytf.through.model import ThroughModel
 from tinytf.through.runners import Ours, Runner, Theirs
@@ -50,7 +51,8 @@ class Same(Report):
         tried = [way for way in self.ways if way.holds is not None]
         if not self.differing:
             most = max((way.difference or 0.0 for way in tried), default=0.0)
-            return f"The same in all {len(tried)} ways, to {most:.0e} of a token's largest number." if tried else ""
+            ways = f"all {plural(len(tried), 'way')} of running the text"
+            return f"The same in {ways}, to {most:.0e} of a token's largest number." if tried else ""
         first, others = self.differing[0], len(self.differing) - 1
         token = "" if first.position is None else f", at token {first.position} {first.shown}"
         why = f": {first.why}" if first.why else ""

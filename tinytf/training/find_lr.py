@@ -36,7 +36,7 @@ class RangeTest(Report):
     grow exponentially. ``complete`` is false if the loss diverged before the largest rate.
     """
 
-    KIND = "range_test"
+    KIND = "find_lr"
     TABLE = ("losses",)
 
     recipe: Recipe

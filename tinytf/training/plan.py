@@ -40,7 +40,7 @@ class TrainingPlan(Report):
     ``peak_flops`` the speed of a matrix product here; both are None in half precision or with compiled steps.
     """
 
-    KIND = "training_plan"
+    KIND = "train_plan"
     TABLE = ("schedule",)
 
     run: Path

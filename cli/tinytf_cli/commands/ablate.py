@@ -11,15 +11,16 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ResumeOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.options import FoldOptions, ResumeOptions, require_only
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions
 
 if TYPE_CHECKING:
-    from tinytf.cause.compare_without import LeftOut
     from tinytf.cause.interventions import Ablation, AblationSweep
     from tinytf.cause.repair import Repair
+    from tinytf.cause.without import LeftOut
     from tinytf.text.chat import Written
-    from tinytf.through.changing import Changed
+    from tinytf.through.changed import Changed
     from tinytf.trace.trace import Trace
 
 
@@ -96,7 +97,7 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
         )  # fmt: skip
     through = tracing.model_options.through_model(tracing.output)
     if through is not None:
-        from tinytf.through.changing import ablate_through
+        from tinytf.through.changed import ablate_through
 
         require_only(("addresses", "top"), (Options,))
         tracing.texts.items  # noqa: B018 - report a missing text first
@@ -126,7 +127,7 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
         unit = "texts and ablations:" if options.sweep else "texts of the mean:"
         with progress_line(tracing.output.stderr, unit) as on_progress:
             if options.sweep is not None:
-                return model.ablation_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
+                return model.ablate_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
             if options.repair:
                 return model.repair(trace, options.addresses, versus=versus, on_progress=on_progress, **settings)
             return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)

@@ -7,11 +7,12 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.options import FoldOptions, require_only
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions
 
 if TYPE_CHECKING:
-    from tinytf.look.attended import Attended
+    from tinytf.look.attention import Attended
     from tinytf.trace.trace import Trace
 
 _MEASURES = ("entropy", "distance", "previous", "first", "self")

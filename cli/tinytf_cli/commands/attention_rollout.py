@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.options import FoldOptions
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.rollout import Rollout

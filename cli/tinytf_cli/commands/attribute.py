@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, TextOptions, TraceOrPairsOptions, require_only
+from tinytf_cli.options import FoldOptions, require_only
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions
 
 if TYPE_CHECKING:
-    from tinytf.look.attribution import Attribution
+    from tinytf.look.attribute import Attribution
     from tinytf.trace.trace import Trace
 
 
@@ -32,7 +33,7 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
     """By default, explains the logit of the token predicted after TEXT. With the scale of each norm held fixed, the
     parts sum to the logit, which is checked. With --pairs, explains the mean lead of each answer over versus.
     """
-    from tinytf.look.attribution import require_logits
+    from tinytf.look.attribute import require_logits
     from tinytf_cli.views.attribute import AttributionDisplay
 
     if (over := tracing.texts.over).pairs is not None:

@@ -12,9 +12,10 @@ from tinytf.errors import UsageError
 from tinytf.outputs import expect_output
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import line_texts
-from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, ResumeOptions
+from tinytf_cli.options import FoldOptions, ModelOptions, ResumeOptions
 from tinytf_cli.output import Output, require_place, write_file
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import ChatOptions
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written

@@ -52,10 +52,10 @@ def check(options: Options, output: Output) -> int:
     """
     if (session := host()) is not None:
         session.require_own("run a module")
+    from tinytf.check.checked import check as check_module
+    from tinytf.check.opened import parse_args
+    from tinytf.check.reference import reference
     from tinytf.compare.dumps.names import read_names
-    from tinytf.student.checked import check as check_module
-    from tinytf.student.opened import parse_args
-    from tinytf.student.reference import reference
     from tinytf_cli.views.check import CheckDisplay
 
     model = reference(options.like, parse_args(options.with_), options.seed)

@@ -6,17 +6,24 @@ from pathlib import Path
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.command import command, option
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ModelOptions, PairsOptions
+from tinytf_cli.inputs import with_session_text
+from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import PairsOptions
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of this command alone."""
 
+    clean: str | None = argument(required=False)
+    corrupt: str | None = argument(required=False)
+    answer: str | None = option(
+        metavar="A", help="With CLEAN and CORRUPT: the token that continues CLEAN.  [default: the predicted one]"
+    )
     keep: float = option(
         type=Real(0, 1, above=True), shown=0.9, help="The share of the effect that the circuit has to keep."
     )
@@ -51,17 +58,24 @@ def circuit(
 ) -> int:
     """\b
     Find a circuit          tinytf circuit --pairs FILE -m MODEL -o circuit.json
+    Of one pair of texts    tinytf circuit CLEAN CORRUPT -m MODEL
     Run it on other pairs   tinytf circuit --pairs FILE --from circuit.json
 
     Each edge leads from the embeddings, a head or a feed-forward to an input of a later one. The effect is the mean
     lead of answer over versus with the clean texts, less that with the corrupt ones. Outside the circuit every edge
     carries its value in the corrupt run. Ctrl-C after the scores shows the circuit so far. -o FILE.svg draws a graph.
     """
+    from tinytf.pairs.pair import one_pair
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.circuit import CircuitDisplay
 
-    if over.pairs is None:
-        raise UsageError("there are no pairs to find a circuit for", "name a file of pairs: --pairs FILE.jsonl")
+    words = with_session_text(tuple(text for text in (options.clean, options.corrupt) if text is not None), 2)
+    texts = () if over.pairs is not None and not options.clean else words
+    if over.pairs is None and len(texts) != 2:
+        missing = "CORRUPT, the second text, is missing" if texts else "there are no pairs to find a circuit for"
+        raise UsageError(missing, "give two texts, CLEAN CORRUPT, or a file of pairs: --pairs FILE.jsonl")
+    if over.pairs is not None and (texts or options.answer):
+        raise UsageError("--pairs takes the texts and answers of a file", "leave out CLEAN, CORRUPT and --answer")
     if options.stored is not None and is_typed("keep", "method", "steps", "level"):
         raise UsageError(
             "--from measures a circuit that is found already", "leave out --keep, --method, --steps, --level"
@@ -69,9 +83,10 @@ def circuit(
     if is_typed("steps") and options.method != "integrated":
         raise UsageError("--steps goes with --method integrated", f"{options.method} averages over nothing")
     model = model_options.open()
+    pairs = over.items if over.pairs is not None else one_pair(model, *map(str, texts), answer=options.answer)
     with progress_line(output.stderr, "runs:") as on_progress:
         report = model.circuit(
-            over.items, keep=options.keep, method=options.method, level=options.level, steps=options.steps,
+            pairs, keep=options.keep, method=options.method, level=options.level, steps=options.steps,
             stored=options.stored, versus=options.versus, left_out=options.left_out, seed=model_options.seed,
             on_progress=on_progress,
         )  # fmt: skip

@@ -10,15 +10,16 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import DTYPES, FLOORS, ChatOptions, FoldOptions, ModelOptions, require_only
+from tinytf_cli.options import DTYPES, FLOORS, FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import ChatOptions
 
 if TYPE_CHECKING:
-    from tinytf.compare.difference import Difference
+    from tinytf.compare.diff import Difference
     from tinytf.loading import Model
     from tinytf.text.chat import Written
-    from tinytf.through.comparing import ModuleDifferences
+    from tinytf.through.diff import ModuleDifferences
     from tinytf.through.model import ThroughModel
 
 _SETTINGS = ("tolerance", "head", "top", "fail_over", "floor", "truncate", "force")
@@ -96,7 +97,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     """
     from tinytf.compare.dumps.printed import LOGS
     from tinytf_cli.reported import expect_reports, write_reports
-    from tinytf_cli.views.difference import DifferenceDisplay
+    from tinytf_cli.views.diff import DifferenceDisplay
 
     context = click.get_current_context()
     if host() is None and not any(map(is_typed, context.params)):
@@ -105,7 +106,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     names_none = host() is None and model_options.through is None and not is_typed("model")
     through = None if names_none else model_options.through_model(output)
     if through is not None:
-        from tinytf_cli.views.module_differences import ModuleDifferencesDisplay
+        from tinytf_cli.views.diff_modules import ModuleDifferencesDisplay
 
         modules = _through(through, options, model_options)
         return output.draw_checked(modules, ModuleDifferencesDisplay(fold.all or options.full))
@@ -126,7 +127,7 @@ def _printed(options: Options, log: str, fold: FoldOptions, model_options: Model
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.printed import read_log
     from tinytf.compare.printed import diff_printed
-    from tinytf_cli.views.printed_difference import PrintedDisplay
+    from tinytf_cli.views.diff_printed import PrintedDisplay
 
     kept = ("tolerance", "fail_over", "truncate", "force")
     require_only(
@@ -142,7 +143,7 @@ def _printed(options: Options, log: str, fold: FoldOptions, model_options: Model
 def _through(model: "ThroughModel", options: Options, model_options: ModelOptions) -> "ModuleDifferences":
     """The difference of two runs through transformers, or of one and a file of activations."""
     from tinytf.compare.dumps.read import SUFFIXES, open_dump
-    from tinytf.through.comparing import diff_through
+    from tinytf.through.diff import diff_through
     from tinytf.through.model import open_through
 
     taken = (
@@ -185,7 +186,7 @@ def _compared(options: Options, model_options: ModelOptions) -> "Difference":
     files = list(options.texts) if len(named) == 2 and all(named) else [word for word in options.texts if is_dump(word)]
     names = read_names(options.names)
     if len(files) == 2 == len(options.texts) and options.versus is None:
-        from tinytf.compare.difference import diff_dumps
+        from tinytf.compare.diff import diff_dumps
 
         model = model_options.open() if is_typed("model") else None
         dump_settings = {name: settings[name] for name in ("tolerance", "head", "top", "fail_over")}

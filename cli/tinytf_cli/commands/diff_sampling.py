@@ -5,9 +5,10 @@ from typing import Any
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
-from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions
+from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import ChatOptions
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def diff_sampling(options: Options, fold: FoldOptions, model_options: ModelOptio
     """Compares the settings, and with a TEXT also what each program chooses after it, token by token."""
     from tinytf.compare.sampling import diff_sampling as compare
     from tinytf.generate.programs import read_settings
-    from tinytf_cli.views.sampling_difference import SamplingDisplay
+    from tinytf_cli.views.diff_sampling import SamplingDisplay
 
     first, second = (read_settings(word) for word in options.sampling)
     settings: dict[str, Any] = {} if options.tolerance is None else {"tolerance": options.tolerance}

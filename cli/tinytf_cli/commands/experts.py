@@ -8,8 +8,9 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import corpus_files
-from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.options import FoldOptions
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.experts import Experts

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import AddressOptions, complete_address
+from tinytf_cli.options import complete_address
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import AddressOptions
 
 if TYPE_CHECKING:
-    from tinytf.look.arithmetic import Explained
+    from tinytf.look.explain import Explained
     from tinytf.trace.trace import Trace
 
 

@@ -20,7 +20,7 @@ class Options:
         type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )
     tokenizer: str | None = tokenizer_option()
-    to: str = option(type=click.Choice(["huggingface"]), required=True, help="The format to write.")
+    to: str = option(type=click.Choice(["huggingface"]), shown="huggingface", help="The format to write.")
 
 
 @command("export")

@@ -9,8 +9,9 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, TraceOptions, UnitOptions, complete_address
+from tinytf_cli.options import FoldOptions, complete_address
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TraceOptions, UnitOptions
 
 if TYPE_CHECKING:
     from tinytf.features.report import Features

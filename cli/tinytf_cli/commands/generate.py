@@ -9,9 +9,10 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option, parameters_of
-from tinytf_cli.options import DecodingOptions, ModelOptions, ResumeOptions, TextOptions, require_only
+from tinytf_cli.options import DecodingOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import TextOptions
 from tinytf_cli.views.draw import Display, Shown
 
 if TYPE_CHECKING:
@@ -134,12 +135,12 @@ def generate(
     """With an empty TEXT, generation starts from the model's start token. In a pipe, stdout gets only the new text.
     Ctrl-C stops and keeps the text so far.
     """
-    from tinytf.cause.steering.applying import read_steering
-    from tinytf.cause.steering.generation import begin_steered_generation
+    from tinytf.cause.steer.applying import read_steering
+    from tinytf.cause.steer.steered_generation import begin_steered_generation
     from tinytf.generate.continuing import Searching, Streaming
     from tinytf.generate.loop import require_prompt
     from tinytf.generate.underway import begin_beam_search, begin_cache_comparison, begin_generation
-    from tinytf_cli.views.beams import BeamDisplay
+    from tinytf_cli.views.beam_search import BeamDisplay
     from tinytf_cli.views.generate import GenerationDisplay
 
     if steering_options.compare and not steering_options.steers:

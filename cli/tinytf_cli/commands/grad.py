@@ -7,11 +7,12 @@ import click
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import BlockOptions, FaultOptions, SectionOptions, TraceOptions
+from tinytf_cli.options import BlockOptions, FaultOptions, SectionOptions
 from tinytf_cli.ranges import Real, Whole
+from tinytf_cli.text_options import TraceOptions
 
 if TYPE_CHECKING:
-    from tinytf.gradients.report import Backward
+    from tinytf.gradients.grad import Backward
     from tinytf.text.chat import Written
 
 MOST_CHECKED = 10_000

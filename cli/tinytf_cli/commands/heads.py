@@ -9,9 +9,10 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import FoldOptions, ModelOptions, PairsOptions, require_only
+from tinytf_cli.options import FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import PairsOptions
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
        "agreement")  # fmt: skip

@@ -13,7 +13,7 @@ from tinytf_cli.output import Output
 
 
 def _complete_lesson(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from tinytf.lessons import TITLES
+    from tinytf.learn import TITLES
 
     return [CompletionItem(name, help=title) for name, title in TITLES.items() if name.startswith(incomplete)]
 
@@ -35,7 +35,7 @@ def learn(options: Options, model_options: ModelOptions, output: Output) -> None
     such as 7 or softmax; the default is where you left off. Keys on a terminal: space to go on, b to go back, a number
     to answer, e to explain a cell, q to quit. Elsewhere, and with --plain, the lessons are printed.
     """
-    from tinytf.lessons import LessonList, find
+    from tinytf.learn import LessonList, find
 
     number = None if options.lesson is None else find(options.lesson)
     if options.listed or options.reset:
@@ -50,8 +50,8 @@ def learn(options: Options, model_options: ModelOptions, output: Output) -> None
             output.note(bookmark.unread)
         output.draw(LessonList().answered(bookmark.answers))
         return
-    from tinytf.lessons.course import Course
-    from tinytf.lessons.live import Live
+    from tinytf.learn.course import Course
+    from tinytf.learn.live import Live
     from tinytf_cli.board import takes_pictures
 
     text = None if options.text is None else read_texts((options.text,), lines=False)[0]

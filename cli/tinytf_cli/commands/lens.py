@@ -11,8 +11,9 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import AddressOptions, FoldOptions, PairsOptions, TextOptions, require_only
+from tinytf_cli.options import FoldOptions, require_only
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import AddressOptions, PairsOptions, TextOptions
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens

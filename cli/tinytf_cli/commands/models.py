@@ -21,6 +21,6 @@ def models(options: Options, output: Output) -> None:
     """Looks at built-in models, presets, FOLDER (default: this one), the Hugging Face cache, Ollama and LM Studio.
     Reads no weights.
     """
-    from tinytf.catalogue import catalogue
+    from tinytf.models import catalogue
 
     output.draw(catalogue(options.folder))

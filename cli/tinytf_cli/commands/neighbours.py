@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import ModelOptions, OptionalTextOptions, ResumeOptions
+from tinytf_cli.options import ModelOptions, ResumeOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import OptionalTextOptions
 
 if TYPE_CHECKING:
     from tinytf.look.neighbours import Neighbours

@@ -8,8 +8,9 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, TraceOptions, UnitOptions
+from tinytf_cli.options import FoldOptions
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TraceOptions, UnitOptions
 
 if TYPE_CHECKING:
     from tinytf.look.neurons import Neurons

@@ -26,7 +26,7 @@ def pairs(options: Options, fold: FoldOptions, model_options: ModelOptions, outp
     """
     from tinytf.pairs.tasks import tasks
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.pair_set import PairSetDisplay
+    from tinytf_cli.views.pairs import PairSetDisplay
 
     if options.task is None:
         if is_typed("count", "score"):

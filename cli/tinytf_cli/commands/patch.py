@@ -9,14 +9,15 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import ChatOptions, FoldOptions, ModelOptions, PairsOptions, ResumeOptions, require_only
+from tinytf_cli.options import FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import ChatOptions, PairsOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tinytf.cause.interventions.patching import PatchedRun
+    from tinytf.cause.interventions.patch import PatchedRun
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def patch(
     texts = options.chat.read_each(words)
     through = model_options.through_model(output)
     if through is not None:
-        from tinytf.through.changing import patch_through
+        from tinytf.through.changed import patch_through
 
         groups = (Options, PathOptions, EstimateOptions, ResumeOptions)
         require_only(("clean", "corrupt", "addresses", "truncate", "top", "chat", "system", "rendered"), groups)

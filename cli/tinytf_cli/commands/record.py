@@ -73,7 +73,7 @@ def record(options: Options, model_options: ModelOptions, output: Output) -> int
                 output.note(f"about {rows:,} tokens and {in_bytes(size)} to record in {options.out}")
 
         with progress_line(output.stderr if group.rank == 0 else None, "recorded: token") as on_progress:
-            report = model.record_corpus(
+            report = model.record(
                 files, options.addresses, options.out, dtype=options.save_as, every_token=options.every_token,
                 window=options.window, shard_size=options.shard_size, limit=options.limit, force=options.force,
                 group=group, on_estimate=on_estimate, on_progress=on_progress,

@@ -25,7 +25,7 @@ class Options:
 @command("runs")
 def runs(options: Options, output: Output) -> None:
     """Looks in every FOLDER and its subfolders. The default is the folder runs, or the current one without it."""
-    from tinytf.training.folder.run_report import compare_runs
+    from tinytf.training.folder.runs import compare_runs
     from tinytf_cli.views.runs import RunsDisplay
 
     default = Path("runs") if Path("runs").is_dir() else Path()

@@ -35,7 +35,7 @@ def runs_follow(options: Options, output: Output) -> int | None:
     ndjson follows the run. Exits when the run finishes, or with 1 if it was stopped.
     """
     from tinytf.training.folder.reader import RunReader
-    from tinytf.training.folder.run_report import FollowedRun, RunReport
+    from tinytf.training.folder.runs import FollowedRun, RunReport
     from tinytf_cli.views.run import LAYOUTS, Layout, RunDisplay
 
     run = options.run

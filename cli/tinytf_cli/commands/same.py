@@ -57,8 +57,8 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
 def _of_module(options: Options, model: "Model", texts: list[str], output: Output) -> int:
     if (session := host()) is not None:
         session.require_own("run a module")
-    from tinytf.student.opened import parse_args
-    from tinytf.student.same import same_of_module
+    from tinytf.check.opened import parse_args
+    from tinytf.check.same import same_of_module
 
     args = parse_args(options.args)
     assert options.module is not None

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, ModelOptions, TextOptions, TextOrPairsOptions, require_only
+from tinytf_cli.options import FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import TextOptions, TextOrPairsOptions
 
 if TYPE_CHECKING:
     from tinytf.generate.score import Score

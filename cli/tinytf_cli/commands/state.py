@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import FoldOptions, TraceOptions
+from tinytf_cli.options import FoldOptions
 from tinytf_cli.ranges import MOST, Whole
+from tinytf_cli.text_options import TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.state import State

@@ -9,13 +9,14 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ModelOptions, OptionalTextOptions
+from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import CONTROL_VECTOR, Output
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import OptionalTextOptions
 
 if TYPE_CHECKING:
-    from tinytf.cause.steering.applying import Vectors
-    from tinytf.cause.steering.vector import SteeringVector
+    from tinytf.cause.steer.applying import Vectors
+    from tinytf.cause.steer.vector import SteeringVector
     from tinytf.loading import Model
 
 _FILES = (".safetensors", CONTROL_VECTOR)
@@ -60,8 +61,8 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
     on TEXT; one from pairs goes where it tells them apart best, unless --at names the steps.
     """
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.steering_curve import SteeringCurveDisplay
-    from tinytf_cli.views.steering_vector import SteeringVectorDisplay
+    from tinytf_cli.views.steer import SteeringVectorDisplay
+    from tinytf_cli.views.steer_curve import SteeringCurveDisplay
 
     is_file = options.source.suffix.lower() in _FILES
     if is_file and is_typed("method", "position"):
@@ -92,7 +93,7 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
         reference = model.reference(options.reference)
     with progress_line(output.stderr, "strengths:") as on_progress:
         reports = (
-            model.steering_curve(model.trace(text, truncate=texts.truncate), add, strengths=strengths,
+            model.steer_curve(model.trace(text, truncate=texts.truncate), add, strengths=strengths,
                                  ask=options.asked, reference=reference, on_progress=on_progress)
             for text in written
         )  # fmt: skip
@@ -103,13 +104,13 @@ def _vector(
     model: "Model", options: Options, texts: OptionalTextOptions, seed: int, is_file: bool, output: Output
 ) -> "SteeringVector":
     """The vector of the file, or the one made from its pairs, which --chat makes messages."""
-    from tinytf.cause.steering.contrasts import Contrasts
-    from tinytf.cause.steering.vector import read_out, steering_vector
+    from tinytf.cause.steer.contrasts import Contrasts
+    from tinytf.cause.steer.vector import read_out, steering_vector
     from tinytf_cli.progress_line import progress_line
 
     if not is_file:
         with progress_line(output.stderr, "pairs:") as on_progress:
-            return model.steering(
+            return model.steer(
                 Contrasts.of(options.source).read_as(texts.of), at=options.addresses or "L*.out",
                 method=options.method, position=options.position, top=options.top, seed=seed, on_progress=on_progress,
             )  # fmt: skip
@@ -121,7 +122,7 @@ def _vector(
 
 def _strengths(words: str) -> tuple[float, ...]:
     """The strengths of LOW:HIGH:STEP. Raises UsageError for words of another form, and for too many."""
-    from tinytf.cause.steering.curve import require_strengths
+    from tinytf.cause.steer.curve import require_strengths
 
     try:
         low, high, step = (float(word) for word in words.split(":"))

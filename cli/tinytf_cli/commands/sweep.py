@@ -42,7 +42,7 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
     have weights, as in book.txt=3 code/=1.
     """
     from tinytf.text.weighted import find_corpus
-    from tinytf.training.folder.run_report import compare_runs
+    from tinytf.training.folder.runs import compare_runs
     from tinytf.training.recipe import Recipe
     from tinytf.training.sweep import grid, require_free, values_of
     from tinytf.training.sweep import sweep as run_sweep

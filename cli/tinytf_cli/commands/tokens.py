@@ -9,9 +9,10 @@ import click
 from tinytf_cli.command import command, option
 from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import corpus_files
-from tinytf_cli.options import DEFAULT_MODEL, OptionalTextOptions, complete_model, default_model, tokenizer_option
+from tinytf_cli.options import DEFAULT_MODEL, complete_model, default_model, tokenizer_option
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import OptionalTextOptions
 
 if TYPE_CHECKING:
     from tinytf.text.chat import Written
@@ -51,14 +52,14 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
     """Marks the tokens that the tokenizer adds by itself. With --versus, shows where another tokenizer splits
     differently, and with --corpus how often.
     """
-    from tinytf.compare.splits import splits
+    from tinytf.compare.tokenizers import splits
     from tinytf.errors import UsageError
     from tinytf.look.tokens import Tokenized
     from tinytf.sources import Source, find_source, open_tokenizer, vocabulary_of
     from tinytf.text.pair import encode_written
     from tinytf.text.train import train_characters
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views import splits as _  # noqa: F401 - registers its view
+    from tinytf_cli.views import tokenizers as _  # noqa: F401 - registers its view
     from tinytf_cli.views.tokens import TokensDisplay
 
     if options.versus is not None and (options.characters or options.windows):

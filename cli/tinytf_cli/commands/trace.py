@@ -10,18 +10,12 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import (
-    AddressOptions,
-    BlockOptions,
-    FaultOptions,
-    SectionOptions,
-    complete_address,
-    require_only,
-)
+from tinytf_cli.options import BlockOptions, FaultOptions, SectionOptions, complete_address, require_only
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import AddressOptions
 
 if TYPE_CHECKING:
-    from tinytf.look.traced import Traced
+    from tinytf.look.trace import Traced
     from tinytf.steps.table import StepTable
     from tinytf.text.chat import Written
     from tinytf.through.model import ThroughModel
@@ -109,7 +103,7 @@ def trace(
     if options.teach:
         if named or options.steps or sections.every or sections.pipeline or blocks or fail_on or block_options.full:
             raise UsageError("--teach tells one way through a pass", "the only other options are --layer and --head")
-        from tinytf.lessons.teach import teach
+        from tinytf.learn.teach import teach
 
         place = (layers[0], head) if is_typed("layer", "head") else None
         return tracing.show(lambda trace: teach(model, trace, place), "taught")

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import TraceOptions, complete_address
+from tinytf_cli.options import complete_address
+from tinytf_cli.text_options import TraceOptions
 
 if TYPE_CHECKING:
     from tinytf.look.code import Code

@@ -93,14 +93,16 @@ def train(
     from tinytf.training.loop import train as train_model
     from tinytf.training.plan import plan
     from tinytf.training.recipe import USUAL_VOCABULARY
-    from tinytf.training.report import report_of
     from tinytf.training.run.tensorboard import summary_writer
+    from tinytf.training.train import report_of
     from tinytf.training.tuning.processes import rank_and_count
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views import find_lr as _find_lr  # noqa: F401 - registers its view
-    from tinytf_cli.views import plan as _plan  # noqa: F401 - registers its view
     from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
+    from tinytf_cli.views import train_plan as _plan  # noqa: F401 - registers its view
 
+    if run.out is None and run.resume and len(run.corpus) == 1 and (folder := _run_at(run.corpus[0])) is not None:
+        run = replace(run, corpus=(), out=folder)
     if run.out is None and (run.resume or run.overwrite):
         raise UsageError("--resume and --overwrite need an existing run", "name it with --out")
     parent = Path(run.begin_from or "") if run.at_step and not run.resume else None
@@ -199,6 +201,13 @@ def _new_run(corpus: tuple[Path, ...]) -> Path:
     name = (resolve_links(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())
+
+
+def _run_at(path: Path) -> Path | None:
+    """The run at a path, or of this name in the folder of new runs; None if there is none."""
+    from tinytf.training.folder.run_files import is_run
+
+    return next((folder for folder in (path, Path("runs") / path) if is_run(folder)), None)
 
 
 def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, Any]:

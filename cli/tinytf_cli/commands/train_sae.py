@@ -46,7 +46,7 @@ def train_sae(options: Options, model_options: ModelOptions, output: Output) -> 
     """
     from tinytf.bulk.folder import RecordedCorpus
     from tinytf_cli.progress_line import progress_line
-    from tinytf_cli.views.sae_training import SaeTrainingDisplay
+    from tinytf_cli.views.train_sae import SaeTrainingDisplay
 
     files, model = corpus_or_recorded(options.corpus, ("TEXT",)), model_options.open()
     window = files.index["window"] if isinstance(files, RecordedCorpus) else options.window or 128

@@ -15,7 +15,7 @@ from tinytf_cli.output import Output
 from tinytf_cli.ranges import CORPUS, Real, Whole
 
 if TYPE_CHECKING:
-    from tinytf.worked.paper import Paper, PaperCheck
+    from tinytf.verify.paper import Paper, PaperCheck
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ def verify(options: Options, model_options: ModelOptions, output: Output) -> int
     if unused := next((name for name in ("model", "device", "dtype", "through", "adapter") if is_typed(name)), None):
         raise UsageError(f"--{unused} is for papers, and a worked example has numbers of its own", "leave it out")
     from tinytf.sources import open_tokenizer
-    from tinytf.worked import ExampleScores, edited, open_example, shipped
-    from tinytf.worked import verify as verify_example
-    from tinytf.worked.paper import shipped_papers
+    from tinytf.verify import ExampleScores, edited, open_example, shipped
+    from tinytf.verify import verify as verify_example
+    from tinytf.verify.paper import shipped_papers
     from tinytf_cli.views.verify import VerificationDisplay
 
     tokenizer = open_tokenizer(model_options.tokenizer) if model_options.tokenizer is not None else None
@@ -91,7 +91,7 @@ def verify(options: Options, model_options: ModelOptions, output: Output) -> int
 
 def _papers(options: Options) -> "list[Paper] | None":
     """The papers that are named; None if worked examples are. Raises UsageError for both."""
-    from tinytf.worked.paper import find_paper
+    from tinytf.verify.paper import find_paper
 
     found = [find_paper(name) for name in options.files]
     papers = [paper for paper in found if paper is not None]
@@ -103,7 +103,7 @@ def _papers(options: Options) -> "list[Paper] | None":
 
 
 def _recompute(papers: "list[Paper]", options: Options, model_options: ModelOptions, output: Output) -> int:
-    from tinytf.worked.paper import recompute
+    from tinytf.verify.paper import recompute
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.paper import PaperDisplay
 

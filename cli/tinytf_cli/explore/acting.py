@@ -9,7 +9,7 @@ from platformdirs import user_pictures_dir
 
 from tinytf.cause.interventions import number_at
 from tinytf.errors import AddressError, TinytfError
-from tinytf.look.heads import MEASURES
+from tinytf.look.heads.measures import MEASURES
 from tinytf.outputs import make_folder, require_place, write_output, writing
 from tinytf_cli.explore import touring
 from tinytf_cli.explore.app import Explorer

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.geometry import Region, Size
-from textual.theme import Theme
 from textual.widgets import Input
 
 from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore import status
+from tinytf_cli.explore import palette, status
 from tinytf_cli.explore.answering import Answering
 from tinytf_cli.explore.arrange import arrange_panes, is_single
 from tinytf_cli.explore.clicks import Click
 from tinytf_cli.explore.cursor import Cursor, find_cursor, is_parameter
 from tinytf_cli.explore.drawing import draw_panes, place_panes, text_width
 from tinytf_cli.explore.engine import Engine, Superseded
+from tinytf_cli.explore.full_screen import FullScreen
 from tinytf_cli.explore.guide import HEIGHT, Guide
 from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.live import LiveText
@@ -34,7 +34,6 @@ from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
 from tinytf_cli.explore.scene import Look, Scene, first_cursor
 from tinytf_cli.explore.tour import Tour
 from tinytf_cli.failing import explained
-from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.state import find_row
@@ -59,20 +58,11 @@ class Key(NamedTuple):
     toured: bool = True
 
 
-class Explorer(App[int]):
+class Explorer(FullScreen):
     """The screen of a session, with its ``keys``; ``checkpoints`` are the models of a training run.
 
     ``look`` is the present view. ``opened`` are the panes that the user opened, the last one first; ``active`` is the
     pane that keys scroll; ``places`` are the earlier cursors, the last one last.
-    """
-
-    AUTO_FOCUS = None
-    ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layout: vertical; overflow: hidden; }
-    Pane { position: absolute; display: none; }
-    Input { position: absolute; height: 1; border: none; padding: 0; display: none; background: $background; }
-    #offers { background: $background; }
     """
 
     def __init__(
@@ -83,8 +73,8 @@ class Explorer(App[int]):
         checkpoints: Sequence[Path] = (),
         tour: Tour | None = None,
     ) -> None:
-        super().__init__()
-        self.keys, self.session, self.terminal, self.checkpoints = keys, session, terminal, checkpoints
+        super().__init__(terminal)
+        self.keys, self.session, self.checkpoints = keys, session, checkpoints
         self._actions = {name: key.action for key in keys for name in key.keys.split(",")}
         self.engine = Engine(session)
         scene = self.engine.scene()
@@ -110,16 +100,10 @@ class Explorer(App[int]):
         self.answering = Answering(self.engine, self.panels, lambda: self.look, self.draw, self._on_screen)
         self.live = LiveText(self.engine, self._text_ran, self.say, self._on_screen)
         self.edit = BurstInput(id="edit", compact=True, select_on_focus=False)
-        self.line = CommandLine(session, self.panes["offers"], self._place_offers)
+        self.line = CommandLine(
+            session, self.panes["offers"], self._place_offers, {key.shown: key.words for key in keys}
+        )
         self.edit.cursor_blink = self.line.cursor_blink = False  # blinking would load a slow connection
-        background = BACKGROUNDS[terminal.theme]
-        self.register_theme(
-            Theme(
-                "tinytf", primary="#5aa2ff", background=background, surface=background, panel=background,
-                foreground=FOREGROUNDS[terminal.theme], dark=terminal.theme == "dark",
-            )
-        )  # fmt: skip
-        self.theme = "tinytf"
 
     @property
     def trace(self) -> Trace:
@@ -159,16 +143,12 @@ class Explorer(App[int]):
 
     # Drawing
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.draw()
-
     def show(self, look: Look) -> None:
         """Show another view."""
         self.look = look
         self.draw()
 
-    def draw(self) -> None:
-        """Draw all panes again."""
+    def draw_panes(self) -> None:
         self._arrange()
         rows = self.trace.steps.rows
         stop_rows = frozenset(row for row in range(len(rows)) if self.session.state.stops_at(rows, row))
@@ -205,6 +185,8 @@ class Explorer(App[int]):
             self._size_drawn = self.size
             _place_input(self.edit, Region(0, 0, text_width(width), 1))
             _place_input(self.line, Region(2, height - 1, max(1, status.line_width(self.line.sign, width)), 1))
+            if self.line.display:
+                self.line.show_offers()
 
     def _banner(self) -> list[Piece]:
         time_taken = f"{self.seconds * 1000:.0f} ms   " if self.seconds else ""
@@ -216,7 +198,7 @@ class Explorer(App[int]):
         words: list[Piece] = [" "]
         if self.line.display:
             room = status.line_width(self.line.sign, self.size.width)
-            words = [Span(self.line.sign, "strong"), " " * (room + 2)]
+            words = [Span(self.line.sign, "strong"), " " * (room + 1)]
             words += status.hints(self.line.sign, self.size.width - room - 2)
         elif self._busy_line:
             line, start = self._busy_line
@@ -468,9 +450,13 @@ class Explorer(App[int]):
             self.draw_status()
 
     def _find(self, word: str) -> None:
-        """Go to what a word names; show a parameter."""
+        """Go to what a word names; show a parameter, do what a key does, or open a line of the session."""
         try:
-            if is_parameter(self.trace, word):
+            if word.startswith(palette.LINE):
+                self.ask(":", f"{word.removeprefix(palette.LINE)} ")
+            elif word.startswith(palette.KEY):
+                self.press_shown(word.removeprefix(palette.KEY))
+            elif is_parameter(self.trace, word):
                 self.run_line(f"print {shell_quoted(word)}")
             else:
                 self.go(find_cursor(self.trace, self.look.cursor, word))

@@ -37,7 +37,7 @@ KEYS = (
     Key("z", "z", acting.zoom, "this pane large, or all panes"),
     Key("m", "m + letter", acting.wait("mark"), "mark this place", False),
     Key("apostrophe", "' + letter", acting.wait("go to mark"), "go to a mark", False),
-    Key("slash", "/", acting.ask("/"), "find an address, a step, a parameter, a token or a number", False),
+    Key("slash,ctrl+p", "/ Ctrl-P", acting.ask("/"), "find a step, head, token, parameter, line, key or number", False),
     Key("colon", ":", acting.ask(":"), "any line of the session", False),
     Key("y", "y", acting.copy_address, "copy the address", False),
     Key("Y", "Y", acting.copy_table, "copy the numbers, separated by tabs", False),

@@ -1,7 +1,8 @@
-"""The input lines: the edited text, a line of the session with completion, and a search."""
+"""The input lines: the edited text, a line of the session with completion, and a search for anything."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -9,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 from textual.widgets import Input
 
+from tinytf_cli.explore.palette import everything, ranked
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.repl.addressing import Offer, addresses, parameters, tokens, with_prefix
 from tinytf_cli.repl.completing import find_offers
@@ -17,6 +19,7 @@ from tinytf_cli.views.blocks import Column, Span, Table
 
 _MOST_OFFERS = 200
 _OFFERS_SHOWN = 10
+_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]*(e[-+]?[0-9]*)?")
 
 
 class BurstInput(Input):
@@ -42,8 +45,15 @@ class CommandLine(BurstInput):
         Binding("down", "choose(1)", show=False),
     ]
 
-    def __init__(self, session: Session, offers: Pane, place_offers: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        offers: Pane,
+        place_offers: Callable[[int, int], None],
+        keys: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(id="line", compact=True, select_on_focus=False)
+        self._keys, self._everything = keys or {}, list[Offer]()
         self.sign = ":"
         self.offers: list[Offer] = []
         self._session, self._pane, self._place_offers = session, offers, place_offers
@@ -53,7 +63,8 @@ class CommandLine(BurstInput):
     def begin(self, sign: str, layer: int, value: str = "") -> None:
         """Start with an empty line or a ``value``, in a layer."""
         self.sign, self.value, self._history_index, self._layer = sign, value, 0, layer
-        self.placeholder = "a line of the session" if sign == ":" else "an address, step, parameter, token or number"
+        self.placeholder = "a line of the session" if sign == ":" else "a few letters of anything here, or a number"
+        self._everything = list(everything(self._session, layer, self._keys)) if sign == "/" else []
         self.complete()
 
     def complete(self) -> None:
@@ -66,18 +77,19 @@ class CommandLine(BurstInput):
         self._completed = self.value
         self.offers = list(itertools.islice(offers, _MOST_OFFERS)) if typed else []
         self._choice = 0
-        self._show()
+        self.show_offers()
 
     def _findable(self, typed: str) -> Iterator[Offer]:
-        """What a search can find: addresses, then steps and parameters of the layer, parameters, tokens of the text."""
+        """What a search can find: first by its beginning, in the present layer and the text; then by a few letters."""
         session, layer = self._session, f"L{self._layer}."
         steps = [] if session.known_table is None else session.known_table.in_layer(self._layer)
-        yield from addresses(session, typed)
-        yield from with_prefix(typed, ((step.name, step.title) for step in steps))
-        yield from parameters(session, f"{layer}{typed}")
-        yield from parameters(session, typed)
-        if not typed[:1].isdecimal():
-            yield from tokens(session, typed)
+        begun = [*addresses(session, typed), *with_prefix(typed, ((step.name, step.title) for step in steps))]
+        begun += [*parameters(session, f"{layer}{typed}"), *parameters(session, typed)]
+        begun += [] if typed[:1].isdecimal() else tokens(session, typed)
+        known = {offer.word for offer in begun}
+        yield from begun
+        if not _NUMBER.fullmatch(typed):
+            yield from (offer for offer in ranked(typed, self._everything) if offer.word not in known)
 
     def take_offer(self) -> None:
         """Take the chosen offer of the present line, if there is one."""
@@ -85,7 +97,8 @@ class CommandLine(BurstInput):
             self.complete()
         self.action_take()
 
-    def _show(self) -> None:
+    def show_offers(self) -> None:
+        """Show the completions above the line, as many as there is room for."""
         words = [Span(offer.word, "strong" if index == self._choice else "") for index, offer in enumerate(self.offers)]
         about = [Span(offer.about, "dim") for offer in self.offers]
         signs = ["▶" if index == self._choice else "" for index in range(len(words))]
@@ -107,7 +120,7 @@ class CommandLine(BurstInput):
     def action_choose(self, by: int) -> None:
         if self.offers:
             self._choice = (self._choice + by) % len(self.offers)
-            self._show()
+            self.show_offers()
         elif self.sign == ":":
             lines: Sequence[str] = [entry.line for entry in self._session.log.lines]
             self._history_index = max(0, min(len(lines), self._history_index - by))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.cells import cell_len
 from torch import Tensor
 
-from tinytf.look.heads import measure_heads
+from tinytf.look.heads.measures import measure_heads
 from tinytf.look.prediction import Likely, Prediction
 from tinytf.trace.trace import Trace
 from tinytf_cli.explore.cursor import Cursor, chosen_tokens, first_row

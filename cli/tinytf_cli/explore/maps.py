@@ -200,9 +200,8 @@ def _head_miniatures(look: Look, lines: int, width: int) -> Block:
         for head, weights in enumerate(as_array(trace.step(step.name, of_layer)))
     ]
     ends = f"L{shown[0]}" if len(shown) == 1 else f"L{shown[0]} to L{shown[-1]}"
-    return Miniatures(
-        miniatures, lines, f"the heads of {ends}" + " in this run" * look.comparing, len(miniatures), "the first", ""
-    )
+    title = f"the heads of {ends}" + " in this run" * look.comparing
+    return Miniatures(miniatures, lines, title, len(miniatures), "the first", "", grow=True)
 
 
 def word_blocks(look: Look) -> Iterator[Block]:

@@ -6,17 +6,16 @@ from dataclasses import replace
 
 from rich.text import Text
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.geometry import Region
-from textual.theme import Theme
 from textual.widgets import Input
 
 from tinytf.through.recording import Call
 from tinytf.through.traced import ThroughTrace, predicted
 from tinytf_cli.explore.drawing import place_panes
+from tinytf_cli.explore.full_screen import FullScreen
 from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.pane import Pane
-from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.streams import Capture
@@ -31,25 +30,16 @@ _LEFT, _BELOW = 46, 13
 _HINTS = "↑↓ module  ←→ token  PgUp PgDn layer  w weights  n next unproved  t text  : line  Esc back  q leave"
 
 
-class ModuleExplorer(App[int]):
+class ModuleExplorer(FullScreen):
     """The screen of a session whose model runs through transformers.
 
     ``at`` is the number of the call that is shown, among those of ``calls``; ``token`` the position that predicts;
     ``weights`` shows the attention weights that a call returned in place of its output.
     """
 
-    AUTO_FOCUS = None
-    ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layout: vertical; overflow: hidden; }
-    Pane { position: absolute; display: none; }
-    Input { position: absolute; height: 1; border: none; padding: 0; display: none; background: $background; }
-    #offers { background: $background; }
-    """
-
     def __init__(self, session: Session, terminal: Terminal) -> None:
-        super().__init__()
-        self.session, self.terminal = session, terminal
+        super().__init__(terminal)
+        self.session = session
         self._streams = session.streams.stdout, session.streams.stderr
         session.streams.stdout, session.streams.stderr = Capture(), None
         self.panes = {name: Pane(name, terminal) for name in ("text", "steps", "main", "next", "status", "offers")}
@@ -60,14 +50,6 @@ class ModuleExplorer(App[int]):
         self.calls: list[Call] = []
         self.at, self.weights, self.said = 0, False, ""
         self._take(session.through_trace)
-        background = BACKGROUNDS[terminal.theme]
-        self.register_theme(
-            Theme(
-                "tinytf", primary="#5aa2ff", background=background, surface=background, panel=background,
-                foreground=FOREGROUNDS[terminal.theme], dark=terminal.theme == "dark",
-            )
-        )  # fmt: skip
-        self.theme = "tinytf"
         keys: dict[str, Callable[[], object]] = {
             "up,k": lambda: self.move(-1),
             "down,j": lambda: self.move(1),
@@ -112,11 +94,7 @@ class ModuleExplorer(App[int]):
     def call(self) -> Call:
         return self.calls[self.at]
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.draw()
-
-    def draw(self) -> None:
-        """Draw all panes again."""
+    def draw_panes(self) -> None:
         width, height = self.size
         left = min(_LEFT, width // 2)
         below = min(_BELOW, height // 3)

@@ -8,7 +8,7 @@ from functools import cached_property
 from torch import Tensor
 
 from tinytf.loading import Model
-from tinytf.look.heads import measure_heads
+from tinytf.look.heads.measures import measure_heads
 from tinytf.look.overview import Overview, overview
 from tinytf.look.prediction import Prediction, prediction_at, predictions
 from tinytf.trace.trace import Trace

@@ -10,9 +10,9 @@ from tinytf_cli.views.blocks import Span
 
 HINTS = {
     "map": (
-        ("↑↓", "step"), ("←→", "head"), ("PgUp PgDn", "layer"), ("hjkl", "cell"), ("Enter", "arithmetic"),
-        ("/", "find"), ("w", "without"), ("=", "set"), ("t", "text"), ("u", "undo"), (":", "line"), ("L", "lens"),
-        ("a", "attribution"), ("g", "gradient"), ("d", "against"), ("Tab z", "panes"),
+        ("↑↓", "step"), ("←→", "head"), ("hjkl", "cell"), ("Enter", "arithmetic"), ("Ctrl-P", "find"),
+        ("PgUp PgDn", "layer"), ("w", "without"), ("=", "set"), ("t", "text"), ("u", "undo"), (":", "line"),
+        ("L", "lens"), ("a", "attribution"), ("g", "gradient"), ("d", "against"), ("Tab z", "panes"),
     ),
     "tour": (
         (">", "next stop"), ("<", "stop before"), ("↑↓", "step"), ("←→", "head"), ("hjkl", "cell"),

@@ -27,7 +27,7 @@ _TICK_COLUMNS = 4
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """From ``low`` to ``high``, with numbers at ``ticks``; of a ``power`` axis these are exponents of 10."""
 
     low: float
@@ -61,7 +61,7 @@ def _round_step(span: float, ticks: int) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
 
 
-def value_axis(low: float, high: float, rows: int) -> _Axis:
+def value_axis(low: float, high: float, rows: int) -> Axis:
     """An axis from low to high, with as many round numbers as fit."""
     if not high > low:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
@@ -72,27 +72,27 @@ def value_axis(low: float, high: float, rows: int) -> _Axis:
             break
     digits = max(0, -math.floor(math.log10(step)))
     form = f",.{digits}f" if max(abs(low), abs(high)) < 1e6 and digits < 6 else ".1e"
-    return _Axis(low, high, (np.arange(first, last + 1) * step).astype(np.float64), form)
+    return Axis(low, high, (np.arange(first, last + 1) * step).astype(np.float64), form)
 
 
-def step_axis(low: float, high: float, width: int) -> _Axis:
+def step_axis(low: float, high: float, width: int) -> Axis:
     """An axis of whole numbers from low to high, with as many round ones as fit."""
     high = max(high, low + 1)
     label = len(f"{high:,.0f}") + 3
     step = max(1.0, _round_step(high - low, max(1, width // label)))
     first, last = math.ceil(low / step), math.floor(high / step)
     ticks = (np.arange(first, last + 1) * step).astype(np.float64)
-    return _Axis(low, high, ticks if ticks.any() else np.array([high]), ",.0f")
+    return Axis(low, high, ticks if ticks.any() else np.array([high]), ",.0f")
 
 
-def log_axis(low: float, high: float) -> _Axis:
+def log_axis(low: float, high: float) -> Axis:
     """An axis of whole numbers from 0, logarithmic in 1 + value."""
     high = max(high, low + 1)
     ticks = [0.0, *(float(digit * 10**power) for power in range(19) for digit in (1, 2, 5))]
-    return _Axis(low, high, np.array([tick for tick in ticks if low <= tick <= high] or [high]), ",.0f", log=True)
+    return Axis(low, high, np.array([tick for tick in ticks if low <= tick <= high] or [high]), ",.0f", log=True)
 
 
-def power_axis(low: float, high: float, rows: int) -> _Axis:
+def power_axis(low: float, high: float, rows: int) -> Axis:
     """An axis of values given by their logarithm to base 10, with as many round numbers as fit."""
     if not high > low:
         low, high = low - 0.5, high + 0.5
@@ -101,7 +101,7 @@ def power_axis(low: float, high: float, rows: int) -> _Axis:
         ticks = np.log10([*values, 10.0 ** math.ceil(high)])
         ticks = ticks[(ticks >= low) & (ticks <= high)]
         if len(ticks) > 1:
-            return _Axis(low, high, ticks[:: -(-len(ticks) // max(2, rows // 2))], ",.4g", power=True)
+            return Axis(low, high, ticks[:: -(-len(ticks) // max(2, rows // 2))], ",.4g", power=True)
     return replace(value_axis(low, high, rows), form=",.3g", power=True)
 
 
@@ -111,7 +111,7 @@ def _cells(share: NDArray[np.float64], cells: int, finest: int, dots_per_cell: i
     return index // (finest // dots_per_cell)
 
 
-def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: bool = False) -> NDArray[np.bool_]:
+def dots(curve: Curve, across: Axis, up: Axis, width: int, height: int, fine: bool = False) -> NDArray[np.bool_]:
     """The cells that a curve fills (height, width), top row first; ``fine`` gives 4 × 2 dots per cell."""
     down, along = (4, 2) if fine else (1, 1)
     rows, columns = height * down, width * along
@@ -144,12 +144,12 @@ def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: 
     return lit
 
 
-def _tick_rows(up: _Axis, height: int) -> dict[int, str]:
+def _tick_rows(up: Axis, height: int) -> dict[int, str]:
     rows = _cells(1 - up.share(up.ticks), height, 4, 1)
     return {int(row): up.label(float(tick)) for row, tick in zip(rows, up.ticks, strict=True)}
 
 
-def _tick_line(across: _Axis, width: int) -> tuple[set[int], str]:
+def _tick_line(across: Axis, width: int) -> tuple[set[int], str]:
     """The columns of the ticks, and the line of their numbers; a number that does not fit is omitted with its tick."""
     tick_columns, text = set(), " " * width
     free = 0
@@ -164,7 +164,7 @@ def _tick_line(across: _Axis, width: int) -> tuple[set[int], str]:
     return tick_columns, text[:width]
 
 
-def _ends(block: Curves, up: _Axis) -> dict[int, int]:
+def _ends(block: Curves, up: Axis) -> dict[int, int]:
     """The row of each curve's name, by index: where the curve ends, or the nearest free row if that is taken."""
     end_rows = {}
     for index, curve in enumerate(block.curves):
@@ -252,7 +252,7 @@ def _exponents(curve: Curve) -> Curve:
     return replace(curve, y=np.log10(curve.y, out=np.full(curve.y.shape, np.nan), where=curve.y > 0))
 
 
-def _mark_cursor(cells: list[PaintedLine], across: _Axis, cursor: float, width: int, terminal: Terminal) -> None:
+def _mark_cursor(cells: list[PaintedLine], across: Axis, cursor: float, width: int, terminal: Terminal) -> None:
     """Draw the cursor as a line through every row, behind the curves."""
     column = int(_cells(across.share(np.array([cursor])), width, 2, 1)[0])
     for line in cells:
@@ -260,7 +260,20 @@ def _mark_cursor(cells: list[PaintedLine], across: _Axis, cursor: float, width: 
             line[column] = Segment(shown("│", terminal), role_style("strong", terminal))
 
 
-def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal: Terminal) -> list[PaintedLine]:
+def _codes(lit: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What the dots of each cell add to the code point of an empty one, (rows, columns); ``lit`` has 4 × 2 per cell."""
+    rows, columns = lit.shape[0] // 4, lit.shape[1] // 2
+    parts = lit.reshape(rows, 4, columns, 2).transpose(0, 2, 1, 3)  # (rows, columns, 4, 2)
+    return np.asarray((parts * _BITS).sum(axis=(-2, -1)))
+
+
+def braille(lit: NDArray[np.bool_]) -> NDArray[np.str_]:
+    """The braille sign of each cell, a space where no dot is lit; ``lit`` has 4 × 2 dots per cell."""
+    signs = [[chr(_BRAILLE + code) if code else " " for code in row] for row in _codes(lit).tolist()]
+    return np.array(signs)
+
+
+def _braille_cells(block: Curves, across: Axis, up: Axis, width: int, terminal: Terminal) -> list[PaintedLine]:
     """Eight dots per cell, or one point. If curves share a cell, the first curve is drawn."""
     codes = np.zeros((block.height, width), dtype=np.int64)
     owner = np.zeros(codes.shape, dtype=np.int64)
@@ -270,8 +283,7 @@ def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal
             codes, owner = np.where(lit, ord(_POINT), codes), np.where(lit, index, owner)
             continue
         lit = dots(curve, across, up, width, block.height, fine=True)
-        parts = lit.reshape(block.height, 4, width, 2).transpose(0, 2, 1, 3)  # (rows, columns, 4, 2)
-        code = (parts * _BITS).sum(axis=(-2, -1))
+        code = _codes(lit)
         codes, owner = np.where(code, code + _BRAILLE, codes), np.where(code, index, owner)
     styles = [role_style(curve.role, terminal) for curve in block.curves]
     return [
@@ -284,7 +296,7 @@ def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal
 
 
 def _mark_cells(
-    block: Curves, across: _Axis, up: _Axis, width: int, marks: list[str], terminal: Terminal
+    block: Curves, across: Axis, up: Axis, width: int, marks: list[str], terminal: Terminal
 ) -> list[PaintedLine]:
     """One character per cell. If curves share a cell, the first curve is drawn."""
     signs = np.full((block.height, width), " ")

@@ -173,10 +173,15 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
     return lines
 
 
+def pooled_words(down: int, across: int) -> str:
+    """What a cell shows that stands for several numbers."""
+    count = max(down, across) if min(down, across) == 1 else f"{down} × {across}"
+    return f"each cell shows the largest of {count} numbers"
+
+
 def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
     """A note that says what a pooled cell shows."""
-    by = f"{factor}" if factor == across else f"{factor} × {across}"
-    note = f"each cell is the strongest of {factor} × {across} (max-pooled by {by})"
+    note = pooled_words(factor, across)
     return wrap([Segment(" " * indent + shown(note, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 

@@ -10,6 +10,7 @@ from tinytf_cli.paint.colour import role_style
 from tinytf_cli.paint.curves import paint_curves
 from tinytf_cli.paint.grid import paint_grid
 from tinytf_cli.paint.heat import legend, paint_heat
+from tinytf_cli.paint.links import paint_links
 from tinytf_cli.paint.plain import sentences
 from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, paint_table, paint_values
 from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, render, segments, shown, wrap
@@ -105,6 +106,7 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], Iterable[PaintedLine]]] = {
     blocks.Grid: paint_grid,
     blocks.Bars: paint_bars,
     blocks.RowBars: paint_row_bars,
+    blocks.Links: paint_links,
     blocks.Thumbnails: paint_thumbnails,
     blocks.Miniatures: paint_miniatures,
     blocks.Fan: paint_fan,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytf_cli.numbers import number, number_format
+from tinytf_cli.numbers import number, number_format, plural
 from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.heat import number_form
 from tinytf_cli.paint.tables import bar_text, beside_bar
@@ -130,6 +130,17 @@ def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
     ]
 
 
+def _links(block: blocks.Links, terminal: Terminal) -> list[str]:
+    """A sentence for each token on the left, in its order."""
+    lines = []
+    for index, left in enumerate(block.left):
+        seen = [
+            f"{_token(block.right[key])} {share * 100:.0f} percent" for at, key, share in block.links if at == index
+        ]
+        lines += [f"{_token(left)} looks at {', '.join(seen)}."] if seen else []
+    return lines
+
+
 def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
     lines = []
     for index, maps in enumerate(block.maps):
@@ -195,7 +206,7 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
 
 
 def _pieces(block: blocks.Pieces, terminal: Terminal) -> list[str]:
-    return [f"{len(block.pieces)} tokens: {', '.join(map(_token, block.pieces))}."]
+    return [f"{plural(len(block.pieces), 'token')}: {', '.join(map(_token, block.pieces))}."]
 
 
 _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
@@ -207,6 +218,7 @@ _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
     blocks.Grid: _grid,
     blocks.Bars: _bars,
     blocks.RowBars: _row_bars,
+    blocks.Links: _links,
     blocks.Thumbnails: _thumbnails,
     blocks.Miniatures: _miniatures,
     blocks.Fan: _fan,

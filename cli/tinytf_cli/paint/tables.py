@@ -38,6 +38,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _CUT, _ROUNDING = "◀▶", 1e-6
 """The end marks of a cut bar (left, right), and how far above 1 rounding may put a share without a cut."""
 _METER = 8
+_SHORTEST_BAR = 8
+"""The cells that bars keep beside labels that have to be shortened."""
 _STRIP = 64
 """The widest strip, in cells."""
 
@@ -141,6 +143,7 @@ class _Fitted:
     def __init__(self, column: Column, header: bool, terminal: Terminal, bars: bool = True) -> None:
         self.column = column
         cells = column.cells if bars or column.narrow is None else column.narrow
+        self.has_bars = any(isinstance(cell, Meter | Histogram | Signed) for cell in cells)
         self.cells = _cells(cells, terminal, bars)
         self.title = _title(column.title, cells, terminal) if bars else shown(column.title, terminal)
         self.width = max([cell_len(self.title) if header else 0, column.least, *map(line_width, self.cells)])
@@ -172,12 +175,27 @@ class _Layout:
             return
         if self.least > room:
             self.gap = 1
+        every = self.columns
         for drop in sorted({f.column.drop for f in self.columns if f.column.drop}, reverse=True):
             if self.least > room:
                 self.columns = [f for f in self.columns if f.column.drop != drop]
+        self._restore(every)
+        for index, f in enumerate(self.columns):  # whole words again where there is room for them
+            whole = _Fitted(f.column, self.table.header, self.terminal)
+            if f.column.narrow is not None and not whole.has_bars and self.total - f.width + whole.width <= room:
+                self.columns[index] = whole
         for f in self.columns:
             if f.column.shrink and self.total > room:
                 f.width = max(f.column.shrink, f.width - (self.total - room))
+
+    def _restore(self, every: "Sequence[_Fitted]") -> None:
+        """Put back columns that fit after wider ones went, those first that would go last; then the usual gap."""
+        for drop in sorted({f.column.drop for f in every if f not in self.columns}):
+            fewer = self.columns
+            self.columns = [f for f in every if f in fewer or f.column.drop == drop]
+            self.columns = self.columns if self.least <= self.terminal.width else fewer
+        self.gap = 2
+        self.gap = 2 if self.least <= self.terminal.width else 1
 
     def line(self, cells: Sequence[PaintedLine]) -> PaintedLine:
         line = [Segment("  ")]
@@ -293,7 +311,7 @@ def _largest(values: Array) -> float:
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
     """The title of a strip: how many values it shows, how many share a cell, and its scale."""
     dims, factor = block.values.shape[1], _pooled_by(block.values.shape[1], room)
-    note = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
+    note = f"all {dims}" + (f", the largest of every {factor}" if factor > 1 else "")
     limit = number(_largest(block.values), terminal.form("%.3g"))
     note += ", each row on its own scale" if block.several else f" ±{limit}"
     return [Segment(shown(f"{note} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]
@@ -319,10 +337,10 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
     """One labelled bar per line; signed bars on their side of zero, below their scale."""
     labels = [shown(b.label, terminal) for b in block.bars]
     label_width = max((cell_len(label) for label in labels), default=0)
-    if terminal.cuts:
-        label_width = min(label_width, max(10, terminal.width // 3))
     texts = [bar_text(b, terminal) for b in block.bars]
     value_width = max(map(len, texts), default=0)
+    if terminal.cuts:
+        label_width = min(label_width, max(10, terminal.width - value_width - 6 - _SHORTEST_BAR))
     room = max(4, min(40, terminal.width - label_width - value_width - 6))
     starts = [
         Segment("  " + pad_text(label, label_width, terminal) + "  " + text.rjust(value_width) + "  ")
@@ -334,8 +352,11 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
         both = any(b.value < 0 for b in block.bars)
         half = (room - 1) // 2 if both else room - 1
         high = number(block.full, terminal.form(""))
-        low = shown(f"-{high}", terminal).ljust(half) if both else ""
-        scale = [Segment(" " * (label_width + value_width + 6) + f"{low}0{high.rjust(half)}", dim)]
+        low = f"-{high}" if both else ""
+        ends = f"{low.ljust(half * both)}0{high.rjust(half)}"
+        if len(ends) > room:  # no room for both ends
+            ends = f"{'±' if both else '0 … '}{number(block.full, '%.3g')}".center(room)
+        scale = [Segment(shown(" " * (label_width + value_width + 6) + ends, terminal), dim)]
         rows = zip(starts, shares, strict=True)
         return [scale, *([start, *signed_bar(share, half, terminal, both)] for start, share in rows)]
     lines: list[PaintedLine] = []

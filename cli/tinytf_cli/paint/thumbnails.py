@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, ramp, role_style
-from tinytf_cli.paint.heat import legend, pool, pooling_note, shades, with_hidden
+from tinytf_cli.paint.heat import legend, pool, pooled_words, pooling_note, shades, with_hidden
 from tinytf_cli.paint.text import PaintedLine, fit, line_width, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Visible, Words
@@ -18,6 +18,7 @@ _LARGEST = 32
 _BETWEEN = LEVELS + 1
 """The level between maps, where there is no cell; LEVELS is a masked cell."""
 _LOW, _HIGH = 2, 5  # lines of a miniature
+_AROUND = 16  # lines of a screen above and below the thumbnails
 _MOST_TIMES = 4  # as often a number is drawn in each direction, at most
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
@@ -56,12 +57,12 @@ def half_blocks(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
     return [row.tobytes().translate(None, b"\0").decode("utf-8") + "\x1b[0m" for row in cells]
 
 
-def _picture(maps: Array, visible: Visible, factor: int) -> NDArray[np.int64]:
+def _picture(maps: Array, visible: Visible, factor: int, times: int) -> NDArray[np.int64]:
     """Levels of one row of maps (heads, T, T), pooled to s × s, with an empty column between them: (s, heads·(s+1)-1).
 
-    The number of rows is even, as in ``_levels``.
+    Each number is drawn ``times`` times in both directions. The number of rows is even, as in ``_levels``.
     """
-    levels = np.stack([_levels(weights, visible, factor, factor) for weights in maps])  # (heads, s, s)
+    levels = np.stack([_levels(weights, visible, factor, factor, times) for weights in maps])  # (heads, s, s)
     spaced = np.pad(levels, ((0, 0), (0, 0), (0, 1)), constant_values=_BETWEEN).transpose(1, 0, 2)
     return spaced.reshape(len(spaced), -1)[:, :-1]
 
@@ -146,11 +147,10 @@ class _Size:
         self.down = self.across if halves else -(-length // most)
         self.times, self.wide, self.high = times, times * -(-length // self.across), times * -(-length // self.down)
         self.lines = -(-self.high // 2) if halves else self.high
-        self.pooled = f"each cell the strongest of {self.down} × {self.across}" if self.down > 1 else ""
+        self.pooled = pooled_words(self.down, self.across) if self.down > 1 else ""
 
     def draw(self, miniature: Miniature, terminal: Terminal) -> list[PaintedLine]:
-        levels = _levels(miniature.weights, miniature.visible, self.down, self.across)
-        levels = _even(levels[: self.high // self.times].repeat(self.times, 0).repeat(self.times, 1))
+        levels = _levels(miniature.weights, miniature.visible, self.down, self.across, self.times)
         if _halves(terminal):
             return [_half_cells(*pair, terminal) for pair in zip(levels[0::2], levels[1::2], strict=True)]
         return [[Segment(text)] for text in _shaded(levels[: self.high], terminal)]
@@ -205,11 +205,12 @@ def heads_shown(block: Miniatures, count: int, terminal: Terminal) -> str:
     return ", ".join(filter(None, parts)) + (f"; {block.remedy}" if is_cut and terminal.advises else "")
 
 
-def _levels(weights: Array, visible: Visible, down: int, across: int) -> NDArray[np.int64]:
-    """The levels of a pooled map, padded to an even number of rows."""
+def _levels(weights: Array, visible: Visible, down: int, across: int, times: int) -> NDArray[np.int64]:
+    """The levels of a pooled map, each repeated ``times`` times both ways, padded to an even number of rows."""
     pooled, seen = pool(weights, visible, down, across)
     levels = level(pooled, "unit", 1.0)
-    return _even(levels if seen is None else np.where(seen, levels, LEVELS))
+    levels = levels if seen is None else np.where(seen, levels, LEVELS)
+    return _even(levels.repeat(times, 0).repeat(times, 1))
 
 
 def _even(levels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -217,12 +218,23 @@ def _even(levels: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.pad(levels, ((0, len(levels) % 2), (0, 0)), constant_values=LEVELS)
 
 
+def _times(block: Thumbnails, cells: int, per_row: int, terminal: Terminal) -> int:
+    """How often each number is drawn in both directions: more than once on a screen that still holds all maps."""
+    rows = len(block.maps) * -(-block.maps[0].shape[0] // per_row)
+    for times in range(_MOST_TIMES * terminal.cuts, 1, -1):
+        high = -(-cells * times // 2) if _halves(terminal) else cells * times
+        if per_row * (cells * times + 1) + 5 <= terminal.width and rows * (high + 1) <= terminal.height - _AROUND:
+            return times
+    return 1
+
+
 def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:
     """A grid with one row of maps per layer: half blocks in colour, shades without."""
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
     side, per_row = thumbnail_size(length, n_heads, terminal.width, terminal.whole)
     factor = -(-length // side)
-    cells = -(-length // factor)
+    times = _times(block, -(-length // factor), per_row, terminal)
+    cells = times * -(-length // factor)
     lines, layers = list[PaintedLine](), block.layers or range(len(block.maps))
     for layer, maps, visible in zip(layers, block.maps, block.visible, strict=True):
         for first in range(0, n_heads, per_row):
@@ -230,7 +242,7 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
             if layer == layers[0] or per_row < n_heads:
                 heads = "".join(f"H{first + i}"[: cells + 1].ljust(cells + 1) for i in range(len(part)))
                 lines.append([Segment("     " + heads, role_style("dim", terminal))])
-            for index, text in enumerate(_lines(_picture(part, visible, factor), cells, terminal)):
+            for index, text in enumerate(_lines(_picture(part, visible, factor, times), cells, terminal)):
                 label = f"L{layer}" if index == 0 else ""
                 lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     if factor > 1:

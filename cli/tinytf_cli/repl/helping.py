@@ -17,7 +17,7 @@ from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import blocks_of
-from tinytf_cli.views.pairs import pairs_of
+from tinytf_cli.views.names import pairs_of
 from tinytf_cli.words import ALL_WORDS, config_of
 
 if TYPE_CHECKING:
@@ -220,9 +220,9 @@ def _step_address(session: Session, topic: str) -> "Address | None":
 
 def _step_page(session: Session, address: "Address") -> Iterator[Block]:
     """What a step is: its formula, and from the lesson about it what it is for and its PyTorch line, on the text."""
-    from tinytf.lessons.about import lesson_of
-    from tinytf.lessons.course import lesson
-    from tinytf.lessons.live import Live
+    from tinytf.learn.about import lesson_of
+    from tinytf.learn.course import lesson
+    from tinytf.learn.live import Live
 
     step = address.step
     assert step is not None
@@ -263,8 +263,8 @@ def _cell_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str
 
 def _head_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str]]:
     """What one head does on the text: where its weight is, and what it adds to the prediction."""
-    from tinytf.look.heads import MEASURES, measures_of
-    from tinytf.look.kinds import LABELS
+    from tinytf.look.heads.kinds import LABELS
+    from tinytf.look.heads.measures import MEASURES, measures_of
     from tinytf.look.overview import overview
     from tinytf.look.prediction import prediction_at, predictions
     from tinytf.sentences import percent

@@ -88,7 +88,7 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Shown:
     The verb measures the recorded trace. With a corpus, or any other option or measure, heads is the command of that
     name, which scores heads on many texts: heads --random, heads --by induction.
     """
-    from tinytf.look.heads import MeasuredHeads, measure_heads, require_attention
+    from tinytf.look.heads.measures import MeasuredHeads, measure_heads, require_attention
     from tinytf_cli.views.attention import measured_blocks
 
     trace = session.trace

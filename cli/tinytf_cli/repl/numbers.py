@@ -13,7 +13,7 @@ from tinytf_cli.views.draw import Shown
 from tinytf_cli.views.parts import note
 
 if TYPE_CHECKING:
-    from tinytf.compare.difference import Difference
+    from tinytf.compare.diff import Difference
 
 
 def set_number(session: Session, text: str) -> Shown:
@@ -60,7 +60,7 @@ def set_no_number(session: Session) -> Shown:
 
 def _consequence(report: "Difference", shown: Callable[[int], str], terminal: Terminal) -> Iterator[Block]:
     """The change of the prediction in a sentence, then the steps that differ."""
-    from tinytf_cli.views.difference import DifferenceDisplay
+    from tinytf_cli.views.diff import DifferenceDisplay
 
     if report.predictions:
         yield Line(f"{report.predictions[0].in_words(shown)}.")

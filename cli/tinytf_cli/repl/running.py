@@ -138,7 +138,7 @@ def diff(
     The comparison shows where they begin to differ, and how. They may be two texts, one text through two models, or one
     text with and without some steps. Two names compare two kept runs. With texts, diff is the command of that name.
     """
-    from tinytf_cli.views.difference import DifferenceDisplay
+    from tinytf_cli.views.diff import DifferenceDisplay
 
     named = [_find_run(session, name) for name in names]
     runs = [*session.state.runs[:-1], *named, *session.state.runs[-1:]][-2:] if len(named) < 2 else named
@@ -155,9 +155,9 @@ def diff(
 
 def _module_differences(session: Session, runs: Sequence[Run], tolerance: float | None, full: bool) -> Shown:
     """The modules of two runs through transformers, compared."""
-    from tinytf.through.comparing import diff_through
+    from tinytf.through.diff import diff_through
     from tinytf.through.model import ThroughModel
-    from tinytf_cli.views.module_differences import ModuleDifferencesDisplay
+    from tinytf_cli.views.diff_modules import ModuleDifferencesDisplay
 
     if is_typed("head", "top", "rows"):
         raise UsageError("--head, --top and --rows show steps, and this model runs through transformers",

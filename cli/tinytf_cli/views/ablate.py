@@ -69,7 +69,7 @@ class SweepDisplay(Display):
 
 
 @draws(AblationSweep, SweepDisplay)
-def ablation_sweep(report: AblationSweep, terminal: Terminal, display: SweepDisplay) -> Iterator[Block]:
+def ablate_sweep(report: AblationSweep, terminal: Terminal, display: SweepDisplay) -> Iterator[Block]:
     """A table of the strongest ablations, then a map of all."""
     model, before = model_of(report), report.measured[0][1].log_p_before
     yield from banner(model, report.encoding)

@@ -5,22 +5,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.look.attended import Attended
-from tinytf.look.heads import MEASURES, MeasuredHeads
+from tinytf.look.attention import Attended
+from tinytf.look.heads.measures import MEASURES, MeasuredHeads
+from tinytf.look.links import links
 from tinytf.look.overview import Overview
 from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Heading, Heat, Line, Miniature, Span, Thumbnails, Visible
+from tinytf_cli.views.blocks import (
+    Array,
+    Bar,
+    Bars,
+    Block,
+    Heading,
+    Heat,
+    Line,
+    Links,
+    Miniature,
+    Span,
+    Thumbnails,
+    Visible,
+)
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.flow import multi_head_blocks
 from tinytf_cli.views.overview import head_maps, where_read
-from tinytf_cli.views.parts import LONG_STACK, head_map, row_limit, shortened
+from tinytf_cli.views.parts import LONG_STACK, fold_note, head_map, middle_out, most_rows, note, row_limit, shortened
 from tinytf_cli.views.predictions import check_blocks
 from tinytf_cli.views.steps import as_array, labels, meaning, query_blocks, visible_array
 
 _FEW_LAYERS, _LINES = 4, 24
 """How many layers are drawn with every head, and the lines that the strongest heads of more layers take."""
+_EVERY = 12
+"""The most tokens whose weak lines are drawn too."""
 _BOUNDED = ("previous", "first", "self")
 
 
@@ -73,6 +89,8 @@ def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -
     yield from banner(model_of(report), report.encoding)
     if report.multi_head is not None:
         yield from _multi_head(report, report.multi_head, terminal)
+        yield Heading("the mean of its heads", "from each token to those that they look at", "attention")
+        yield from _links(report, report.multi_head.layers[0].layer, None, display.rows)
     elif not report.heads:
         layers = list(report.trace.steps.attention_layers)
         yield from _measured(as_array(report.measured(display.by))[layers], display.by, layers, display.all)
@@ -83,7 +101,7 @@ def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -
         else:
             yield from head_maps(report.glance, terminal.width, _LINES, where_read(report.glance))
     for layer, head in report.heads:
-        yield from _head(report, layer, head, row_limit(terminal, display.rows, 24))
+        yield from _head(report, layer, head, display.rows, row_limit(terminal, display.rows, 24))
     yield from check_blocks(report.check)
 
 
@@ -105,8 +123,11 @@ def _multi_head(report: Attended, overview: Overview, terminal: Terminal) -> Ite
     yield from multi_head_blocks(overview.flow.steps[0], branch, maps, which, remedy, rails=not terminal.plain)
 
 
-def _head(report: Attended, layer: int, head: int, most: int | None) -> Iterator[Block]:
-    """One head: a query, the strongest pairs, or a map; below the map of a whole head, at most ``most`` queries."""
+def _head(report: Attended, layer: int, head: int, rows: int | None, most: int | None) -> Iterator[Block]:
+    """One head: a query, the strongest pairs, or lines from token to token and a map.
+
+    Below the map of a whole head are at most ``most`` queries; ``rows`` is how many were asked for.
+    """
     step, names = report.step, labels(report.trace)
     weights = as_array(report.trace.step(step.name, layer, (head,)))[0]
     words = meaning(report.trace, step, (layer,), (head,)).removeprefix(" = ").removeprefix(", ")
@@ -119,10 +140,27 @@ def _head(report: Attended, layer: int, head: int, most: int | None) -> Iterator
         yield Bars([Bar(f"{numbered[q]} → {numbered[k]}", w, f"{w:.3f}", "attention") for q, k, w in pairs])
     else:
         (queries, keys), whole = report.ranges, visible_array(report.trace, step, layer)
+        yield from _links(report, layer, head, rows)
         seen, asked = None if whole is None else whole[queries, keys], report.window is not None
         yield Heat(weights[queries, keys], names[queries], names[keys], "unit", seen, asked=asked)
         if not asked:
             yield from query_blocks(weights, names, whole, most)
+
+
+def _links(report: Attended, layer: int, head: int | None, rows: int | None) -> Iterator[Block]:
+    """Lines from ``rows`` tokens (0: all) to those that they look at; in a long text, to those with strong lines."""
+    queries, keys = (range(part.start, part.stop) for part in report.ranges)
+    names, most = labels(report.trace), most_rows(rows, _LINES)
+    left = [queries[index] for index in middle_out(len(queries), most)]
+    strong = len(left) > _EVERY
+    lines = links(report.weights(layer, head)[:, : keys.stop], left, most, strong=strong)
+    lines = [link for link in lines if link[1] in keys]
+    right = list(keys) if most is None or len(keys) <= most + 1 else sorted({key for _, key, _ in lines})
+    ends = [(left.index(query), right.index(key), weight) for query, key, weight in lines]
+    yield Links([names[query] for query in left], [names[key] for key in right], ends, strong)
+    yield from fold_note(queries, left, "tokens")
+    if len(right) < len(keys):
+        yield note(f"on the right the {len(right)} of {len(keys):,} tokens that the strongest lines lead to")
 
 
 def _one_query(weights: Array, query: int, names: Sequence[str], seen: Visible) -> Iterator[Block]:

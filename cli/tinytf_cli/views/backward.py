@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.derivation import Derivation
-from tinytf.gradients.report import Backward
+from tinytf.gradients.grad import Backward
 from tinytf.gradients.trace import GradientTrace
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Quantity

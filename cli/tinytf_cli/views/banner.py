@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tinytf.config import ModelConfig
 from tinytf.loading import Model
-from tinytf.look.size import Info
+from tinytf.look.info import Info
 from tinytf.sentences import first_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer

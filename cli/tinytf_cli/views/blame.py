@@ -20,7 +20,7 @@ from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, 
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import NO_NUMBER, full_scale, most_rows, note, numbered, signed_bars
 
-_ROWS = 6
+_TENSORS = 6
 """The most tensors of the table, unless more are asked for."""
 _MAPS = {"kl": "KL", "loss": "loss", "margin": "difference of the two logits"}
 """The measures that are drawn as maps."""
@@ -97,7 +97,7 @@ def _map(report: Blame, display: BlameDisplay) -> Iterator[Block]:
 
 
 def _table(report: Blame, display: BlameDisplay) -> Iterator[Block]:
-    tensors = report.measured[: most_rows(display.rows, _ROWS)]
+    tensors = report.measured[: most_rows(display.rows, _TENSORS)]
     yield Heading("most damage", "the tensor of the other model alone; what restoring it alone recovers", "output")
     damages = [tensor.damage for tensor in tensors if tensor.damage]
     recovered = [tensor.recovered.kl.value if tensor.recovered else math.nan for tensor in tensors]
@@ -131,7 +131,7 @@ def _importance(report: Blame, display: BlameDisplay) -> Iterator[Block]:
     size = f" of {plural(found.chunk_size, 'token')}" if chunks and found.chunk_size else ""
     names = ", ".join(printable(name, spaces=False) for name in found.datasets) or "a text without a name"
     yield Heading("importance matrix", f"mean squares of the inputs of each matrix, on {names}{chunks}{size}", "output")
-    tensors = found.tensors[: most_rows(display.rows, _ROWS)]
+    tensors = found.tensors[: most_rows(display.rows, _TENSORS)]
     if not tensors:
         yield Line("no tensor that differs is in the matrix", indent=2)
         return

@@ -294,6 +294,19 @@ class RowBars:
 
 
 @dataclass(frozen=True)
+class Links:
+    """Lines from ``left`` tokens to the ``right`` ones that they look at: (index left, index right, share of 1).
+
+    ``strong`` lines alone are drawn, and those that are the strongest of their token.
+    """
+
+    left: Sequence[str]
+    right: Sequence[str]
+    links: Sequence[tuple[int, int, float]]
+    strong: bool = False
+
+
+@dataclass(frozen=True)
 class Thumbnails:
     """Small maps of weights (0…1) for ``layers``, or all. ``maps[i][head]`` is (T, T); ``visible[i]`` is per layer.
 
@@ -468,6 +481,7 @@ Block: TypeAlias = (
     | Grid
     | Bars
     | RowBars
+    | Links
     | Thumbnails
     | Miniatures
     | Fan

@@ -7,7 +7,7 @@ import numpy as np
 from tinytf.text.printable import printable
 from tinytf.training.folder.branches import Node, tree_of
 from tinytf.training.folder.history import MEANS_LABEL
-from tinytf.training.folder.run_report import RunReport
+from tinytf.training.folder.runs import RunReport
 from tinytf_cli.numbers import loss_in_words
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Span, Table
 

@@ -12,7 +12,7 @@ from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Span, 
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import most_rows, note
 
-_ROWS = 4
+_TENSORS = 4
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _costliest(report: Budget, display: BudgetDisplay) -> Iterator[Block]:
     """The tensors that would cost most in the smallest type."""
     smallest = min(report.uniform, key=lambda uniform: uniform.n_bytes).kind
     order = sorted(report.kept, key=lambda tensor: -tensor.costs[smallest])
-    costliest = order[: most_rows(display.rows, _ROWS)]
+    costliest = order[: most_rows(display.rows, _TENSORS)]
     yield Heading("tensors", f"that cost most in {smallest}", "output")
     yield Table(
         [

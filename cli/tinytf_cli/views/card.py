@@ -15,7 +15,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import fold_note, most_rows, note, titled
 from tinytf_cli.views.records import record_table
 
-_ROWS = 6
+_TENSORS = 6
 """The most tensors of the table, unless more are asked for."""
 _NAMES = {1.0: "Maximum", 0.5: "Median ", 0.0: "Minimum"}
 
@@ -55,7 +55,7 @@ def card(report: Card, terminal: Terminal, display: CardDisplay) -> Iterator[Blo
 def _tensors(report: Card, display: CardDisplay) -> Iterator[Block]:
     """The worst tensors, and how many others there are."""
     names = [printable(tensor.name, spaces=False) for tensor in report.weights if tensor.error]
-    keep = range(len(names))[: most_rows(display.rows, _ROWS)]
+    keep = range(len(names))[: most_rows(display.rows, _TENSORS)]
     kl = "KL in nats a token: of the tensor alone in the original, and taken back if restored"
     yield Heading("tensors", kl if report.worst else "error ‖Δ‖ ÷ ‖W‖")
     if not names:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tinytf.sentences import first_of
-from tinytf.through.changing import Changed
+from tinytf.through.changed import Changed
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Figure, Heading, Line

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinytf.check.checked import Checked, WrongStep
+from tinytf.check.explained import ConfirmedMistake
+from tinytf.check.invariances import Invariance
+from tinytf.check.opened import Line as Code
 from tinytf.report import Data
 from tinytf.sentences import sign_of
-from tinytf.student.checked import Checked, WrongStep
-from tinytf.student.explained import ConfirmedMistake
-from tinytf.student.invariances import Invariance
-from tinytf.student.opened import Line as Code
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinytf.cause.circuits import Circuit, CircuitEdge, CircuitNode
+from tinytf.cause.circuit import Circuit, CircuitEdge, CircuitNode
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.look.arithmetic import TEMPERATURES, Explained, Explanation
+from tinytf.look.explain import TEMPERATURES, Explained, Explanation
 from tinytf.steps.operations.working import Value
 from tinytf_cli.numbers import number_format
 from tinytf_cli.terminal import Terminal

@@ -27,7 +27,7 @@ from tinytf_cli.views.parts import (
     titled,
 )
 
-_ROWS = 21  # rows of the table, unless more are asked for
+_TABLE_ROWS = 21  # rows of the table, unless more are asked for
 _TEXT = 120  # tokens of the coloured text
 
 Row = tuple[TokenFeatures, ActiveFeature]
@@ -84,7 +84,7 @@ def _table(
     """The strongest features of each token."""
     tokens = report.tokens
     per_token = max((len(token.features) for token in tokens), default=0)
-    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // (per_token + 1))))
+    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _TABLE_ROWS // (per_token + 1))))
     entries = [(tokens[i], active) for i in keep for active in tokens[i].features]
     if not entries:
         yield note(f"no feature is active{' at the tokens shown' if len(keep) < len(tokens) else ''}")

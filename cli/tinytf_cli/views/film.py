@@ -16,7 +16,7 @@ from tinytf_cli.views.draw import Display, Frames, draws
 from tinytf_cli.views.frame import LAYOUTS, FrameView, Sight, learned_words
 from tinytf_cli.views.parts import next_lines, note, row_limit, spread
 
-_ROWS, _HEADS = 20, 6
+_FRAMES, _HEADS = 20, 6
 _DROPS = {"dead": 4, "RMS": 5, "update": 2, "gradient": 3}
 
 
@@ -132,7 +132,7 @@ def _beside(films: Sequence[Film]) -> Iterator[Block]:
 
 
 def _frames(film: Film, terminal: Terminal, named: str) -> Iterator[Block]:
-    limit = row_limit(terminal, None, _ROWS)
+    limit = row_limit(terminal, None, _FRAMES)
     keep = range(len(film.frames)) if limit is None else spread(len(film.frames), limit)
     frames = [film.frames[index] for index in keep]
     folded = "" if len(frames) == len(film.frames) else f"; {len(frames)} of {len(film.frames)}"

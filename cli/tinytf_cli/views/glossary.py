@@ -7,7 +7,7 @@ from tinytf_cli.host import host
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.pairs import pairs_of
+from tinytf_cli.views.names import pairs_of
 
 _TITLES = {
     "word": "words of the field",

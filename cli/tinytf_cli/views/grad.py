@@ -7,8 +7,8 @@ import numpy as np
 
 from tinytf.gradients.by_hand import Agreement
 from tinytf.gradients.differences import TOLERANCE, Differences
+from tinytf.gradients.grad import Backward
 from tinytf.gradients.parameters import ParameterRow
-from tinytf.gradients.report import Backward
 from tinytf.gradients.saliency import HeadSaliency
 from tinytf.tolerance import Comparison
 from tinytf.trace.address import Address
@@ -131,8 +131,8 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
     layer, factor = flow.steepest
     sizes = (flow.first, flow.last, flow.per_layer, factor)
     first, last, per_layer, most = (Figure(size, "%.3g") for size in sizes)
-    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", per_layer, " times per layer"]
-    yield titled("gradient ", [word, *norms, f"; most through L{layer}, ", most, " times"], "residual")
+    norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", per_layer, " times a layer"]
+    yield titled("gradient ", [word, *norms, f", most in L{layer}: ", most, " times"], "residual")
     position, added = report.strongest_tokens[0]
     token = Span(f"{position} {names[position]}", "strong")
     on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats)"]

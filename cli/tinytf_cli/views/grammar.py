@@ -10,7 +10,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import head_map, note
 from tinytf_cli.views.steps import as_array
 
-_ROWS = 3
+_HEADS = 3
 """The heads in the table of a relation."""
 
 
@@ -25,7 +25,7 @@ def grammar(report: Grammar, terminal: Terminal, display: Display) -> Iterator[B
         yield note(PAIRS[relation][1])
         yield from head_map(as_array(weight), "unit", 1.0, 2)
         elsewhere, follows = report.elsewhere[relation], report.follows(relation)
-        often, places = report.often[relation], report.ranked(relation)[:_ROWS]
+        often, places = report.often[relation], report.ranked(relation)[:_HEADS]
         yield Table(
             [
                 Column("head", [f"L{layer}H{head}" for layer, head in places]),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.look.census import SCORES, Census
-from tinytf.look.kinds import LABELS
+from tinytf.look.heads.census import SCORES, Census
+from tinytf.look.heads.kinds import LABELS
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
@@ -27,7 +27,7 @@ _ROLES = {
 }
 _NOTHING = "·"
 _RANDOM = "repeated random tokens"
-_ROWS = 8
+_HEADS = 8
 """Heads in the table by default."""
 _UNBOUNDED = ("entropy", "distance")  # the other scores are 0…1
 # (title, score, drop): if the table is too wide, the column with the highest drop goes first
@@ -149,7 +149,7 @@ def _letters(report: Census, width: int) -> Iterator[Block]:
 def _table(report: Census, every: bool) -> Iterator[Block]:
     """The scores of the first heads, and the kind of each."""
     order = report.order()
-    chosen = order[: report.top or (None if every else _ROWS)]
+    chosen = order[: report.top or (None if every else _HEADS)]
     labels = [report.labels[layer][head] for layer, head in chosen]
     title = "every head" if len(chosen) == len(order) else f"the first {len(chosen)} of {len(order)} heads"
     advice = "--by maps a score" + "; --all shows every head" * (len(chosen) < len(order))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from tinytf.config import ModelConfig
-from tinytf.look.size import Info
+from tinytf.look.info import Info
 from tinytf.steps.table import table_of
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes, plural

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.cells import cell_len
 
-from tinytf.lessons.lesson import Lesson, LiveTable, Map
+from tinytf.learn.course import Course
+from tinytf.learn.lesson import Lesson, LiveTable, Map
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import (
     Block,
     Cell,
@@ -25,15 +27,16 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
+from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import numbered, spread
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
-    from tinytf.lessons.live import Live
+    from tinytf.learn.live import Live
 
 _DIMS = 8
 _MARGIN = 9
 _MAP_LINES = 16
-_ROWS = 16
+_TABLE_ROWS = 16
 """The rows of a table or map off a screen."""
 
 
@@ -79,7 +82,7 @@ class LessonView:
         lesson = self.lesson
         yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
         if lesson.pace is not None:
-            from tinytf_cli.views.plan import pace_blocks
+            from tinytf_cli.views.train_plan import pace_blocks
 
             yield from pace_blocks(lesson.pace, "this gradient", max(4, min(rows, 8)))
 
@@ -160,14 +163,14 @@ class LessonView:
         yield from self.why()
         if lesson.figures or not lesson.maps:  # small maps begin with an empty line themselves
             yield Line("")
-        yield from self.numbers(_ROWS)
+        yield from self.numbers(_TABLE_ROWS)
         yield Line("")
         yield from self.question(terminal)
         yield self.answer(self.chosen)
         if self.has_more:
             if lesson.revealed_figures or not lesson.revealed_maps:
                 yield Line("")
-            yield from self.revealed(_ROWS)
+            yield from self.revealed(_TABLE_ROWS)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:
         from tinytf_cli.views.steps import as_array, labels, labels_at, largest, visible_array
@@ -205,7 +208,9 @@ def _miniatures(maps: Sequence[Map]) -> Miniatures:
         miniatures.append(
             Miniature(picture.title, picture.word, np.where(seen, weights, 0), None if seen.all() else seen)
         )
-    return Miniatures(miniatures, _MAP_LINES, "attention", len(miniatures), "the first", "a wider terminal shows more")
+    return Miniatures(
+        miniatures, _MAP_LINES, "attention", len(miniatures), "the first", "a wider terminal shows more", grow=True
+    )
 
 
 def _figures(figures: LiveTable, rows: int, role: str) -> Iterator[Block]:
@@ -243,3 +248,11 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
         value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else Figure(value, form)
         for value in values
     ]
+
+
+@draws(Course)
+def course(report: Course, terminal: Terminal, display: Display) -> Iterator[Block]:
+    """The model and text, then each lesson."""
+    yield from banner(report.live.model, report.live.encoding)
+    for lesson in report.lessons:
+        yield from LessonView(report.live, lesson).blocks(terminal)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from tinytf.catalogue import Catalogue
 from tinytf.files import resolve_links
+from tinytf.models import Catalogue
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal

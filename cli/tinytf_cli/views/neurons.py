@@ -27,7 +27,7 @@ from tinytf_cli.views.parts import (
     signed_bars,
 )
 
-_ROWS = 28
+_TABLE_ROWS = 28
 """The most rows of the table, unless more are asked for."""
 _FEW = 3  # tokens from each end of a direction in a row of the table
 
@@ -48,7 +48,7 @@ def neurons(report: Neurons, terminal: Terminal, display: NeuronsDisplay) -> Ite
     directions = {direction.unit: direction for direction in report.directions}
     yield from banner(model, report.encoding)
     rows_per_token = 1 if report.chosen else 1 + max((len(token.units) for token in tokens), default=0)
-    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _ROWS // rows_per_token)))
+    keep = middle_out(len(tokens), most_rows(display.rows, max(2, _TABLE_ROWS // rows_per_token)))
     if report.chosen:
         for unit in report.chosen:
             yield from _unit(report, model, unit, keep)

@@ -29,7 +29,7 @@ from tinytf_cli.views.parts import (
 from tinytf_cli.views.patch import agreement
 from tinytf_cli.views.steps import as_array, largest
 
-_ROWS = 16
+_TABLE_ROWS = 16
 """The most rows of a table whose rows are in the model's order, unless all are shown."""
 _POSITIONS, _LEAST = 10, 0.005
 """The most positions of a map, and the least that one of them has moved, unless all are shown."""
@@ -58,8 +58,9 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     yield note(f"{source}: {report.words}")
     yield from stopped(report.interrupted, len(report.examples), report.n_pairs, "pairs")
     clean, corrupt = report.leads
-    words: list[Piece] = [f"answered right: {percent(report.right)}; the answer's lead is on average "]
-    yield Line([*words, Figure(clean.value, "%+.3f"), " clean, ", Figure(corrupt.value, "%+.3f"), " corrupt"], indent=2)
+    words: list[Piece] = [f"answered right: {percent(report.right)}; the answer leads on average by "]
+    words += [Figure(clean.value, "%+.3f"), " after the clean texts, ", Figure(corrupt.value, "%+.3f")]
+    yield Line([*words, " after the corrupt ones"], indent=2)
     names, ranked = [row.name for row in report.rows], report.quantities[0].ranked
     in_order = report.in_order or len(names) == 1
     rows = list(range(len(names))) if in_order else ranked if display.all else ranked[: display.top]
@@ -69,7 +70,7 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     yield note(f"{first.name}: {first.meaning}")
     for quantity in others:
         yield note(f"{_words(quantity.name)}: {'median ' * quantity.median}{quantity.meaning}")
-    most = None if display.all or not in_order else _ROWS
+    most = None if display.all or not in_order else _TABLE_ROWS
     yield from folded(_table(report, rows), [names[row] for row in rows], most, "rows")
     if report.asked == "lens":
         starts = [f"in {share} % of the pairs {_start(report, share / 100)}" for share in (50, 90)]

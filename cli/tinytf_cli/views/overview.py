@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from tinytf.loading import Model
 from tinytf.look.overview import Added, Layer, Overview
 from tinytf.look.prediction import Likely, Prediction
-from tinytf.look.traced import Traced
+from tinytf.look.trace import Traced
 from tinytf.parts.row import Step
 from tinytf.report import Report
 from tinytf.text.printable import printable
@@ -167,7 +167,7 @@ def head_maps(overview: Overview, width: int, lines: int, where: str) -> Iterato
     ]
     target = "stream" if overview.predicted is None else "logit"
     target, marks = f"those that add most to the {target}", f"→ what each sees most {where}"
-    yield Miniatures(maps, lines, "heads", len(mapped), target, "--all shows all", marks)
+    yield Miniatures(maps, lines, "heads", len(mapped), target, "--all shows all", marks, grow=True)
 
 
 def where_read(overview: Overview) -> str:
@@ -197,22 +197,27 @@ class Screen:
         layer, head, value = overview.ranked[0]
         drawing = Drawing(overview.flow, rails=not terminal.plain, ascii=terminal.ascii)
         least = _CLOSEUP + 6 * terminal.ascii
-        room = terminal.width - 2 - drawing.width
-        wide, short = room >= _TABLE, room < least
-        room += (drawing.width - drawing.narrow) * short
+        room, narrow = (terminal.width - 2 - width for width in (drawing.width, drawing.narrow))
+        wide = room >= _TABLE
+        needed = self._width_of_keys(layer, len(self.names), 4, terminal)
+        if room < least or room < needed <= narrow:  # the drawing makes room by leaving shapes out
+            room, least = narrow, max(least, needed if needed <= narrow else 0)
         beside = room >= least
         queries = min(len(self.names), _QUERIES)
         if rows is None:
             rows = 2 * _LAYERS if wide and len(self.names) <= _LAYERS + 1 else _LAYERS - 2 * (above > _LONG)
         layers, several = list(self.layers(rows or None)), len(overview.layers)
         high = 3 + (several if several <= rows + 1 or not rows else rows + 1)
-        closeup = list(self._closeup(layer, head, value, room) if beside else [self._looks_at(layer, head, value)])
+        closeup = list(
+            self._closeup(layer, head, value, room, terminal) if beside else [self._looks_at(layer, head, value)]
+        )
         yield self._heading(layer, terminal.width)
         yield Beside([list(drawing.blocks(cut=not beside)), [*closeup, *(layers if wide else ())]], least=least)
         yield from () if wide else layers
         taken = max(drawing.lines, queries + 4 + high * wide) if beside else drawing.lines + 2
         titles = 1 if terminal.width > _TITLE else 2
-        lines = _SCREEN - _AROUND - above - taken - high * (not wide) - titles
+        screen = max(_SCREEN, terminal.height * terminal.cuts)
+        lines = screen - _AROUND - above - taken - high * (not wide) - titles
         yield from self.heads(terminal.width, lines)
 
     def _heading(self, layer: int, width: int) -> Heading:
@@ -243,14 +248,29 @@ class Screen:
             words += [f" {shortened(self.names[key], 9)} ", Figure(weight, "%.2f")]
         return Line([*self._named(layer, head, value), *words], indent=2)
 
-    def _closeup(self, layer: int, head: int, value: float, room: int) -> Iterator[Block]:
+    def _width_of_keys(self, layer: int, count: int, longest: int, terminal: Terminal, widest: int = 4) -> int:
+        """The columns of a map of ``count`` keys with names of at most ``longest``, and queries of ``widest``."""
+        step = self.trace.steps.map_of(layer)
+        numbers = 4 if step is None or step.holds_shares else 5
+
+        def width(most: int) -> int:  # in 7 bits … is two letters
+            names = {shortened(name, most) for name in self.names}
+            return max(cell_len(name) + terminal.ascii * name.count("…") for name in names)
+
+        return 3 + width(widest) + count * (max(numbers, width(longest)) + 1)
+
+    def _closeup(self, layer: int, head: int, value: float, room: int, terminal: Terminal) -> Iterator[Block]:
         """What the head looks at, as a map of as many keys as fit."""
         step = self.trace.steps.map_of(layer)
         if step is None:
             yield self._looks_at(layer, head, value)
             return
-        longest, widest = (6, 7) if room > 2 * _CLOSEUP else (4, 4)  # names of keys and queries
-        seen = self.overview.closeup(layer, head, (room - 3 - widest) // (longest + 1), _QUERIES)
+        count = len(self.names)
+        fitting = (most for most in (6, 4) if self._width_of_keys(layer, count, most, terminal) <= room)
+        longest, widest = next(fitting, 4), 7 if room > 2 * _CLOSEUP else 4  # names of keys and queries
+        while count > 1 and self._width_of_keys(layer, count, longest, terminal, widest) > room:
+            count -= 1
+        seen = self.overview.closeup(layer, head, count, _QUERIES)
         visible = visible_array(self.trace, step, layer)
         yield Line(self._named(layer, head, value, f".{step.name}" if room > 2 * _CLOSEUP else ""))
         seen_part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinytf.worked.measures import MEASURES
-from tinytf.worked.paper import FAILED, HELD, NOT_MEASURED, CheckedClaim, PaperCheck
+from tinytf.verify.measures import MEASURES
+from tinytf.verify.paper import FAILED, HELD, NOT_MEASURED, CheckedClaim, PaperCheck
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Figure, Line, Piece, Span

@@ -6,11 +6,11 @@ from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from tinytf.cause.interventions import EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
-from tinytf.cause.interventions.attribution_patching import Agreement
 from tinytf.cause.interventions.grid import COLUMNS
 from tinytf.cause.interventions.hooks import HookPoint, point_names
-from tinytf.cause.interventions.patching import PatchedRun
-from tinytf.cause.interventions.path_patching import site_names
+from tinytf.cause.interventions.patch import PatchedRun
+from tinytf.cause.interventions.patch_estimate import Agreement
+from tinytf.cause.interventions.patch_paths import site_names
 from tinytf.sentences import first_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
@@ -36,7 +36,7 @@ _HELD = {
 _SHOWN_DIFFERENCES = 8
 _POSITIONS = 8
 """The most patched positions that a heading names."""
-_ROWS = 12
+_TOKENS = 12
 """The most tokens of a map, unless all are asked for."""
 
 
@@ -180,7 +180,7 @@ def _comparison(report: PatchedRun) -> Iterator[Block]:
 
 def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: bool) -> Iterator[Block]:
     """A map with layers across, and tokens down because their text is longer than a layer's name."""
-    keep = [position for position in report.telling(len(names) if every else _ROWS) if position >= report.first]
+    keep = [position for position in report.telling(len(names) if every else _TOKENS) if position >= report.first]
     shown, layers, most = values[:, keep].T, numbered("L", len(values)), largest(values)
     asked = every or len(layers) <= LONG_STACK
     yield Heat(shown, [names[i] for i in keep], layers, "signed", None, most, asked, map_digits(most))

@@ -12,7 +12,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import note, share_column, spread, titled, verdict
 from tinytf_cli.views.steps import as_array, largest
 
-_ROWS, _WAVES = 20, 6
+_POSITIONS, _WAVES = 20, 6
 _ROLES = ("q", "k", "v", "ffn", "output", "attention")
 
 
@@ -41,7 +41,7 @@ def _picture(report: Positions, width: int) -> Iterator[Block]:
     room = max(4, (width - 14) // 2 // len(tables))
     chosen = {name: spread(table.shape[1], room) for name, table in tables.items()}
     count = len(next(iter(tables.values())))
-    rows = spread(count, _ROWS) if "learned" in tables else list(range(min(count, _ROWS)))
+    rows = spread(count, _POSITIONS) if "learned" in tables else list(range(min(count, _POSITIONS)))
     picture: Array = np.concatenate([table[rows][:, chosen[name]] for name, table in tables.items()], axis=1)
     across = " | ".join(f"{name}, {len(chosen[name])} of {table.shape[1]}" for name, table in tables.items())
     order = "" if "learned" in tables else ", the fastest first"

@@ -13,7 +13,7 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import bar_column, folded, note, stopped
 
-_ROWS = 30
+_STEPS = 30
 """The most steps of the table, unless all are asked for."""
 
 
@@ -51,7 +51,7 @@ def probe(report: Probe, terminal: Terminal, display: ProbeDisplay) -> Iterator[
             Column("", [Span("readable", "good") if step.readable else Span("not beyond", "dim") for step in steps]),
         ]
     )
-    yield from folded(table, [step.at for step in steps], None if display.all else _ROWS, "steps")
+    yield from folded(table, [step.at for step in steps], None if display.all else _STEPS, "steps")
     yield Line("")
     yield from stopped(report.interrupted, len(steps), report.of_steps, "steps", "")
     yield note(

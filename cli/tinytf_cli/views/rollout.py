@@ -14,7 +14,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import coloured_text, folded, most_rows, note, share_column, verdict
 from tinytf_cli.views.steps import as_array
 
-_ROWS, _MAP = 10, 12
+_TOKENS, _MAP = 10, 12
 """The most rows of the table and of the map, unless more are asked for."""
 _ALL = 0.95
 """A share above this is nearly all."""
@@ -64,7 +64,7 @@ def _query(report: Rollout, names: list[str], rows: int | None) -> Iterator[Bloc
         Column("piece", names, shrink=6, said=""),
         share_column("rollout", shares, "attention"),
     ]
-    yield from folded(Table(columns), positions, most_rows(rows, _ROWS), "tokens")
+    yield from folded(Table(columns), positions, most_rows(rows, _TOKENS), "tokens")
     if most > _ALL and first != report.query:
         words = "nearly all is of one token: over many layers rollout gathers where every position looks a little"
         yield note(words, "--layer stops earlier")

@@ -1,8 +1,10 @@
 """One training run as it is now: progress, the last numbers, loss curves, every head, milestones; and its events."""
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from tinytf.text.printable import printable
 from tinytf.training.film.film import HEAD_THRESHOLD
 from tinytf.training.folder.history import MEANS_LABEL, History, Sample, Series
-from tinytf.training.folder.run_report import FollowedRun, RunReport
+from tinytf.training.folder.runs import FollowedRun, RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -36,7 +38,8 @@ from tinytf_cli.views.watched import watched
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
 """The scores of a head in the order shown, each with the role that colours it."""
-STOPPED = "stopped at step {:,}; --resume continues"
+STOPPED = "stopped at step {:,}; tinytf train --resume RUN continues"
+
 _FEW_HEADS, _LAYERS = 16, 12
 _METERS_NEED = 72
 _FULL = 1000
@@ -45,6 +48,11 @@ _CHART, _CHART_BESIDE = 72, 36
 _TAIL_NEEDS = 20
 _LARGEST_LOSS = 20.0
 _QUIET = 30.0
+
+
+def resuming(run: Path) -> str:
+    """The command line that continues a run, as it is typed."""
+    return f"tinytf train --resume {printable(shlex.quote(str(run)), spaces=False)}"
 
 
 @dataclass(frozen=True)

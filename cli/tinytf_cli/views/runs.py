@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tinytf.files import resolve_links
 from tinytf.text.printable import printable
 from tinytf.training.folder.history import MEANS_LABEL
-from tinytf.training.folder.run_report import RunReport, RunsReport
+from tinytf.training.folder.runs import RunReport, RunsReport
 from tinytf_cli.numbers import count, duration, loss_in_words
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table
@@ -18,7 +18,7 @@ from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import note, row_limit
 from tinytf_cli.views.run import spike_line
 
-_ROWS, _FIELDS = 12, 4
+_RUNS, _FIELDS = 12, 4
 """Runs in the table on a screen, and recipe fields that it shows."""
 _CHART = 50
 """Least width of a chart, in columns."""
@@ -49,7 +49,7 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
     names = {run.path: Span(printable(run.name, spaces=False), "strong") for run in report.runs}
     for (run, _), role in zip(drawn, ROLES, strict=False):
         names[run.path] = Span(names[run.path].text, role)
-    rows = report.runs[: row_limit(terminal, None, _ROWS)]
+    rows = report.runs[: row_limit(terminal, None, _RUNS)]
     numbers = zip(_NUMBERS.items(), zip(*map(_numbers, rows), strict=True), strict=True)
     yield Table(
         [

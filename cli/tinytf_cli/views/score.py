@@ -16,7 +16,7 @@ from tinytf_cli.views.records import record_table
 _MOST_BITS = 16.0
 """The surprise at the end of the colour scale, in bits. It is fixed so that texts can be compared."""
 
-_ROWS, _TEXT = 20, 120
+_TOKENS, _TEXT = 20, 120
 """Tokens in the table and in the coloured text, unless all are shown."""
 
 
@@ -60,4 +60,4 @@ def score(report: Score, terminal: Terminal, display: ScoreDisplay) -> Iterator[
             *record_table(scored).columns,
         ]
     )
-    yield from folded(table, names, None if display.all else _ROWS, "tokens")
+    yield from folded(table, names, None if display.all else _TOKENS, "tokens")

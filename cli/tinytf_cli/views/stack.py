@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinytf.gradients.flow import LayerFlow
-from tinytf.gradients.report import Backward
+from tinytf.gradients.grad import Backward
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Meter, Span, Table
 from tinytf_cli.views.parts import fold_note, full_scale, one_form
 

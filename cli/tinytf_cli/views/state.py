@@ -11,7 +11,7 @@ from tinytf_cli.views.draw import Display, draws, model_of
 from tinytf_cli.views.parts import folded, most_rows, note, numbered, signed_bars, size_column, verdict
 from tinytf_cli.views.steps import as_array
 
-_ROWS, _MAP = 12, 16
+_TOKENS, _MAP = 12, 16
 """The most rows of the table and of the map, unless more are asked for."""
 
 
@@ -41,7 +41,7 @@ def state(report: State, terminal: Terminal, display: StateDisplay) -> Iterator[
             size_column("length after it", report.sizes[:count].tolist(), "residual"),
         ]
     )
-    yield from folded(table, positions, most_rows(display.rows, _ROWS), "tokens")
+    yield from folded(table, positions, most_rows(display.rows, _TOKENS), "tokens")
     yield note("wrote: the share of the state that a token wrote; kept: the share of what was there that it left")
     yield Heading(f"{rows} × {columns} numbers", "", "attention")
     numbers, largest = as_array(report.state), float(report.state.abs().max()) or 1.0

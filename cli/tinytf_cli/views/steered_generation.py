@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator
 
-from tinytf.cause.steering.generation import SteeredGeneration
+from tinytf.cause.steer.steered_generation import SteeredGeneration
 from tinytf.generate.underway import Underway
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line

@@ -51,7 +51,7 @@ def tokens(report: Tokenized, terminal: Terminal, display: TokensDisplay) -> Ite
     yield from notes(report.tokenizer)
     characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
     count = len(encoding.tokens)
-    yield Heading(plural(count, "token"), f"{characters} characters, {size} bytes")
+    yield Heading(plural(count, "token"), f"{plural(characters, 'character')}, {plural(size, 'byte')}")
     if limit is None:
         limit = max(_LEAST, terminal.height - _AROUND) if terminal.cuts else 0
     first = replace(encoding, tokens=encoding.tokens[:limit]) if limit and count > limit + 1 else encoding

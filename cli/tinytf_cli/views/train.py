@@ -8,7 +8,7 @@ from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
 from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
-from tinytf.training.report import Training
+from tinytf.training.train import Training
 from tinytf.training.tuning.losses import held_out_batches
 from tinytf.training.tuning.update import Update
 from tinytf_cli.numbers import count, duration
@@ -18,7 +18,7 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import next_lines
-from tinytf_cli.views.run import could_learn_to_copy
+from tinytf_cli.views.run import could_learn_to_copy, resuming
 
 _POSITIONS, _BEFORE, _VOCABULARY = 8, 3, 100
 
@@ -112,6 +112,8 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     if (report.run / FRAMES).is_dir():
         lines.append((f"tinytf runs --film {run}", "the film: what it learned when"))
     lines.append((f"tinytf runs {run}", "beside others: name their folders too"))
+    if not report.history.finished:
+        lines.insert(0, (resuming(report.run), f"continues to step {report.recipe.steps:,}"))
     if could_learn_to_copy(report.history):
         needs = "no induction head so far: repeated tokens and planted previous-token heads make some by step 300"
         lines.append(("tinytf train TEXT --recipe induction", needs))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from tinytf.sentences import first_of
-from tinytf.worked import CheckedStep, ExampleScores, Verification
+from tinytf.verify import CheckedStep, ExampleScores, Verification
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Span, Table

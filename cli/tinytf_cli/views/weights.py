@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinytf.look.circuits.composition import ABOVE, WAYS, Composition
-from tinytf.look.circuits.copying import Weights
-from tinytf.look.circuits.factors import Spectrum
-from tinytf.look.circuits.head import TOP, HeadWeights, Scored, TokenRow
+from tinytf.look.weights.composition import ABOVE, WAYS, Composition
+from tinytf.look.weights.copying import Weights
+from tinytf.look.weights.factors import Spectrum
+from tinytf.look.weights.head import TOP, HeadWeights, Scored, TokenRow
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Span, Table
@@ -24,7 +24,7 @@ from tinytf_cli.views.parts import (
 )
 from tinytf_cli.views.steps import as_array
 
-_ROWS, _ROWS_BESIDE_A_MAP, _MATRICES = 14, 8, 6
+_HEADS, _HEADS_BESIDE_A_MAP, _MATRICES = 14, 8, 6
 """The most rows of a table of heads, beside a map of more layers, and of matrices."""
 _SIDE = 3  # tokens of a cell
 
@@ -44,7 +44,7 @@ def weights(report: Weights, terminal: Terminal, display: WeightsDisplay) -> Ite
     yield Heading("what heads copy", "Σλ / Σ|λ| of E·W_V·W_O·W_U: 1 copies, −1 suppresses", "attention")
     yield from head_map(as_array(scores), "signed", 1.0, 2, display.all)
     rows = report.ordered
-    most = None if display.all else _ROWS if len(scores) <= LONG_STACK else _ROWS_BESIDE_A_MAP
+    most = None if display.all else _HEADS if len(scores) <= LONG_STACK else _HEADS_BESIDE_A_MAP
     shown = rows[:most]
     title = "every head" if len(shown) == len(rows) else f"the first {len(shown)} of {len(rows):,} heads"
     yield Heading(title, "the clearest first" + "; --all shows every head" * (len(shown) < len(rows)), "attention")

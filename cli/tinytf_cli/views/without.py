@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from tinytf.cause.compare_without import LeftOut
 from tinytf.cause.order import Order
 from tinytf.cause.sharpness import Sharpness, peaks
+from tinytf.cause.without import LeftOut
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of

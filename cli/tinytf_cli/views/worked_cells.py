@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from tinytf.text.printable import printable
-from tinytf.worked import CheckedStep
+from tinytf.verify import CheckedStep
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Line, Span, Table

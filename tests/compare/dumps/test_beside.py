@@ -7,7 +7,7 @@ import torch
 from test_context import FIRST, MODEL, SECOND, THIRD, batch, ids_of, steps_of
 from torch import Tensor
 
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.beside import BesideSteps
 from tinytf.compare.dumps.names import resolve
 from tinytf.compare.dumps.read import Dump
@@ -77,6 +77,12 @@ def test_what_is_the_runs_own_agrees(tensors: dict[str, Tensor]) -> None:
 def test_what_is_not_is_said(tensors: dict[str, Tensor], words: str) -> None:
     one = beside(**tensors)
     assert (one.agrees, one.words) == (False, words)
+
+
+def test_what_a_run_read_without_effect_is_no_fault() -> None:
+    found = compared(input_ids=IDS, logits=LOGITS, **steps_of(FIRST), **waves(first=1))
+    assert all(one.agrees and one.words.endswith(", and no step differs") for one in found.beside)
+    assert found.sentence == "No number differs."
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Ports of a mixture of experts and of a hybrid with one fault each: what diff says of them, and of sound ones."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -57,6 +58,26 @@ def test_a_sound_port_in_few_bits_is_rounding(name: str, dtype: torch.dtype, wor
     assert (found.floor.bug, found.causes) == (None, ())
     assert found.sentence.startswith("Rounding: at most ")
     assert found.holds
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("model", ["llama", "qwen3"])
+@pytest.mark.parametrize("name", ports.leaning.FAULTS)
+def test_a_fault_smaller_than_rounding_is_said_with_its_number(name: str, model: str) -> None:
+    broken, step, words = ports.leaning.FAULTS[name]
+    found = ports.compared(ports.Port(model, broken, ""), torch.bfloat16, floor="bf16")
+    assert found.floor is not None
+    assert found.floor.bug is not None
+    assert found.floor.bug.name == step
+    assert re.search(f"^No rounding: {words}", found.sentence)
+    assert not found.holds
+
+
+def test_a_constant_rounded_to_the_type_is_rounding() -> None:
+    """Gemma's programs keep √d_model in bfloat16: every embedding is then 1.0012 times as large."""
+    found = ports.compared(ports.Port("gemma2", lambda model, patch: None, ""), torch.bfloat16, floor="bf16")
+    assert found.floor is not None
+    assert found.floor.bug is None
 
 
 def test_logits_of_a_tied_head_that_differ_are_explained() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import tinytf
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import Dump
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.compare.positions import at_positions

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from architectures import asked, config_of, encoding_of, lively
 
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import open_dump
 from tinytf.errors import DumpError, UsageError
 from tinytf.loading import Model, load

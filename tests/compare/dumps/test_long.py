@@ -9,7 +9,7 @@ import torch
 from architectures import asked, config_of, lively
 
 from tinytf.compare import walk
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import open_dump
 from tinytf.trace.record import record
 

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tinytf.checkpoints.huggingface.load import read_directory
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.passes import is_passes, open_any
 from tinytf.errors import DumpError
 from tinytf.loading import Model

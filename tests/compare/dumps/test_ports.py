@@ -15,7 +15,7 @@ from ports import MISTAKES, llama
 from reference import saved
 
 from tinytf.checkpoints.huggingface.load import read_directory
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import open_dump
 from tinytf.errors import DumpError, UsageError
 from tinytf.loading import load
@@ -53,7 +53,11 @@ def test_a_mistake_is_named_at_its_step_with_its_cause(folder: Path, tmp_path: P
     assert found.cause is not None
     assert (found.cause.step, found.cause.found, found.cause.unseen) == (step, True, ())
     assert found.cause.words.startswith(words)
-    assert found.sentence.startswith(f"They differ from {found.first.name} on: {words}")
+    if mistake == "positions from one":  # which no score sees
+        assert found.rewritten.startswith(f"L0.q_rot: {found.cause.in_words}")
+        assert found.sentence.startswith(f"The same predictions; written differently: {found.rewritten}")
+    else:
+        assert found.sentence.startswith(f"They differ from {found.first.name} on: {words}")
 
 
 def test_rows_in_pairs_are_no_mistake_where_attention_comes_out_the_same(folder: Path, tmp_path: Path) -> None:

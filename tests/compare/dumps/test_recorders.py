@@ -17,7 +17,7 @@ from ports import llama
 from reference import saved
 
 from tinytf.checkpoints.huggingface.load import read_directory
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import open_dump
 from tinytf.errors import UsageError
 from tinytf.loading import Model

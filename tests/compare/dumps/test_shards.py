@@ -11,7 +11,7 @@ from reference import pair, saved
 
 import tinytf
 from tinytf.checkpoints.huggingface.load import read_directory
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.passes import open_any
 
 IDS, RANKS = [3, 14, 15, 9, 2, 6, 5], 2

@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import tinytf
 from tinytf.checkpoints.huggingface.load import read_directory
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import open_dump
 
 IDS = [3, 14, 15, 9, 2, 6, 5]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import tinytf
 from broken.models import both
-from tinytf.compare.difference import Difference
+from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.passes import open_any
 from tinytf.compare.dumps.read import open_dump
 
@@ -117,6 +117,8 @@ def _written_in_passes(model: Any, ids: list[int], of: dict[str, Callable[[int],
 
 def cause_of(found: Difference) -> str:
     """Why, in the words of the verdict; empty where it names no cause."""
+    if found.leak:
+        return found.leak
     if found.cause is not None and found.cause.found:
         return found.cause.in_words
     if found.first is None and (wrong := [one for one in found.beside if not one.agrees]):

@@ -107,7 +107,7 @@ BETWEEN: tuple[tuple[str, str, Broken, str, str], ...] = (
     ("gpt2", "c_attn.bias is missing", tensors(r"c_attn\.bias", torch.zeros_like), steps(0, "q"), "(?i)bias|b_Q"),
     ("llama", "o transposed", tensors(r"layers\.1\.self_attn\.o_proj\.weight", lambda w: w.T.contiguous()), steps(1,
      "attn"), "transposed"),
-    ("olmo2", "down by 0.5", tensors(r"layers\.1\.mlp\.down_proj\.weight", lambda w: w * 0.5), steps(1, "ffn"),
+    ("llama", "down by 0.5", tensors(r"layers\.1\.mlp\.down_proj\.weight", lambda w: w * 0.5), steps(1, "ffn"),
      r"0\.5|twice|2 times"),
     ("neox", "joint rows in thirds", tensors(r"query_key_value\.(weight|bias)", lambda w: w.unflatten(0, (4, 3,
      -1)).transpose(0, 1).reshape(w.shape)),

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tinytf.check.checked import Checked, check
+from tinytf.check.reference import reference
 from tinytf.loading import Model
-from tinytf.student.checked import Checked, check
-from tinytf.student.reference import reference
 
 _BY_HAND = ("flash: bool = True", "flash: bool = False")
 FILES = Path(__file__).parent / "modules"

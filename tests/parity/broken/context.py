@@ -1,5 +1,6 @@
 """Ports whose mask, positions, cache or labels are wrong, by kind: written beside what is tested here."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,15 @@ def _with(**tensors: Callable[[int], np.ndarray[Any, Any]]) -> Any:
     return lambda port: {**port, **{name: make(port["input_ids"].shape[1]) for name, make in tensors.items()}}
 
 
+def _alone(change: Any) -> Any:
+    """What ``change`` writes, of a port that writes no step but the embeddings: nothing else tells what it read."""
+
+    def dumped(port: dict[str, Any]) -> dict[str, Any]:
+        return {name: one for name, one in change(port).items() if not re.search("layers|norm|head|logits", name)}
+
+    return dumped
+
+
 MASKS: tuple[tuple[str, str, Broken, str], ...] = (
     *((model, f"a window of {width} tokens", _sight(lambda q, k, w=width: (k <= q) & (q - k < w)),
        f"a window of {width} tokens") for model, width in (("llama", 7), ("granite", 3), ("qwen3", 16))),
@@ -147,12 +157,13 @@ BESIDE: tuple[tuple[str, str, Any, str, str], ...] = (
     ("qwen3", "a loss in bits", _loss(lambda logits, ids: _ENTROPY(logits[:-1], ids[1:]) / np.log(2)), "loss",
      "in bits"),
     ("olmo2", "a perplexity", _loss(lambda logits, ids: _ENTROPY(logits[:-1], ids[1:]).exp()), "loss", "perplexity"),
-    ("llama", "waves of another base", _waves(_same, 700.0), "cos", "base of 700 instead of 500"),
-    ("llama", "waves from position 1", _waves(lambda at: at + 1), "cos", "positions from 1 on"),
-    ("llama", "positions from 2", _with(position_ids=lambda count: np.arange(count)[None] * 2), "position_ids",
+    ("llama", "waves of another base", _alone(_waves(_same, 700.0)), "cos", "base of 700 instead of 500"),
+    ("llama", "waves from position 1", _alone(_waves(lambda at: at + 1)), "cos", "positions from 1 on"),
+    ("llama", "positions from 2", _alone(_with(position_ids=lambda count: np.arange(count)[None] * 2)), "position_ids",
      "others from token 1 on: 2 there"),
-    ("llama", "a mask of -10", _with(causal_mask=lambda count: np.triu(np.full((1, 1, count, count), -10.0), 1)),
-     "causal_mask", "adds -10"),
+    ("llama", "a mask of -10",
+     _alone(_with(causal_mask=lambda count: np.triu(np.full((1, 1, count, count), -10.0), 1))), "causal_mask",
+     "adds -10"),
     ("granite", "logits two tokens early",
      lambda port: {name: np.roll(one, -2, 1) if name == "logits" else one for name, one in port.items()
                    if name != "lm_head"},
@@ -174,6 +185,7 @@ SOUND = {
     f"{name}: beside, as it is": Port(name, lambda model, patch: None, "", dumped=change)
     for name, change in (
         ("llama", _waves(_same)),
+        ("olmo2", _waves(lambda at: at + 4)),
         ("gpt2", _loss(lambda logits, ids: _ENTROPY(logits[:-1], ids[1:]))),
         ("qwen3", _with(position_ids=lambda count: np.arange(5, count + 5)[None],
                         causal_mask=lambda count: np.triu(np.full((1, 1, count, count), -1e38), 1))),

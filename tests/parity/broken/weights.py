@@ -103,7 +103,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
      "transposed"),
     ("gpt2", "q, k and v as k, q, v", tensors(r"c_attn\.(weight|bias)",
                                               lambda w: torch.cat([w.chunk(3, -1)[i] for i in (1, 0, 2)], -1)),
-     steps(0, "q"), "(?i)order|numbers of L0.k|k, q"),
+     steps(0, "q"), "(?i)order|numbers of L0.k|k, q|q and k are exchanged"),
     ("gpt2", "q, k and v cut by head", tensors(r"c_attn\.(weight|bias)",
                                                lambda w: w.unflatten(-1, (6, 3, 8)).transpose(-2, -3).reshape(w.shape)),
      steps(0, "q"), "(?i)head|cut|order"),

@@ -1,12 +1,12 @@
 """Interventions: take parts of a model out, or replace them by their values in another run."""
 
-from tinytf.cause.interventions.ablation import Ablation, AblationSweep, ablate, ablated, ablation_sweep, without
-from tinytf.cause.interventions.attribution_patching import EstimatedSweep, patch_estimate
+from tinytf.cause.interventions.ablate import Ablation, AblationSweep, ablate, ablate_sweep, ablated, without
 from tinytf.cause.interventions.edits import edited
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
 from tinytf.cause.interventions.numbers import Target, assignment, number_at, number_before, with_numbers
-from tinytf.cause.interventions.patching import Patched, PatchSweep, patch, patch_sweep
-from tinytf.cause.interventions.path_patching import PathPatched, PathSweep, patch_path, patch_paths
+from tinytf.cause.interventions.patch import Patched, PatchSweep, patch, patch_sweep
+from tinytf.cause.interventions.patch_estimate import EstimatedSweep, patch_estimate
+from tinytf.cause.interventions.patch_paths import PathPatched, PathSweep, patch_path, patch_paths
 from tinytf.cause.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
 from tinytf.cause.interventions.values import Reference, reference, reference_of
 
@@ -27,8 +27,8 @@ __all__ = [
     "Target",
     "UnevenTexts",
     "ablate",
+    "ablate_sweep",
     "ablated",
-    "ablation_sweep",
     "assignment",
     "edited",
     "hook_points",

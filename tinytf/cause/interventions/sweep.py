@@ -63,7 +63,7 @@ def sweep(
         if strongest < 0:
             raise
     check = verify_logits(
-        f"{names[strongest]} run by itself gives the same logits",
+        f"{names[strongest]}, run by itself, gives the same logits",
         trace.model,
         its_logits,
         lambda: logits_with(trace, interventions[strongest], read),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from tinytf.cause.interventions.attribution_patching import STEPS, estimate_of, require_estimate
 from tinytf.cause.interventions.grid import Grid
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
-from tinytf.cause.interventions.patching import Runs
+from tinytf.cause.interventions.patch import Runs
+from tinytf.cause.interventions.patch_estimate import STEPS, estimate_of, require_estimate
 from tinytf.cause.interventions.prediction import Contrast, first_different
 from tinytf.cause.interventions.sweep import Interventions, logits_of_rows
 from tinytf.cause.interventions.values import ABLATIONS, HookValues, Reference, values_for

@@ -9,9 +9,9 @@ from tinytf.cause.over_pairs.report import OverPairs, Quantity, Row
 from tinytf.cause.over_pairs.running import Measured, PairRun, Question, ask
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.look.attribution import Attribution, require_logits
-from tinytf.look.attribution import attribute as attribute_one
-from tinytf.look.heads import MEASURES, measures_of, require_attention
+from tinytf.look.attribute import Attribution, require_logits
+from tinytf.look.attribute import attribute as attribute_one
+from tinytf.look.heads.measures import MEASURES, measures_of, require_attention
 from tinytf.look.lens import lens as lens_one
 from tinytf.look.lens import require_readable
 from tinytf.nearest import did_you_mean

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from tinytf.cause.interventions.attribution_patching import Agreement
 from tinytf.cause.interventions.grid import COLUMNS
-from tinytf.cause.interventions.patching import NOTHING, brings_back, is_nothing, where_it_moves
+from tinytf.cause.interventions.patch import NOTHING, brings_back, is_nothing, where_it_moves
+from tinytf.cause.interventions.patch_estimate import Agreement
 from tinytf.estimate import Estimate, estimates
 from tinytf.pairs.pair import Pair
 from tinytf.report import Data, Report, Verified
@@ -343,7 +343,7 @@ def _lens(report: OverPairs) -> str:
     if first is None:
         return f"{report.over.capitalize()}, the answer has no clear lead in the end: {interval(means[-1])}."
     start = f"the answer leads on average from {report.rows[first].name} on"
-    return f"{report.over.capitalize()}, {start}: {interval(means[first])}."
+    return f"{report.over.capitalize()}, {start}, by {interval(means[first])} in logits."
 
 
 def _attention(report: OverPairs) -> str:
@@ -354,7 +354,8 @@ def _attention(report: OverPairs) -> str:
 
 def _heads(report: OverPairs) -> str:
     mean, name = report.strongest_mean, report.rows[report.by].name
-    return f"{report.over.capitalize()}, {name} scores highest by {report.quantities[0].name}: {interval(mean, '.3g')}."
+    score = f"the highest {report.quantities[0].name} score, {interval(mean, '.3g')}"
+    return f"{report.over.capitalize()}, {name} has {score}."
 
 
 def _score(report: OverPairs) -> str:

@@ -149,7 +149,7 @@ def ask(
     (run,) = _runs(model, question, [encoded[numbers[strongest]]], pairs.name)
     rows = question.rows(run)
     own = Verified(
-        f"line {run.pair.pair.number:,} run by itself gives the same number for {rows[by].name}",
+        f"line {run.pair.pair.number:,}, run by itself, gives the same number for {rows[by].name}",
         abs(question.alone(run, by) - float(values[strongest, 0, by])),
         allowed(PADDED, run.clean.last_hidden.dtype) * max(1.0, float(run.clean.logits_at(run.position).abs().max())),
     )

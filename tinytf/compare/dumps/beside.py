@@ -6,7 +6,7 @@ Shapes: T tokens, Q queries, K keys, V vocabulary, W rotary width.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -57,6 +57,15 @@ class BesideSteps(Data):
     kind: str
     agrees: bool
     words: str
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the model reads it, so that it matters only where steps differ."""
+        return self.kind not in ("labels", "loss")
+
+    def without_effect(self) -> "BesideSteps":
+        """It, where no step differs: other numbers than the run's own that change nothing, as of padding."""
+        return self if self.agrees else replace(self, agrees=True, words=f"{self.words}, and no step differs")
 
     @property
     def in_words(self) -> str:
@@ -280,4 +289,6 @@ def _of_loss(loss: float, labels: Tensor | None, ids: list[int], logits: Tensor 
                 is_right,
                 "is that of the next token" if is_right else f"{words}; that of the next token is {right:.6g}",
             )
+    if labels is None:
+        return True, f"is {loss:.6g}, of labels that are not in the file; that of the next token is {right:.6g}"
     return False, f"the loss is {loss:.6g}, and that of the next token is {right:.6g}"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -173,9 +174,21 @@ class DumpSide:
         if stored not in self._decided:
             meanings = self.named.found[stored]
             fits = [self._fitted(stored, meaning, beside) for meaning in meanings] if beside is not None else []
-            close = [m.place for m, fitted in zip(meanings, fits, strict=False) if fitted is not None and fitted.close]
-            self._decided[stored] = close[-1] if close else meanings[-1].place
+            close = [m for m, fitted in zip(meanings, fits, strict=False) if fitted is not None and fitted.close]
+            best, likeliest = (close or meanings)[-1], meanings[-1]
+            if beside is not None and likeliest not in close and best is not likeliest:  # one token may hide the others
+                best = min(best, likeliest, key=lambda meaning: self._usual_distance(stored, meaning, beside))
+            self._decided[stored] = best.place
         return self._decided[stored]
+
+    def _usual_distance(self, stored: str, meaning: Meaning, beside: Beside) -> float:
+        """How far most tokens are from ours, each relative to its own numbers."""
+        step, fitted = self.steps.at(*meaning.place), self._fitted(stored, meaning, beside)
+        like, axis = beside(step, meaning.place[1], meaning.heads), step.token_axis
+        if fitted is None or like is None:
+            return math.inf
+        pairs = zip(*(one.unbind(axis) for one in (fitted.tensor, like)), strict=True) if axis is not None else ()
+        return statistics.median([distance(*pair) for pair in pairs] or [fitted.distance])
 
     def _fitted(self, stored: str, meaning: Meaning, beside: Beside | None) -> Fitted | None:
         name, layer = meaning.place

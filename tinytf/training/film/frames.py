@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.run import write_run
 from tinytf.files import to_json
-from tinytf.look.heads import spread_over_layers
+from tinytf.look.heads.measures import spread_over_layers
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import make_folder, remove, remove_folder, write_state
 from tinytf.steps.table import table_of

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.look.heads import (
+from tinytf.look.heads.measures import (
     duplicate,
     entropy_share,
     induction,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tinytf.files import resolve_links
 from tinytf.training.folder.history import History
-from tinytf.training.folder.run_report import RunReport
+from tinytf.training.folder.runs import RunReport
 
 _BRANCH_FIELDS = ("begun_from", "at_step")
 

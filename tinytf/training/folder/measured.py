@@ -154,9 +154,9 @@ def extras_of(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(row.get("stopped"), str):
         extras["stopped"] = row["stopped"]
     for name in ("heads", HEADS_BEFORE):
-        if isinstance(row.get(name), dict) and (scores := _scores(row[name])):
+        if isinstance(row.get(name), dict) and (scores := _series(row[name], 2)):
             extras[name] = scores
-    if isinstance(row.get("health"), dict) and (numbers := _numbers(row["health"])):
+    if isinstance(row.get("health"), dict) and (numbers := _series(row["health"], 1)):
         extras["health"] = numbers
     if isinstance(row.get("updates"), dict):
         ratios = {name: number_or_nan(ratio) for name, ratio in row["updates"].items()}
@@ -170,21 +170,12 @@ def extras_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return extras
 
 
-def _numbers(health: Mapping[str, Any]) -> dict[str, Series]:
+def _series(columns: Mapping[str, Any], axes: int) -> dict[str, Series]:
+    """The columns that are arrays of numbers with so many axes."""
     series = {}
-    for name, values in health.items():
+    for name, values in columns.items():
         with suppress(TypeError, ValueError):
             numbers = np.array(values, dtype=np.float64)
-            if numbers.ndim == 1 and numbers.size:
+            if numbers.ndim == axes and numbers.size:
                 series[name] = numbers
-    return series
-
-
-def _scores(heads: Mapping[str, Any]) -> dict[str, Series]:
-    series = {}
-    for kind, rows in heads.items():
-        with suppress(TypeError, ValueError):
-            scores = np.array(rows, dtype=np.float64)
-            if scores.ndim == 2 and scores.size:
-                series[kind] = scores
     return series

@@ -1,0 +1,64 @@
+"""Run a student's module on ids, and fill in the other arguments of its forward."""
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinytf.check.opened import Student, running
+from tinytf.errors import UsageError
+
+STARTS = ("start_pos", "input_pos", "position", "pos", "offset", "start")
+"""Names that files give to the position of the first token."""
+_TARGETS = ("targets", "target", "labels", "y")
+
+
+class Runner:
+    """Calls the module, each time with another random seed.
+
+    ``filled_arguments`` describes the arguments besides the ids that forward was given because they have no default.
+    """
+
+    def __init__(self, student: Student) -> None:
+        self.student, self.module = student, student.module
+        self.calls = 0
+        self.filled_arguments: tuple[str, ...] = ()
+        self.takes = inspect.signature(student.module.forward).parameters
+        named = [p for p in self.takes.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        self.required = [p.name for p in named if p.default is p.empty][1:]
+
+    def __call__(self, ids: Tensor, **arguments: Any) -> Any:
+        filled = {name: self._fill(name, ids) for name in self.required if name not in arguments}
+        self.calls += 1
+        with running(self.student.file, seed=self.calls):
+            return self.module(ids, **filled, **arguments)
+
+    def with_dropout(self, rate: float) -> "Runner | None":
+        """This runner with dropout, in evaluation mode, where it should change nothing; None if it takes none."""
+        module = self.student.with_dropout(rate)
+        return None if module is None else Runner(replace(self.student, module=module))
+
+    @property
+    def takes_targets(self) -> str:
+        """The name of the targets that forward takes; empty if it takes none."""
+        return next((target for target in _TARGETS if target in self.takes), "")
+
+    def at_all_positions(self, ids: Tensor, **arguments: Any) -> Any:
+        """Run forward with targets where it takes them: without targets, many files return only the last position."""
+        return self(ids, **{self.takes_targets: ids} if self.takes_targets else {}, **arguments)
+
+    def _fill(self, name: str, ids: Tensor) -> Any:
+        length = ids.shape[1]
+        if "mask" in name:
+            value: Any = torch.ones(length, length).tril()[None, None]  # (1, 1, Q, K)
+            description = f"{name}: 1 where a token may look, 0 after it"
+        elif name in STARTS:
+            value, description = 0, f"{name}: 0"
+        elif name in _TARGETS:
+            value, description = ids, f"{name}: the ids"
+        else:
+            raise UsageError(f"forward takes {name}, which tinytf cannot fill in", "give it a default")
+        self.filled_arguments = tuple(dict.fromkeys((*self.filled_arguments, description)))
+        return value

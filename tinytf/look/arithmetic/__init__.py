@@ -1,6 +1,0 @@
-"""The arithmetic behind one cell of a step, with the real numbers."""
-
-from tinytf.look.arithmetic.data import TEMPERATURES, Explained, Explanation
-from tinytf.look.arithmetic.follow import explain
-
-__all__ = ["TEMPERATURES", "Explained", "Explanation", "explain"]

@@ -1,0 +1,278 @@
+"""Direct logit attribution: what each part of a model adds to one logit.
+
+The residual stream is a sum of the embeddings, every head, every feed-forward and their biases. A norm whose scale is
+frozen is linear, so each part goes through it by itself, and the parts sum to the logit (Elhage et al.
+2021, "A Mathematical Framework for Transformer Circuits").
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tinytf.errors import UsageError
+from tinytf.look.stream_parts import (
+    Parts,
+    add_embeddings,
+    attention_or_feed_forward,
+    float64,
+    send_after_blocks,
+    send_through_block,
+)
+from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
+from tinytf.report import About, Data, Report
+from tinytf.steps.operations import Activate
+from tinytf.tables import Array
+from tinytf.text_model import TextModel
+from tinytf.tolerance import PARTS, allowed
+from tinytf.trace.faults import require_finite
+from tinytf.trace.trace import Text, Trace
+
+_ROUNDINGS = 4
+"""Roundings of the sum of all parts' magnitudes that are allowed: large parts that cancel leave such an error."""
+
+KINDS = (
+    "embedding",
+    "head",
+    "attention bias",
+    "feed-forward",
+    "expert",
+    "feed-forward bias",
+    "norm bias",
+    "dense bias",
+    "unembedding bias",
+    "exchanged",
+)
+
+
+@dataclass(frozen=True)
+class Part(Data):
+    """One term of the logit; ``layer`` and ``head`` are None for terms without them, ``kind`` is one of KINDS."""
+
+    LESS: ClassVar = ("name",)
+
+    name: str
+    kind: str
+    layer: int | None
+    head: int | None
+    value: float
+
+
+@dataclass(frozen=True)
+class Attribution(Report):
+    """The parts of the logit of ``token`` at ``position``, minus the logit of ``versus`` (None: nothing).
+
+    ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS or four roundings of the sum of
+    the parts' magnitudes, whichever is more. ``of`` names what the parts sum to: if logits are capped or scaled, it is
+    ``head.logits``, the logit before that. ``frozen`` says what was held constant.
+    """
+
+    KIND = "attribute"
+    EVENTS: ClassVar = {"tokens": "token", "parts": "part", "check": "check"}
+
+    position: int
+    token: int
+    versus: int | None
+    parts: tuple[Part, ...]
+    logit: float
+    allowed: float
+    frozen: str
+    of: str = "logit"
+
+    @property
+    def sum(self) -> float:
+        return total(self.parts)
+
+    @property
+    def difference(self) -> float:
+        return abs(self.sum - self.logit)
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= self.allowed
+
+    def in_a_sentence(self) -> str:
+        """The parts that add and take away most."""
+        what = f"{self.of} of {self.shown(self.token)}"
+        if self.versus is not None:
+            what = f"lead of {self.shown(self.token)} over {self.shown(self.versus)}"
+        most, least = (choose(self.parts, key=lambda part: part.value) for choose in (max, min))
+        told = [f"{most.name} adds most to it ({most.value:+.3g})"] * (most.value > 0)
+        told += [f"{least.name} takes most away ({least.value:+.3g})"] * (least.value < 0)
+        return f"The {what} is {self.logit:.4g}{': ' * bool(told)}{', '.join(told)}."
+
+    def fields(self) -> dict[str, Any]:
+        """The JSON data; parts are in the order in which the model adds them."""
+        return {
+            **self.members("position"),
+            "target": self.named(self.token),
+            "versus": None if self.versus is None else self.named(self.versus),
+            **self.members("logit", "frozen"),
+            "parts": [{"part": part.name, **part.to_dict()} for part in self.parts],
+            "by_kind": self.by_kind(),
+            "heads": self.heads().tolist(),
+            "check": {"parts": len(self.parts), **self.members("holds", "sum", "difference", "allowed")},
+        }
+
+    def stored(self) -> list[Array]:
+        """The map of the heads, and every part in the order of the JSON data."""
+        values = torch.tensor([part.value for part in self.parts], dtype=torch.float64)
+        return [Array.of("heads", ["layer", "head"], self.heads()), Array.of("parts", ["part"], values)]
+
+    def heads(self) -> Tensor:
+        """The heads' parts as a map (layers, heads), float64; NaN where a layer has fewer heads."""
+        heads = [part for part in self.parts if part.kind == "head"]
+        indices = torch.tensor([(part.layer or 0, part.head or 0) for part in heads])
+        layers, most = 1 + max(part.layer or 0 for part in self.parts), 1 + int(indices[:, 1].max())
+        values = torch.full((layers, most), torch.nan, dtype=torch.float64)
+        values[tuple(indices.T)] = torch.tensor([part.value for part in heads], dtype=torch.float64)
+        return values
+
+    def by_kind(self) -> dict[str, float]:
+        """The sum of each kind of part that is present."""
+        kinds = [kind for kind in KINDS if any(part.kind == kind for part in self.parts)]
+        return {kind: total(part for part in self.parts if part.kind == kind) for kind in kinds}
+
+
+def total(parts: Iterable[Part]) -> float:
+    """The sum of some parts, rounded once; NaN if any is not finite."""
+    values = [part.value for part in parts]
+    return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def require_logits(model: Transformer) -> None:
+    """Raise UsageError for a model without a head, which has no logits."""
+    model.require_head("there is no logit to attribute")
+
+
+@torch.no_grad()
+def attribute(
+    model: TextModel,
+    text: Text,
+    *,
+    token: str | int | None = None,
+    versus: str | int | None = None,
+    position: str | None = None,
+    truncate: bool = False,
+    force: bool = False,
+) -> Attribution:
+    """Split the logit of ``token`` (default: the predicted one), or its lead over ``versus``, into the model's parts.
+
+    ``text`` may be a trace. ``position`` is an index such as ``-1`` or a token of the text; by default the last token
+    of a decoder, the only [MASK] of an encoder. The scale of every norm on the way to the logit is frozen: the final
+    norm's, and in a post-norm model all norms'. The activation of a masked-language-model head is x·gate(x); its gate
+    is frozen too. So the sum is exact in every model.
+
+    Raises UsageError for a model without a head, for a position or token that does not exist, and for a ``versus`` that
+    is the token itself; TinytfError for logits that are not finite.
+    """
+    require_logits(model.transformer)
+    requested, versus_id = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
+    trace = model.trace(text, truncate=truncate, force=force)
+    at, unembedded = _position(trace, position), trace.steps.unembedded
+    logits = trace.vocabulary(unembedded.name, [at])[0].double()
+    require_finite(trace, logits)
+    chosen = int(logits.argmax()) if requested is None else requested
+    if chosen == versus_id:
+        raise UsageError("a token compared with itself has no lead", "name another token with --versus")
+    terms = logit_parts(trace, at, chosen, versus_id)
+    logit = float(logits[chosen]) - (0.0 if versus_id is None else float(logits[versus_id]))
+    subject = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
+    about, limit = About(model, trace.encoding), _allowed(trace, terms)
+    return Attribution(at, chosen, versus_id, tuple(terms), logit, limit, _frozen(trace), subject, about=about)
+
+
+@torch.no_grad()
+def logit_parts(
+    trace: Trace, position: int, token: int, versus: int | None = None, frozen: Trace | None = None
+) -> list[Part]:
+    """The parts of the logit of ``token`` at ``position``, minus that of ``versus``, in the order they are added.
+
+    Scales of norms and gates are those of ``frozen``, another trace of as many tokens; by default the trace's own.
+    """
+    parts = Parts(trace, position, frozen)
+    add_embeddings(parts)
+    for layer in range(trace.config.n_layers):
+        send_through_block(parts, layer, attention_or_feed_forward)
+    send_after_blocks(parts)
+    values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, token, versus)  # (N, C) · (C,) -> (N,)
+    terms = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
+    bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
+    if bias is not None:
+        terms.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, token, versus))))
+    return terms
+
+
+def head_contributions(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:
+    """The parts of all heads in the logit of a token at one position, by layer, as in ``attribute``.
+
+    ``heads`` are the vectors that the heads of each layer add at that position before any norm, (H, C).
+    """
+    parts = Parts(trace, position)
+
+    def of_heads(stream: Parts, step: Step, layer: int) -> Parts:
+        added = Parts(trace, position)
+        if step.role == "attention":
+            vectors = float64(heads[layer])
+            added.add_heads(layer, torch.zeros_like(vectors) if trace.is_exchanged(step.name, layer) else vectors)
+        return added
+
+    for layer in range(trace.config.n_layers):
+        send_through_block(parts, layer, of_heads)
+    send_after_blocks(parts)
+    rows = [row for row, (_, kind, _, _) in zip(torch.cat(parts.rows), parts.names, strict=True) if kind == "head"]
+    values = torch.stack(rows) @ _direction(trace.model.unembedding, token, None)  # (L·H, C) · (C,) -> (L·H,)
+    return [parts.tolist() for parts in values.split([len(vectors) for vectors in heads])]
+
+
+def _position(trace: Trace, position: str | None) -> int:
+    if position is not None:
+        positions = trace.positions(position)
+        if len(positions) > 1:
+            raise UsageError(
+                f"--position {position!r} is {len(positions)} positions",
+                "name a single position: one logit is attributed at a time",
+            )
+        return positions[0]
+    rows = trace.recording.logit_rows
+    if len(rows) == 1:
+        return rows[0]
+    if trace.config.labels:
+        raise UsageError("every token has logits of its own", "choose a token with --position")
+    masks = ", ".join(map(str, rows[:8]))
+    if len({trace.tokens[row].id for row in rows}) > 1:
+        raise UsageError(
+            "the text has no [MASK] whose prediction to attribute",
+            "write [MASK] in the text, or name a position, such as --position 2",
+        )
+    raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "choose one with --position")
+
+
+def _direction(table: Tensor, token: int, versus: int | None) -> Tensor:
+    return float64(table[token]) if versus is None else float64(table[token]) - float64(table[versus])
+
+
+def _allowed(trace: Trace, parts: list[Part]) -> float:
+    dtype = trace.last_hidden.dtype
+    limit = allowed(PARTS, dtype)
+    sizes = [abs(part.value) for part in parts if math.isfinite(part.value)]
+    if dtype in (torch.float32, torch.float64):
+        return max(limit, _ROUNDINGS * torch.finfo(dtype).eps * math.fsum(sizes))
+    return limit * max([1.0, *sizes])
+
+
+def _frozen(trace: Trace) -> str:
+    stream_norms = trace.steps.stream_norms
+    norms = "the scale of every norm" if stream_norms else "the final norm's scale"
+    if not stream_norms and trace.config.embed_norm:
+        norms = "the scales of the embedding norm and the final norm"
+    if trace.config.extra_streams:
+        norms = f"{norms}, the weights and sizes of the streams"
+    gated = any(isinstance(step.operation, Activate) for step in trace.steps.after)
+    frozen = f"{norms} and the gate of the head's activation" if gated else norms
+    first, *later = trace.steps.over_vocabulary
+    return f"{frozen}; the sum is {first.name}, of which the logit is made" if later else frozen

@@ -1,0 +1,1 @@
+"""Heads: their measures, the kinds that these tell, and the census of a model's."""

@@ -1,0 +1,219 @@
+"""The residual stream at one position as a sum of vectors: embeddings, heads, feed-forwards, experts and biases.
+
+They are sent through every step on the way to the logits, each by itself.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from tinytf.parts.row import Step
+from tinytf.steps.operations import (
+    Activate,
+    Add,
+    LayerScale,
+    MatchStreams,
+    MixStreams,
+    Multiply,
+    Norm,
+    Same,
+    StreamLinear,
+    SumExperts,
+)
+from tinytf.steps.operations.norm import gain_of
+from tinytf.steps.table import StepKey
+from tinytf.trace.site import Site
+from tinytf.trace.trace import Trace
+
+
+class Parts:
+    """Vectors, (N, C) in float64, that add up to the residual stream of a trace at one position.
+
+    Where there are several streams they add up to all, (N, n·C), and ``passed`` keeps them as they were at the steps
+    of the present layer: a later step reads some of these again. Scales and gates are frozen as they are in the trace
+    ``frozen``, by default this one.
+    """
+
+    def __init__(self, trace: Trace, position: int, frozen: Trace | None = None) -> None:
+        self.trace, self.position, self.frozen = trace, position, frozen or trace
+        self.passed: dict[StepKey, Tensor] = {}
+        self.names: list[tuple[str, str, int | None, int | None]] = []
+        self.rows: list[Tensor] = []
+
+    def add(self, name: str, kind: str, vector: Tensor | None, layer: int | None = None) -> None:
+        """Add a part, unless ``vector`` is None: a bias that the model does not have."""
+        if vector is not None:
+            self.names.append((name if layer is None else f"L{layer}.{name}", kind, layer, None))
+            self.rows.append(float64(vector)[None])
+
+    def add_heads(self, layer: int, vectors: Tensor) -> None:
+        self.names += [(f"L{layer}H{head}", "head", layer, head) for head in range(len(vectors))]
+        self.rows.append(vectors)
+
+    def extend(self, other: "Parts") -> None:
+        """Append the parts of ``other``."""
+        self.names += other.names
+        self.rows += other.rows
+
+    def replace(self, step: str, layer: int) -> None:
+        """If an intervention replaced the stream, make that the only part; earlier ones then add nothing."""
+        if self.trace.is_exchanged(step, layer):
+            self.rows = [torch.zeros_like(row) for row in self.rows]
+            self.add(step, "exchanged", self.trace.step(step, layer)[self.position], layer)
+
+    def mark(self, name: str, layer: int | None = None) -> None:
+        """Keep the parts as they are at a step."""
+        if self.trace.config.extra_streams and self.rows:
+            self.passed[name, layer] = torch.cat(self.rows)
+
+    def _at(self, place: StepKey) -> Tensor:
+        """The parts at an earlier step; those added since are 0 there."""
+        rows = self.passed.get(place, self.rows[0][:0])
+        return torch.cat((rows, rows.new_zeros(len(self.names) - len(rows), rows.shape[1])))
+
+    def enter(self, step: Step, layer: int | None, number: int) -> None:
+        """Send every part through one input of a sum of streams, whose weights are frozen."""
+        site = Site(self.frozen, step, layer)
+        self.rows = [_streams_mixed(site, self.position, number, torch.cat(self.rows))]
+
+    def send_through(self, step: Step | None, layer: int | None = None) -> None:
+        """Send every part through a step that is linear, or is linear once its scale or gate here is frozen."""
+        if step is None or isinstance(step.operation, Same) or not self.rows:
+            return
+        site, rows = Site(self.frozen, step, layer), torch.cat(self.rows)
+        before, after = (float64(tensor[self.position]) for tensor in (site.input(), site.value))
+        if isinstance(step.operation, Norm):  # its scale, computed from the whole input, is frozen
+            weight, centred = float64(gain_of(site.module)), isinstance(site.module, nn.LayerNorm)
+            x = before - before.mean() if centred else before
+            scale = weight / (x.square().mean() + site.module.eps).sqrt()
+            self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]
+            self.add(f"{step.name} bias", "norm bias", getattr(site.module, "bias", None), layer)
+        elif isinstance(step.operation, MixStreams):
+            places = [(number, place) for number, place in enumerate(site.sources) if place in self.passed]
+            mixed = [_streams_mixed(site, self.position, number, self._at(place)) for number, place in places]
+            self.rows = [torch.stack(mixed).sum(dim=0)]
+        elif isinstance(step.operation, MatchStreams):  # its ratios are frozen
+            main, others = map(self._at, site.sources)
+            apart = [step.operation.apart(x) for x in (float64(site.input(1)[self.position]), others)]
+            ratio = step.operation.ratio(float64(site.input(0)[self.position]), apart[0])
+            self.rows = [torch.cat((main, (apart[1] * ratio).flatten(-2)), dim=-1)]
+        elif isinstance(step.operation, StreamLinear):
+            self.rows = [step.operation.forward(rows, float64(site.module.weight))]
+        elif isinstance(step.operation, Multiply):
+            self.rows = [rows * step.operation.factor]
+        elif isinstance(step.operation, LayerScale):
+            self.rows = [rows * float64(site.module.weight)]
+        elif isinstance(step.operation, Activate):  # x·gate(x), and 0 at 0: the gate is frozen
+            self.rows = [rows * torch.where(before == 0, 0.0, after / before)]
+        else:
+            self.rows = [rows @ float64(site.weight).T]
+            self.add(f"{step.name} bias", "dense bias", site.module.bias, layer)
+
+
+def _streams_mixed(site: Site, position: int, number: int, rows: Tensor) -> Tensor:
+    """What a sum of streams, with its weights of this position, makes of vectors (N, k·C) in its input ``number``."""
+    operation, inputs = site.operation, [float64(x[position]) for x in site.inputs()]
+    assert isinstance(operation, MixStreams)
+    return operation.of_input(number, rows, inputs)
+
+
+def float64(tensor: Tensor) -> Tensor:
+    """A copy without gradient, on the CPU."""
+    return tensor.detach().double().cpu()
+
+
+def add_embeddings(parts: Parts) -> None:
+    """Add a part for each term of the embeddings, and send them through the steps before the first block."""
+    before = parts.trace.steps.before
+    total = next(step for step in before if isinstance(step.operation, Add))
+    for name in total.inputs:
+        parts.add(name, "embedding", parts.trace.step(name)[parts.position])
+    parts.mark(total.name)
+    last = total.name
+    for step in before:
+        if last in step.inputs:
+            parts.send_through(step)
+            parts.mark(step.name)
+            last = step.name
+
+
+def send_after_blocks(parts: Parts) -> None:
+    """Send every part through the steps between the last block and the unembedding."""
+    for step in parts.trace.steps.after:
+        if step.to_loss and not step.is_vocabulary:
+            parts.send_through(step)
+            parts.mark(step.name)
+
+
+def send_through_block(parts: Parts, layer: int, parts_of: Callable[[Parts, Step, int], Parts]) -> None:
+    """Add the parts of a block in the order of its steps, and send all parts through the norms on their way.
+
+    ``parts_of`` gives the parts that attention or the feed-forward adds.
+    """
+    table = parts.trace.steps
+    parts.replace(table.input, layer)
+    parts.passed = {}
+    parts.mark(table.input, layer)
+    paths = [(step, table.to_stream(step, layer)) for step in table.added_in(layer)]
+    for stage in reversed(table.stream(layer)[:-1]):
+        arriving = [(step, on_way) for step, (*on_way, total) in paths if total.name == stage]
+        total = table.at(stage, layer)
+        of_streams = isinstance(total.operation, MixStreams)
+        if of_streams or not arriving:
+            parts.send_through(total, layer)
+        for step, on_way in arriving:
+            parts_added = parts_of(parts, step, layer)
+            for step_on_way in on_way:
+                parts_added.send_through(step_on_way, layer)
+            if of_streams and parts_added.rows:
+                parts_added.enter(total, layer, total.inputs.index((step, *on_way)[-1].name))
+            parts.extend(parts_added)
+        parts.mark(stage, layer)
+    parts.replace(table.output, layer)
+    parts.mark(table.output, layer)
+
+
+def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
+    """The parts of attention or the feed-forward: heads and bias, the feed-forward, or experts."""
+    trace, position = stream.trace, stream.position
+    step = trace.steps.at(step.name, layer)
+    if not step.module:
+        return _experts_parts(stream, step, layer)
+    parts, site = Parts(trace, position, stream.frozen), Site(trace, step, layer)
+    weight, of_heads, exchanged = (
+        float64(site.weight),
+        step.role == "attention",
+        trace.is_exchanged(step.name, layer),
+    )
+    if of_heads:
+        side_by_side = float64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
+        heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
+        vectors = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
+        parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
+    elif not exchanged:
+        parts.add(step.name, "feed-forward", weight @ float64(trace.step(step.inputs[0], layer)[position]), layer)
+    if exchanged:
+        parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
+    else:
+        parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", site.module.bias, layer)
+    return parts
+
+
+def _experts_parts(stream: Parts, step: Step, layer: int) -> Parts:
+    """The parts of each expert to which the token is routed, and of the shared expert."""
+    trace, position = stream.trace, stream.position
+    parts = Parts(trace, position, stream.frozen)
+    if trace.is_exchanged(step.name, layer):
+        parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
+        return parts
+    for name, at in trace.steps.sources(step, layer) if isinstance(step.operation, Add) else ((step.name, layer),):
+        source = trace.steps.at(name, at)
+        if isinstance(source.operation, SumExperts):
+            expert_step = source.inputs[0]
+            for number in trace.step(trace.steps.choice, layer)[position].nonzero().flatten().tolist():
+                parts.names.append((f"L{layer}E{number}", "expert", layer, None))
+                parts.rows.append(float64(trace.step(expert_step, layer, (number,))[0, position])[None])
+        else:
+            parts.add(name, "feed-forward", trace.step(name, layer)[position], layer)
+    return parts
