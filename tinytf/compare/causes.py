@@ -321,8 +321,8 @@ def trials_of(
     )
     usual_ones = ((words, together) for (_, words), together in groups.items())
     streams = () if evidence.start else streams_of_others(trace, differing, unseen)
-    known = not evidence.start and not bool(theirs.isnan().any())  # no function of finite numbers gives NaN
-    further = (one for _ in (0,) if known and not found for one in _further(trace, differing, unseen))
+    numbers = not evidence.start and not bool(theirs.isnan().any())  # no function of finite numbers gives NaN
+    further = (one for _ in (0,) if numbers and not found for one in _further(trace, differing, unseen))
     for plain, together in chain(streams, (one for _ in (0,) if not found for one in usual_ones), solved, further):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):
