@@ -63,6 +63,7 @@ def write_cast(path: Path) -> None:
 
 async def write_frame(path: Path) -> None:
     """The explorer at the induction head, the arithmetic of its strongest cell below the map."""
+    from tinytf_cli.explore.acting import screen_of
     from tinytf_cli.explore.app import Explorer
     from tinytf_cli.explore.keys import KEYS
     from tinytf_cli.repl.session import Session
@@ -80,7 +81,7 @@ async def write_frame(path: Path) -> None:
         while app.engine.waiting:
             await pilot.pause(0.05)
         await pilot.pause()
-        path.write_text(app.export_screenshot(title="tinytf explore"), encoding="utf-8")
+        path.write_text(screen_of(app), encoding="utf-8")
 
 
 if __name__ == "__main__":

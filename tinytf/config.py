@@ -87,9 +87,9 @@ class ModelConfig(Part):
 
     d_model: int = leaf(limits=POSITIVE)
     context: int = leaf(limits=POSITIVE)
-    causal: bool = leaf(True)
-    layer_groups: int = leaf(0, COUNT)
-    dropout: float = leaf(0.0, SHARE)
+    causal: bool = leaf(True, said="the causal mask")
+    layer_groups: int = leaf(0, COUNT, said="{} groups of layers that share weights")
+    dropout: float = leaf(0.0, SHARE, said="a dropout of {}")
     embedding: Embedding
     blocks: tuple[BlockConfig, ...]
     head: Head

@@ -25,6 +25,7 @@ _SCALE, _LARGEST = 2.0, 32_767
 _COLUMN = 20 * 0.61
 """Pixels of a column in rich's SVG: the size of its letters and their usual shape."""
 _TEXT = re.compile(r'(<text [^>]*?)x="([^"]*)"([^>]*?)textLength="[^"]*"([^>]*)>([^<]*)</text>')
+_FONT_FACE = re.compile(r"@font-face \{[^}]*\}\s*")
 
 # rich.Console.export_svg fills in the names in braces; GROUND is the background.
 _SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" role="img" xml:space="preserve">
@@ -99,6 +100,14 @@ def described(kind: str, sentence: str, lines: Iterable[str] = ()) -> str:
     alternative = sentence or next(filter(None, plain), kind)
     words = (escape(printable(text, spaces=False)) for text in (f"tinytf {kind.replace('_', ' ')}", alternative))
     return "<title>{}</title>\n<desc>{}</desc>\n".format(*words)
+
+
+def screenshot(svg: str, sentence: str) -> str:
+    """A picture that Textual took of the explorer, with a title, alternative text, and no font of the network."""
+    start = svg.index(">", svg.index("<svg")) + 1
+    svg = f"{svg[:start]}\n{described('explore', sentence)}{svg[start:]}"
+    svg = _FONT_FACE.sub("", svg)
+    return svg.replace("Fira Code, monospace", FONTS)
 
 
 def printed(svg: str, extension: str) -> bytes:

@@ -237,7 +237,7 @@ def test_a_file_alone_is_described(folder: Path) -> None:
     assert found.holds
     assert found.kept is None
     assert {check.name: check.says for check in found.checks}["template"] == "writes 54 of 54 conversations"
-    assert re.fullmatch(r"q4\.gguf takes \d\.\d bits a number; its chat template writes .*", found.sentence)
+    assert re.fullmatch(r"q4\.gguf stores a number in \d\.\d bits; its chat template writes .*", found.sentence)
     assert [tensor.error for tensor in found.weights] == [None] * len(found.weights)
     assert {event["type"] for event in found.events()} == {"card", "check", "type", "tensor"}
 

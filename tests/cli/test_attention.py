@@ -259,3 +259,12 @@ def test_a_model_without_attention_is_refused_before_anything_is_drawn(tinytf: T
     ran = tinytf("attention", "The cat", "--model", "preset:mamba-tiny")
     assert (ran.status, ran.out) == (2, "")
     assert "no layer of this model has attention weights" in ran.err
+
+
+@pytest.mark.parametrize("option", [("--row", "cat"), ("--top", "2"), ("--window", "1:3")])
+def test_without_a_head_the_one_that_adds_most_is_shown(
+    tinytf: Tinytf, decoder: Path, opened: Model, option: tuple[str, str]
+) -> None:
+    layer, head = divmod(int(opened.attribute(SENTENCE).heads().argmax()), opened.config.n_heads)
+    shown = json.loads(tinytf("attention", SENTENCE, "-m", decoder, *option, "--json").out)["heads"]
+    assert [(one["layer"], one["head"]) for one in shown] == [(layer, head)]

@@ -177,9 +177,9 @@ def test_a_cell_with_more_words_than_the_step_has_axes_is_said(tinytf: Tinytf, e
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--row", "0"], "--row needs a head"),
-        (["--top", "3"], "--top needs a head"),
-        (["--window", "0:1"], "--window needs a head"),
+        (["--layer", "0", "--row", "0"], "it goes with no --row"),
+        (["--layer", "0", "--top", "3"], "it goes with no --top"),
+        (["--layer", "0", "--window", "0:1"], "it goes with no --window"),
         (["--head", "L0H0", "--row", "0", "--top", "3"], "--row shows one query"),
         (["--head", "L0H0", "--row", "0", "--window", "0:1"], "--row shows one query"),
         (["--head", "L0H0", "--row", "99"], "query 99 is out of range"),

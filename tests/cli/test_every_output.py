@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import click
@@ -193,6 +194,8 @@ DRAWN = (
     ("grad", TEXT, *OPEN, "--derive", "L0.masked[1]"),
 )
 """Lines that draw maps, and rows of no token."""
+FILES_OF_THEIR_OWN = ("config", "diff --recorder")
+"""Commands that print text and make no picture."""
 LONG = ("certify", "check", "sweep", "train")
 """Commands whose plain output the other lines have too, and that take their time."""
 
@@ -211,6 +214,27 @@ def test_plain_output_names_every_row_and_has_no_signs_of_pictures(
         assert not NOT_READ_ALOUD.search(line), line
         assert " of, " not in line, line  # a token that is a dot in the middle
         assert faults(line) == []
+
+
+@sample(
+    "words",
+    [words for command, words in cases() if command not in (*LONG, *FILES_OF_THEIR_OWN)],
+    every=4,
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_picture_of_any_command_has_a_title_and_a_description(
+    world: Path, tinytf: Tinytf, words: tuple[str, ...]
+) -> None:
+    ran = tinytf(*words, "-o", "picture.svg")
+    if not (world / "picture.svg").exists():
+        assert is_a_clean_error(ran)  # a line that reads its files, and refuses them
+        return
+    root = ElementTree.parse(world / "picture.svg").getroot()
+    title, description, *_ = root
+    assert title.tag.endswith("}title")
+    assert (title.text or "").startswith("tinytf ")
+    assert description.tag.endswith("}desc")
+    assert len((description.text or "").split()) >= 2
 
 
 @sample(("command", "words"), cases(), every=2, ids=lambda value: value if isinstance(value, str) else "")

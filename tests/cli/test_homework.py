@@ -93,6 +93,25 @@ def test_a_picture_of_homework_does_not_say_the_answer_in_its_alternative_text(t
     assert "53.0" not in text
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "L3.norm1[1,64]", "The cat sat"),
+        ("explain", "probs[1,·on]", "The cat sat", "--depth", "3"),
+        ("attention", "The cat sat", "--head", "L0H1"),
+    ],
+    ids=lambda words: words[1],
+)
+def test_a_document_of_arithmetic_has_no_letter_that_pdflatex_lacks(
+    tinytf: Tinytf, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "x.tex"
+    assert tinytf(*words, "-o", path).status == 0
+    text = path.read_text("utf-8")
+    assert_sound(text)
+    assert text.isascii()
+
+
 @pytest.mark.parametrize("address", ["L0H0.weights", "L1H2.scores", "L0H1.masked"])
 def test_a_matrix_of_a_trace_is_a_pmatrix_with_its_tokens(
     tinytf: Tinytf, tmp_path: Path, tiny: Model, address: str

@@ -55,6 +55,14 @@ def test_every_picture_keeps_its_grid_and_says_what_it_shows(tinytf: Tinytf, tmp
             assert float(text.attrib["textLength"]) == pytest.approx(CELL * cell_len(words), abs=1e-3)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "samples" / "pictures").glob("*.svg")), ids=lambda path: path.stem)
+def test_a_picture_of_the_pages_has_a_title_a_description_and_nothing_of_the_network(path: Path) -> None:
+    title, description, *_ = ElementTree.parse(path).getroot()
+    assert (title.tag, description.tag) == (f"{SVG}title", f"{SVG}desc")
+    assert len((description.text or "").split()) >= 2
+    assert "url(" not in path.read_text("utf-8").replace("url(#", "")
+
+
 @sample("line", WITHOUT_FOLDER, every=8)
 def test_a_figure_has_no_lines_about_the_model_no_checks_that_hold_and_no_advice(
     tinytf: Tinytf, tmp_path: Path, line: str

@@ -609,6 +609,6 @@ def test_a_card_says_how_often_the_prediction_is_kept_what_differs_and_the_worst
     assert other.sentence == "a.gguf and b agree in ids and special tokens."
     alone = replace(other, versus=None)
     assert alone.sentence == (
-        "a.gguf takes 18.0 bits a number; it has no chat template; it is as unsure of a text as among 12 tokens."
+        "a.gguf stores a number in 18.0 bits; it has no chat template; its perplexity on a text is 12."
     )
     assert replace(alone, types=()).sentence.startswith("a.gguf is no GGUF file; it has no chat template; ")

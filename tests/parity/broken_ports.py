@@ -26,8 +26,10 @@ import torch
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from broken import (
+    attended,
     caches,
     checks,
+    constructed,
     context,
     first_hand,
     formulas,
@@ -46,12 +48,15 @@ from sentences import sentences
 
 __all__ = [
     "BROKEN", "REAL", "ROUNDED", "SECOND", "SECOND_SOUND", "SOUND", "TEXT", "Patch", "Port", "accused", "both",
-    "compared", "context", "exchanged", "first_hand", "leaning", "shaken", "third_hand", "third_sound", "verdict",
+    "compared", "constructed", "context", "exchanged", "first_hand", "leaning", "shaken", "third_hand", "third_sound",
+    "verdict",
 ]  # fmt: skip
 REAL = ("smollm2", "gemma3", "minilm")
 SECOND = {**settings.BROKEN, **formulas.BROKEN, **weights.BROKEN, **caches.BROKEN, **real.BROKEN}
 SECOND_SOUND = {**sound.SOUND, **real.SOUND}
-BROKEN = {**first_hand.BROKEN, **SECOND, **third_hand.BROKEN, **context.BROKEN}
+BROKEN = {
+    **first_hand.BROKEN, **SECOND, **third_hand.BROKEN, **context.BROKEN, **attended.BROKEN, **constructed.BROKEN,
+}  # fmt: skip
 SOUND = {**first_hand.SOUND, **SECOND_SOUND, **third_sound.SOUND, **context.SOUND}
 ROUNDED = re.compile("weights in|router in|norm in|exact GELU|NaN")
 """Ports that only round, and one whose activation differs by less than bfloat16 rounds."""

@@ -2,13 +2,15 @@
 
 import broken_ports as ports
 import pytest
-from broken import checks
+from broken import attended, checks
 from covering import sample
 
-_OPEN = {
-    "longrope: short factors for a long text": "told as another context, of which the short factors follow",
-    "gemma: eps": "the logits are said to differ by something else too",
-}
+from tinytf.compare.settings import programs
+from tinytf.errors import ConfigError
+from tinytf.trace.record import record
+from tinytf.trace.site import Site
+
+_OPEN: dict[str, str] = {}
 """What is known to be wrong, and how; each fails here until it is right, and then too until its line is taken out."""
 _BROKEN = [name for name, port in ports.SECOND.items() if port.model not in ports.REAL]
 _SOUND = [name for name, port in ports.SECOND_SOUND.items() if port.model not in ports.REAL]
@@ -43,10 +45,31 @@ def test_a_sound_port_is_not_accused(name: str) -> None:
     assert not ports.accused(ports.compared(ports.SECOND_SOUND[name]))
 
 
-@sample("name", list(ports.context.BROKEN), 8)
+@sample("name", [*ports.context.BROKEN, *attended.BROKEN], 8)
 def test_a_wrong_mask_position_cache_or_label_has_its_cause(name: str) -> None:
-    port = ports.context.BROKEN[name]
+    port = ports.BROKEN[name]
     assert ports.verdict(port, ports.compared(port)) == (True, "right")
+
+
+@pytest.mark.share(4)
+@sample("name", list(ports.constructed.BROKEN), 8)
+def test_a_fault_that_no_table_names_has_its_cause(name: str) -> None:
+    port = ports.constructed.BROKEN[name]
+    assert ports.verdict(port, ports.compared(port)) == (True, "right")
+
+
+@pytest.mark.parametrize("name", ["deepseek3", "mamba2", "gemma2", "hybrid", "cohere"])
+def test_a_program_with_another_setting_runs_with_the_weights_of_the_model(name: str) -> None:
+    pair = ports.both(name)
+    trace = record(pair.ours.model, pair.ours.encode(" ".join(map(str, pair.ids))))
+    refused = set()
+    for program in programs(trace.config):
+        for step, layer in program.changed:
+            try:
+                program.wrong(Site(trace, trace.steps.at(step, layer), layer))
+            except (ConfigError, LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+                refused.add(str(error))
+    assert not [message for message in refused if "meta" in message]
 
 
 @pytest.mark.parametrize("name", list(ports.context.SOUND))

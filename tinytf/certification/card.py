@@ -171,10 +171,10 @@ class Card(Report):
 
     def _alone(self) -> str:
         template = next(check for check in self.checks if check.name == "template")
-        parts = [f"takes {self.bits:.1f} bits a number"] if self.bits else []
+        parts = [f"stores a number in {self.bits:.1f} bits"] if self.bits else []
         parts += [f"its chat template {template.says}" if template.items else "it has no chat template"]
         if self.perplexity is not None:
-            parts += [f"it is as unsure of a text as among {choices(math.log(self.perplexity.value))} tokens"]
+            parts += [f"its perplexity on a text is {choices(math.log(self.perplexity.value))}"]
         return "; ".join(parts) if self.bits else f"is no GGUF file; {'; '.join(parts)}"
 
     def fields(self) -> dict[str, Any]:

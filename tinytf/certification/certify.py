@@ -112,7 +112,7 @@ def certify(
             subject = f"{opened.name}, with an adapter," if adapter is not None else f"{opened.name} ({source.family})"
             raise UsageError(
                 f"{subject} is not a directory that transformers can open",
-                "--versus names the directory to compare with",
+                f"name its original with --versus FOLDER; tinytf info --card {model} says what the file holds",
             )
         versus = source.path
     return certify_model(

@@ -43,6 +43,7 @@ from tinytf.steps.operations import (
     Rotate,
     Scale,
     Softmax,
+    Softplus,
     Unembed,
 )
 from tinytf.steps.operations.norm import gain_of
@@ -67,8 +68,9 @@ class Attempt:
 
     Steps of the operations of ``also`` change with it, and those of its layer in ``beside``, by name. One that is
     ``local`` is of this layer alone, such as the weight of another layer in its place; ``rounding`` gives the same
-    numbers only until the next step rounds. A ``vague`` one says how numbers are related, and gives way to one that
-    says why, as one whose solved numbers have many ``digits`` gives way to one with few.
+    numbers only until the next step rounds; one of a ``setting`` has that at another value. A ``vague`` one says how
+    numbers are related, and gives way to one that says why, as one whose solved numbers have many ``digits`` gives way
+    to one with few.
     """
 
     words: str
@@ -79,6 +81,7 @@ class Attempt:
     rounding: bool = False
     vague: bool = False
     digits: int = 0
+    setting: str = ""
 
 
 def kind_of(words: str) -> str:
@@ -88,10 +91,14 @@ def kind_of(words: str) -> str:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Mistakes with numbers that are solved for from a later step: the one ``of`` these, and where to begin."""
+    """Mistakes with numbers that are solved for from a later step: the one ``of`` these, and where to begin.
+
+    One of many that differ in the value of another setting says which number is solved for ``beside`` which setting.
+    """
 
     of: Callable[[Sequence[float]], Attempt]
     starts: tuple[tuple[float, ...], ...]
+    beside: str = ""
 
 
 def unknowns(site: Site) -> Iterator[Unknown]:
@@ -100,9 +107,14 @@ def unknowns(site: Site) -> Iterator[Unknown]:
     for of, starts in mask_numbers(site):
         yield Unknown(lambda number, of=of: Attempt(*of(*number)), tuple((start,) for start in starts))  # type: ignore[misc]
     yield from _of_numbers(site, numbers(config))
+    if isinstance(operation, Softplus):
+        for said, limited in (("most", torch.Tensor.clamp_max), ("least", torch.Tensor.clamp_min)):
+            yield Unknown(partial(_limited, said, limited), tuple((start,) for start in (0.05, 0.2, 0.5, 1.0, 2.0)))
     if isinstance(operation, Rotate | Scale):
         yield Unknown(
-            lambda number: Attempt(f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0])),
+            lambda number: Attempt(
+                f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0]), vague=True
+            ),
             ((1.0,),),
         )
 
@@ -115,7 +127,13 @@ def linked_unknowns(site: Site) -> Iterator[Unknown]:
 def _of_numbers(site: Site, settings: Iterable[Number]) -> Iterator[Unknown]:
     for number in settings:
         if (site.step.name, site.layer) in number.changed:
-            yield Unknown(partial(_of_number, site, number), number.starts)
+            beside = " ".join((*number.names, *(name for name, _ in number.set))) if number.set else ""
+            yield Unknown(partial(_of_number, site, number), number.starts, beside)
+
+
+def _limited(said: str, limited: Callable[[Tensor, float], Tensor], numbers: Sequence[float]) -> Attempt:
+    number = plain(numbers[0], 1e-4)
+    return Attempt(f"steps are at {said} {number:g}", lambda site: limited(site.derive(), number))
 
 
 def _of_number(site: Site, number: Number, logarithms: Sequence[float]) -> Attempt:
@@ -199,11 +217,11 @@ def _of_settings(site: Site) -> Iterator[Attempt]:
 
 
 def _of_program(site: Site, program: Program) -> Attempt:
+    """The step as a program computes it, and the other rows of its layer that change, but those of its operation."""
     rows = [row for row, layer in site.trace.steps.rows if layer == site.layer]
-    after = rows[[row.name for row in rows].index(site.step.name) + 1 :]
-    names = [row.name for row in after if type(row.operation) is not type(site.operation)]
+    names = [row.name for row in rows if type(row.operation) is not type(site.operation)]
     beside = {name: program.wrong for name in names if (name, site.layer) in program.changed}
-    return Attempt(program.words, program.wrong, beside=beside, digits=program.digits)
+    return Attempt(program.words, program.wrong, beside=beside, digits=program.digits, setting=program.setting)
 
 
 def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
@@ -219,8 +237,9 @@ def _of_norm(site: Site, theirs: Tensor | None) -> Iterator[Attempt]:
             eps = solved_eps(site.input(), theirs, gain_of(module), bias, centred=centred)
             form = "" if centred == operation.centred else "the mean is " + "not " * (not centred) + "subtracted, and "
             if eps >= 0:
-                words = f"{form}eps {worded(float(f'{eps:.4g}'))} instead of {worded(operation.eps)}"
-                yield Attempt(words, _normed(eps=eps, centred=centred))
+                taken, due = worded(float(f"{eps:.4g}")), worded(operation.eps)
+                if taken != due:
+                    yield Attempt(f"{form}eps {taken} instead of {due}", _normed(eps=eps, centred=centred))
     if getattr(module, "weight", None) is not None:
         yield Attempt("the gain is the stored weight, without the 1 that is added to it", _normed(gain=-1.0))
 

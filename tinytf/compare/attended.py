@@ -18,7 +18,7 @@ from tinytf.compare.masks import hides, mask_of, seen_by, sights, windows
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.config import ModelConfig
-from tinytf.sentences import first_of
+from tinytf.sentences import first_of, listed
 from tinytf.steps.operations import Alibi, Mix, Softmax
 from tinytf.steps.operations.alibi import alibi_slopes
 from tinytf.steps.table import StepKey
@@ -77,7 +77,11 @@ def solved_attention(trace: Trace, differing: StepKey, theirs: Tensor, unseen: S
     if (seen := _solved_sight(attended)) is not None:
         yield _sight_in_words(seen, attended.seen), {at: Attempt(_sight_in_words(seen, attended.seen), mask_of(seen))}
     alibi = Site(trace, trace.steps.at(*places[Alibi]), differing[1]) if Alibi in places else None
-    if (added := _solved_slopes(attended)) is not None:
+    times = _solved_slopes(attended, attended.scores)
+    if times is not None and float(times.max() - times.min()) > _NEAR:  # else it is the divisor of all
+        words = _times_in_words(1 + times, trace.config)
+        yield words, {at: Attempt(words, _scaled(1 + times))}
+    if (added := _solved_slopes(attended, _distances(attended.scores))) is not None:
         own = torch.zeros_like(added)
         if alibi is not None:
             operation: Any = alibi.operation
@@ -181,10 +185,13 @@ def _solved_times(read: Attended, times: Tensor, free: Tensor) -> tuple[Tensor, 
 def _sight_in_words(seen: Tensor, right: Tensor) -> str:
     """A mask as one that is known, or the first query that sees other keys."""
     places = torch.arange(len(seen))
-    starts = (sights(right, places[:, None], places, range(start, len(seen))) for start in range(len(seen)))
-    for words, known in chain(windows(right), *starts):
-        if torch.equal(known, seen):
-            return words
+    causal = places <= places[:, None]
+    whole = torch.ones_like(right) if bool((right & ~causal).any()) else causal
+    for mask, beside in ((right, ""), (whole, ", in place of the model's own")):
+        starts = (sights(mask, places[:, None], places, range(start, start)) for start in range(len(seen)))
+        for words, known in chain(windows(right), *starts):
+            if torch.equal(known, seen):
+                return words + beside * (not torch.equal(whole, right))
     other = (seen != right).nonzero().tolist()
     query, _ = other[0]
     keys = {
@@ -199,24 +206,47 @@ def _sight_in_words(seen: Tensor, right: Tensor) -> str:
     return f"queries see other keys: token {query} {' and '.join(said)}"
 
 
-def _solved_slopes(read: Attended) -> Tensor | None:
-    """What a token of distance adds to the scores of each head, (H,); None where that gives no such output."""
-    places = torch.arange(read.scores.shape[-1], dtype=read.scores.dtype)
-    distance = places - places[:, None]
+def _distances(scores: Tensor) -> Tensor:
+    """How many tokens after the query a key is, (H, Q, K)."""
+    places = torch.arange(scores.shape[-1], dtype=scores.dtype)
+    return (places - places[:, None]).expand(scores.shape)
+
+
+def _solved_slopes(read: Attended, added: Tensor) -> Tensor | None:
+    """How many times ``added`` (H, Q, K) is added to the scores of each head, (H,); None where that is not so."""
     slopes, times = torch.zeros(len(read.scores), dtype=read.scores.dtype), read.seen.double()
     damping = 1e-3
     for _ in range(_ROUNDS):
-        shares = read.shares(slopes[:, None, None] * distance, times)
-        apart = distance - (shares * distance).sum(-1, keepdim=True)
+        shares = read.shares(slopes[:, None, None] * added, times)
+        apart = added - (shares * added).sum(-1, keepdim=True)
         slope = torch.einsum("hqk,hkc->hqc", shares * apart, read.values).flatten(1)  # (H, Q·C)
         off = (read.wanted - read.output(shares)).flatten()
         square = slope @ slope.T
         damped = square + damping * square.diagonal().max() * torch.eye(len(slopes), dtype=square.dtype)
         moved = slopes + torch.linalg.solve(damped, slope @ off)
-        better = read.off(read.shares(moved[:, None, None] * distance, times)) < float(off.square().sum())
+        better = read.off(read.shares(moved[:, None, None] * added, times)) < float(off.square().sum())
         slopes, damping = (moved, max(damping / 5, 1e-12)) if better else (slopes, min(damping * 5, 1e3))
-    gives = read.off(read.shares(slopes[:, None, None] * distance, times))
+    gives = read.off(read.shares(slopes[:, None, None] * added, times))
     return slopes if gives <= _GIVES * float((read.wanted - read.rest).square().sum()) else None
+
+
+def _times_in_words(times: Tensor, config: ModelConfig) -> str:
+    """A factor of the scores of each head: of those whose is not 1, if they are few."""
+    others = ((times - 1).abs() > _NEAR).nonzero().flatten().tolist()
+    if len(others) == len(times):
+        return f"scores are {_numbers(times)} times as large, by head"
+    named = [f"{head} are {shown(float(times[head]), config, 1e-3)} times as large" for head in others]
+    return f"scores of head {listed(named)}"
+
+
+def _scaled(times: Tensor) -> Wrong:
+    """Scores of every head times a number of its own, and the mask behind them."""
+
+    def scaled(site: Site) -> Tensor:
+        scores = site.input()
+        return mask_of(seen_by(site), scores * (times.to(scores)[:, None, None] - 1))(site)
+
+    return scaled
 
 
 def _slopes_in_words(slopes: Tensor, own: Tensor, config: ModelConfig) -> str:

@@ -192,7 +192,7 @@ def _with_memory(change: Change, start: int) -> Wrong:
 def _changes(heads: int, start: int, *, turned: bool) -> Iterator[tuple[str, Change]]:
     """What becomes of cached vectors, of all, of those of earlier tokens, or of those of the first pass."""
     yield " of the first token are 0", lambda _, x: torch.cat((_nothing(x), x[..., 1:, :]), dim=-2)
-    plain = {**dict(_orders(heads)), **dict(_formats()), **(dict(_turns()) if turned else {})}
+    plain = {**dict(orders(heads)), **dict(_formats()), **(dict(_turns()) if turned else {})}
     for words, change in plain.items():
         yield f" are {words}", change
         yield f" of earlier tokens are {words}", _of_earlier(change, None)
@@ -209,7 +209,7 @@ def _of_earlier(change: Change, start: int | None) -> Change:
     return changed
 
 
-def _orders(heads: int) -> Iterator[tuple[str, Change]]:
+def orders(heads: int) -> Iterator[tuple[str, Change]]:
     """The vectors of other tokens or heads."""
     yield "0", lambda _, x: torch.zeros_like(x)
     yield "those of the token before", lambda _, x: x.roll(1, -2)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-import torch
 from torch import Tensor
 
 from tinytf.compare.attempts import Attempt, Unknown, attempts, kind_of, linked_unknowns, unknowns
@@ -26,7 +25,13 @@ from tinytf.compare.mapped import mapped
 from tinytf.compare.measures import StepComparison, Sums, token_error
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
-from tinytf.compare.readings import read_otherwise, streams_of_others
+from tinytf.compare.readings import (
+    keys_otherwise,
+    read_otherwise,
+    scaled_otherwise,
+    streams_of_others,
+    widths_otherwise,
+)
 from tinytf.compare.rewired import rewired
 from tinytf.compare.solved import Solved, solved_weights
 from tinytf.errors import ConfigError
@@ -59,6 +64,9 @@ Formulas = Mapping[StepKey, Wrong]
 _Gives = Callable[[Sequence[float]], Tensor]
 UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """What a formula raises that does not fit the shapes or settings of a step."""
+_ALONE = ", for "
+_EQUAL = 1e-6
+"""How far apart the numbers of one formula may be that is computed in two ways."""
 _MOST = 5
 """The most faults that are looked for, one after the other."""
 
@@ -291,6 +299,7 @@ class Trial:
     formulas: Formulas
     attempt: Attempt
     gives: Tensor
+    operations: tuple[Operation | None, ...] = ()
 
 
 def trials_of(
@@ -316,13 +325,17 @@ def trials_of(
                     groups.setdefault((type(step.operation), attempt.words), {})[place] = attempt
     record = evidence.tried.setdefault(trace.steps.at(*differing).full_name(differing[1]), {})
     found = False
-    solved = (
-        () if evidence.start else (one for _ in (0,) if not found for one in _solved(trace, differing, theirs, unseen))
-    )
     usual_ones = ((words, together) for (_, words), together in groups.items())
-    streams = () if evidence.start else streams_of_others(trace, differing, unseen)
-    further = () if evidence.start else (one for _ in (0,) if not found for one in _further(trace, differing, unseen))
-    for plain, together in chain(streams, (one for _ in (0,) if not found for one in usual_ones), solved, further):
+    searches: tuple[Callable[[], Iterable[Solved]], ...] = (
+        lambda: streams_of_others(trace, differing, unseen),
+        lambda: usual_ones,
+        lambda: _solved(trace, differing, theirs, unseen),
+        lambda: _numbered(trace, differing, theirs, unseen, linked_unknowns),
+        lambda: _further(trace, differing, unseen),
+    )
+    # No function of finite numbers gives NaN.
+    kept = searches[1:2] if evidence.start or bool(theirs.isnan().any()) else searches
+    for plain, together in (one for search in kept if not found for one in search()):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):
             words = plain + _of_whom(trace, tried, together)
@@ -341,14 +354,17 @@ def trials_of(
                 if result.shape == theirs.shape and distance(theirs, result) <= limit:
                     names = " and ".join(trace.steps.at(*place).full_name(place[1]) for place in tried)
                     found = True
-                    yield Trial(words, names, formulas, next(iter(tried.values())), result)
+                    operations = tuple(trace.steps.at(*place).operation for place in tried)
+                    yield Trial(words, names, formulas, next(iter(tried.values())), result, operations)
 
 
 def _of_whom(trace: Trace, tried: Iterable[StepKey], together: Iterable[StepKey]) -> str:
     """Of which of queries, keys and values a mistake is made, where it may be made of others too."""
     roles = [{trace.steps.at(*place).role for place in places} & _WHOM.keys() for places in (tried, together)]
     return (
-        f", for {listed([_WHOM[role] for role in sorted(roles[0])])} alone" if roles[0] and roles[0] != roles[1] else ""
+        f"{_ALONE}{listed([_WHOM[role] for role in sorted(roles[0])])} alone"
+        if roles[0] and roles[0] != roles[1]
+        else ""
     )
 
 
@@ -368,34 +384,48 @@ def _alike(trace: Trace, together: dict[StepKey, Attempt]) -> list[dict[StepKey,
 def _solved(
     trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]
 ) -> Iterator[tuple[str, dict[StepKey, Attempt]]]:
-    """Mistakes with a number, solved for from the step that differs: at unseen steps of one operation, and there."""
+    """Mistakes that are solved for from the step that differs, and readings of what is right before it."""
     with suppress(*UNFIT):
         yield from solved_attention(trace, differing, theirs, unseen)
     yield from read_otherwise(trace, differing, unseen)
-    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
-    done = set[str]()
-    for of in (unknowns, linked_unknowns):
-        for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
-            places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
-            found = list[tuple[float, Unknown, _Gives, Sequence[float]]]()
-            for unknown in of(next(iter(places.values()))):
-                gives: _Gives = partial(_given, trace, differing, unknown, places)
-                starts = sorted((_off(gives, theirs, start), start) for start in unknown.starts)
-                found += [(off, unknown, gives, start) for off, start in starts[:2]]
-            if of is linked_unknowns:  # which are many: of those that begin elsewhere, only the nearest
-                near = sorted((one for one in found if len(one[3]) == 1), key=lambda one: one[0])[:_MOST_LINKED]
-                found = [*(one for one in found if len(one[3]) > 1), *near]
-            for _, unknown, gives, start in found:
-                with suppress(*UNFIT, ConfigError):
-                    solved = unknown.of(nearest(gives, theirs, start))
-                    if solved.words not in done:
-                        done.add(solved.words)
-                        yield solved.words, dict.fromkeys(places, solved)
+    yield from keys_otherwise(trace, unseen)
+    yield from widths_otherwise(trace, unseen)
+    yield from scaled_otherwise(trace, differing, theirs, unseen)
+    yield from _numbered(trace, differing, theirs, unseen, unknowns)
     with suppress(*UNFIT):
         yield from solved_weights(trace, differing, theirs, unseen)
 
 
-_MOST_LINKED = 12
+def _numbered(
+    trace: Trace,
+    differing: StepKey,
+    theirs: Tensor,
+    unseen: Sequence[StepKey],
+    of: Callable[[Site], Iterator[Unknown]],
+) -> Iterator[Solved]:
+    """Mistakes with numbers, solved for from the step that differs: at unseen steps of one operation, and there."""
+    sites = [Site(trace, trace.steps.at(*place), place[1]) for place in (*unseen, differing)]
+    done = set[str]()
+    for kind in {type(site.operation): None for site in sites if site.step.operation is not None}:
+        places = {(site.step.name, site.layer): site for site in sites if type(site.operation) is kind}
+        found = list[tuple[float, Unknown, _Gives, Sequence[float]]]()
+        for unknown in of(next(iter(places.values()))):
+            gives: _Gives = partial(_given, trace, differing, unknown, places)
+            starts = sorted((_off(gives, theirs, start), start) for start in unknown.starts)
+            found += [(off, unknown, gives, start) for off, start in starts[:2]]
+        of_part = Counter[str]()  # of many values of one setting, only those that begin nearest
+        for _, unknown, gives, start in sorted(found, key=lambda one: one[0]):
+            of_part[unknown.beside] += 1
+            if unknown.beside and of_part[unknown.beside] > _MOST_BESIDE:
+                continue
+            with suppress(*UNFIT, ConfigError):
+                solved = unknown.of(nearest(gives, theirs, start))
+                if solved.words not in done:
+                    done.add(solved.words)
+                    yield solved.words, dict.fromkeys(places, solved)
+
+
+_MOST_BESIDE = 6
 """The most values of a setting beside which a number is solved for."""
 
 
@@ -479,14 +509,31 @@ def _most_telling(
     best = [trial for trial in best if trial.attempt.digits <= fewest + 1]
     alike: dict[str, Trial] = {}
     for trial in best:
-        named = any(trial.words.startswith(words) for words in alike)
-        if not named and not any(trial.at == one.at and torch.equal(trial.gives, one.gives) for one in alike.values()):
-            alike.setdefault(trial.words, trial)  # of one formula by several names, the first
+        if not any(_is_same(trial, one) for one in alike.values()):
+            alike.setdefault(trial.words, trial)
     return list(alike.values())
 
 
+def _is_same(trial: Trial, other: Trial) -> bool:
+    """Whether two trials are one mistake: one setting at two values, or one formula by two names.
+
+    What is made of queries alone is implied by what is made of queries and keys. Two settings may give equal numbers.
+    """
+    whole, alone = (kind_of(one.words).split(_ALONE) for one in (other, trial))
+    settings = [one.attempt.setting for one in (trial, other)]
+    if trial.words.startswith(other.words) or whole == alone or whole == alone[:1]:
+        return True
+    if all(settings):
+        return settings[0] == settings[1] and len(whole) == len(alone)
+    return trial.at == other.at and distance(trial.gives, other.gives) <= _EQUAL
+
+
 def scopes_of(trial: Trial) -> tuple[str, ...]:
-    return ("here",) if trial.attempt.local else ("here", "name", "all")
+    """Where a mistake may be made: ``kind`` are the steps of its operation that have heads where its own step has."""
+    if trial.attempt.local:
+        return ("here",)
+    is_norm = any(isinstance(operation, Norm) for operation in trial.operations)
+    return ("here", "name", "kind", *(("all",) if is_norm else ()))
 
 
 def _furthest(
@@ -506,16 +553,22 @@ def _furthest(
 
 def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
     """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation."""
+    kind = _kind if scope == "kind" else lambda step: type(step.operation)
     if scope == "here":
         return trial.formulas
     first = min(order[place] for place in trial.formulas)
-    kinds = {_kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
+    kinds = {kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
     names = {name: wrong for (name, _), wrong in trial.formulas.items()}
     formulas = dict(trial.formulas)
     for step, layer in trace.steps.rows:
-        wrong = names.get(step.name) if scope == "name" else kinds.get(_kind(step))
+        wrong = names.get(step.name) if scope == "name" else kinds.get(kind(step))
         place = (step.name, layer)
-        if wrong is not None and order[place] > first and place not in formulas and not step.from_stream:
+        if (
+            wrong is not None
+            and order[place] > first
+            and place not in formulas
+            and not (step.from_stream and step.in_layer)
+        ):
             formulas[place] = _if_it_fits(wrong)
     return formulas
 

@@ -92,7 +92,7 @@ def nearest(gives: Callable[[Sequence[float]], Tensor], wanted: Tensor, start: S
     def at(numbers: Sequence[float]) -> Tensor:
         return gives(numbers).double().nan_to_num(neginf=0.0)
 
-    for _ in range(12):
+    for _ in range(12 if numbers else 0):
         here = at(numbers)
         moves = ([one + 1e-2 * (at_ == place) for at_, one in enumerate(numbers)] for place in range(len(numbers)))
         slopes = torch.stack([((at(moved) - here) / 1e-2).flatten() for moved in moves])

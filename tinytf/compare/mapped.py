@@ -12,46 +12,52 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.compare.altered import Altered, Altering, Change, parameters_of, with_parameter
-from tinytf.parts.row import Step
+from tinytf.parts.row import ROUTES, Step
 from tinytf.steps.operations import Activate, Decay, ExpertLinear, Linear, Route, Scan, ShortConv, Softplus, Switch
 from tinytf.steps.table import StepKey
 from tinytf.trace.site import Site
 
 FUNCTIONS: dict[str, Change] = {
-    "squared": torch.square,
-    "its absolute value": torch.abs,
-    "with the other sign": torch.neg,
-    "twice as large": lambda x: 2 * x,
-    "half as large": lambda x: x / 2,
-    "larger by 1": lambda x: x + 1,
-    "smaller by 1": lambda x: x - 1,
-    "taken from 1": lambda x: 1 - x,
-    "all 1": torch.ones_like,
-    "e^x of it": torch.exp,
-    "−e^x of it": lambda x: -x.exp(),
-    "log|x| of it": lambda x: x.abs().log(),
-    "its reciprocal": torch.reciprocal,
-    "√|x| of it": lambda x: x.abs().sqrt(),
-    "softplus of it": F.softplus,
-    "σ of it": torch.sigmoid,
-    "tanh of it": torch.tanh,
-    "SiLU of it": F.silu,
-    "GELU(erf) of it": F.gelu,
-    "GELU(tanh) of it": lambda x: F.gelu(x, approximate="tanh"),
-    "ReLU of it": F.relu,
-    "x·σ(1.702x) of it": lambda x: x * (1.702 * x).sigmoid(),
+    "e^x": torch.exp,
+    "−e^x": lambda x: -x.exp(),
+    "log|x|": lambda x: x.abs().log(),
+    "1/x": torch.reciprocal,
+    "√|x|": lambda x: x.abs().sqrt(),
+    "|x|": torch.abs,
+    "x²": torch.square,
+    "softplus": F.softplus,
+    "σ": torch.sigmoid,
+    "tanh": torch.tanh,
+    "SiLU": F.silu,
+    "GELU(erf)": F.gelu,
+    "GELU(tanh)": lambda x: F.gelu(x, approximate="tanh"),
+    "ReLU": F.relu,
+    "x·σ(1.702x)": lambda x: x * (1.702 * x).sigmoid(),
 }
-"""Functions of one number, as a program may apply them where the model does not."""
+"""Functions of one number, as a program may apply them where the model does not, or in place of its own."""
+
+_NUMBERS: dict[str, Change] = {
+    **{f"{name} of {{}} is taken": function for name, function in FUNCTIONS.items() if name != "x²"},
+    "{} is squared": torch.square,
+    "{} has the other sign": torch.neg,
+    "{} is twice as large": lambda x: 2 * x,
+    "{} is half as large": lambda x: x / 2,
+    "{} is larger by 1": lambda x: x + 1,
+    "{} is smaller by 1": lambda x: x - 1,
+    "{} is taken from 1": lambda x: 1 - x,
+    "{} is all 1": torch.ones_like,
+}
+"""Functions of one number, in words about it."""
 
 _ROWS: dict[str, Change] = {
-    "the softmax of it": lambda x: x.softmax(-1),
-    "divided by its sum": lambda x: x / x.sum(-1, keepdim=True),
-    "scaled to length 1": lambda x: F.normalize(x, dim=-1),
-    "divided by its root mean square": lambda x: x * x.square().mean(-1, keepdim=True).rsqrt(),
-    "without its mean": lambda x: x - x.mean(-1, keepdim=True),
-    "with its columns in the other order": lambda x: x.flip(-1),
+    "the softmax of {} is taken": lambda x: x.softmax(-1),
+    "{} is divided by its sum": lambda x: x / x.sum(-1, keepdim=True),
+    "{} is scaled to length 1": lambda x: F.normalize(x, dim=-1),
+    "{} is divided by its root mean square": lambda x: x * x.square().mean(-1, keepdim=True).rsqrt(),
+    "the mean of {} is subtracted": lambda x: x - x.mean(-1, keepdim=True),
+    "{} has its columns in the other order": lambda x: x.flip(-1),
 }
-"""Functions of a row."""
+"""Functions of a row, in words about it."""
 
 _MOST_CHOSEN = 4
 """The most experts of a token whose weights are tried in every order."""
@@ -63,43 +69,40 @@ def mapped(site: Site, hidden: Collection[StepKey]) -> Iterator[Altering]:
     An input is tried where another step reads it too, or the other program saved it: it is not ``hidden``.
     """
     for words, change in _changes(site.step, site):
-        yield f"it is {words}", partial(_of_output, change)
+        yield words.format("it"), partial(_of_output, change)
     for number, (name, layer) in enumerate(site.sources):
         source = site.trace.steps.at(name, layer)
         if len(site.sources) == 1 and source.axes == site.step.axes:
             yield f"{name} goes on as it is", Site.input
             yield "it is applied twice", lambda one: _taking(one, 0, one.derive())
         known = (name, layer) in hidden and len(_readers(site, (name, layer))) == 1
-        if known or source.is_choice or isinstance(site.operation, ExpertLinear):
+        if known or source.axes == ROUTES or isinstance(site.operation, ExpertLinear):
             continue
-        for words, change in _changes(source, site) if source.axes != ("token", "expert") else ():
-            yield f"it reads {name} {_of(words, name)}", partial(_of_input, number, change)
+        called = f"its input {name}" if len(site.sources) > 1 else "its input"  # of queries and keys together
+        for words, change in _changes(source, site):
+            yield words.format(called), partial(_of_input, number, change)
     yield from _of_parameters(site)
     yield from _inside(site)
     if isinstance(site.operation, Route):
         yield from _of_routes(site)
 
 
-def _of(words: str, name: str) -> str:
-    return f"as {words.replace(' it', f' {name}')}" if words.endswith(" it") else words
-
-
 def _changes(step: Step, site: Site) -> Iterator[tuple[str, Change]]:
     """Functions of a step's numbers: of each, of a row, of tokens and of heads."""
-    yield from FUNCTIONS.items()
+    yield from _NUMBERS.items()
     yield from () if step.is_map else _ROWS.items()
     if step.token_axis is not None and not step.is_map:
         axis = step.token_axis
         for by in (1, -1, 2, -2):
             far = "one token" if abs(by) == 1 else f"{abs(by)} tokens"
-            yield f"{far} {'late' if by > 0 else 'early'}", partial(_later, axis, by)
-        yield "with its tokens in the other order", lambda x: x.flip(axis)
-        yield "summed over the tokens so far", lambda x: x.cumsum(axis)
+            yield f"{{}} is {far} {'late' if by > 0 else 'early'}", partial(_later, axis, by)
+        yield "{} has its tokens in the other order", lambda x: x.flip(axis)
+        yield "{} is summed over the tokens so far", lambda x: x.cumsum(axis)
     if "kv head" in step.axes:
         heads = site.config.n_heads
-        yield "shared by heads in turns, not by neighbours", lambda x: _in_turns(x, heads)
+        yield "{} is shared by heads in turns, not by neighbours", lambda x: _in_turns(x, heads)
     if step.has_heads:
-        yield "with its heads in the other order", lambda x: x.flip(0)
+        yield "{} has its heads in the other order", lambda x: x.flip(0)
 
 
 def _later(axis: int, by: int, x: Tensor) -> Tensor:
@@ -123,7 +126,6 @@ def _of_routes(site: Site) -> Iterator[Altering]:
         "the weights of the chosen experts are all the same",
         lambda one: one.derive().sum(-1, keepdim=True) * _same(one),
     )
-    yield "the experts' outputs are added without their weights", lambda one: count * _same(one)
     yield "the mean of the chosen experts' outputs is taken", _same
     for order in itertools.permutations(range(count)) if count <= _MOST_CHOSEN else ([*range(count)][::-1],):
         if [*order] != sorted(order):
@@ -186,41 +188,49 @@ def _taking(site: Site, number: int, numbers: Tensor) -> Tensor:
 
 
 _RATES = {
-    "log|x| of it": "the rate of decay is −|A|, not −e^A",
-    "e^x of it": "A is exponentiated twice",
-    "−e^x of it": "A is exponentiated twice, as if −e^A were stored",
+    "log|x| of {} is taken": "the rate of decay is −|A|, not −e^A",
+    "e^x of {} is taken": "A is exponentiated twice",
+    "−e^x of {} is taken": "A is exponentiated twice, as if −e^A were stored",
 }
 """What a function of A means for a state that decays by −e^A."""
 
 
+_VECTORS: dict[str, Change] = {
+    "{} has its numbers in the other order": lambda w: w.flip(0),
+    "{} is rolled by 1": lambda w: w.roll(1, 0),
+    "{} is rolled by -1": lambda w: w.roll(-1, 0),
+    "the first of {} is taken for all": lambda w: w[:1].expand_as(w),
+    "the mean of {} is taken for all": lambda w: w.mean(0, keepdim=True).expand_as(w),
+}
+"""Orders and repeats of a parameter's first axis, in words about it."""
+
+
 def _of_parameters(site: Site) -> Iterator[Altering]:
-    for parameter, _ in (
-        parameters_of(site) if not isinstance(site.operation, Linear | ExpertLinear | ShortConv) else ()
-    ):
-        for words, change in FUNCTIONS.items():
-            rate = (
-                _RATES.get(words) if isinstance(site.operation, Decay | Scan) and parameter.name.endswith(".A") else ""
-            )
-            yield rate or f"{parameter.name} is {words}", with_parameter(parameter.attribute, change)
+    if isinstance(site.operation, Linear | ExpertLinear | ShortConv):
+        return
+    for parameter, _ in parameters_of(site):
+        rates = _RATES if isinstance(site.operation, Decay | Scan) and parameter.name.endswith(".A") else {}
+        for words, change in _NUMBERS.items():
+            yield rates.get(words) or words.format(parameter.name), with_parameter(parameter.attribute, change)
+        for words, change in _VECTORS.items():
+            yield words.format(parameter.name), with_parameter(parameter.attribute, change)
 
 
 def _inside(site: Site) -> Iterator[Altering]:
     """Another function in place of that of an operation with one, and a function of what it gives."""
-    functions: dict[str, Change] = {
-        "x": lambda x: x,
-        **{words.removesuffix(" of it"): f for words, f in FUNCTIONS.items()},
-    }
-    for words, function in functions.items():
-        if isinstance(site.operation, Softplus):
-            yield f"{words} in place of the softplus", partial(_of_biased, function)
-        elif isinstance(site.operation, Switch):
-            name = site.operation.function
-            plain = f"{name} of the score is left out"
-            yield plain if words == "x" else f"{words} of the score, not {name}", partial(_switched, function)
-        elif isinstance(site.operation, Activate) and len(site.sources) > 1:
-            yield f"the activation is {words}", partial(_gated, function, False)
-            if words != "x":
-                yield f"{words} of the activated gate", partial(_gated, function, True)
+    operation = site.operation
+    for name, function in {"x": Tensor.clone, **FUNCTIONS}.items():
+        if isinstance(operation, Softplus):
+            yield f"{name} in place of the softplus", partial(_of_biased, function)
+        elif isinstance(operation, Switch):
+            plain = f"{operation.function} of the score is left out"
+            words = plain if name == "x" else f"{name} of the score, not {operation.function}"
+            yield words, partial(_switched, function)
+        elif isinstance(operation, Activate) and len(site.sources) > 1:
+            yield f"the activation is {name}", partial(_gated, function)
+    if isinstance(operation, Activate) and len(site.sources) > 1:
+        for words, change in _NUMBERS.items():
+            yield words.format("the activated gate"), partial(_changed_gate, change)
 
 
 def _of_biased(function: Change, site: Site) -> Tensor:
@@ -232,6 +242,10 @@ def _switched(function: Change, site: Site) -> Tensor:
     return site.input(0) * function(site.input(1))
 
 
-def _gated(function: Change, activated: bool, site: Site) -> Tensor:
+def _gated(function: Change, site: Site) -> Tensor:
+    return function(site.input(0)) * site.input(1)
+
+
+def _changed_gate(change: Change, site: Site) -> Tensor:
     gate = site.input(0)
-    return function(site.operation.forward(gate, torch.ones_like(gate)) if activated else gate) * site.input(1)
+    return change(site.operation.forward(gate, torch.ones_like(gate))) * site.input(1)

@@ -3,12 +3,16 @@
 Shapes: T tokens, D head width.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.config import Rope
 from tinytf.steps.operations.rotate import rotary_frequencies, rotate
 from tinytf.trace.site import Site
 
@@ -38,6 +42,30 @@ def _turned(
         angle = angles(positions[:, None] * frequencies(rotary_frequencies(rope.of_text(x.shape[-2]))))
         angle = torch.cat((angle, angle), dim=-1)
         return rotate(x, *(waves(wave * rope.attention_factor) for wave in (angle.cos(), angle.sin())))
+
+    return turned
+
+
+def schemes(rope: Rope) -> Iterator[tuple[str, Rope]]:
+    """Other scalings of RoPE's frequencies at usual settings, in words."""
+    contexts, factors = [2**power for power in range(3, 18)], (2, 4, 8, 16, 32, 40, 64)
+    for (scaling, high), factor, context in itertools.product((("llama3", 4), ("yarn", 32)), factors, contexts):
+        settings = {"low_frequency": 1.0, "high_frequency": float(high), "original_context": context}
+        made = rope._replace(scaling=scaling, factor=float(factor), attention_factor=1.0, **settings)
+        words = f"rope scaling {scaling} of factor {factor}, from {context:,} tokens on"
+        yield words, made
+        if scaling == "yarn":
+            yield f"{words}, and its attention factor", made._replace(attention_factor=0.1 * math.log(factor) + 1)
+
+
+def scaled_as(rope: Rope) -> Wrong:
+    """Queries or keys turned by another scaling, where the layer turns as much of a head by this base."""
+
+    def turned(site: Site) -> Tensor:
+        own = site.operation.rope  # type: ignore[attr-defined]
+        if (own.width, own.theta) != (rope.width, rope.theta):
+            raise RuntimeError("another rotation")
+        return replace(site.operation, rope=rope).forward(site.input())  # type: ignore[type-var]
 
     return turned
 

@@ -3,16 +3,26 @@
 A module that another program saved is the same there; what it does with the output before the next one is not seen.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from tinytf.compare.altered import Altered, cut_otherwise
 from tinytf.compare.attempts import Attempt
+from tinytf.compare.caches import Change, orders
+from tinytf.compare.dumps.fit import distance, in_halves
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Wrong
+from tinytf.compare.mistakes.wrong_trace import WrongTrace
+from tinytf.compare.positions import scaled_as, schemes
 from tinytf.sentences import listed
+from tinytf.steps.operations import Mix, Rotate, Scores
 from tinytf.steps.table import StepKey
+from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -40,6 +50,61 @@ def read_otherwise(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) 
             ]
             if taken:
                 yield words, {place: Attempt(words, _reading(formulas)) for place in taken}
+
+
+def keys_otherwise(trace: Trace, unseen: Sequence[StepKey]) -> Iterator[Read]:
+    """Keys or values, or both, of other tokens or heads, in an attention that is not seen."""
+    places = {type(trace.steps.at(*place).operation): place for place in unseen}
+    taken = {"keys": places.get(Scores), "values": places.get(Mix)}
+    found = {what: place for what, place in taken.items() if place is not None}
+    for place in list(found.values())[:1]:
+        heads = len(Site(trace, trace.steps.at(*place), place[1]).input(1))
+        for words, change in orders(heads):
+            for of in ({what: at} for what, at in found.items()):
+                yield f"{next(iter(of))} are {words}", _all_with(change, of.values())
+            if len(found) > 1:
+                yield f"keys and values are {words}", _all_with(change, found.values())
+
+
+def _all_with(change: Change, places: Iterable[StepKey]) -> dict[StepKey, Attempt]:
+    def wrong(site: Site) -> Tensor:
+        return Altered(site.trace, site.step, site.layer, taken={1: change(site, site.input(1))}).derive()
+
+    return {place: Attempt("", wrong) for place in places}
+
+
+def widths_otherwise(trace: Trace, unseen: Sequence[StepKey]) -> Iterator[Read]:
+    """More or fewer dimensions of a head turned, where neighbours are turned: so that the rows lie otherwise too."""
+    places = [place for place in unseen if isinstance(trace.steps.at(*place).operation, Rotate)]
+    own = trace.config.rope.width
+    for width in range(2, trace.config.d_head + 1, 2) if places else ():
+        if width != own and trace.config.rope.scaling == "none":
+            words = f"a rotation of {width} dimensions of a head, of neighbours, instead of {own}"
+            yield words, {place: Attempt(words, partial(_turned_of, width)) for place in places}
+
+
+def scaled_otherwise(trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]) -> Iterator[Read]:
+    """Another scaling of RoPE's frequencies: of all that are usual, the one that comes nearest."""
+    places = [place for place in unseen if isinstance(trace.steps.at(*place).operation, Rotate)]
+    found = list[tuple[float, str, Wrong]]()
+    for place in places[:1]:
+        rope: Any = trace.steps.at(*place).operation.rope
+        for words, made in (one for one in schemes(rope) if one[1].scaling != rope.scaling):
+            wrong = scaled_as(made)
+            with suppress(RuntimeError, ValueError, ZeroDivisionError):
+                gives = WrongTrace(trace, dict.fromkeys(places, wrong)).step(*differing)
+                found.append((distance(theirs, gives), words, wrong))
+    for _, words, wrong in sorted(found, key=lambda one: one[0])[:1]:
+        yield words, {place: Attempt(words, wrong) for place in places}
+
+
+def _turned_of(width: int, site: Site) -> Tensor:
+    """Heads with their rows in halves of another width, turned so far."""
+    rope: Any = site.operation.rope  # type: ignore[attr-defined]
+    if rope.width == width:
+        return site.derive()
+    x = in_halves(in_pairs(site.input(), site.config), site.config.but(rope_width=width))
+    return replace(site.operation, rope=rope._replace(width=width)).forward(x)  # type: ignore[type-var]
 
 
 def streams_of_others(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Iterator[Read]:

@@ -5,6 +5,7 @@ number is solved for too. The rows of that table that differ are the mistake: th
 numbers by its operations.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from tinytf.compare.constants import plain
 from tinytf.config import LEAVES, LEFT_OUT, ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED
-from tinytf.parts.part import Leaf, worded
+from tinytf.parts.part import Leaf
 from tinytf.parts.row import WIDE
 from tinytf.sentences import listed
 from tinytf.steps.operations import Norm
@@ -31,16 +32,21 @@ from tinytf.trace.site import Recorded, Site
 class Program:
     """A wrong program: the mistake in ``words``, its ``table``, and the rows of the right one that differ in it.
 
-    Its numbers have so many ``digits`` if they were solved for, else 0.
+    It is wrong in these ``layers``, which have the ``setting`` at the value that is right; None for all. Its numbers
+    have so many ``digits`` if they were solved for, else 0.
     """
 
     words: str
     table: StepTable
     changed: frozenset[StepKey]
+    layers: frozenset[int] | None = None
+    setting: str = ""
     digits: int = 0
 
     def wrong(self, site: Site) -> Tensor:
         """A step as this program computes it; what a step that it lacks would take goes on as it is."""
+        if self.layers is not None and site.layer is not None and site.layer not in self.layers:
+            return site.derive()
         if self.table.has(site.step.name, site.layer):
             return _Run(site.trace, self.table).derived(site.step.name, site.layer)
         return site.input()
@@ -174,7 +180,7 @@ def _beside(setting: Leaf, right: Any) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4)
 def linked(config: ModelConfig) -> tuple[Number, ...]:
-    """Two settings of one part that may be wrong together: two numbers, or a number beside another value; cached."""
+    """Two settings of one part that may be wrong together: numbers, or one beside another value; cached."""
     found = []
     alone = {one.names[0]: one for one in numbers(config) if LEAVES[one.names[0]].field.kind is float}
     alone = {name: one for name, one in alone.items() if config.setting(name) > 0}
@@ -189,7 +195,22 @@ def linked(config: ModelConfig) -> tuple[Number, ...]:
                 program = _program(config, {other: value})
                 if program is not None and (both := program.changed & number.changed):
                     found.append(Number(config, (name,), both, ((other, value),)))
-    return tuple(found)
+    return (*found, *_counts(config))
+
+
+def _counts(config: ModelConfig) -> Iterator[Number]:
+    """Two settings of one part that are whole numbers, at other values."""
+    whole = {name: one for name, one in LEAVES.items() if one.field.kind is int and name not in _OF_WEIGHTS}
+    alone = {
+        name: [(value, program) for value in _values(config, setting) if (program := _program(config, {name: value}))]
+        for name, setting in whole.items()
+        if setting.field.default is not REQUIRED and config.setting(name)
+    }
+    for (name, ours), (other, theirs) in itertools.combinations(alone.items(), 2):
+        if whole[name].path[:-1] == whole[other].path[:-1]:
+            for (value, program), (beside, another) in itertools.product(ours, theirs):
+                if both := program.changed & another.changed:
+                    yield Number(config, (), both, ((name, value), (other, beside)))
 
 
 def _values(config: ModelConfig, setting: Leaf) -> Iterator[Any]:
@@ -218,7 +239,7 @@ def _program_of(config: ModelConfig, settings: tuple[tuple[str, Any], ...]) -> P
             right, table = table_of(config), StepTable(other)
             changed = frozenset(key for key in right.by_key if _change(right, table, key) is not None)
             words = [LEAVES[name].mistaken(value, config.setting(name)) for name, value in values.items()]
-            return Program(listed(words), table, changed)
+            return Program(listed(words), table, changed, setting=next(iter(values)) if len(values) == 1 else "")
     return None
 
 
@@ -230,13 +251,14 @@ _OF_WEIGHTS = ("head", "experts")
 def programs(config: ModelConfig) -> tuple[Program, ...]:
     """Every wrong program of a model, once each; cached."""
     right, found = StepTable(config), dict[Any, Program]()
-    for words, other in _others(config):
+    for name, words, other, layers in _others(config):
         with suppress(ConfigError, LookupError, StopIteration):  # layers that take what no layer has
             table = StepTable(other)
-            changed = {key: row for key in right.by_key if (row := _change(right, table, key)) is not None}
+            keys = (key for key in right.by_key if layers is None or key[1] is None or key[1] in layers)
+            changed = {key: row for key in keys if (row := _change(right, table, key)) is not None}
             if not changed:
                 continue
-            found.setdefault(tuple(changed.items()), Program(words, table, frozenset(changed)))
+            found.setdefault(tuple(changed.items()), Program(words, table, frozenset(changed), layers, name))
     return tuple(found.values())
 
 
@@ -257,41 +279,64 @@ def _passed(right: StepTable, other: StepTable, source: StepKey) -> StepKey:
     return source
 
 
-def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
-    """Configurations with one setting at another value, in words."""
+def _others(config: ModelConfig) -> Iterator[tuple[str, str, ModelConfig, frozenset[int] | None]]:
+    """The settings at other values, in words, with the configuration and the layers where it is one: None for all."""
     layers = [config.at(layer) for layer in range(config.n_layers)]
     for name, setting in LEAVES.items():
-        for words, value in _siblings(config, setting):
-            if (other := _with(config, setting, name, value)) is not None:
-                yield words, other
+        for value, words in _siblings(config, setting).items():
+            if (sibling := _with(config, setting, name, value)) is not None:
+                yield name, words, sibling, None
     for name, setting in LEAVES.items():
-        ours = dict.fromkeys(layer.setting(name) for layer in layers)
-        for value in dict.fromkeys(setting.others(*ours)):
-            no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS
-            if {*ours} == {value} or no_port:
+        ours = [layer.setting(name) for layer in layers]
+        if setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS:
+            continue
+        for value in dict.fromkeys(setting.others(*dict.fromkeys(ours))):
+            if {*ours} == {value}:
                 continue
-            other, right = _with(config, setting, name, value), [one for one in ours if one != value]
-            words = setting.mistaken(value, next(filter(None, right), right[0]))
-            if other is not None:
-                yield words, other
-            yield from ((words + more, one) for more, one in _with_fewer(config, setting, name, value))
+            rights = dict.fromkeys(one for one in ours if one != value)
+            if (other := _with(config, setting, name, value)) is not None:
+                for right in rights:
+                    alike = frozenset(layer for layer, one in enumerate(ours) if one == right)
+                    yield name, setting.mistaken(value, right), other, alike if len(alike) < len(layers) else None
+            words = setting.mistaken(value, next(filter(None, rights), next(iter(rights))))
+            for more, fewer in _with_fewer(config, setting, name, value):
+                yield name, words + more, fewer, None
     for name, settings in LEFT_OUT.items():
         with suppress(ConfigError):
-            yield f"{name} left out", config.but(**settings)
+            yield name, f"{_LEFT_OUT[name]} left out", config.but(**settings), None
+    yield from _kinds(config)
 
 
-def _siblings(config: ModelConfig, setting: Leaf) -> Iterator[tuple[str, Any]]:
+def _kinds(config: ModelConfig) -> Iterator[tuple[str, str, ModelConfig, frozenset[int]]]:
+    """Configurations whose layers are all of one kind, where layers differ in several settings at once."""
+    differing = dict(config.by_layer)
+    of_layers = [*zip(*differing.values(), strict=True)]
+    for kind, other in itertools.permutations(dict.fromkeys(of_layers), 2) if len(differing) > 1 else ():
+        changed = {name: (new, old) for name, new, old in zip(differing, kind, other, strict=True) if new != old}
+        with suppress(ConfigError):
+            words = listed([LEAVES[name].mistaken(*values) for name, values in changed.items()])
+            alike = frozenset(layer for layer, one in enumerate(of_layers) if one == other)
+            yield "", words, config.but(**{name: new for name, (new, _) in changed.items()}), alike
+
+
+_LEFT_OUT = {"scaling": "the division of the scores", "mask": "the mask", "positions": "positions"}
+"""What can be left out of attention, in words."""
+
+
+def _siblings(config: ModelConfig, setting: Leaf) -> dict[Any, str]:
     """The values of settings of the same part that are lists as long: the short factors where the long ones belong."""
-    value = config.setting(setting.field.name)
+    value, found = config.setting(setting.field.name), dict[Any, str]()
     for name, other in LEAVES.items() if isinstance(value, tuple) and value else ():
-        found = config.setting(name)
+        taken = config.setting(name)
         if (
             other.path[:-1] == setting.path[:-1]
-            and isinstance(found, tuple)
-            and len(found) == len(value)
-            and found != value
+            and isinstance(taken, tuple)
+            and len(taken) == len(value)
+            and taken != value
         ):
-            yield f"{other.said.format(worded(found))} instead of {setting.said.format(worded(value))}", found
+            names = [one.said.removesuffix(" {}") for one in (other, setting)]
+            found[taken] = " instead of ".join(names)
+    return found
 
 
 _MOST_FEWER = 9
@@ -312,12 +357,16 @@ def _with_fewer(config: ModelConfig, setting: Leaf, name: str, value: Any) -> It
 
 
 def _with(config: ModelConfig, setting: Leaf, name: str, value: Any) -> ModelConfig | None:
-    """The configuration with a setting at a value, and, if it needs that, another or a switch at its default."""
+    """The configuration with a setting at a value, and, if it needs that, another or a switch at its default.
+
+    A feature is not added in place of another.
+    """
     near = [other for other, one in LEAVES.items() if one.path[:-1] == setting.path[:-1] and other != name]
     switches = [other for other, one in LEAVES.items() if one.field.kind is bool and other not in (*near, name)]
     free = (other for other in (*near, *switches) if other not in _OF_WEIGHTS)
     unusual = [other for other in free if config.setting(other) != LEAVES[other].field.default]
-    for changes in ({}, *({other: LEAVES[other].field.default} for other in unusual)):
+    is_added = bool(value) and not config.setting(name)
+    for changes in ({}, *({other: LEAVES[other].field.default} for other in unusual if not is_added)):
         with suppress(ConfigError, TypeError):
             return config.but(**{name: value}, **changes)
     return None

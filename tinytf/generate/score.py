@@ -112,7 +112,7 @@ class Score(Report):
         worst = self.worst
         odds = f"1 in {1 / worst.probability:,.0f}" if 0 < worst.probability <= 0.1 else percent(worst.probability)
         unsure = f"The model is as unsure as if it chose each token among {choices(self.loss)} equally likely ones"
-        return f"{unsure}; {self.encoding.tokens[worst.position].shown} surprises it most ({odds})."
+        return f"{unsure} (the perplexity); {self.encoding.tokens[worst.position].shown} surprises it most ({odds})."
 
     @property
     def perplexity(self) -> float:

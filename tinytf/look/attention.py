@@ -73,7 +73,7 @@ class Attended(Report):
 
         A head is counted at a place that has half of its weight, averaged over the queries but the first.
         """
-        if len(self.heads) == 1 and self.query is None and self.top is None and len(self.trace.tokens) >= _FEW:
+        if len(self.heads) == 1 and len(self.trace.tokens) >= _FEW:
             return self._habit(*self.heads[0])
         if self.glance is None or len(self.trace.tokens) < _FEW:
             return ""
@@ -99,23 +99,26 @@ class Attended(Report):
     def _habit(self, layer: int, head: int) -> str:
         """What a head looks at in general, and from which token it looks where.
 
-        That token is the last, which predicts; where tokens see both sides, the one with the largest weight elsewhere.
+        That token is the query; or the last, which predicts; or, where tokens see both sides, the one with the largest
+        weight elsewhere.
         """
         measured = {does: float(measure_heads(self.trace, by)[layer, head]) for by, does in _PLACES.items()}
         does = max(measured, key=lambda place: measured[place])
         weights = self.weights(layer, head)
-        query = len(weights) - 1
-        if not self.trace.config.causal:
+        query = len(weights) - 1 if self.query is None else self.query
+        if self.query is None and not self.trace.config.causal:
             query = int((weights - torch.eye(len(weights))).max(dim=1).values.argmax())
         key = int(weights[query].argmax())
         names = [self.trace.tokens[position].shown for position in (query, key)]
         at = "itself" if key == query else names[1]
+        looks = f"{names[0]} looks most at {at} ({percent(float(weights[query, key]))})"
+        if self.query is not None:
+            return f"In L{layer}H{head} {looks}."
         words = f"L{layer}H{head} has no habit here"
         if measured[does] >= 0.5:
-            words = (
-                f"L{layer}H{head} mostly {several(1, does).removeprefix('1 ')}: {percent(measured[does])} of its weight"
-            )
-        return f"{words}; {names[0]} looks most at {at} ({percent(float(weights[query, key]))})."
+            habit = several(1, does).removeprefix("1 ")
+            words = f"L{layer}H{head} mostly {habit}: {percent(measured[does])} of its weight"
+        return f"{words}; {looks}."
 
     @property
     def ranges(self) -> tuple[slice, slice]:
@@ -239,7 +242,8 @@ def attention(
     """Measures of every head on a text, or on its trace, and the weights of ``heads``, (layer, head) pairs.
 
     The weights are those of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``.
-    With a ``layer``, the report shows how its heads make what it adds to the stream.
+    Without a head, these are of the one that adds most to the prediction. With a ``layer``, the report shows how its
+    heads make what it adds to the stream.
     """
     trace = model.trace(text, truncate=truncate, force=force)
     query = None if row is None else trace.index(row, "query", len(trace.tokens))
@@ -249,5 +253,7 @@ def attention(
     expected = predictions(trace, model, 1)
     drawn = None if layer is None else layer_overview(trace, expected, layer)
     glance = None if heads or drawn else overview(trace, expected, model.shown)
+    if glance is not None and not (query is None and top is None and window is None):
+        heads, glance = [glance.ranked[0][:2]], None
     about = About(model, trace.encoding)
     return Attended(trace, check(trace), tuple(heads), query, top, window, drawn, glance, about=about)

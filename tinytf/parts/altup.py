@@ -27,9 +27,9 @@ class AltUp(Part):
     After the last layer the streams are projected back and averaged (Gemma 3n).
     """
 
-    extra_streams: int = leaf(0, Limits(least=0, most=_MOST))
-    active_stream: int = leaf(0, COUNT)
-    stream_gain: bool = leaf(False)
+    extra_streams: int = leaf(0, Limits(least=0, most=_MOST), said="{} extra streams")
+    active_stream: int = leaf(0, COUNT, said="the active stream {}", zero="0")
+    stream_gain: bool = leaf(False, said="the gain of the streams")
 
     def require(self) -> None:
         if self.active_stream > self.extra_streams:

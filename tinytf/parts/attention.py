@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 POSITIONS = ("learned", "sinusoidal", "sinusoidal_halves", "sinusoidal_concat", "rotary", "alibi", "none")
+_POSITIONED = {
+    "learned": "learned positions", "sinusoidal": "sinusoidal positions", "rotary": "RoPE", "alibi": "ALiBi",
+    "sinusoidal_halves": "sinusoidal positions, sines in the first half",
+    "sinusoidal_concat": "sinusoidal positions, sines before cosines",
+}  # fmt: skip
 _ACROSS = {"head": "", "heads": " with a gain for each head", "all": " over all heads"}
 _OVER = {"head": "each head", "heads": "each head, with a gain for each", "all": "all heads"}
 LATENT_EPS = 1e-6
@@ -71,8 +76,8 @@ class Latent(Part):
     queries too are computed from a vector of that width. ``kv_scale`` multiplies the normed vector (LongCat-Flash).
     """
 
-    q_rank: int = leaf(0, COUNT)
-    kv_rank: int = leaf(0, COUNT)
+    q_rank: int = leaf(0, COUNT, said="a rank of {} of queries")
+    kv_rank: int = leaf(0, COUNT, said="a rank of {} of keys and values")
     kv_scale: float = leaf(1.0, ABOVE_ZERO, said="latent keys and values times {}")
 
     def require(self) -> None:
@@ -110,9 +115,11 @@ class QKNorm(Part):
         said="a norm of queries and keys over {}",
         named={"head": "each head", "heads": "each head, with a gain for each", "all": "all heads"},
     )
-    qk_norm_last: bool = leaf(False, said="a norm of queries and keys after the rotation")
+    qk_norm_last: bool = leaf(
+        False, said="the norm of queries and keys {} the rotation", named={True: "after", False: "before"}
+    )
     qk_norm_gain: bool = leaf(True, said="the gain of the norm of queries and keys")
-    qk_norm_bias: bool = leaf(True)
+    qk_norm_bias: bool = leaf(True, said="the bias of the norm of queries and keys")
     v_norm: bool = leaf(False, said="the norm of values")
 
     def require(self) -> None:
@@ -154,10 +161,10 @@ class Attention(Part):
 
     called = "attention"
     state_size = 0  # keys and values grow with the text instead
-    n_heads: int = leaf(limits=POSITIVE, differs=True)
-    n_kv_heads: int = leaf(0, COUNT, differs=True)
-    d_head: int = leaf(0, COUNT, differs=True)
-    d_value: int = leaf(0, COUNT, differs=True)
+    n_heads: int = leaf(limits=POSITIVE, differs=True, said="{} heads")
+    n_kv_heads: int = leaf(0, COUNT, differs=True, said="{} key heads", zero="n_heads")
+    d_head: int = leaf(0, COUNT, differs=True, said="heads {} wide", zero="d_model / n_heads")
+    d_value: int = leaf(0, COUNT, differs=True, said="values {} wide", zero="d_head")
     mask: bool = leaf(True, said="the causal mask")
     window: int = leaf(0, COUNT, differs=True, said="a window of {} tokens", usual=(128, 512, 1_024, 4_096))
     chunk: int = leaf(0, COUNT, differs=True, said="chunks of {} tokens")
@@ -165,27 +172,32 @@ class Attention(Part):
     attention_cap: float = leaf(0.0, NOT_NEGATIVE, usual=(50.0, 30.0), said="a soft cap of {} of the scores")
     attention_sinks: bool = leaf(False, said="attention sinks")
     talking_heads: bool = leaf(False, said="the mix of maps over heads")
-    lambda_init: float = leaf(0.0, SHARE, differs=True)
+    lambda_init: float = leaf(0.0, SHARE, differs=True, said="an initial share of {} of the second map")
     attention_gate: bool = leaf(False, said="the gate of attention")
-    gate_by_head: bool = leaf(False)
-    gate_function: str = choice("sigmoid", "softplus")
+    gate_by_head: bool = leaf(False, said="one gate for each head")
+    gate_function: str = choice(
+        "sigmoid",
+        "softplus",
+        said="{} as the gate of attention",
+        named={"sigmoid": "a sigmoid", "softplus": "a softplus"},
+    )
     out_norm: bool = leaf(False, said="the norm of the heads side by side")
-    head_experts: bool = leaf(False)
+    head_experts: bool = leaf(False, said="the experts of heads")
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE, usual=(6.0, 8.0), said="clipping of q, k and v to ±{}")
     qkv_bias: bool = leaf(True, said="the bias of q, k and v")
     k_bias: bool = leaf(True, said="the bias of k")
-    qkv_groups: int = leaf(1, POSITIVE)
+    qkv_groups: int = leaf(1, POSITIVE, said="q, k and v stored in {} groups")
     query_biases: bool = leaf(False, said="biases of queries")
-    segments: bool = leaf(False)
+    segments: bool = leaf(False, said="the scores of segments")
     values_of_keys: bool = leaf(False, differs=True, said="values that are the keys")
-    shares_keys: bool = leaf(False, differs=True)
+    shares_keys: bool = leaf(False, differs=True, said="the keys and values of an earlier layer")
     o_bias: bool = leaf(True, differs=True, said="the bias of the output of attention")
     latent: Latent = field(default_factory=Latent)
     qk_norms: QKNorm = field(default_factory=QKNorm)
-    positions: str = choice(*POSITIONS, differs=True, off="none", said="positions {}")
+    positions: str = choice(*POSITIONS, differs=True, off="none", said="{}", named=_POSITIONED)
     rotary: Rotary = field(default_factory=Rotary)
     alibi: Alibi = field(default_factory=Alibi)
-    relative_buckets: int = leaf(0, COUNT)
+    relative_buckets: int = leaf(0, COUNT, said="{} buckets of relative positions")
     by_distance: Distances = field(default_factory=Distances)
     growth: Growth = field(default_factory=Growth)
 

@@ -24,14 +24,14 @@ class Embedding(Part):
     row ``position_offset`` of the position table (2 in RoBERTa).
     """
 
-    vocab_size: int = leaf(limits=POSITIVE)
+    vocab_size: int = leaf(limits=POSITIVE, said="a vocabulary of {} tokens")
     n_token_types: int = leaf(0, COUNT, said="{} token types")
-    position_offset: int = leaf(0, COUNT, usual=(2,), said="positions from row {}")
-    d_embed: int = leaf(0, COUNT)
-    projection_bias: bool = leaf(False)
+    position_offset: int = leaf(0, COUNT, usual=(2,), said="an offset of {} rows of positions")
+    d_embed: int = leaf(0, COUNT, said="embeddings {} wide", zero="d_model")
+    projection_bias: bool = leaf(False, said="the bias of the projection of the embeddings")
     embed_scale: float = leaf(1.0, ABOVE_ZERO, said="embeddings times {}")
-    masked_share: float = leaf(0.0, SHARE)
-    mask_id: int = leaf(0, COUNT)
+    masked_share: float = leaf(0.0, SHARE, said="a share of {} of masked tokens")
+    mask_id: int = leaf(0, COUNT, said="id {} for masked tokens", zero="0")
     embed_norm: bool = leaf(False, said="the norm of the embeddings")
 
     def words(self, causal: bool) -> dict[str, str]:

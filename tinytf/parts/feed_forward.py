@@ -39,26 +39,26 @@ class Experts(Part):
     have no matrices, and give what they are sent (LongCat-Flash).
     """
 
-    experts: int = leaf(0, COUNT, differs=True, off=0)
+    experts: int = leaf(0, COUNT, differs=True, off=0, said="{} experts")
     experts_per_token: int = leaf(0, COUNT, said="{} experts a token")
-    expert_groups: int = leaf(0, COUNT)
-    groups_per_token: int = leaf(0, COUNT)
-    group_best: int = leaf(1, POSITIVE)
-    d_expert: int = leaf(0, COUNT)
+    expert_groups: int = leaf(0, COUNT, said="{} groups of experts")
+    groups_per_token: int = leaf(0, COUNT, said="{} groups a token")
+    group_best: int = leaf(1, POSITIVE, said="the scores of the best {} experts for a group")
+    d_expert: int = leaf(0, COUNT, said="experts {} wide", zero="d_ff")
     router: str = choice("softmax", "sigmoid", said="a {} router")
     router_bias: bool = leaf(False, said="the bias of the router")
     choice_bias: bool = leaf(False, said="the bias of the choice of experts")
-    choice_of_scores: bool = leaf(True)
+    choice_of_scores: bool = leaf(True, said="the choice of experts by their scores")
     routes_renormed: bool = leaf(True, said="the division of experts' weights by the sum of the chosen")
-    route_margin: float = leaf(0.0, NOT_NEGATIVE)
-    routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE)
+    route_margin: float = leaf(0.0, NOT_NEGATIVE, said="a margin of {} for the choice of experts")
+    routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE, said="an ε of {} in the sum of experts' weights")
     routed_scale: float = leaf(1.0, ABOVE_ZERO, said="weights of experts times {}")
-    routes_first: bool = leaf(False)
-    sum_bias: bool = leaf(False)
-    d_shared: int = leaf(0, COUNT)
+    routes_first: bool = leaf(False, said="experts' weights at their inputs")
+    sum_bias: bool = leaf(False, said="the bias of the sum of experts")
+    d_shared: int = leaf(0, COUNT, said="a shared expert {} wide")
     shared_gate: bool = leaf(False, said="the gate of the shared expert")
-    expert_norms: bool = leaf(False)
-    identity_experts: int = leaf(0, COUNT)
+    expert_norms: bool = leaf(False, said="the norms of experts")
+    identity_experts: int = leaf(0, COUNT, said="{} experts that give their input")
 
     def require(self) -> None:
         if self.experts and not 0 < self.experts_per_token <= self.experts:
@@ -127,19 +127,19 @@ class FeedForward(Part):
     matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
-    d_ff: int = leaf(limits=COUNT, differs=True, off=0)
+    d_ff: int = leaf(limits=COUNT, differs=True, off=0, said="a feed-forward {} wide")
     activation: str = choice(
         "relu", "relu2", "gelu", "gelu_tanh", "silu", "xielu", default="gelu", said="the activation {}",
         named=ACTIVATION_NAMES,
     )  # fmt: skip
     gated: bool = leaf(False, said="the gate of the feed-forward")
-    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a limit of {} of gate and up")
-    glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,))
+    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate with 1 added to up, limit {}")
+    glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,), said="an α of {} in the gate")
     ffn_bias: bool = leaf(True, said="the bias of the feed-forward")
-    up_bias: bool = leaf(True)
-    act_norm: bool = leaf(False)
-    ffn_groups: int = leaf(1, POSITIVE)
-    gate_sparsity: float = leaf(0.0, SHARE, differs=True, off=0.0)
+    up_bias: bool = leaf(True, said="the bias of the hidden units")
+    act_norm: bool = leaf(False, said="the norm of the activations")
+    ffn_groups: int = leaf(1, POSITIVE, said="a feed-forward in {} groups")
+    gate_sparsity: float = leaf(0.0, SHARE, differs=True, off=0.0, said="a share of {} of the gate set to 0")
     mixture: Experts = field(default_factory=Experts)
 
     def idle(self) -> Collection[str]:

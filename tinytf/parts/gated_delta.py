@@ -27,8 +27,8 @@ class GatedDelta(MatrixState):
     """
 
     called, noun = "gated_delta", "a gated delta rule"
-    beta_scale: float = leaf(1.0, ABOVE_ZERO)
-    head_norm_eps: float = leaf(0.0, NOT_NEGATIVE)
+    beta_scale: float = leaf(1.0, ABOVE_ZERO, said="a writing strength times {}")
+    head_norm_eps: float = leaf(0.0, NOT_NEGATIVE, said="eps {} of the norm of heads", zero="norm_eps")
 
     def words(self, causal: bool) -> dict[str, str]:
         return {

@@ -23,7 +23,7 @@ class Griffin(Recurrence):
     """
 
     called, noun = "griffin", "a gated linear recurrence"
-    conv_width: int = leaf(4, POSITIVE)
+    conv_width: int = leaf(4, POSITIVE, said="a convolution over {} tokens")
 
     @property
     def n_kv_heads(self) -> int:

@@ -39,17 +39,38 @@ class Head(Part):
     kind: str = choice("lm", "mlm", *CLASS_HEADS, "none", flat="head")
     tied_head: bool = leaf(True, said="the tie of the head to the embeddings")
     head_bias: bool = leaf(False, said="the bias of the head")
-    head_activation: str = choice("relu", "gelu", "gelu_tanh", "silu", "tanh", default="gelu")
-    head_dense_bias: bool = leaf(True)
-    d_unembed: int = leaf(0, COUNT)
-    labels: tuple[str, ...] = leaf(())
-    head_reads: str = choice("every", "first", "last")
-    head_dense: bool = leaf(False)
-    head_norm: bool = leaf(False)
-    decides: str = choice("one", "several", "number")
+    head_activation: str = choice(
+        "relu",
+        "gelu",
+        "gelu_tanh",
+        "silu",
+        "tanh",
+        default="gelu",
+        said="the activation {} of the head",
+        named=ACTIVATION_NAMES,
+    )
+    head_dense_bias: bool = leaf(True, said="the bias of the head's dense layer")
+    d_unembed: int = leaf(0, COUNT, said="a head {} wide", zero="d_model")
+    labels: tuple[str, ...] = leaf((), said="labels {}")
+    head_reads: str = choice(
+        "every",
+        "first",
+        "last",
+        said="a head that reads {}",
+        named={"every": "every token", "first": "the first token", "last": "the last token"},
+    )
+    head_dense: bool = leaf(False, said="the head's dense layer")
+    head_norm: bool = leaf(False, said="the head's norm")
+    decides: str = choice(
+        "one",
+        "several",
+        "number",
+        said="a head for {}",
+        named={"one": "one label", "several": "several labels", "number": "a number"},
+    )
     logit_scale: float = leaf(1.0, ABOVE_ZERO, said="logits times {}")
     logit_cap: float = leaf(0.0, NOT_NEGATIVE, usual=(30.0,), said="a soft cap of {} of the logits")
-    pooler: bool = leaf(False)
+    pooler: bool = leaf(False, said="the pooler")
 
     def idle(self) -> Collection[str]:
         return () if self.head_dense or self.kind == "mlm" else ("head_activation", "head_dense_bias")

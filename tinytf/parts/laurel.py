@@ -18,7 +18,7 @@ class Laurel(Part):
     The sum is divided by √2.
     """
 
-    laurel_rank: int = leaf(0, COUNT)
+    laurel_rank: int = leaf(0, COUNT, said="a rank of {} of LAuReL")
 
     def words(self, causal: bool) -> dict[str, str]:
         return {"residual": f"a learned one of rank {self.laurel_rank} beside attention" if self.laurel_rank else ""}

@@ -20,8 +20,8 @@ class LayerInputs(Part):
     ``layer_vocab`` rows; later tokens then have its first (Gemma 3n).
     """
 
-    d_layer_input: int = leaf(0, COUNT)
-    layer_vocab: int = leaf(0, COUNT, zero="vocab_size")
+    d_layer_input: int = leaf(0, COUNT, said="inputs of layers {} wide")
+    layer_vocab: int = leaf(0, COUNT, zero="vocab_size", said="{} rows of the inputs of layers")
 
     def words(self, causal: bool) -> dict[str, str]:
         rows = f"{self.layer_vocab:,} tokens" if self.layer_vocab else ""

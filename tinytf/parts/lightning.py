@@ -26,7 +26,7 @@ class Lightning(Recurrence):
     """
 
     called, noun = "lightning", "lightning attention"
-    decay_scale: float = leaf(1.0, ABOVE_ZERO, differs=True)
+    decay_scale: float = leaf(1.0, ABOVE_ZERO, differs=True, said="decays times {}")
 
     @property
     def n_kv_heads(self) -> int:

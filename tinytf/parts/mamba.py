@@ -29,13 +29,15 @@ class Mamba(Recurrence):
     """
 
     called, noun = "mamba", "a state space"
-    conv_width: int = leaf(4, POSITIVE)
-    d_value: int = leaf(0, COUNT, differs=True)
-    conv_bias: bool = leaf(False)
-    dt_rank: int = leaf(0, COUNT)
-    scan_heads: int = leaf(1, POSITIVE)
-    inner_norm: str = choice(*_INNER_NORMS)
-    inner_norm_eps: float = leaf(0.0, NOT_NEGATIVE)
+    conv_width: int = leaf(4, POSITIVE, said="a convolution over {} tokens")
+    d_value: int = leaf(0, COUNT, differs=True, said="values {} wide", zero="d_head")
+    conv_bias: bool = leaf(False, said="the bias of the convolution")
+    dt_rank: int = leaf(0, COUNT, said="a rank of {} of the step sizes")
+    scan_heads: int = leaf(1, POSITIVE, said="{} heads of the scan")
+    inner_norm: str = choice(
+        *_INNER_NORMS, said="{} of B, C and Δ", named={"plain": "a norm without a gain", "learned": "a norm"},
+    )  # fmt: skip
+    inner_norm_eps: float = leaf(0.0, NOT_NEGATIVE, said="eps {} of the norm of B, C and Δ", zero="norm_eps")
 
     def require(self) -> None:
         if not self.dt_rank:

@@ -25,9 +25,9 @@ class Mamba2(MatrixState):
     """
 
     called, noun = "mamba2", "a state space"
-    conv_bias: bool = leaf(False)
-    dt_floor: float = leaf(0.0, NOT_NEGATIVE)
-    state_norm: bool = leaf(True)
+    conv_bias: bool = leaf(False, said="the bias of the convolution")
+    dt_floor: float = leaf(0.0, NOT_NEGATIVE, said="a least step size of {}")
+    state_norm: bool = leaf(True, said="the norm of what the state gives")
 
     def words(self, causal: bool) -> dict[str, str]:
         return {

@@ -24,10 +24,10 @@ class Memory(Part):
     beside those of queries, keys and values (Zamba2).
     """
 
-    memory: str = choice("none", "gives", "takes", differs=True, off="none")
-    memory_sets: int = leaf(0, COUNT)
-    adapter_rank: int = leaf(0, COUNT)
-    adapted_attention: bool = leaf(False)
+    memory: str = choice("none", "gives", "takes", differs=True, off="none", said="a layer that {} memory")
+    memory_sets: int = leaf(0, COUNT, said="{} sets of memory layers")
+    adapter_rank: int = leaf(0, COUNT, said="adapters of rank {}")
+    adapted_attention: bool = leaf(False, said="the adapters of attention")
 
     def require(self) -> None:
         if self.memory != "none" and not self.memory_sets:

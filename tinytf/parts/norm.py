@@ -43,9 +43,9 @@ class Norms(Part):
     norm_bias: bool = leaf(True, said="the bias of norms")
     norm_order: str = choice(*NORMED, differs=True, said="norms {}", named=NORMED)
     input_norm: bool = leaf(True, differs=True, said="the norm before attention")
-    shared_norm: bool = leaf(False)
-    norm_below: bool = leaf(False, differs=True)
-    shortcut: bool = leaf(False, differs=True)
+    shared_norm: bool = leaf(False, said="one norm for attention and feed-forward")
+    norm_below: bool = leaf(False, differs=True, said="the norm of the layer below in place of its own")
+    shortcut: bool = leaf(False, differs=True, said="the feed-forward's shortcut from two layers below")
 
     def require(self) -> None:
         if self.norm_below and not (self.norm_order == "pre" and self.input_norm and not self.shared_norm):
@@ -87,8 +87,10 @@ class Residual(Part):
 
     residual: str = choice("sequential", "parallel", said="a {} residual")
     residual_scale: float = leaf(1.0, ABOVE_ZERO, said="what is added, times {}")
-    residual_of: str = choice("stream", "normed")
-    kept_scale: float = leaf(1.0, ABOVE_ZERO)
+    residual_of: str = choice(
+        "stream", "normed", said="a residual of {}", named={"stream": "the stream", "normed": "the normed stream"},
+    )  # fmt: skip
+    kept_scale: float = leaf(1.0, ABOVE_ZERO, said="the stream times {} in every sum")
     layer_scale: bool = leaf(False, said="the scale of each layer")
 
     def require(self) -> None:

@@ -1,6 +1,7 @@
 """Parts: a tree of frozen dataclasses. Each leaf is a setting with one flat name in files, recipes and options."""
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
@@ -28,7 +29,7 @@ def leaf(
     zero: str = "",
     usual: tuple[Any, ...] = (),
     said: str = "",
-    named: Mapping[str, str] = {},
+    named: Mapping[Any, str] = {},
 ) -> Any:
     """A setting of a part. ``flat``: its flat name, by default the field's; ``differs``: layers may differ in it.
 
@@ -58,7 +59,7 @@ class Leaf(NamedTuple):
     zero: str = ""
     usual: tuple[Any, ...] = ()
     said: str = ""
-    named: Mapping[str, str] = {}
+    named: Mapping[Any, str] = {}
 
     def others(self, *ours: Any) -> Iterator[Any]:
         """Values that somebody may take: of another layer, left out, the default, off by one, usual, twice, half."""
@@ -74,21 +75,33 @@ class Leaf(NamedTuple):
 
     def mistaken(self, value: Any, right: Any) -> str:
         """The mistake of taking ``value`` for what is ``right``, in words."""
-        said = self.said or self.field.name.replace("_", " ") + ("" if self.field.kind is bool else " {}")
-        value, right = (
-            self.named.get(one, one) if isinstance(one, str) else one or self.zero for one in (value, right)
-        )
-        if self.field.kind is bool or (not value and right) or (not right and self.said):
-            return said.format(worded(value or right)) + (" left out" if not value else " added")
-        return f"{said.format(worded(value))} instead of {worded(right)}"
+        said = self.said or self.field.name.replace("_", " ") + " {}"
+        if self.field.kind is bool and not self.named:
+            return f"{said} {'added' if value else 'left out'}"
+        digits = next(digits for digits in (6, 9, 17) if worded(value, digits) != worded(right, digits) or digits == 17)
+        taken, due = (self._named(one, digits) for one in (value, right))
+        if not (taken and due):
+            return _singular(said.format(taken or due)) + (" added" if taken else " left out")
+        return _singular(f"{said.format(taken)} instead of {due}")
+
+    def _named(self, value: Any, digits: int) -> str:
+        """A value in words; empty where it switches the feature off."""
+        if isinstance(value, str | bool):
+            return self.named.get(value, "" if value == "none" else str(value))
+        return worded(value, digits) if value else self.zero
 
 
-def worded(value: Any) -> str:
-    """A value in words: whole numbers with commas, others with as few digits as it has."""
+def _singular(words: str) -> str:
+    """A phrase in which a single thing is counted as one."""
+    return re.sub(r"(?<![\d.,])1 ((?:\w+ )?\w+?)s\b", r"1 \1", words)
+
+
+def worded(value: Any, digits: int = 6) -> str:
+    """A value in words: whole numbers with commas, others with as few digits as it has, at most ``digits``."""
     if isinstance(value, tuple):
-        return f"{worded(value[0])} … {worded(value[-1])}" if value else "none"
+        return f"{worded(value[0], digits)} … {worded(value[-1], digits)}" if value else "none"
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:,.0f}" if value == int(value) and abs(value) < 1e12 else f"{value:.6g}"
+        return f"{value:,.0f}" if value == int(value) and abs(value) < 1e12 else f"{value:.{digits}g}"
     return str(value)
 
 

@@ -39,9 +39,18 @@ class Pooling(Part):
     """
 
     kind: str = choice("none", *FORMULAS, flat="pooling", said="pooling of {}", named=WORDS)
-    pooled_dense: tuple[int, ...] = leaf((), POSITIVE)
-    pooled_bias: bool = leaf(True)
-    pooled_activation: str = choice("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")
+    pooled_dense: tuple[int, ...] = leaf((), POSITIVE, said="dense layers {} wide after the pooling")
+    pooled_bias: bool = leaf(True, said="the bias of the dense layers after the pooling")
+    pooled_activation: str = choice(
+        "none",
+        "relu",
+        "gelu",
+        "gelu_tanh",
+        "silu",
+        "tanh",
+        said="the activation {} after the pooling",
+        named=ACTIVATION_NAMES,
+    )
     unit_embedding: bool = leaf(False, said="the division by the length")
 
     def require(self) -> None:

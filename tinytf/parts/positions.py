@@ -39,7 +39,10 @@ class Rotary(Part):
         said="a rotary base of {}",
     )
     rope_width: int = leaf(0, COUNT, differs=True, zero="d_head", said="a rotation of {} dimensions of a head")
-    rope_scaling: str = choice("none", "linear", "llama3", "yarn", "longrope", "proportional", "reversed", differs=True)
+    rope_scaling: str = choice(
+        "none", "linear", "llama3", "yarn", "longrope", "proportional", "reversed", differs=True,
+        said="{} scaling of RoPE", named={"llama3": "Llama 3's", "yarn": "YaRN's", "longrope": "LongRoPE's"},
+    )  # fmt: skip
     rope_factor: float = leaf(
         1.0, ABOVE_ZERO, differs=True, usual=(2.0, 4.0, 8.0, 32.0, 40.0), said="angles scaled by {}"
     )
@@ -50,7 +53,7 @@ class Rotary(Part):
     )
     rope_attention_factor: float = leaf(1.0, ABOVE_ZERO, said="a factor of {} of the rotated queries and keys")
     rope_truncate: bool = leaf(True, said="rounding of YaRN's range")
-    rope_turned: int = leaf(0, COUNT)
+    rope_turned: int = leaf(0, COUNT, said="a rotation of {} pairs of a head")
     rope_short_factors: tuple[float, ...] = leaf((), ABOVE_ZERO, said="the short factors {}")
     rope_long_factors: tuple[float, ...] = leaf((), ABOVE_ZERO, said="the long factors {}")
 
@@ -122,9 +125,9 @@ class Alibi(Part):
     ``alibi_rounded`` rounds slope · position to bfloat16.
     """
 
-    alibi_max_bias: float = leaf(8.0, ABOVE_ZERO)
-    alibi_scale: float = leaf(1.0, ABOVE_ZERO)
-    alibi_rounded: bool = leaf(False)
+    alibi_max_bias: float = leaf(8.0, ABOVE_ZERO, said="ALiBi slopes down to 2^−{}")
+    alibi_scale: float = leaf(1.0, ABOVE_ZERO, said="ALiBi slopes times {}")
+    alibi_rounded: bool = leaf(False, said="the rounding of ALiBi to bfloat16")
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
@@ -146,13 +149,13 @@ class Distances(Part):
     ``distance_waves`` keys are made of fixed sines and cosines instead (XLNet).
     """
 
-    distances: int = leaf(0, COUNT)
-    farthest: int = leaf(0, COUNT)
-    distance_norm: bool = leaf(False)
-    distance_keys: bool = leaf(False)
-    distance_queries: bool = leaf(False)
-    distance_matrices: bool = leaf(False)
-    distance_waves: bool = leaf(False)
+    distances: int = leaf(0, COUNT, said="embeddings of {} distances")
+    farthest: int = leaf(0, COUNT, said="a farthest distance of {} tokens")
+    distance_norm: bool = leaf(False, said="the norm of the embedded distances")
+    distance_keys: bool = leaf(False, said="the keys made of distances")
+    distance_queries: bool = leaf(False, said="the queries made of distances")
+    distance_matrices: bool = leaf(False, said="matrices of their own for distances")
+    distance_waves: bool = leaf(False, said="keys made of sines and cosines of distances")
 
     def require(self) -> None:
         if bool(self.distances) != (self.distance_keys or self.distance_queries):
@@ -186,9 +189,9 @@ class Distances(Part):
 class Growth(Part):
     """Scales the query at position t by 1 + ``query_scale``·ln(1 + ⌊(t + ``…_first``) / ``…_every``⌋)."""
 
-    query_scale: float = leaf(0.0, NOT_NEGATIVE, differs=True)
-    query_scale_every: int = leaf(0, COUNT)
-    query_scale_first: int = leaf(0, COUNT)
+    query_scale: float = leaf(0.0, NOT_NEGATIVE, differs=True, said="a growth of {} of late queries")
+    query_scale_every: int = leaf(0, COUNT, said="queries that grow every {} tokens")
+    query_scale_first: int = leaf(0, COUNT, said="queries that grow from token {} on")
 
     def require(self) -> None:
         if self.query_scale and not self.query_scale_every:

@@ -16,8 +16,8 @@ class Recurrence(Part):
     """A mixer with a state; ``noun`` names it in errors."""
 
     noun: ClassVar[str] = "a recurrence"
-    n_heads: int = leaf(limits=POSITIVE, differs=True)
-    d_head: int = leaf(0, COUNT, differs=True)
+    n_heads: int = leaf(limits=POSITIVE, differs=True, said="{} heads")
+    d_head: int = leaf(0, COUNT, differs=True, said="heads {} wide", zero="d_model / n_heads")
 
     def fit(self, d_model: int, causal: bool) -> None:
         if not causal:
@@ -32,9 +32,9 @@ class MatrixState(Recurrence):
     scales by its decay before it writes to it.
     """
 
-    conv_width: int = leaf(4, POSITIVE)
-    n_kv_heads: int = leaf(0, COUNT, differs=True)
-    d_value: int = leaf(0, COUNT, differs=True)
+    conv_width: int = leaf(4, POSITIVE, said="a convolution over {} tokens")
+    n_kv_heads: int = leaf(0, COUNT, differs=True, said="{} key heads", zero="n_heads")
+    d_value: int = leaf(0, COUNT, differs=True, said="values {} wide", zero="d_head")
 
     def require(self) -> None:
         for name, default in (("n_kv_heads", self.n_heads), ("d_value", self.d_head)):

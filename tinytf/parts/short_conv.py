@@ -24,7 +24,7 @@ class ShortConvolution(Recurrence):
     """
 
     called, noun = "short_convolution", "a short convolution"
-    conv_width: int = leaf(3, POSITIVE)
+    conv_width: int = leaf(3, POSITIVE, said="a convolution over {} tokens")
 
     def fit(self, d_model: int, causal: bool) -> None:
         super().fit(d_model, causal)

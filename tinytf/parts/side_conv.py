@@ -16,9 +16,18 @@ class SideConvolution(Part):
     Its ``side_activation`` is added to the output of the layer, and the sum normed (He et al. 2021).
     """
 
-    side_width: int = leaf(0, COUNT)
-    side_conv: bool = leaf(False, differs=True)
-    side_activation: str = choice("relu", "gelu", "gelu_tanh", "silu", "tanh", default="tanh")
+    side_width: int = leaf(0, COUNT, said="a convolution over {} tokens beside attention")
+    side_conv: bool = leaf(False, differs=True, said="the convolution beside attention")
+    side_activation: str = choice(
+        "relu",
+        "gelu",
+        "gelu_tanh",
+        "silu",
+        "tanh",
+        default="tanh",
+        said="the activation {} of the convolution beside attention",
+        named=ACTIVATION_NAMES,
+    )
 
     def require(self) -> None:
         if self.side_conv and self.side_width % 2 == 0:

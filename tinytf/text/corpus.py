@@ -314,6 +314,8 @@ def _scan(source: ByteSource, reading: Reading, buffer: int, on_read: Callable[[
         for data in source.read(buffer):
             if not table and size < _HEAD and (position := data[: _HEAD - size].find(0)) >= 0:
                 hint = "give text files, in UTF-8"
+                if data.startswith(b"GGUF"):
+                    hint = f"it is a model: name it with --model {source.name}"
                 raise UsageError(f"{source.name} is binary: it has a NUL byte at byte {size + position:,}", hint)
             digest.update(data)
             size += len(data)

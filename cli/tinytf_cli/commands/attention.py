@@ -41,8 +41,9 @@ class Options:
 
 @command("attention")
 def attention(options: Options, folding: FoldOptions, tracing: TraceOrPairsOptions) -> int:
-    """By default, shows one number and a small map for each head. --row, --top and --window need a --head.
-    With --pairs, shows how much each head looks at the tokens that differ, from the token that predicts the answer.
+    """By default, shows one number and a small map for each head. Without --head, --row, --top and --window show the
+    head that adds most to the prediction. With --pairs, shows how much each head looks at the tokens that differ, from
+    the token that predicts the answer.
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_single_number
@@ -53,12 +54,16 @@ def attention(options: Options, folding: FoldOptions, tracing: TraceOrPairsOptio
 
         require_only((), (Options, TextOptions), "--pairs")
         return over.draw(attention_over, tracing.model_options, tracing.output, folding)
-    if not options.heads:
-        for name, value in (("--row", options.row), ("--top", options.top), ("--window", options.window)):
+    if options.layer is not None:
+        others = {
+            "--head": options.heads or None,
+            "--row": options.row,
+            "--top": options.top,
+            "--window": options.window,
+        }
+        for name, value in others.items():
             if value is not None:
-                raise UsageError(f"{name} needs a head", "choose one, such as --head L0H0")
-    if options.layer is not None and options.heads:
-        raise UsageError("--layer draws every head of a layer, so it goes with no --head")
+                raise UsageError(f"--layer draws every head of a layer, so it goes with no {name}")
     if options.row is not None and (options.top is not None or options.window is not None):
         raise UsageError("--row shows one query, so it goes with neither --top nor --window")
     model = tracing.model

@@ -14,6 +14,7 @@ from tinytf.outputs import make_folder, require_place, write_output, writing
 from tinytf_cli.explore import touring
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.cursor import Cursor, matrix
+from tinytf_cli.picture import screenshot
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
 Action: TypeAlias = Callable[[Explorer], None]
@@ -220,6 +221,12 @@ def copy_table(app: Explorer) -> None:
     app.say(f"copied {numbers.shape[0]} rows of {numbers.shape[1]} numbers", "good")
 
 
+def screen_of(app: Explorer) -> str:
+    """The screen as an SVG, which says where the cursor is."""
+    where = f"{app.look.cursor.cell_address(app.trace)} of {app.trace.encoding.text}"
+    return screenshot(app.export_screenshot(title="tinytf explore"), where)
+
+
 def picture(app: Explorer) -> None:
     """Save the screen in the user's folder of pictures."""
     folder = Path(user_pictures_dir()) / "tinytf"
@@ -228,7 +235,7 @@ def picture(app: Explorer) -> None:
         with writing(path):
             require_place(path)
             make_folder(folder)
-            write_output(path, app.export_screenshot(title="tinytf explore").encode("utf-8"))
+            write_output(path, screen_of(app).encode("utf-8"))
     except TinytfError as error:
         app.say(error.message)
     else:

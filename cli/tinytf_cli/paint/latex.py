@@ -20,6 +20,7 @@ from tinytf_cli.views.blocks import (
     Heat,
     Histogram,
     Line,
+    Links,
     Meter,
     RowBars,
     Scale,
@@ -29,7 +30,7 @@ from tinytf_cli.views.blocks import (
 )
 from tinytf_cli.views.parts import BY_HAND
 
-_DRAWN = (Bars, Curves, RowBars, Scale)
+_DRAWN = (Bars, Curves, Links, RowBars, Scale)
 """Charts beside the numbers, which a document goes without."""
 _BEGIN = r"""% Written by tinytf. Its parts need the package amsmath; letters that pdfLaTeX lacks need XeLaTeX.
 \documentclass{article}
@@ -49,15 +50,16 @@ _SIGNS = {
         "ε": r"\varepsilon", "η": r"\eta", "θ": r"\theta", "λ": r"\lambda", "μ": r"\mu", "π": r"\pi",
         "σ": r"\sigma", "τ": r"\tau", "φ": r"\varphi", "ω": r"\omega", "ᵀ": r"^{\top}", "²": "^2", "³": "^3",
         "₀": "_0", "₁": "_1", "₂": "_2", "ⁿ": "^n", "✓": r"\surd", "✗": r"^{\text{wrong}}", "…": r"\ldots",
-        "⁻": "^{-}", "¹": "^1", "½": r"\tfrac12", "‖": r"\Vert",
+        "⁻": "^{-}", "¹": "^1", "½": r"\tfrac12", "‖": r"\Vert", "ĝ": r"\hat{g}",
     }.items()},
 }  # fmt: skip
 _ESCAPES = str.maketrans(_SIGNS)
+_HAT = re.compile("([a-z])\u0302")
 
 
 def escaped(text: str) -> str:
     """Text as LaTeX sets it, with every sign that is a command there spelt out."""
-    return printable(text, spaces=False).translate(_ESCAPES)
+    return _HAT.sub(r"$\\hat{\1}$", printable(text, spaces=False).translate(_ESCAPES))
 
 
 def document(blocks: Iterable[Block], terminal: Terminal) -> Iterator[str]:

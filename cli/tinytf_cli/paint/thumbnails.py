@@ -221,7 +221,7 @@ def _even(levels: NDArray[np.int64]) -> NDArray[np.int64]:
 def _times(block: Thumbnails, cells: int, per_row: int, terminal: Terminal) -> int:
     """How often each number is drawn in both directions: more than once on a screen that still holds all maps."""
     rows = len(block.maps) * -(-block.maps[0].shape[0] // per_row)
-    for times in range(_MOST_TIMES * terminal.cuts, 1, -1):
+    for times in range(_MOST_TIMES * (terminal.cuts and not terminal.picture), 1, -1):
         high = -(-cells * times // 2) if _halves(terminal) else cells * times
         if per_row * (cells * times + 1) + 5 <= terminal.width and rows * (high + 1) <= terminal.height - _AROUND:
             return times

@@ -216,7 +216,7 @@ class Screen:
         yield from () if wide else layers
         taken = max(drawing.lines, queries + 4 + high * wide) if beside else drawing.lines + 2
         titles = 1 if terminal.width > _TITLE else 2
-        screen = max(_SCREEN, terminal.height * terminal.cuts)
+        screen = max(_SCREEN, terminal.height * (terminal.cuts and not terminal.picture))
         lines = screen - _AROUND - above - taken - high * (not wide) - titles
         yield from self.heads(terminal.width, lines)
 

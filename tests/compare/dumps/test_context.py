@@ -112,6 +112,17 @@ def test_a_document_that_reads_another_is_told_so(kind: str) -> None:
     assert found.sentence.startswith("Document 2 of 2, tokens 7 to ")
 
 
+def test_padding_that_is_read_is_told_so() -> None:
+    padding = ids_of(" A dog ran.")
+    ids = [*padding, *ids_of(FIRST)]
+    trace = MODEL.trace(MODEL.tokenizer.decode(ids))
+    assert list(trace.encoding.ids) == ids
+    mask = torch.arange(len(ids))[None] >= len(padding)
+    written = {"input_ids": torch.tensor([ids]), "attention_mask": mask.long()}
+    found = compared(written | {name: by_token(trace[name])[None] for name in NAMES})
+    assert found.leak == "the padding before it is read: its attention_mask is not used"
+
+
 def test_the_row_that_is_wrong_is_named() -> None:
     tensors = batch(FIRST, SECOND, THIRD, side="left")
     tensors["L1.attn"][1] *= 1.5

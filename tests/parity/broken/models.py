@@ -250,6 +250,15 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 900.0},
                             "sliding_attention": {"rope_type": "default", "rope_theta": 200.0}},
     }),
+    "starcoder2": ("Starcoder2", {**_DECODER, "use_bias": True, "sliding_window": None}),
+    "olmo3": ("Olmo3", {**_DECODER, "sliding_window": 6}),
+    "exaone4": ("Exaone4", {**_DECODER, "sliding_window": 6, "sliding_window_pattern": 4}),
+    "ministral": ("Ministral", {**_DECODER, "head_dim": 12, "sliding_window": 6,
+                                "layer_types": ["sliding_attention", "full_attention"] * 2}),
+    "ministral3": ("Ministral3", {**_DECODER, "head_dim": 12, "sliding_window": None, "rope_parameters": {
+        **_YARN, "llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8}}),
+    "mpt": ("Mpt", {"vocab_size": 61, "d_model": 48, "n_layers": 4, "n_heads": 6,
+                    "max_seq_len": 64, "attn_implementation": "eager"}),
     "mamba": ("Mamba", {"vocab_size": 61, "hidden_size": 48, "num_hidden_layers": 3, "state_size": 5,
                         "conv_kernel": 4, "expand": 2, "time_step_rank": 6, "residual_in_fp32": False}),
 }  # fmt: skip

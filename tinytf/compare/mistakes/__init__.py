@@ -5,7 +5,7 @@ table, so a mistake is confirmed by numbers: with it, the reference has the tens
 """
 
 from tinytf.compare.mistakes.attention import heads, masks, scales, softmaxes
-from tinytf.compare.mistakes.maps import activations, embeddings, linears, logits, sums
+from tinytf.compare.mistakes.maps import activations, embeddings, experts, linears, logits, sums
 from tinytf.compare.mistakes.mistake import Mistake
 from tinytf.compare.mistakes.norms import norms
 from tinytf.compare.mistakes.rotations import rotations
@@ -13,6 +13,6 @@ from tinytf.compare.mistakes.states import states
 
 MISTAKES: tuple[Mistake, ...] = (
     *scales(), *masks(), *softmaxes(), *heads(), *rotations(), *norms(), *activations(), *sums(),
-    *linears(), *embeddings(), *logits(), *states(),
+    *linears(), *embeddings(), *experts(), *logits(), *states(),
 )  # fmt: skip
 """Every mistake that is tried."""

@@ -17,6 +17,7 @@ from tinytf.steps.operations import (
     Lookup,
     Norm,
     Positions,
+    Route,
     Unembed,
 )
 from tinytf.steps.operations.activate import ACTIVATIONS
@@ -89,7 +90,17 @@ def activations() -> Iterator[Mistake]:
         "the activation is on the product of gate and up", Activate,
         lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0) * site.input(1)),
     )  # fmt: skip
+    yield Mistake(
+        "1 is added to up before it is multiplied", Activate,
+        lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0)) * (site.input(1) + 1),
+    )  # fmt: skip
     yield Mistake("up is multiplied without the 1 that is added to it", ClampedGlu, _without_one)
+
+
+def experts() -> Iterator[Mistake]:
+    yield Mistake(
+        "the experts' outputs are added without their weights", Route, lambda s: (s.input(1) != 0).to(s.input().dtype)
+    )
 
 
 def _without_one(site: Site) -> Tensor:
