@@ -186,7 +186,8 @@ def glossary(config: ModelConfig | None = None) -> Glossary:
 
 
 _ASKING = re.compile(
-    r"(?:(?:what|who)(?:'s|s| is| are| does)|explain|define|meaning of)\s+(?:(?:a|an|the)\s+)?(.+?)(?:\s+(?:mean|do))?",
+    r"(?:(?:what|who)(?:'s|s| is| are| does)|how do(?:es)?|explain|define|meaning of)\s+"
+    r"(?:(?:a|an|the)\s+)?(.+?)(?:\s+(?:mean|do|work))?",
     re.IGNORECASE,
 )
 

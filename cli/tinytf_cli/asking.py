@@ -1,7 +1,8 @@
 """What people type for a command, an option or a question, and the line of tinytf that answers it."""
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from shlex import quote
 
 _ADDRESS = r"L[0-9][\w.*-]*(?:\[[^\]]*\])?"
@@ -14,7 +15,8 @@ QUESTIONS: Mapping[str, str] = {
         "attribute --token {word} --versus {other}",
     r"why(?: this| that| so)?": "attribute",
     rf"why (?:is it |does it say |not )?{_WORD}": "attribute --token {word}",
-    rf"(?:when|where|at which layer) did it (?:know|decide|learn|find)(?: (?:that )?(?:it is |on |about )?{_WORD})?":
+    rf"(?:when|where|at which layer) (?:did|does) it (?:know|decide|learn|find)"
+    rf"(?: (?:that )?(?:it is |on |about )?{_WORD})?":
         "lens --track {word}",
     r"what does (?P<head>L[0-9]+H[0-9]+) do": "attention --head {head}",
     r"what(?:'s|s| is| does) (?P<step>L[0-9]+(?:H[0-9]+)?\.[\w.]+)(?: do)?": "help {step}",
@@ -22,16 +24,29 @@ QUESTIONS: Mapping[str, str] = {
     r"(?:where|what) does it (?:look|attend)(?: at| to)?": "attention",
     r"what (?:if|happens|happens if)(?: it runs)? ?(?:without )?(?P<part>L[0-9]+(?:H[0-9]+|\.\w+)?)":
         "ablate --at {part}",
-    r"(?:which|what) (?:heads?|parts?|layers?) (?:matters?|counts?|decides?|is important|are important)(?: most)?":
+    r"(?:which|what) (?:heads?|parts?|layers?) "
+    r"(?:matters?|counts?|decides?|is (?:most )?important|are (?:most )?important)(?: most)?":
         "attribute",
     r"(?:which|what) heads? (?:are there|copy|copies|look back|are induction(?: heads)?|is an induction head)": "heads",
-    r"(?:what|which) (?:comes|is|will be|word is) next|what's next|what does it predict": "lens",
-    r"how (?:sure|certain|surprised) is it|what is its loss|how (?:good|bad) is it": "score",
+    r"(?:what|which) (?:comes|is|will be|will come|word is) next|what's next|what does it predict": "lens",
+    r"how (?:sure|certain|surprised) is it|what is (?:its loss|loss of it)|how (?:good|bad) is it": "score",
     rf"how (?:likely|probable|sure) is {_WORD}": "lens --track {word}",
-    r"how many (?:parameters|layers|heads|weights)(?: are there| does it have| has it)?": "info",
+    r"how many (?:parameters|layers|heads|weights)(?: are there| does it have| has it| are in it)?": "info",
     r"(?:what|which) model (?:is (?:this|it|that)|do i have)": "info",
 }  # fmt: skip
 """Questions, as regular expressions, and the line that answers each; a word that is not asked for falls away."""
+_LOOSE: Mapping[str, str] = {
+    r"\bthe model\b": "it",
+    r"\b(?:the|a|an) (?=\S)": "",
+    r"\bheads? (?=L[0-9])": "",
+}
+"""What a question may say besides, as regular expressions, and what it says then."""
+_WITHOUT_WORDS = {form: line for form, line in QUESTIONS.items() if "(?P<word>" not in form}
+_FORM_WORDS = frozenset(
+    re.findall("[a-z]{4,}", " ".join(re.sub(r"\(\?P<\w+>|\\[A-Za-z]", "", form) for form in _WITHOUT_WORDS))
+)
+_CORRECTED = 5
+"""Letters of the shortest word that is corrected: a shorter one is too often another word."""
 _NO_TEXT = ("help", "info", "heads")
 """Commands of these lines that read no text."""
 
@@ -80,20 +95,58 @@ OPTIONS_MEANT: Mapping[str, str] = {
 
 
 def answering(question: str, known: Iterable[str] = ()) -> str:
-    """The line that answers a question; empty where no form fits. ``what is WORD?`` is one for a ``known`` word."""
-    bare = " ".join(question.split()).rstrip("? ")
-    if bare == question.strip() and not re.match(r"(?i)(?:why|when|where|what|whats|what's|how|which)\b", bare):
+    """The line that answers a question; empty where no form fits. ``what is WORD?`` is one for a ``known`` word.
+
+    It is read as typed, then without articles, and at last with words that are one letter wrong corrected.
+    """
+    bare = " ".join(question.split()).rstrip("?!. ")
+    marked = question.strip().endswith("?")
+    if not marked and not re.match(r"(?i)(?:why|when|where|what|whats|what's|how|which)\b", bare):
         return ""
-    for form, line in QUESTIONS.items():
-        if found := re.fullmatch(form, bare, re.IGNORECASE):
+    known = {name.casefold() for name in known}
+    loose = bare
+    for what, plain in _LOOSE.items():
+        loose = re.sub(what, plain, loose, flags=re.IGNORECASE)
+    corrected = " ".join(_corrected(word, _FORM_WORDS) for word in loose.split())
+    readings = [(bare, QUESTIONS), (loose, QUESTIONS), (corrected, _WITHOUT_WORDS)]
+    return next(filter(None, (_line(*reading) for reading in readings)), "") or _defining(bare, known)
+
+
+def _line(question: str, forms: Mapping[str, str]) -> str:
+    for form, line in forms.items():
+        if found := re.fullmatch(form, question, re.IGNORECASE):
             groups = {name: quote(value) for name, value in found.groupdict().items() if value}
             kept = [part for part in re.split(r" (?=--)", line) if "{" not in part or _fits(part, groups)]
             return " ".join(kept).format_map(groups)
+    return ""
+
+
+def _defining(question: str, known: Collection[str]) -> str:
+    """``help WORD`` for a question such as ``what are logits``, if the word is known, in singular, or nearly."""
     from tinytf.glossary import asked
 
-    word = asked(bare)
-    is_known = word != bare and word.casefold() in {name.casefold() for name in known}
-    return f"help {word}" if is_known else ""
+    word = asked(question)
+    if word == question:
+        return ""
+    named = word.casefold()
+    nearly = _corrected(named, known)
+    found = next((form for form in (named, named.removesuffix("s"), nearly) if form in known), "")
+    return found and f"help {word if found == named else found}"
+
+
+def _corrected(word: str, known: Collection[str]) -> str:
+    """The one known word that a word is one letter away from, or two swapped ones; the word itself if short."""
+    if word.casefold() in known or len(word) < _CORRECTED:
+        return word
+    near = [name for name in known if name[:1] == word[:1].casefold() and _is_one_letter_off(word.casefold(), name)]
+    return near[0] if len(near) == 1 else word
+
+
+def _is_one_letter_off(word: str, other: str) -> bool:
+    for _ in range(2):  # without what they begin with, then, read backwards, without what they end with
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(word, other, strict=False)))
+        word, other = word[same:][::-1], other[same:][::-1]
+    return max(len(word), len(other)) == 1 or (len(word) == 2 and word == other[::-1])
 
 
 def _fits(part: str, groups: Mapping[str, str]) -> bool:
