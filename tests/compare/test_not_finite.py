@@ -40,7 +40,8 @@ def compared(model: TextModel, steps: dict[str, Tensor]) -> Difference:
 def test_a_number_that_is_not_finite_is_named_at_its_step(kind: str, number: float) -> None:
     model = asked(lively(config_of(kind)))
     plain = steps_of(model)
-    assert compared(model, plain).not_finite is None
+    sound = compared(model, plain)
+    assert (sound.not_finite, sound.holds) == (None, True)
     names = [name for name, one in plain.items() if one.dim() > 1]
     for name in names[:: len(names) // 6]:
         steps = {other: one.clone() for other, one in plain.items()}
@@ -51,6 +52,7 @@ def test_a_number_that_is_not_finite_is_named_at_its_step(kind: str, number: flo
                 one[-1] = number if other == name else torch.nan
         found = compared(model, steps)
         assert found.not_finite is not None
+        assert not found.holds
         assert (found.not_finite.name, found.not_finite.sides) == (name, "B")
         assert found.sentence.startswith(f"B is not finite from {name} on")
         assert ("NaN" if number != number else "∞") in found.sentence

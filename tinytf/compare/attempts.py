@@ -111,12 +111,15 @@ def unknowns(site: Site) -> Iterator[Unknown]:
         for said, limited in (("most", torch.Tensor.clamp_max), ("least", torch.Tensor.clamp_min)):
             yield Unknown(partial(_limited, said, limited), tuple((start,) for start in (0.05, 0.2, 0.5, 1.0, 2.0)))
     if isinstance(operation, Rotate | Scale):
-        yield Unknown(
-            lambda number: Attempt(
-                f"it is {shown(number[0], config, 1e-4)} times as large", _times(number[0]), vague=True
-            ),
-            ((1.0,),),
-        )
+        yield Unknown(partial(_larger, site), ((1.0,),))
+
+
+def _larger(site: Site, numbers: Sequence[float]) -> Attempt:
+    """What is rotated, or scaled, by a factor: those of both may give the same scores."""
+    what = "what RoPE turns is" if isinstance(site.operation, Rotate) else "it is"
+    what = "scores are" if site.step.name == "scaled" else what
+    digits = len(f"{plain(numbers[0], 1e-4):g}".replace(".", "").strip("0"))
+    return Attempt(f"{what} {shown(numbers[0], site.config, 1e-4)} times as large", _times(numbers[0]), digits=digits)
 
 
 def linked_unknowns(site: Site) -> Iterator[Unknown]:

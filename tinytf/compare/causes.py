@@ -196,7 +196,9 @@ def causes_of(
             trials = list(search())
         if not trials:
             return [*found, _likely(trace, differing, unseen)]
-        best = _most_telling(beside, evidence, differing, trials, order)
+        best, is_whole = _most_telling(beside, evidence, differing, trials, order)
+        if not is_whole and repeated is None:
+            best, _ = _most_telling(beside, evidence, differing, [*trials, *search(further=True)], order)
         formulas = dict(_furthest(run, evidence, differing, best[0], order))
         while True:
             continued = WrongTrace(run, formulas)
@@ -310,8 +312,13 @@ def trials_of(
     unseen: Sequence[StepKey],
     order: Mapping[StepKey, int],
     only: str = "",
+    *,
+    further: bool = False,
 ) -> Iterator[Trial]:
-    """The mistakes that give the numbers of the step that differs; ``only`` those of these words, if given."""
+    """The mistakes that give the numbers of the step that differs; ``only`` those of these words, if given.
+
+    Those by construction are tried if no other gives them, or alone if ``further``.
+    """
     limit = min(evidence.tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
     tokens = _tokens_apart(trace, differing, theirs, limit)
@@ -334,7 +341,8 @@ def trials_of(
         lambda: _further(trace, differing, unseen),
     )
     # No function of finite numbers gives NaN.
-    kept = searches[1:2] if evidence.start or bool(theirs.isnan().any()) else searches
+    is_known = not evidence.start and not bool(theirs.isnan().any())
+    kept = searches[-1:] if further and is_known else searches if is_known else () if further else searches[1:2]
     for plain, together in (one for search in kept if not found for one in search()):
         alone = [{place: attempt} for place, attempt in together.items()] if len(together) > 1 else []
         for tried in (*alone, *_alike(trace, together), together):
@@ -493,8 +501,11 @@ def _without(index: int, site: Site) -> Tensor:
 
 def _most_telling(
     trace: Trace, evidence: Evidence, differing: StepKey, trials: Sequence[Trial], order: Mapping[StepKey, int]
-) -> list[Trial]:
-    """The mistakes that explain most of the steps that follow in this layer and the next, each as far as it reaches."""
+) -> tuple[list[Trial], bool]:
+    """The mistakes that explain most of the steps that follow in this layer and the next, each as far as it reaches.
+
+    And whether they explain all of these.
+    """
     layer = differing[1]
     near = [place for place in evidence.after(differing, order) if layer is None or place[1] in (layer, layer + 1)]
     scores: list[tuple[int, Trial]] = []
@@ -511,7 +522,7 @@ def _most_telling(
     for trial in best:
         if not any(_is_same(trial, one) for one in alike.values()):
             alike.setdefault(trial.words, trial)
-    return list(alike.values())
+    return list(alike.values()), most == len(near)
 
 
 def _is_same(trial: Trial, other: Trial) -> bool:

@@ -111,12 +111,16 @@ class Difference(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether steps were compared, none differs by more than ``fail_over``, and none by more than the ``floor``."""
+        """Whether steps were compared, none differs by more than ``fail_over``, and none by more than the ``floor``.
+
+        A run that is not finite where the other is fails without either.
+        """
         is_rounding = self.floor is None or self.floor.bug is None
         asked = self.fail_over is not None or self.floor is not None
         if self.worst is None or (asked and self.not_finite is not None):
             return False
-        return not self.failing and is_rounding
+        bad = (step.not_finite for step in self.steps if step.not_finite is not None)
+        return not self.failing and is_rounding and all(one.sides == "both" or one.unseen for one in bad)
 
     @property
     def failing(self) -> tuple[StepComparison, ...]:

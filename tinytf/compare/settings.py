@@ -145,7 +145,9 @@ class Number:
         for name, logarithm in zip(self.names, logarithms, strict=True):
             value = plain(math.exp(max(-40.0, min(40.0, logarithm))))
             values[name] = round(value) if LEAVES[name].field.kind is int else value
-        program = _program(self.config, values)
+        own = all(math.isclose(value, self.config.setting(name), rel_tol=1e-6) for name, value in values.items()
+                  if isinstance(value, int | float))  # fmt: skip
+        program = None if own and not self.set else _program(self.config, values)
         if program is None:
             raise LookupError(f"{listed(self.names)} cannot be {values}")
         shown = (f"{values[name]:g}".partition("e")[0].strip("0").lstrip(".0") for name in self.names)
@@ -161,7 +163,8 @@ def numbers(config: ModelConfig) -> tuple[Number, ...]:
     """The settings whose wrong numbers can be solved for, one alone; cached."""
     found = []
     for name, setting in LEAVES.items():
-        if setting.field.kind in (int, float) and setting.field.default is not REQUIRED and name not in _OF_WEIGHTS:
+        is_solved = setting.field.kind in (int, float) and not name.startswith(_WIDTHS)
+        if is_solved and setting.field.default is not REQUIRED and name not in _OF_WEIGHTS:
             right = config.setting(name)
             for value in _beside(setting, right):
                 program = _program(config, {name: value})
@@ -200,7 +203,8 @@ def linked(config: ModelConfig) -> tuple[Number, ...]:
 
 def _counts(config: ModelConfig) -> Iterator[Number]:
     """Two settings of one part that are whole numbers, at other values."""
-    whole = {name: one for name, one in LEAVES.items() if one.field.kind is int and name not in _OF_WEIGHTS}
+    counted = {name: one for name, one in LEAVES.items() if not name.startswith(_WIDTHS)}
+    whole = {name: one for name, one in counted.items() if one.field.kind is int and name not in _OF_WEIGHTS}
     alone = {
         name: [(value, program) for value in _values(config, setting) if (program := _program(config, {name: value}))]
         for name, setting in whole.items()
@@ -243,6 +247,8 @@ def _program_of(config: ModelConfig, settings: tuple[tuple[str, Any], ...]) -> P
     return None
 
 
+_WIDTHS = "d_"
+"""How the names of settings begin that are widths of weights: what gives the numbers of another is no such mistake."""
 _OF_WEIGHTS = ("head", "experts")
 """Settings that the weights decide, so that no port of a model has another."""
 

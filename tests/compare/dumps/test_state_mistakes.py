@@ -46,4 +46,5 @@ def test_a_mistake_of_a_state_is_named(kind: str) -> None:
     for name, (model, run, words) in tried:
         found = model.diff(None, dumped(run))
         assert found.cause is not None, name
-        assert words in found.cause.in_words, (name, found.cause.in_words)
+        alike = words.replace("the norm of what is read is", "the norm is")  # by the search that solves for its eps
+        assert any(one in found.cause.in_words for one in (words, alike)), (name, found.cause.in_words)

@@ -60,7 +60,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
     ("gemma3", "divided by nothing", scores(scale=16.0), seen(0), "not divided"),
     ("gemma3", "keys not normed", left_out("k_norm"), steps(0, "k_norm"), "left out"),
     ("minilm", "positions from 2", tensors(r"position_embeddings\.weight", lambda w: w.roll(-2, 0)),
-     "embed.positions embed.norm embed.out embed.sum", "(?i)position.* 2|2 too"),
+     "embed.positions embed.norm embed.out embed.sum", "(?i)position.* 2|2 too|2 rows of positions"),
     ("minilm", "the other token type", tensors(r"token_type_embeddings\.weight", lambda w: w.flip(0)),
      "embed.types embed.norm embed.out embed.sum", "(?i)type|id 1, not of 0"),
     ("minilm", "no norm of the embeddings", left_out(r"embeddings\.LayerNorm"), "embed.norm embed.out", "left out"),

@@ -142,7 +142,7 @@ ROWS: tuple[tuple[str, str, Broken, str, str], ...] = (
      steps(0, "ffn.hidden", "ffn.gate"),
      r"(?i)parallel|sequen|after attention|x \+ attn|\bmid\b|one after|behind attention"),
     ("cohere2", "the full layer rotated", modules("Cohere2Attention", sliding_window=6), seen(3),
-     r"(?i)rotat|rotary|window"),
+     r"(?i)rotat|rotary|window|RoPE added"),
     ("smollm3", "the list of layers without rotation read upside down",
      setting("smollm3", no_rope_layers=[0, 0, 0, 1]), seen(0),
      r"(?i)not rotated|no rot|unrotated|without.*(rotat|position)|q_rot|rotary|left out"),
