@@ -238,7 +238,9 @@ class Explanation:
         later = best.comparison
         new_keys = list(_new_matches(earlier, later))
         in_order = sorted(changes, key=lambda key: later.order[key])
-        first = next((key for key in in_order if _changed(earlier, later, key)), in_order[0])
+        changed = [key for key in in_order if _changed(earlier, later, key)] or in_order
+        kept = (key for key in changed if later.value(key).shape == earlier.value(key).shape)  # it is there in both
+        first = next(kept, changed[0])
         step = later.step(first)
         matches = [match for key in new_keys if (match := later.match(key))]
         first_match = later.match(first)

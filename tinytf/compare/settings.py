@@ -266,7 +266,8 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, ModelConfig]]:
                 yield words, other
     for name, setting in LEAVES.items():
         ours = dict.fromkeys(layer.setting(name) for layer in layers)
-        for value in dict.fromkeys(setting.others(*ours)):
+        values = dict.fromkeys(setting.others(*ours))
+        for value in sorted(values, key=lambda value: bool(value) and value != "none"):  # what is left out says most
             no_port = setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS
             if {*ours} == {value} or no_port:
                 continue
