@@ -8,15 +8,16 @@ from itertools import combinations
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from tinytf.check.consistency import Consistency
 from tinytf.check.opened import Line, Student, line_of
 from tinytf.check.seen import Output
-from tinytf.check.steps import Comparison, difference
+from tinytf.check.steps import Comparison, Signature, difference
 from tinytf.compare.causes import Evidence, Trial, reaching, scopes_of, trials_of, unseen_before
 from tinytf.compare.mistakes import MISTAKES
 from tinytf.compare.mistakes.mistake import Mistake, Wrong
-from tinytf.compare.mistakes.wrong_trace import wrong_formulas
+from tinytf.compare.mistakes.wrong_trace import WrongTrace, wrong_formulas
 from tinytf.report import Data
 from tinytf.sentences import listed
 from tinytf.steps.operations import Rotate, Scale
@@ -237,7 +238,9 @@ class Explanation:
         later = best.comparison
         new_keys = list(_new_matches(earlier, later))
         in_order = sorted(changes, key=lambda key: later.order[key])
-        first = next((key for key in in_order if _changed(earlier, later, key)), in_order[0])
+        changed = [key for key in in_order if _changed(earlier, later, key)] or in_order
+        kept = (key for key in changed if later.value(key).shape == earlier.value(key).shape)  # it is there in both
+        first = next(kept, changed[0])
         step = later.step(first)
         matches = [match for key in new_keys if (match := later.match(key))]
         first_match = later.match(first)
@@ -247,6 +250,10 @@ class Explanation:
                 later.match(next((key for key in new_keys if later.order[key] >= later.order[first]), new_keys[-1])),
                 False,
             )
+        if first_match is not None and (made := _made_again(earlier, first_match.output)) is not None:
+            first_match, stands_in = replace(first_match, output=made), False
+        elif first_match is not None and not stands_in:
+            first_match = replace(first_match, output=_changed_before(earlier, first, first_match.output))
         words = mistake.words
         if isinstance(step.operation, Scale) and (size := float(later.value(first).norm())):
             right = later.trace.config.score_divisor
@@ -270,6 +277,41 @@ class Explanation:
     def line(self, output: Output | None) -> Line | None:
         """The line of the student's code that made a tensor."""
         return line_of(self.student.file, output.file, output.line) if output is not None and output.line else None
+
+
+def _made_again(earlier: Comparison, output: Output) -> Output | None:
+    """Another tensor with the numbers of a right step: the one that stands in the place of a wrong one."""
+    taken = {match.output.order for key in earlier.keys if (match := earlier.match(key))}
+    alike = (one for one, _ in earlier.tensors.by_size.get(output.tensor.numel(), ()) if one.order not in taken)
+    return next((one for one in alike if output.order in taken and torch.equal(one.tensor, output.tensor)), None)
+
+
+def _changed_before(earlier: Comparison, key: StepKey, output: Output) -> Output:
+    """The tensor that makes a step wrong: one that, read in the place of a right step, gives it; else the step's own.
+
+    So a cap before a mask is blamed, and not the mask.
+    """
+    theirs, limit = earlier.in_our_axes(key, output), earlier.limit(key)
+    if theirs is None:
+        return output
+    for source in earlier.trace.steps.sources(earlier.step(key), key[1]):
+        match = earlier.match(source) if source in earlier.order else None
+        if match is None:
+            continue
+        for one in earlier.tensors.outputs[match.output.order + 1 : output.order]:
+            between = one.order in output.ancestors and match.output.order in one.ancestors
+            fits = between and one.tensor.numel() == earlier.value(source).numel()
+            numbers = earlier.in_our_axes(source, one) if fits else None
+            if numbers is not None and _gives(earlier, source, numbers, key, theirs, limit):
+                return one
+    return output
+
+
+def _gives(earlier: Comparison, source: StepKey, numbers: Tensor, key: StepKey, theirs: Tensor, limit: float) -> bool:
+    """Whether a step has these numbers if it reads others from a source."""
+    given = WrongTrace(earlier.trace, {source: lambda _: numbers}).step(*key)
+    ours, wanted = (Signature.of(one).tensor.nan_to_num(neginf=0.0) for one in (given, theirs))
+    return ours.shape == wanted.shape and difference(wanted, ours) <= limit
 
 
 def _known(trial: Trial, at: type) -> Mistake:

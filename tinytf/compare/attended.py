@@ -4,10 +4,10 @@ The output is a sum of the values of all heads, each turned by the matrix of the
 shares follows by Gauss and Newton's method. Shapes: H heads, Q queries, K keys, C numbers of the output.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.config import ModelConfig
 from tinytf.sentences import first_of, listed
-from tinytf.steps.operations import Alibi, Mix, Softmax
+from tinytf.steps.operations import Alibi, Mask, Mix, Softmax
 from tinytf.steps.operations.alibi import alibi_slopes
 from tinytf.steps.table import StepKey
 from tinytf.trace.site import Site
@@ -33,6 +33,8 @@ _NEAR = 1e-2
 """How far a solved slope may be from a known one, relative to the largest."""
 _GIVES = 1e-6
 """What share of the square of the output may be off where numbers that are solved for give it."""
+_HIDDEN = -1e4
+"""Scores below this are hidden by a mask."""
 Solved = tuple[str, dict[StepKey, Attempt]]
 
 
@@ -65,6 +67,7 @@ class Attended:
 def solved_attention(trace: Trace, differing: StepKey, theirs: Tensor, unseen: Sequence[StepKey]) -> Iterator[Solved]:
     """Masks and slopes by distance that give another program's output of attention, with the step that has them."""
     places = {type(trace.steps.at(*place).operation): place for place in (*unseen, differing)}
+    yield from _slopes_of_scores(trace, differing, theirs, places)
     if Softmax not in places or Mix not in places or theirs.shape != trace.step(*differing).shape:
         return
     softmax = Site(trace, trace.steps.at(*places[Softmax]), differing[1])
@@ -89,6 +92,24 @@ def solved_attention(trace: Trace, differing: StepKey, theirs: Tensor, unseen: S
         slopes = own + added
         words = _slopes_in_words(slopes, own, trace.config)
         yield words, {at: Attempt(words, _with_slopes(slopes, alibi is not None))}
+
+
+def _slopes_of_scores(
+    trace: Trace, differing: StepKey, theirs: Tensor, places: Mapping[type, StepKey]
+) -> Iterator[Solved]:
+    """Slopes by distance that give another program's scores, where it saved those, in a model with ALiBi."""
+    if Alibi not in places or type(trace.steps.at(*differing).operation) not in (Alibi, Mask):
+        return
+    alibi = Site(trace, trace.steps.at(*places[Alibi]), differing[1])
+    scores, operation = alibi.input().double(), cast(Alibi, alibi.operation)
+    if theirs.shape != scores.shape:
+        return
+    at = torch.arange(scores.shape[-1], dtype=scores.dtype)
+    distance = torch.where(theirs > _HIDDEN, at - at[:, None], 0.0)  # (H, Q, K)
+    added = (theirs.double() - scores).masked_fill(distance == 0, 0.0)
+    slopes = (added * distance).sum((1, 2)) / distance.square().sum((1, 2))
+    words = _slopes_in_words(slopes, operation.scale * torch.tensor(operation.slopes()).to(slopes), trace.config)
+    yield words, {places[Alibi]: Attempt(words, _with_slopes(slopes, True))}
 
 
 def _attended(trace: Trace, differing: StepKey, theirs: Tensor, mix: StepKey, mask: Site) -> Attended | None:

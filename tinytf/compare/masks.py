@@ -63,10 +63,24 @@ def mask_of(seen: Tensor, added: Tensor | float = 0.0) -> Wrong:
     """A mask that leaves those keys in sight, or the weights behind it, with numbers added to the scores."""
 
     def masked(site: Site) -> Tensor:
-        scores = mask_scores(site.input() + added, seen)
+        scores = mask_scores(site.input() + added, _resized(seen, seen_by(site)))
         return scores if isinstance(site.operation, Mask) else attention_weights(scores)
 
     return masked
+
+
+def _resized(seen: Tensor, right: Tensor) -> Tensor:
+    """A mask for a text of another length: of its tokens, and as in the model for more; the future is seen on and on.
+
+    ``seen`` and ``right`` (Q, K) may differ in size.
+    """
+    if seen.shape == right.shape or len(seen) != seen.shape[-1]:
+        return seen
+    count = min(len(seen), len(right))
+    resized = right.clone()
+    resized[:count, :count] = seen[:count, :count]
+    resized[: count - 1, count:] = seen[: count - 1, count - 1 : count]
+    return resized
 
 
 def sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterator[tuple[str, Tensor]]:

@@ -296,7 +296,8 @@ def _others(config: ModelConfig) -> Iterator[tuple[str, str, ModelConfig, frozen
         ours = [layer.setting(name) for layer in layers]
         if setting.field.default is REQUIRED or setting.path[-1] == "called" or name in _OF_WEIGHTS:
             continue
-        for value in dict.fromkeys(setting.others(*dict.fromkeys(ours))):
+        values = dict.fromkeys(setting.others(*dict.fromkeys(ours)))
+        for value in sorted(values, key=lambda value: bool(value) and value != "none"):  # what is left out says most
             if {*ours} == {value}:
                 continue
             rights = dict.fromkeys(one for one in ours if one != value)
