@@ -486,7 +486,7 @@ def _most_telling(
 
 
 def scopes_of(trial: Trial) -> tuple[str, ...]:
-    return ("here",) if trial.attempt.local else ("here", "name", "all")
+    return ("here",) if trial.attempt.local else ("here", "name", "all", "everywhere")
 
 
 def _furthest(
@@ -505,7 +505,10 @@ def _furthest(
 
 
 def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
-    """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation."""
+    """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation.
+
+    ``everywhere`` are those of heads and outside the layers too, such as the final norm.
+    """
     if scope == "here":
         return trial.formulas
     first = min(order[place] for place in trial.formulas)
@@ -514,8 +517,10 @@ def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int
     formulas = dict(trial.formulas)
     for step, layer in trace.steps.rows:
         wrong = names.get(step.name) if scope == "name" else kinds.get(_kind(step))
-        place = (step.name, layer)
-        if wrong is not None and order[place] > first and place not in formulas and not step.from_stream:
+        if scope == "everywhere":
+            wrong = next((wrong for (kind, _), wrong in kinds.items() if type(step.operation) is kind), None)
+        place, inside = (step.name, layer), scope == "everywhere" or not step.from_stream
+        if wrong is not None and order[place] > first and place not in formulas and inside:
             formulas[place] = _if_it_fits(wrong)
     return formulas
 
