@@ -78,6 +78,7 @@ def test_check_names_the_first_step_of_a_module_and_no_false_cause(name: str) ->
     found = checks.said(fault.source, (fault.right, fault.wrong), fault.beside)
     step, _, cause = checks.verdict(fault, found)
     assert step
+    assert not checks.contradictions(found)
     assert cause == "right" or (cause == "none" and (not fault.cause or name in _UNSAID))
 
 

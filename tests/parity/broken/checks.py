@@ -365,3 +365,12 @@ def verdict(fault: Fault, found: Checked) -> tuple[bool, bool, str]:
 def accused(found: Checked) -> bool:
     """Whether a sound module is said to be wrong."""
     return not found.holds
+
+
+def contradictions(found: Checked) -> list[str]:
+    """The mistakes by which a position would depend on later ones, in a module of which none does."""
+    apart = any(one.name == "padding" and one.difference is not None and one.holds for one in found.invariances)
+    return [one.mistake for one in found.mistakes if apart and _OF_THE_FUTURE.search(one.mistake)]
+
+
+_OF_THE_FUTURE = re.compile("future|sees the next|upside down|no mask|masked after")
