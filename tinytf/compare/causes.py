@@ -541,15 +541,11 @@ def _is_same(trial: Trial, other: Trial) -> bool:
 
 
 def scopes_of(trial: Trial) -> tuple[str, ...]:
-<<<<<<< HEAD
     """Where a mistake may be made: ``kind`` are the steps of its operation that have heads where its own step has."""
     if trial.attempt.local:
         return ("here",)
     is_norm = any(isinstance(operation, Norm) for operation in trial.operations)
     return ("here", "name", "kind", *(("all",) if is_norm else ()))
-=======
-    return ("here",) if trial.attempt.local else ("here", "name", "all", "everywhere")
->>>>>>> b72be4b899e01ea06ccffd4e7cb1e83ff2aa8596
 
 
 def _furthest(
@@ -568,15 +564,8 @@ def _furthest(
 
 
 def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int]) -> Formulas:
-<<<<<<< HEAD
     """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation."""
     kind = _kind if scope == "kind" else lambda step: type(step.operation)
-=======
-    """The formulas of a mistake: here alone, in the steps of these names in all later layers, or of its operation.
-
-    ``everywhere`` are those of heads and outside the layers too, such as the final norm.
-    """
->>>>>>> b72be4b899e01ea06ccffd4e7cb1e83ff2aa8596
     if scope == "here":
         return trial.formulas
     first = min(order[place] for place in trial.formulas)
@@ -584,7 +573,6 @@ def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int
     names = {name: wrong for (name, _), wrong in trial.formulas.items()}
     formulas = dict(trial.formulas)
     for step, layer in trace.steps.rows:
-<<<<<<< HEAD
         wrong = names.get(step.name) if scope == "name" else kinds.get(kind(step))
         place = (step.name, layer)
         if (
@@ -593,13 +581,6 @@ def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int
             and place not in formulas
             and not (step.from_stream and step.in_layer)
         ):
-=======
-        wrong = names.get(step.name) if scope == "name" else kinds.get(_kind(step))
-        if scope == "everywhere":
-            wrong = next((wrong for (kind, _), wrong in kinds.items() if type(step.operation) is kind), None)
-        place, inside = (step.name, layer), scope == "everywhere" or not step.from_stream
-        if wrong is not None and order[place] > first and place not in formulas and inside:
->>>>>>> b72be4b899e01ea06ccffd4e7cb1e83ff2aa8596
             formulas[place] = _if_it_fits(wrong)
     return formulas
 
