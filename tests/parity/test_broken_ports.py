@@ -9,20 +9,12 @@ from tinytf.compare.settings import programs
 from tinytf.errors import ConfigError
 from tinytf.trace.site import Site
 
-_OPEN: dict[str, str] = {}
-"""What is known to be wrong, and how; each fails here until it is right, and then too until its line is taken out."""
 _BROKEN = [name for name, port in ports.SECOND.items() if port.model not in ports.REAL]
 _SOUND = [name for name, port in ports.SECOND_SOUND.items() if port.model not in ports.REAL]
 
 
 _UNSAID = {"llama: one key head", "llama: swiglu with beta"}
 """Modules with a fault whose cause no search finds yet."""
-
-
-@pytest.fixture(autouse=True)
-def _open(request: pytest.FixtureRequest, name: str) -> None:
-    if name in _OPEN:
-        request.applymarker(pytest.mark.xfail(reason=_OPEN[name], strict=True, raises=AssertionError))
 
 
 @pytest.mark.share(3)
