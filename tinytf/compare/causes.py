@@ -6,6 +6,7 @@ given together. What then still differs is another mistake.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from itertools import chain
 
 from torch import Tensor
 
+from tinytf.compare.altered import Altering
 from tinytf.compare.attempts import Attempt, Unknown, attempts, kind_of, linked_unknowns, unknowns
 from tinytf.compare.attended import solved_attention
 from tinytf.compare.constants import nearest
@@ -317,7 +319,7 @@ def trials_of(
 ) -> Iterator[Trial]:
     """The mistakes that give the numbers of the step that differs; ``only`` those of these words, if given.
 
-    Those by construction are tried if no other gives them, or alone if ``further``.
+    Those by construction are tried if no other gives them; if ``further``, those that read another tensor alone.
     """
     limit = min(evidence.tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
@@ -338,7 +340,9 @@ def trials_of(
         lambda: usual_ones,
         lambda: _solved(trace, differing, theirs, unseen),
         lambda: _numbered(trace, differing, theirs, unseen, linked_unknowns),
-        lambda: _further(trace, differing, unseen),
+        lambda: _further(
+            trace, differing, unseen, (rewired,) if further else (rewired, partial(mapped, hidden=unseen))
+        ),
     )
     # No function of finite numbers gives NaN.
     is_known = not evidence.start and not bool(theirs.isnan().any())
@@ -428,21 +432,28 @@ def _numbered(
                 continue
             with suppress(*UNFIT, ConfigError):
                 solved = unknown.of(nearest(gives, theirs, start))
-                if solved.words not in done:
+                if solved.words not in done and not _SAME_TWICE.search(solved.words):
                     done.add(solved.words)
                     yield solved.words, dict.fromkeys(places, solved)
 
 
+_SAME_TWICE = re.compile(r"(\S+) instead of \1(?!\S)")
+"""Words of a setting that is at its own value: another that it needs was changed, and is not said."""
 _MOST_BESIDE = 6
 """The most values of a setting beside which a number is solved for."""
 
 
-def _further(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) -> Iterator[Solved]:
+def _further(
+    trace: Trace,
+    differing: StepKey,
+    unseen: Sequence[StepKey],
+    kinds: Sequence[Callable[[Site], Iterator[Altering]]],
+) -> Iterator[Solved]:
     """Mistakes by construction, where none of the usual ones gives these numbers: other inputs, functions of them."""
     groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}
     for place in (*unseen, differing):
         site = Site(trace, trace.steps.at(*place), place[1])
-        for words, wrong in chain(rewired(site), mapped(site, unseen)) if site.step.operation is not None else ():
+        for words, wrong in chain(*(of(site) for of in kinds)) if site.step.operation is not None else ():
             groups.setdefault((type(site.operation), words), {})[place] = Attempt(words, wrong)
     for (_, words), together in groups.items():
         yield words, together

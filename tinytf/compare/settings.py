@@ -145,9 +145,7 @@ class Number:
         for name, logarithm in zip(self.names, logarithms, strict=True):
             value = plain(math.exp(max(-40.0, min(40.0, logarithm))))
             values[name] = round(value) if LEAVES[name].field.kind is int else value
-        own = all(math.isclose(value, self.config.setting(name), rel_tol=1e-6) for name, value in values.items()
-                  if isinstance(value, int | float))  # fmt: skip
-        program = None if own and not self.set else _program(self.config, values)
+        program = _program(self.config, values)
         if program is None:
             raise LookupError(f"{listed(self.names)} cannot be {values}")
         shown = (f"{values[name]:g}".partition("e")[0].strip("0").lstrip(".0") for name in self.names)

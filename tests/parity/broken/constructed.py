@@ -76,7 +76,8 @@ def _early(x: Tensor) -> Tensor:
 ROWS = (
     ("llama", "the feed-forward reads attention alone", _block(_fed_with_attention), steps(0, "norm2"), "attn"),
     ("mistral", "the first norm for both", _block(_first_norm_twice), steps(0, "norm2", "ffn.hidden"), "first norm"),
-    ("seedoss", "attention not in the stream", _block(_from_the_input), "L0.out L1.norm1", "not added"),
+    ("seedoss", "attention not in the stream", _block(_from_the_input), "L0.out L1.norm1",
+     "not added|reads in, not mid"),
     ("gemma2", "the norm after attention behind the sum", _block(_normed_after), steps(0, "attn_norm"),
      "attn_norm|in [+] attn"),
     ("phi3", "the second norm reversed", tensors(r"post_attention_layernorm\.weight", lambda w: w.flip(0)),
