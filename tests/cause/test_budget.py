@@ -61,8 +61,8 @@ def test_the_plan_is_within_the_budget_and_measured_as_a_whole(model: Transforme
         assert uniform.kl.value == pytest.approx(apart(model, other)[0], abs=1e-6)
     largest = [uniform for uniform in found.uniform if uniform.n_bytes <= 14_000][-1]
     assert found.sentence == (
-        f"The chosen types take {found.n_bytes / 1e6:.3g} of 0.014 MB, and change the predictions "
-        f"{percent(found.measured.value / largest.kl.value)} as much as {largest.kind} everywhere would."
+        f"The chosen types take all of 0.014 MB; they change the predictions "
+        f"{percent(found.measured.value / largest.kl.value)} as much as {largest.kind} in every tensor would."
     )
 
 

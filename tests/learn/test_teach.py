@@ -65,7 +65,7 @@ def test_by_default_it_goes_by_the_head_that_a_trace_names_to_its_prediction(
     trace = model.trace(text)
     report = model.traced(trace)
     told = teach(model, trace)
-    assert f"L{told.live.layer}H{told.live.head}, looking at" in report.sentence
+    assert f"L{told.live.layer}H{told.live.head}, which looks at" in report.sentence
     (logits,) = (part for part in told.parts if part.lesson.name == "logits")
     best = report.predictions[0].top[0]
     assert logits.lesson.figures is not None

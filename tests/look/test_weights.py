@@ -261,7 +261,7 @@ def test_sentences_say_what_the_numbers_hold(tiny: Model) -> None:
     table = tiny.weights()
     copying = [row.copying for row in table.heads]
     count = sum(score >= COPIES for score in copying)
-    assert f"of 16 heads, {count} copy what they attend to;" in table.sentence
+    assert f"of 16 heads {count} copy what they attend to;" in table.sentence
     flipped = replace(table, heads=tuple(replace(row, copying=-abs(row.copying)) for row in table.heads))
     assert " suppress it;" in flipped.sentence
     assert " copy what" not in flipped.sentence

@@ -388,10 +388,10 @@ def test_every_number_that_was_asked_for_is_written_on_a_narrow_screen_too(talk:
     seen("set width 40", "set color never", f'run "{LONG}"')
     trace = tiny.trace(LONG)
     text = seen("print L1H2.weights /values")
-    assert "max-pooled" not in text
+    assert "each cell shows" not in text
     short = seen("print L1H2.weights")
     assert text.split("looks at")[0] == short.split("looks at")[0], "a map of up to 1,000 numbers needs no /values"
-    assert "max-pooled" in seen("heat L1H2.weights")
+    assert "each cell shows" in seen("heat L1H2.weights")
     numbers = re.findall(r"\d\.\d{3}(?=[ ░▒▓█])", text)
     rows = trace["L1H2.weights"].numpy()
     expected = [f"{rows[q, k]:.3f}" for q in range(len(rows)) for k in range(q + 1)]

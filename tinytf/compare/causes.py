@@ -530,7 +530,7 @@ def _most_telling(
     fewest = min(trial.attempt.digits for trial in best)
     best = [trial for trial in best if trial.attempt.digits <= fewest + 1]
     alike: dict[str, Trial] = {}
-    for trial in best:
+    for trial in sorted(best, key=lambda one: _ALONE in one.words):
         if not any(_is_same(trial, one) for one in alike.values()):
             alike.setdefault(trial.words, trial)
     return list(alike.values()), most == len(near)
