@@ -27,7 +27,7 @@ LOOKS_AHEAD = {
 """Words of mistakes by which a token depends on later ones."""
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @sample(("target", "row"), ROWS, ids=[row["name"] for _, row in ROWS], every=6)
 def test_a_fault_is_found_at_its_step_and_line_and_has_no_cause_but_its_own(
     target: str, row: dict[str, str], tmp_path: Path

@@ -23,7 +23,7 @@ GPT = "gpt.py:GPT"
 FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("code", "says"),
     [

@@ -320,7 +320,7 @@ def test_probabilities_differ_only_where_logits_do(share: float, first: str | No
     )
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("limit", [None, 1e-12, 1e9])
 @pytest.mark.parametrize("bug", [0.0, 1e-4, 1.0])
 def test_the_sentence_the_check_and_the_floor_agree(limit: float | None, bug: float) -> None:

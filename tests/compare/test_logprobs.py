@@ -183,7 +183,7 @@ def log_of(path: Path, texts: list[tuple[list[int], int]], model: tinytf.Model, 
     return written(path, rows)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("words", CHANGES)
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.exhaustive)])
 def test_what_a_program_did_to_its_distribution_is_found_by_experiment(
@@ -205,7 +205,7 @@ def test_what_a_program_did_to_its_distribution_is_found_by_experiment(
     hold(found.to_dict())
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("words", "change"), [
     ("are logarithms to base 2", lambda values: [value / math.log(2) for value in values]),
     ("are logarithms to base 10", lambda values: [value / math.log(10) for value in values]),

@@ -34,7 +34,7 @@ def compared(model: TextModel, steps: dict[str, Tensor]) -> Difference:
     return model.diff(TEXT, Dump(Path("port"), shapes, steps.__getitem__))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_is_not_finite_is_named_at_its_step(kind: str, number: float) -> None:

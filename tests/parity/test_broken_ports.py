@@ -17,7 +17,7 @@ _UNSAID = {"llama: one key head", "llama: swiglu with beta"}
 """Modules with a fault whose cause no search finds yet."""
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @sample("name", _BROKEN, 24)
 def test_a_fault_has_its_first_step_and_no_false_cause(name: str) -> None:
     port = ports.SECOND[name]
@@ -26,7 +26,7 @@ def test_a_fault_has_its_first_step_and_no_false_cause(name: str) -> None:
     assert cause != "wrong"
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @sample("name", _SOUND, 12)
 def test_a_sound_port_is_not_accused(name: str) -> None:
     assert not ports.accused(ports.compared(ports.SECOND_SOUND[name]))

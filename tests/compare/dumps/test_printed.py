@@ -124,7 +124,7 @@ def against(model: Model, path: Path, **settings: Any) -> PrintedDifference:
     return diff_printed(model, None, read_log(path), **settings)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("new", [True, False])
 @pytest.mark.parametrize("sum_all", [True, False])
 def test_of_a_sound_program_nothing_differs(
@@ -145,7 +145,7 @@ def test_of_a_sound_program_nothing_differs(
     assert found.sentence == said + (f", and {n_sums} sums." if sum_all else ".")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_first_step_with_a_mistake_is_named(folder: Path, model: Model, tmp_path: Path, mistake: str) -> None:
     steps = llama(folder, IDS, mistake)
