@@ -24,6 +24,13 @@ _SCALE, _LARGEST = 2.0, 32_767
 
 _COLUMN = 20 * 0.61
 """Pixels of a column in rich's SVG: the size of its letters and their usual shape."""
+_LINE, _ABOVE = 20 * 1.22, 18.5
+"""Pixels of a line in rich's SVG, and from the top of its background to the foot of its letters."""
+_BRAILLE = re.compile("([\u2800-\u28ff]+)")
+_DOTS = [(column, row, bit) for column, bits in enumerate(((0, 1, 2, 6), (3, 4, 5, 7))) for row, bit in enumerate(bits)]
+"""The column, row and bit of each of the 2 × 4 dots of a braille sign."""
+_DOT = 2.4
+"""Pixels of the side of a dot."""
 _TEXT = re.compile(r'(<text [^>]*?)x="([^"]*)"([^>]*?)textLength="[^"]*"([^>]*)>([^<]*)</text>')
 _FONT_FACE = re.compile(r"@font-face \{[^}]*\}\s*")
 
@@ -80,18 +87,38 @@ def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = 
 def _on_the_grid(text: re.Match[str]) -> str:
     """An element of text in its columns; rich counts letters, and 猫 has two columns, an accent none.
 
-    What follows such letters is an element of its own, so that it stands in its column in any font.
+    What follows such letters, or blanks at the beginning, is an element of its own, so that it stands in its column in
+    any font. Braille signs, which DejaVu Sans Mono lacks, are drawn as dots.
     """
-    words = unescape(text[5])
-    if cell_len(words) == len(words):
+    whole = unescape(text[5])
+    words = whole.lstrip(" \xa0") or whole
+    if cell_len(words) == len(whole) and not _BRAILLE.search(words):
         return text[0]
-    x, pieces = float(text[2]), []
-    for piece in re.findall(r"[ -~\xa0]+|[^ -~\xa0]+", words):
+    x, pieces = float(text[2]) + _COLUMN * (len(whole) - len(words)), []
+    for piece in re.findall(r"[ -~\xa0]+|[\u2800-\u28ff]+|[^ -~\xa0\u2800-\u28ff]+", words):
         length = _COLUMN * cell_len(piece)
+        if _BRAILLE.match(piece):
+            pieces.append(_dots(piece, x, text[0]))
+            x += length
+            continue
         shown = escape(piece).replace("\xa0", "&#160;")
         pieces.append(f'{text[1]}x="{x:g}"{text[3]}textLength="{length:g}"{text[4]}>{shown}</text>')
         x += length
     return "".join(pieces)
+
+
+def _dots(signs: str, x: float, element: str) -> str:
+    """The dots of braille signs that begin at ``x``, in the line and colour of an element of text."""
+    style, foot = (re.search(f' {name}="([^"]*)"', element) for name in ("class", "y"))
+    assert style is not None
+    assert foot is not None
+    top, squares = float(foot[1]) - _ABOVE, []
+    for place, sign in enumerate(signs):
+        for column, row, bit in _DOTS:
+            if ord(sign) >> bit & 1:
+                across, down = x + _COLUMN * (place + (2 * column + 1) / 4), top + _LINE * (2 * row + 1) / 8
+                squares.append(f"M{across - _DOT / 2:.1f} {down - _DOT / 2:.1f}h{_DOT}v{_DOT}h-{_DOT}z")
+    return f'<path class="{style[1]}" d="{"".join(squares)}"/>'
 
 
 def described(kind: str, sentence: str, lines: Iterable[str] = ()) -> str:

@@ -111,6 +111,7 @@ def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf
     [
         ((), "there are no pairs"),
         (("The cat sat",), "CORRUPT, the second text, is missing"),
+        (("The cat", "The dog sat down there"), "the texts have 2 and 5 tokens"),
         (("The cat sat", "The cat sat"), "both texts are answered by 'on'"),
         (("--pairs", PAIRS, "The cat sat", "The dog sat"), "takes the texts and answers of a file"),
         (("--pairs", PAIRS, "--where", "who=zebra"), "no pair of"),

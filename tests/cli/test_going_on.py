@@ -42,7 +42,9 @@ def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
     again = tinytf("train", corpus, "--out", tmp_path / "run", "--resume")
     assert again.status == 0
     assert "--resume" not in again.out
-    assert is_a_clean_error(tinytf("train", "--resume", tmp_path / "no run"))
+    nowhere = tinytf("train", "--resume", tmp_path / "no run")
+    assert is_a_clean_error(nowhere)
+    assert f"there is no run {tmp_path / 'no run'}" in nowhere.err
 
 
 def test_a_resumed_run_keeps_what_it_was_begun_with(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:

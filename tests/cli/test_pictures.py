@@ -89,6 +89,23 @@ def test_wide_letters_and_accents_keep_the_grid(text: str) -> None:
     assert column == cell_len(text)
 
 
+def test_braille_is_drawn_as_dots_in_its_cells() -> None:
+    """DejaVu Sans Mono, the first of the fonts, has no such signs: a program without another draws boxes."""
+    signs = "⠁⣿ ⢀"
+    root = ElementTree.fromstring(picture([f"a  {signs}b"], ".svg", Terminal(width=80, depth="truecolor")))
+    corners = [
+        (float(x) + 1.2, float(y) + 1.2)
+        for one in root.iter(f"{SVG}path")
+        for x, y in re.findall(r"M([\d.]+) ([\d.]+)h", one.attrib["d"])
+    ]
+    assert [int(x / CELL) for x, _ in sorted(corners)] == [3, *[4] * 8, 6]
+    assert len({round(y) for _, y in corners}) == 4
+    letters = {(one.text or "").strip("\n\xa0"): float(one.attrib["x"]) / CELL for one in root.iter(f"{SVG}text")}
+    assert letters.pop("a") == pytest.approx(0)
+    assert letters["b"] == pytest.approx(7)
+    assert not any(set(words) & set(signs) for words in letters)
+
+
 def test_a_check_that_fails_stays_in_a_figure(tinytf: Tinytf, tmp_path: Path) -> None:
     from tinytf_cli.views.blocks import Line, as_figure
     from tinytf_cli.views.parts import verdict

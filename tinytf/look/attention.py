@@ -73,6 +73,8 @@ class Attended(Report):
 
         A head is counted at a place that has half of its weight, averaged over the queries but the first.
         """
+        if len(self.trace.tokens) == 1:
+            return f"The text is one token, {self.trace.tokens[0].shown}: every head can look at it alone."
         if len(self.heads) == 1 and len(self.trace.tokens) >= _FEW:
             return self._habit(*self.heads[0])
         if self.glance is None or len(self.trace.tokens) < _FEW:

@@ -251,9 +251,14 @@ def pair_set(pairs: Pairs, where: Sequence[str] = ()) -> PairSet:
 def one_pair(model: TextModel, clean: str, corrupt: str, *, answer: str | None = None) -> PairSet:
     """Two texts as a pair: each is answered by the token that the model predicts for it, CLEAN by ``answer`` if given.
 
-    Raises UsageError if both have one answer, and like ``PairSet.of``.
+    Raises UsageError if both have one answer, or other numbers of tokens, and like ``PairSet.of``.
     """
     texts = (clean, corrupt)
+    counts = [len(model.encode(text).ids) for text in texts]
+    if counts[0] != counts[1]:
+        raise UsageError(
+            f"the texts have {counts[0]:,} and {counts[1]:,} tokens", "change words so that both have as many"
+        )
     best = [int(model.trace(text)["logits"][-1].argmax()) for text in texts]
     answers = [model.tokenizer.decode([token_id]) for token_id in best]
     answers[0] = answers[0] if answer is None else answer

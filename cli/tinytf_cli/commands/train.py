@@ -12,6 +12,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf.files import resolve_links
+from tinytf.text.printable import printable
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.output import Output
@@ -104,7 +105,9 @@ def train(
     if run.out is None and run.resume and len(run.corpus) == 1 and (folder := _run_at(run.corpus[0])) is not None:
         run = replace(run, corpus=(), out=folder)
     if run.out is None and (run.resume or run.overwrite):
-        raise UsageError("--resume and --overwrite need an existing run", "name it with --out")
+        named = printable(str(run.corpus[0]), spaces=False) if len(run.corpus) == 1 and run.resume else ""
+        hint = "tinytf runs lists those in runs/" if named else "name it with --out"
+        raise UsageError(f"there is no run {named}" if named else "--resume and --overwrite need an existing run", hint)
     parent = Path(run.begin_from or "") if run.at_step and not run.resume else None
     out = _new_run(run.corpus or (() if parent is None else (parent,))) if run.out is None else run.out
     if out == Path():

@@ -263,7 +263,7 @@ BROKEN: dict[str, Fault] = {
         "alibi",
         no_bias=("scores = scores + self.alibi[:, :t, :t]",
                  "scores = scores + self.alibi[:, :t, :t].isinf().float().log1p().masked_fill(self.alibi[:, :t, :t].isinf(), float('-inf'))",
-                 "L0.biased L0.masked", "scores = ", "positions none instead of alibi"),
+                 "L0.biased L0.masked", "scores = ", "ALiBi left out"),
         the_other_way=("get_slopes(n_heads)[:, None, None] *", "-get_slopes(n_heads)[:, None, None] *",
                        "L0.biased L0.masked", "scores = scores + ", "other (way|sign)|scale.*-1"),
         twice_as_steep=("get_slopes(n_heads)[:, None, None] *", "2 * get_slopes(n_heads)[:, None, None] *",
