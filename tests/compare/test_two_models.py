@@ -14,6 +14,7 @@ from torch import Tensor
 from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import open_dump
 from tinytf.compare.weights import compare_weights
+from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
@@ -351,3 +352,24 @@ def test_two_models_of_other_sizes_are_not_searched() -> None:
     found = compare_weights(lively(config_of(GPT2)), lively(config_of(GPT2, d_model=32)))
     assert found.in_words() == "the weights have nothing in common"
     assert found.tried == ()
+
+
+def test_embeddings_that_hold_their_scale_are_no_cause(tmp_path: Path) -> None:
+    """An exported model: B reads what A multiplies, so that only what is wrong besides is said."""
+    first = load("tiny")
+    first.export(tmp_path / "exported")
+    second = load(str(tmp_path / "exported"))
+    assert first.diff("The cat sat", second).sentence == "No number differs."
+    with torch.no_grad():
+        second.transformer.blocks[1].attention.q.weight.mul_(1.01)
+    found = first.diff("The cat sat", second).sentence
+    assert found.startswith("They differ from L1.q on: B's L1.W_Q is A's, 1.01 times as large; both expect ")
+
+
+def test_a_weight_that_is_not_finite_is_named() -> None:
+    def broken(model: Transformer) -> None:
+        model.blocks[1].ffn.down.weight[2, 3] = torch.nan
+
+    first, second = changed(LLAMA, broken)
+    said = asked(first).diff(TEXT, asked(second)).sentence
+    assert ": B's L1.ffn.W_down is not finite: 1 of its " in said

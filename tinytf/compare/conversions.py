@@ -120,7 +120,10 @@ def explained(ours: Parameters, path: str, b: Tensor) -> Found | None:
     """What B's parameter ``b`` at ``path`` is, beside A's; None if nothing is found."""
     a, limit = floats(ours.tensors[path]), _NEAR if b.dim() > 1 else _EXACT_VECTOR
     if not b.isfinite().all():
-        return Found(f"not finite: {int((~b.isfinite()).sum()):,} of its {b.numel():,} numbers are NaN or ∞", 0.0)
+        count = int((~b.isfinite()).sum())
+        return Found(
+            f"not finite: {count:,} of its {b.numel():,} numbers {'is' if count == 1 else 'are'} NaN or ∞", 0.0
+        )
     if not b.any() and a.any():
         return Found("all 0", 0.0)
     own = _error(a, b)

@@ -233,8 +233,12 @@ class Difference(Report):
         first = self.first
         cause = self.cause if self.cause is not None and self.cause.found else None
         why, before = bad.why, ""
+        made = self.parameters.faults if self.parameters is not None else ()
+        broken = next((one.sentence for one in made if one.words.startswith("not finite")), "")
         if cause is not None and cause.first == bad.name and not bad.unseen:
             why = cause.in_words
+        elif broken:
+            why = broken
         elif first is not None and first.name != bad.name:
             before = f"; they differ from {first.name} on{f': {cause.in_words}' if cause is not None else ''}"
         return f"{bad.who()} not finite from {bad.name} on{token}: {why}{before}."

@@ -118,7 +118,7 @@ def compare_weights(first: Transformer, second: Transformer) -> WeightsCompared:
             continue
         if failures[ours.names[path]] >= _FAILURES:
             continue
-        relation = explained(ours, path, floats(b))
+        relation = _scaled_as_read(ours, theirs, path) or explained(ours, path, floats(b))
         if relation is not None and relation.words:
             found[path] = relation
         elif relation is not None:
@@ -128,6 +128,18 @@ def compare_weights(first: Transformer, second: Transformer) -> WeightsCompared:
     lone, tied = _alone(ours, theirs)
     relations = (*_grouped(found, ours), *tied)
     return WeightsCompared(same, len(shared) - same, len(found), near, error, relations, lone, tuple(ours.tried))
+
+
+def _scaled_as_read(ours: Parameters, theirs: Parameters, path: str) -> Found | None:
+    """Embeddings that hold what the other model multiplies them by, so that the stream is the same."""
+    scales = ours.config.embed_scale, theirs.config.embed_scale
+    if path != "embed.tokens.weight" or scales[0] == scales[1]:
+        return None
+    read, other = (floats(one.tensors[path]) * scale for one, scale in zip((ours, theirs), scales, strict=True))
+    if read.shape != other.shape or not torch.allclose(read, other, rtol=1e-4, atol=0.0):
+        return None
+    return Found(f"A's, {scales[0] / scales[1]:.4g} times as large, by which {'A' if scales[0] > scales[1] else 'B'} "
+                 "multiplies them", 0.0, rounds=True)  # fmt: skip
 
 
 def _alone(ours: Parameters, theirs: Parameters) -> tuple[tuple[str, ...], list[Relation]]:
@@ -140,7 +152,7 @@ def _alone(ours: Parameters, theirs: Parameters) -> tuple[tuple[str, ...], list[
                 continue
             lone.append(one.address(path))
             words = f"missing in {letter}"
-            if one.names[path] == "W_U" and (embedding := one.tensors.get("embed.tokens.weight")) is not None:
+            if one.names[path] == "W_U" and (embedding := other.tensors.get("embed.tokens.weight")) is not None:
                 alike = embedding.shape == tensor.shape and torch.equal(embedding, tensor)
                 words += ", which is tied" + (" to the same numbers" if alike else " to others")
             elif not tensor.any():
