@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -195,6 +196,22 @@ async def shown(page: aiohttp.ClientWebSocketResponse, pattern: str) -> str:
         assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
         text += message.data.decode("utf-8", "replace") if isinstance(message.data, bytes) else message.data
     return text
+
+
+def test_a_job_that_is_interrupted_before_its_thread_has_begun_does_not_run() -> None:
+    """Ctrl-C on a busy machine was lost between the line on the screen and its thread, and the line ran for good."""
+    session = Session(VERBS, Spec("tiny"), Settings())
+    assert session.begin("The cat").status == 0
+    engine, queued, ran, ended = Engine(session), list[Callable[[], None]](), list[int](), list[str]()
+    thread = engine._thread
+    engine._thread = SimpleNamespace(submit=queued.append)  # type: ignore[assignment]
+    for number in range(2):
+        engine.submit(lambda number=number: ran.append(number), lambda _, error: ended.append(str(error or "ran")))
+        engine.interrupt() if number == 0 else None
+        queued[number]()
+    engine._thread = thread
+    engine.close(first_cursor(engine.scene()))
+    assert (ran, ended) == ([1], ["interrupted", "ran"])
 
 
 async def asked(url: str, headers: dict[str, str]) -> tuple[int, str, "CIMultiDictProxy[str]"]:

@@ -39,6 +39,7 @@ class Engine:
         self._live_trace: Trace | None = None
         self._thread = ThreadPoolExecutor(1, "explore")
         self._busy_thread: int | None = None
+        self._is_stopped = False  # before its thread has begun
         self._streams = session.streams.stdout, session.streams.stderr
         session.streams.stdout, session.streams.stderr = Capture(), None
 
@@ -46,10 +47,12 @@ class Engine:
         """Run ``work`` in the thread, then call ``done`` there with its result or exception."""
 
         def job() -> None:
-            self._busy_thread = threading.get_ident()
             result: Any = None
             error: Exception | None = None
             try:
+                self._busy_thread = threading.get_ident()
+                if self._is_stopped:
+                    raise KeyboardInterrupt
                 result = work()
             except KeyboardInterrupt:
                 error = Superseded("interrupted")
@@ -58,12 +61,14 @@ class Engine:
             self._busy_thread = None
             done(result, error)
             self.waiting -= 1
+            self._is_stopped = False
 
         self.waiting += 1
         self._thread.submit(job)
 
     def interrupt(self) -> None:
-        """Stop the running job, as Ctrl-C would."""
+        """Stop the running job, or one that is about to run, as Ctrl-C would."""
+        self._is_stopped = self._busy_thread is None and self.waiting > 0
         if self._busy_thread is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(self._busy_thread), ctypes.py_object(KeyboardInterrupt)
