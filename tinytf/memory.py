@@ -1,5 +1,9 @@
 """Free memory, and sizes in words."""
 
+import ctypes
+from collections.abc import Iterable
+from pathlib import Path
+
 import torch
 
 from tinytf.errors import MemoryShortage
@@ -21,6 +25,28 @@ def require_free(what: str, needed: int, device: torch.device, hint: str) -> Non
     """Raise MemoryShortage, with both figures, if ``what`` takes more bytes than are free."""
     if needed > UNASKED and needed > (free := free_bytes(device)):
         raise MemoryShortage(f"{what} {in_gib(needed)}, and {in_gib(free)} are free", hint)
+
+
+_PAGE_OUT = 21
+"""Linux's MADV_PAGEOUT, which keeps what was written to a page."""
+
+
+def page_out(files: Iterable[Path]) -> None:
+    """Let go of the pages of mapped ``files`` that are in memory: they are read again when they are used.
+
+    Where the system has no such call, nothing happens.
+    """
+    paths = {str(path.resolve()) for path in files}
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines() if paths else []
+    except OSError:
+        return
+    system = ctypes.CDLL(None)
+    for line in lines:
+        addresses, *_, path = line.split(maxsplit=5)
+        if path in paths:
+            first, last = (int(address, 16) for address in addresses.split("-"))
+            system.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _PAGE_OUT)
 
 
 def in_gib(number: int) -> str:
