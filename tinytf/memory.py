@@ -1,7 +1,8 @@
 """Free memory, and sizes in words."""
 
 import ctypes
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -13,12 +14,44 @@ UNASKED = 64 * 2**20
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device without swapping."""
+    """Memory that is free on a device without swapping, within the limits of this process and its control group."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    return max(0, min(int(psutil.virtual_memory().available), _below_limit(), *_below_group_limits()))
+
+
+def _below_limit() -> int:
+    """What ``ulimit -v`` leaves of addresses."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return sys.maxsize
+    import psutil
+
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most - psutil.Process().memory_info().vms
+
+
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def _below_group_limits() -> Iterator[int]:
+    """What the control groups of this process leave, from the innermost outwards; pages of files can be let go."""
+    try:
+        own = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+    except OSError:
+        return
+    for group in (_GROUPS / own, *(_GROUPS / own).parents):
+        if group.is_relative_to(_GROUPS):
+            try:
+                most, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+                parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                if most != "max":
+                    yield int(most) - int(used) + int(parts.get("inactive_file", 0)) + int(parts.get("active_file", 0))
+            except (OSError, ValueError):
+                continue
 
 
 def require_free(what: str, needed: int, device: torch.device, hint: str) -> None:

@@ -74,9 +74,21 @@ class Source(ABC):
         """Whether the files may leave settings of the tokenizer open, found without reading it."""
         return False
 
+    def weigh(self, dtype: torch.dtype, seed: int, *, keep: bool = False) -> LoadedModel:
+        """The weights; ``seed`` draws those of a preset, and with ``keep`` they stay in their file.
+
+        Raises UsageError where weights of this kind cannot stay there.
+        """
+        if keep:
+            raise UsageError(
+                f"{self.name} is not a file of transformers or llama.cpp, whose weights can stay as they are stored",
+                "leave out --keep-quantized",
+            )
+        return self._weighed(dtype, seed)
+
     @abstractmethod
-    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
-        """The weights; ``seed`` draws those of a preset."""
+    def _weighed(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+        """The weights in memory."""
 
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
         """The model with a PEFT adapter merged into its weights. Raises like ``Adapter.merge``."""
@@ -119,7 +131,7 @@ class PresetSource(Source):
         note = f"borrowed from {built_in}: a preset has no vocabulary of its own"
         return Vocabulary(Tokenizer.load(ASSETS / built_in / "tokenizer.json"), note)
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+    def _weighed(self, dtype: torch.dtype, seed: int) -> LoadedModel:
         return LoadedModel(Transformer.initialised(self.config(), seed).to(dtype))
 
 
@@ -139,7 +151,7 @@ class RunSource(Source):
         self._refuse(given)
         return Vocabulary(Tokenizer.load(self.path / "tokenizer.json"))
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+    def _weighed(self, dtype: torch.dtype, seed: int) -> LoadedModel:
         return LoadedModel(load_run(self.path, dtype, self._config))
 
     def card(self) -> dict[str, Any] | None:
@@ -171,8 +183,11 @@ class DirectorySource(Source):
     def tokenizer_is_open(self) -> bool:
         return not (self.path / "tokenizer.json").exists()
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
-        return self.checkpoint.load(dtype)
+    def weigh(self, dtype: torch.dtype, seed: int, *, keep: bool = False) -> LoadedModel:
+        return self.checkpoint.load(dtype, keep=keep)
+
+    def _weighed(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+        return self.weigh(dtype, seed)
 
     def prompts(self) -> Prompts:
         return read_prompts(self.path)

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tinytf.checkpoints.load import Shapes, damage_error
+from tinytf.checkpoints.load import Shapes, damage_error, identity, require_same, takes
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.files import open_bytes, read_json
@@ -67,6 +67,7 @@ class Safetensors:
     def __init__(self, path: Path) -> None:
         self.path = path
         _require_file(path)
+        self._identity = identity(path)
         try:
             with safe_open(path, framework="pt") as file:
                 self.shapes: Shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -79,8 +80,13 @@ class Safetensors:
             return file.metadata() or {}
 
     def stored(self, name: str) -> Tensor:
+        require_same(self.path, self._identity)
         with safe_open(self.path, framework="pt") as file:
             return file.get_tensor(name)
+
+    def takes(self, dtype: torch.dtype) -> int:
+        with safe_open(self.path, framework="pt") as file:
+            return takes((file.get_tensor(name) for name in self.shapes), dtype)
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         with safe_open(self.path, framework="pt") as file:
@@ -159,6 +165,9 @@ class Pickled:
     def stored(self, name: str) -> Tensor:
         return self._tensors[name]
 
+    def takes(self, dtype: torch.dtype) -> int:
+        return takes(self._tensors.values(), dtype)
+
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         if any(tensor.dtype == dtype for tensor in self._tensors.values()):
             self.mapped = (Mapped(self.path),)
@@ -193,6 +202,9 @@ class Weights:
     @property
     def mapped(self) -> tuple[Mapped, ...]:
         return tuple(mapped for file in self.files for mapped in file.mapped)
+
+    def takes(self, dtype: torch.dtype) -> int:
+        return sum(file.takes(dtype) for file in self.files)
 
     def stored(self, name: str) -> Tensor:
         return next(file.stored(name) for file in self.files if name in file.shapes)

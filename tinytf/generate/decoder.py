@@ -19,6 +19,7 @@ from tinytf.config import Rope
 from tinytf.errors import UsageError
 from tinytf.memory import page_out
 from tinytf.model.cache import KVCache, LayerCache
+from tinytf.model.in_file import InFile
 from tinytf.model.layout import joined, lay_out, products
 from tinytf.model.transformer import Block, Head, Transformer
 from tinytf.outputs import require_unfenced
@@ -195,9 +196,9 @@ class Decoder:
     """Computes one token per call with a decoder-only model; ``cache`` holds the earlier tokens.
 
     One object serves one generation. Before its first token it lays the model's weights side by side (and leaves them
-    so), or packs bfloat16 weights into a copy of its own. ``texts`` is the largest batch. Rows of the model's program run by kernels for one
-    token; a row without one runs by its module, the reference. Raises UsageError for a model that it does not ``fit``,
-    and where the ``kind`` is not available.
+    so), or packs bfloat16 weights into a copy of its own. ``texts`` is the largest batch. Rows of the model's program
+    run by kernels for one token; a row without one runs by its module, the reference. Raises UsageError for a model
+    that it does not ``fit``, and where the ``kind`` is not available.
     """
 
     def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, kind: Kind = PLAIN) -> None:
@@ -259,6 +260,7 @@ class Decoder:
         predicts_next = not model.config.looks_ahead and model.config.head.kind == "lm" and not has_choice
         is_plain = is_plain and not table_of(model.config).carried
         is_plain = is_plain and all(block.mixer.called == Attention.called for block in model.config.blocks)
+        is_plain = is_plain and not any(isinstance(parameter, InFile) for parameter in model.parameters())
         return is_plain and predicts_next and not is_watched(model) and not torch.is_autocast_enabled("cpu")
 
     def _calls(self, program: Program, layer: int) -> Iterator[Call]:
