@@ -41,13 +41,16 @@ class InFile(Tensor):
         kwargs = kwargs or {}
         if func._schema.is_mutable:
             raise UsageError("weights that stay in their file cannot be changed", "leave out --keep-quantized")
-        if func.is_view and isinstance(source := args[0], InFile):
+        source = args[0]
+        if not (func.is_view and isinstance(source, InFile)):
+            read_args, read_kwargs = tree_map_only(InFile, lambda weight: weight.read(), (args, kwargs))
+            return func(*read_args, **read_kwargs)
+        with torch.inference_mode(source.is_inference()):  # as torch expects of a view
             like = func(source.like, *args[1:], **kwargs)
             if isinstance(like, Tensor) and like.numel() == source.numel():
                 return InFile(lambda: func(source.read(), *args[1:], **kwargs), like)
-        read_args, read_kwargs = tree_map_only(InFile, lambda weight: weight.read(), (args, kwargs))
-        result = func(*read_args, **read_kwargs)
-        return result.clone() if func.is_view and isinstance(result, Tensor) else result  # lets go of the rest
+            views = func(source.read(), *args[1:], **kwargs)
+            return tree_map_only(Tensor, torch.clone, views)  # lets go of the rest
 
     def __deepcopy__(self, memo: Any) -> "InFile":
         return self

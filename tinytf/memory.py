@@ -34,13 +34,13 @@ def _below_limit() -> int:
     return sys.maxsize if most == resource.RLIM_INFINITY else most - psutil.Process().memory_info().vms
 
 
-_GROUPS = Path("/sys/fs/cgroup")
+_GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def _below_group_limits() -> Iterator[int]:
     """What the control groups of this process leave, from the innermost outwards; pages of files can be let go."""
     try:
-        own = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+        own = _OWN_GROUP.read_text().rpartition("0::/")[2].strip()
     except OSError:
         return
     for group in (_GROUPS / own, *(_GROUPS / own).parents):

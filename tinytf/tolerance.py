@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tinytf.model.in_file import InFile
+from tinytf.in_file import InFile
 
 ByPrecision = Mapping[torch.dtype, float]
 

@@ -14,8 +14,8 @@ from tinytf.checkpoints.table import Computed, FamilyTable, Stored, layer_of
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
+from tinytf.in_file import InFile
 from tinytf.memory import UNASKED, free_bytes, in_gib
-from tinytf.model.in_file import InFile
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 

@@ -17,9 +17,9 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from tinytf.config import Rope
 from tinytf.errors import UsageError
+from tinytf.in_file import InFile
 from tinytf.memory import page_out
 from tinytf.model.cache import KVCache, LayerCache
-from tinytf.model.in_file import InFile
 from tinytf.model.layout import joined, lay_out, products
 from tinytf.model.transformer import Block, Head, Transformer
 from tinytf.outputs import require_unfenced
