@@ -34,24 +34,33 @@ def _below_limit() -> int:
     return sys.maxsize if most == resource.RLIM_INFINITY else most - psutil.Process().memory_info().vms
 
 
-_GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_IN_VERSION = {  # folder of the tree, its files of the limit and of what is used, and how a sum of a whole group begins
+    1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    2: ("", "memory.max", "memory.current", ""),
+}
 
 
 def _below_group_limits() -> Iterator[int]:
     """What the control groups of this process leave, from the innermost outwards; pages of files can be let go."""
     try:
-        own = _OWN_GROUP.read_text().rpartition("0::/")[2].strip()
+        lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
         return
-    for group in (_GROUPS / own, *(_GROUPS / own).parents):
-        if group.is_relative_to(_GROUPS):
-            try:
-                most, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-                parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                if most != "max":
-                    yield int(most) - int(used) + int(parts.get("inactive_file", 0)) + int(parts.get("active_file", 0))
-            except (OSError, ValueError):
-                continue
+    for _, controllers, own in (line.split(":", 2) for line in lines):
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        tree, *names, prefix = _IN_VERSION[1 if controllers else 2]
+        group = _GROUPS / tree / own.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(_GROUPS):
+                try:
+                    most, used = ((folder / name).read_text().strip() for name in names)
+                    parts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                    pages = sum(int(parts.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
+                    yield int(most) - int(used) + pages
+                except (OSError, ValueError):  # no such file, or no limit: "max"
+                    continue
 
 
 def require_free(what: str, needed: int, device: torch.device, hint: str) -> None:

@@ -62,11 +62,13 @@ def test_a_weight_is_read_at_each_use_and_none_is_held():
     reads = []
     weight = InFile(lambda: reads.append(0) or torch.ones(4, 3), torch.empty(4, 3, device="meta"))
     turned = weight.t()
-    assert isinstance(turned, InFile) and not reads, "a view of all of it is read when it is used"
-    assert (torch.ones(1, 3) @ turned).tolist() == [[3.0] * 4] and len(reads) == 1
-    row = weight[1]
-    assert not isinstance(row, InFile) and row.untyped_storage().nbytes() == 3 * 4, "without the rest"
-    assert "(4, 3)" in repr(weight) and len(reads) == 2
+    assert isinstance(turned, InFile), "a view of all of it is read when it is used"
+    assert not reads
+    assert (torch.ones(1, 3) @ turned).tolist() == [[3.0] * 4]
+    assert len(reads) == 1
+    assert weight[1].untyped_storage().nbytes() == 3 * 4, "a row does not hold the rest"
+    assert repr(weight) == "InFile((4, 3), torch.float32)"
+    assert len(reads) == 2
 
 
 def test_what_stays_in_a_file_is_not_written_to():
@@ -114,17 +116,25 @@ def test_no_built_in_model_stays_in_its_file():
         tinytf.load("tiny", keep_quantized=True)
 
 
-def test_the_free_memory_is_within_the_limits_of_the_control_groups(monkeypatch, tmp_path):
+GROUPS = {
+    "0::/a/b": ("", "memory.max", "memory.current", ""),
+    "7:cpu:/c\n4:memory:/a/b": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+}
+
+
+@pytest.mark.parametrize("own", GROUPS)
+def test_the_free_memory_is_within_the_limits_of_the_control_groups(monkeypatch, tmp_path, own):
     """A group has 1,000 bytes, of which it uses 700, and 250 of these are pages of files; the one above has more."""
-    for folder, most in ((tmp_path / "a" / "b", "1000"), (tmp_path / "a", "max"), (tmp_path, "5000")):
+    tree, limit, usage, prefix = GROUPS[own]
+    root = tmp_path / tree
+    for folder, most in ((root / "a" / "b", "1000"), (root / "a", "max"), (root, "5000")):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "memory.max").write_text(f"{most}\n")
-        (folder / "memory.current").write_text("700\n")
-        (folder / "memory.stat").write_text("anon 450\ninactive_file 200\nactive_file 50\n")
-    own = tmp_path / "own"
-    own.write_text("0::/a/b\n")
+        (folder / limit).write_text(f"{most}\n")
+        (folder / usage).write_text("700\n")
+        (folder / "memory.stat").write_text(f"anon 450\n{prefix}inactive_file 200\n{prefix}active_file 50\n")
+    (tmp_path / "own").write_text(own)
     monkeypatch.setattr(memory, "_GROUPS", tmp_path)
-    monkeypatch.setattr(memory, "_OWN_GROUP", own)
+    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "own")
     assert list(memory._below_group_limits()) == [550, 4550]
 
 
