@@ -15,7 +15,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.in_file import InFile
-from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.memory import UNASKED, free_bytes, in_gib, in_large_pages
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 
@@ -203,7 +203,11 @@ class Checkpoint:
         """One of our parameters, from the stored tensors that hold it."""
         whole = torch.empty_like(like, device="cpu")
         for name, layout in places:
-            ours = self._ours(name, self.weights.stored(name).to(like.dtype), parameter, layout)
+            stored = self.weights.stored(name)
+            if stored.dtype != like.dtype:
+                room = in_large_pages(stored.numel(), torch.empty(0, dtype=like.dtype))
+                stored = room.view(stored.shape).copy_(stored)
+            ours = self._ours(name, stored, parameter, layout)
             if layout.expert is None:
                 return ours
             layout.part_of(whole).copy_(ours)
