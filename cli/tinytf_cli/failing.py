@@ -1,5 +1,7 @@
 """Every error as one line, a hint and an exit status, and if known the place in the typed line."""
 
+import errno
+import os
 import re
 import shutil
 import sys
@@ -36,6 +38,10 @@ _PLAINER = [
 """click's wording, and plainer words for it."""
 
 
+_NO_MEMORY = ("can't allocate memory", os.strerror(errno.ENOMEM), "failed to map segment from shared object")
+"""What torch says, the system, and what loads libraries, in errors of other kinds."""
+
+
 def explained(error: Exception, shows: str = "--debug shows where it happened") -> Failure:
     """Explain an error to the user. ``shows`` is the hint to the traceback, for a fault of tinytf itself."""
     if isinstance(error, click.UsageError):
@@ -44,11 +50,11 @@ def explained(error: Exception, shows: str = "--debug shows where it happened") 
         return Failure(error.message, error.hint, error.exit_status, _marked(error.line, error.column))
     if isinstance(error, TinytfError):
         return Failure(error.message, error.hint, error.exit_status)
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return Failure("there is not enough memory for this", "use a smaller model or a shorter text", 1)
     if isinstance(error, OSError):
         message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         return Failure(message, "", 1)
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
-        return Failure("there is not enough memory for this", "use a smaller model or a shorter text", 1)
     if isinstance(error, ValueError) and "embedded null" in str(error):  # Python's message for a path with a NUL byte
         return Failure("a file name cannot hold a NUL byte", "", 2)
     return Failure(f"{type(error).__name__}: {error}", f"this is a fault of tinytf; {shows}", 1)

@@ -1,5 +1,6 @@
 """Weight files of a model directory: names and shapes from their headers, values on demand."""
 
+import math
 import os
 import pickle
 import weakref
@@ -58,6 +59,14 @@ class Mapped:
         return self
 
 
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+"""Types by their words in a header."""
+
+
 class Safetensors:
     """A ``.safetensors`` file, whose tensors are views of the mapped file: data that are not used are never loaded.
 
@@ -82,24 +91,31 @@ class Safetensors:
             return file.metadata() or {}
 
     @cached_property
-    def _starts(self) -> dict[str, int]:
-        """The place of the first byte of each tensor: after the length of the header, the header, and others."""
+    def _places(self) -> dict[str, tuple[int, int, torch.dtype | None]]:
+        """The first byte of each tensor, its bytes and its type: the header, after its own length, has them."""
         with open_bytes(self.path) as file:
             length = int.from_bytes(file.read(8), "little")
             header = parse_json(file.read(length))
-        return {name: 8 + length + header[name]["data_offsets"][0] for name in self.shapes}
+        return {
+            name: (8 + length + first, last - first, _DTYPES.get(header[name]["dtype"]))
+            for name in self.shapes
+            for first, last in (header[name]["data_offsets"],)
+        }
 
     def stored(self, name: str) -> Tensor:
         """One tensor, in memory: reading a file is several times as fast as touching a mapping of it."""
         require_same(self.path, self._identity)
-        with safe_open(self.path, framework="pt") as file:
-            mapped = file.get_tensor(name)
-        numbers = np.fromfile(self.path, np.uint8, mapped.nbytes, offset=self._starts[name])
-        return torch.from_numpy(numbers).view(mapped.dtype).view(mapped.shape) if numbers.size else mapped
+        start, count, dtype = self._places[name]
+        if dtype is None or not count:
+            with safe_open(self.path, framework="pt") as file:
+                return file.get_tensor(name)
+        return (
+            torch.from_numpy(np.fromfile(self.path, np.uint8, count, offset=start)).view(dtype).view(self.shapes[name])
+        )
 
     def takes(self, dtype: torch.dtype) -> int:
-        with safe_open(self.path, framework="pt") as file:
-            return takes((file.get_tensor(name) for name in self.shapes), dtype)
+        others = (shape for name, shape in self.shapes.items() if self._places[name][2] != dtype)
+        return sum(math.prod(shape) for shape in others) * dtype.itemsize
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         with safe_open(self.path, framework="pt") as file:
