@@ -204,6 +204,7 @@ def test_a_tokenizer_that_is_none_is_refused(tinytf: Tinytf, tmp_path: Path, cor
     assert "is not char, bpe:SIZE or wordpiece:SIZE" in ran.err
 
 
+@pytest.mark.slow
 def test_the_report_shows_windows_and_their_shift_and_the_loss_before_and_after(
     tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

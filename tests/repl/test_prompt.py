@@ -199,6 +199,7 @@ def test_tab_types_at_once_what_can_only_be_meant(typed: Typist) -> None:
     assert [line.strip() for line in typed.lines[1:]] == ["finish", "explain L0H0.weights[sat,cat]"]
 
 
+@pytest.mark.slow
 def test_a_script_needs_nothing_of_the_prompt() -> None:
     code = (
         "import sys; from tinytf_cli.main import run; run(['repl', '-c', 'help keys']); "

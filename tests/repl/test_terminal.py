@@ -73,6 +73,7 @@ def _begin(columns: int, rows: int, folder: Path, before: str = "") -> Seen:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
+@pytest.mark.slow
 def test_a_session_at_a_terminal(columns: int, rows: int, tmp_path: Path) -> None:
     seen = _begin(columns, rows, tmp_path)
     try:
@@ -129,6 +130,7 @@ def test_a_session_at_a_terminal(columns: int, rows: int, tmp_path: Path) -> Non
     assert lines[-4:] == ["run The cat sat", "step 4", "! while True: pass", "where"]
 
 
+@pytest.mark.slow
 def test_leaving_waits_for_no_import(tmp_path: Path) -> None:
     slow = "import time, tinytf_cli.repl.prompt as prompt; prompt._import_slow = lambda: time.sleep(60)"
     seen = _begin(80, 24, tmp_path, before=slow)
