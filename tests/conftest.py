@@ -102,7 +102,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is ``slow``, unless it is asked for or its file is named, and tests of only ``exhaustive`` cases."""
+    """Leaves out what is ``slow``, unless it is asked for or its file is named, and of only ``exhaustive`` cases."""
     named = any(".py" in argument for argument in config.args)
     marks = {"exhaustive"} if named or config.option.slow else {"exhaustive", "slow"}
     marks = set() if config.option.exhaustive else marks
