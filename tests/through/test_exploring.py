@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tinytf.through.model import open_through
-from tinytf_cli.explore.modules import ModuleExplorer
+from tinytf_cli.explore.modules import KEYS, ModuleExplorer
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Spec
@@ -89,3 +89,38 @@ def test_lines_of_the_session_and_another_text(explore, size):
     app, panes = explore("llama", "colon", *"model", "space", *"tiny", "enter", size=size)
     assert app.session.through is not None
     assert "model tiny: this screen is" in panes["status"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [("layers.1.mlp", "model.layers.1.mlp"), ("q_proj 1", "model.layers.1.self_attn.q_proj"), ("norm", "model.norm")],
+)
+def test_a_search_goes_to_a_module(explore, typed, found):
+    app, _ = explore("llama", "ctrl+p", *(key_of(letter) for letter in typed), "enter")
+    assert app.call.path == found
+
+
+def test_a_search_finds_tokens_keys_and_lines(explore):
+    app, panes = explore("llama", "slash", *"cat", "enter")
+    assert "[cat]" in panes["text"]
+    app, panes = explore("llama", "slash", *"list", "space", *"keys", "enter")
+    assert "the next module that was not computed again" in panes["main"], "a key does what it does"
+    app, _ = explore("llama", "slash", *"trace", "enter")
+    assert (app.line.sign, app.line.display) == (":", True)
+    assert app.line.value.startswith("trace")
+
+
+def test_what_nothing_is_called_is_said(explore):
+    _, panes = explore("llama", "slash", *"zzzz", "enter")
+    assert "there is no module 'zzzz'" in panes["status"]
+
+
+def test_every_key_is_listed_and_does_something(explore):
+    for key in (name for one in KEYS for name in one.keys.split(",")):
+        explore("llama", "down", key)
+    _, panes = explore("llama", "question_mark")
+    assert all(key.words in panes["main"] for key in KEYS)
+
+
+def key_of(letter):
+    return {".": "full_stop", "_": "underscore", " ": "space"}.get(letter, letter)

@@ -53,7 +53,7 @@ class Key(NamedTuple):
 
     keys: str
     shown: str
-    action: "Callable[[Explorer], None]"
+    action: Callable[[Any], None]
     words: str
     toured: bool = True
 
@@ -100,9 +100,9 @@ class Explorer(FullScreen):
         self.answering = Answering(self.engine, self.panels, lambda: self.look, self.draw, self._on_screen)
         self.live = LiveText(self.engine, self._text_ran, self.say, self._on_screen)
         self.edit = BurstInput(id="edit", compact=True, select_on_focus=False)
-        self.line = CommandLine(
-            session, self.panes["offers"], self._place_offers, {key.shown: key.words for key in keys}
-        )
+        words = {key.shown: key.words for key in keys}
+        everything = partial(palette.everything, session, keys=words)
+        self.line = CommandLine(session, self.panes["offers"], self._place_offers, everything)
         self.edit.cursor_blink = self.line.cursor_blink = False  # blinking would load a slow connection
 
     @property

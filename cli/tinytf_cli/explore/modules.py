@@ -1,7 +1,7 @@
 """The explorer of a model that runs through transformers: its modules, what each returned, and the prediction."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rich.text import Text
@@ -12,10 +12,13 @@ from textual.widgets import Input
 
 from tinytf.through.recording import Call
 from tinytf.through.traced import ThroughTrace, predicted
+from tinytf_cli.explore import palette
+from tinytf_cli.explore.app import Key
 from tinytf_cli.explore.drawing import place_panes
 from tinytf_cli.explore.full_screen import FullScreen
 from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.pane import Pane
+from tinytf_cli.repl.addressing import Offer
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.streams import Capture
@@ -27,7 +30,9 @@ from tinytf_cli.views.through import ThroughDisplay, output_blocks, proof_lines
 
 _LEFT, _BELOW = 46, 13
 """The columns of the modules, and the lines of the prediction."""
-_HINTS = "↑↓ module  ←→ token  PgUp PgDn layer  w weights  n next unproved  t text  : line  Esc back  q leave"
+_HINTS = (
+    "↑↓ module  ←→ token  PgUp PgDn layer  Ctrl-P find  w weights  n next unproved  t text  : line  ? keys  q leave"
+)
 
 
 class ModuleExplorer(FullScreen):
@@ -45,27 +50,12 @@ class ModuleExplorer(FullScreen):
         self.panes = {name: Pane(name, terminal) for name in ("text", "steps", "main", "next", "status", "offers")}
         self.edit, self.line = (
             BurstInput(id="edit", compact=True),
-            CommandLine(session, self.panes["offers"], self._offer),
+            CommandLine(session, self.panes["offers"], self._offer, self._everything),
         )
         self.calls: list[Call] = []
         self.at, self.weights, self.said = 0, False, ""
         self._take(session.through_trace)
-        keys: dict[str, Callable[[], object]] = {
-            "up,k": lambda: self.move(-1),
-            "down,j": lambda: self.move(1),
-            "pageup": lambda: self.move_layer(-1),
-            "pagedown": lambda: self.move_layer(1),
-            "left,h": lambda: self.choose_token(self.token - 1),
-            "right,l": lambda: self.choose_token(self.token + 1),
-            "w": self.toggle_weights,
-            "n": self.next_unproved,
-            "space": self.panes["main"].scroll_page,
-            "t": lambda: self.ask("t"),
-            "colon": lambda: self.ask(":"),
-            "escape": self.draw,
-            "q,ctrl+c": lambda: self.exit(0),
-        }
-        self._actions = {name: action for names, action in keys.items() for name in names.split(",")}
+        self._actions = {name: key.action for key in KEYS for name in key.keys.split(",")}
 
     def _take(self, trace: ThroughTrace) -> None:
         """Show another trace, at the same module if it has it."""
@@ -182,7 +172,7 @@ class ModuleExplorer(FullScreen):
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not isinstance(self.focused, Input) and event.key in self._actions:
-            self._actions[event.key]()
+            self._actions[event.key](self)
         elif isinstance(event, events.Key) and isinstance(self.focused, Input) and event.key in ("escape", "ctrl+c"):
             self._close_inputs()
         else:
@@ -223,12 +213,12 @@ class ModuleExplorer(FullScreen):
     # Lines
 
     def ask(self, sign: str) -> None:
-        """Open the line of the session (:), or the one that edits the text (t)."""
+        """Open the line of the session (:), a search (/), or the line that edits the text (t)."""
         given = self.edit if sign == "t" else self.line
         y = 0 if sign == "t" else self.size.height - 1
         given.styles.offset, given.styles.width = (0, y), self.size.width
         if given is self.line:
-            self.line.begin(":", 0)
+            self.line.begin(sign, 0)
         else:
             self.edit.value = self.trace.encoding.text
         given.display = True
@@ -251,10 +241,46 @@ class ModuleExplorer(FullScreen):
             self.line.complete()
 
     async def on_input_submitted(self, event: Input.Submitted) -> None:
-        value, is_text = event.value.strip(), event.input is self.edit
+        is_search, is_text = event.input is self.line and self.line.sign == "/", event.input is self.edit
+        if is_search and event.value.strip():
+            self.line.take_offer()
+        value = event.input.value.strip()
         self._close_inputs()
-        if value:
+        if is_search:
+            self._find(value)
+        elif value:
             await self.run_line(f"run --quiet -- {shell_quoted(value)}" if is_text else value)
+
+    def _everything(self, layer: int) -> Iterator[Offer]:
+        """What a search finds: modules, tokens, keys, and lines of the session."""
+        for call in self.calls:
+            yield Offer(call.path, f"{self.trace.role(call)} {type(call.module).__name__}".strip())
+        for position, token in enumerate(self.trace.encoding.tokens):
+            yield Offer(f"{palette.TOKEN}{position} {token.shown}", "predict after this token")
+        yield from palette.everything(self.session, layer, {key.shown: key.words for key in KEYS})
+
+    def _find(self, word: str) -> None:
+        """Go to the module or token that a word names, do what a key does, or open a line of the session."""
+        paths = [call.path for call in self.calls]
+        if word.startswith(palette.LINE):
+            self.ask(":")
+            self.line.value = f"{word.removeprefix(palette.LINE)} "
+            self.line.cursor_position = len(self.line.value)
+        elif word.startswith(palette.KEY):
+            next(key for key in KEYS if key.shown == word.removeprefix(palette.KEY)).action(self)
+        elif word.startswith(palette.TOKEN):
+            self.choose_token(int(word.removeprefix(palette.TOKEN).split(" ")[0]))
+        elif word in paths:
+            self.at = paths.index(word)
+            self.draw()
+        elif word:
+            self.said = f"there is no module {word!r}"
+            self.draw()
+
+    def list_keys(self) -> None:
+        """Show what each key does, in place of the numbers."""
+        columns = [Column("", [Span(key.shown, "strong") for key in KEYS]), Column("", [key.words for key in KEYS])]
+        self.panes["main"].show([Table(columns, header=False)], [Span("keys", "strong")])
 
     async def run_line(self, line: str) -> None:
         """Run a line of the session, show its output, and the run that it made."""
@@ -277,6 +303,24 @@ class ModuleExplorer(FullScreen):
             shown = (Text.from_ansi(one, no_wrap=True, end="") for one in outcome.text.splitlines())
             self.panes["main"].show_lines(([*one.render(self.console)] for one in shown), [Span(line, "strong")])
 
+
+KEYS = (
+    Key("up,k", "↑", lambda app: app.move(-1), "the previous module"),
+    Key("down,j", "↓", lambda app: app.move(1), "the next module"),
+    Key("pageup", "PgUp", lambda app: app.move_layer(-1), "the same module, a layer up"),
+    Key("pagedown", "PgDn", lambda app: app.move_layer(1), "the same module, a layer down"),
+    Key("left,h", "←", lambda app: app.choose_token(app.token - 1), "predict after the token before"),
+    Key("right,l", "→", lambda app: app.choose_token(app.token + 1), "predict after the next token"),
+    Key("slash,ctrl+p", "/ Ctrl-P", lambda app: app.ask("/"), "find a module, token, key or line"),
+    Key("w", "w", lambda app: app.toggle_weights(), "the attention weights of a module, or its output"),
+    Key("n", "n", lambda app: app.next_unproved(), "the next module that was not computed again"),
+    Key("space", "Space", lambda app: app.panes["main"].scroll_page(), "scroll the numbers by a page"),
+    Key("t", "t", lambda app: app.ask("t"), "edit the text"),
+    Key("colon", ":", lambda app: app.ask(":"), "any line of the session"),
+    Key("question_mark,f1", "?", lambda app: app.list_keys(), "list these keys"),
+    Key("escape", "Esc", lambda app: app.draw(), "back to the numbers"),
+    Key("q,ctrl+c", "q", lambda app: app.exit(0), "leave"),
+)
 
 _PROVED = Span("✓", "good")
 
