@@ -18,7 +18,7 @@ from tinytf_cli.explore.drawing import place_panes
 from tinytf_cli.explore.full_screen import FullScreen
 from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.pane import Pane
-from tinytf_cli.repl.addressing import Offer
+from tinytf_cli.repl.addressing import Offer, tokens
 from tinytf_cli.repl.line import shell_quoted
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.streams import Capture
@@ -252,24 +252,22 @@ class ModuleExplorer(FullScreen):
             await self.run_line(f"run --quiet -- {shell_quoted(value)}" if is_text else value)
 
     def _everything(self, layer: int) -> Iterator[Offer]:
-        """What a search finds: modules, tokens, keys, and lines of the session."""
+        """What a search finds beside tokens: modules, keys, and lines of the session."""
         for call in self.calls:
             yield Offer(call.path, f"{self.trace.role(call)} {type(call.module).__name__}".strip())
-        for position, token in enumerate(self.trace.encoding.tokens):
-            yield Offer(f"{palette.TOKEN}{position} {token.shown}", "predict after this token")
         yield from palette.everything(self.session, layer, {key.shown: key.words for key in KEYS})
 
     def _find(self, word: str) -> None:
         """Go to the module or token that a word names, do what a key does, or open a line of the session."""
-        paths = [call.path for call in self.calls]
+        paths, names = [call.path for call in self.calls], [token.word for token in tokens(self.session, "")]
         if word.startswith(palette.LINE):
             self.ask(":")
             self.line.value = f"{word.removeprefix(palette.LINE)} "
             self.line.cursor_position = len(self.line.value)
         elif word.startswith(palette.KEY):
             next(key for key in KEYS if key.shown == word.removeprefix(palette.KEY)).action(self)
-        elif word.startswith(palette.TOKEN):
-            self.choose_token(int(word.removeprefix(palette.TOKEN).split(" ")[0]))
+        elif word in names:
+            self.choose_token(names.index(word))
         elif word in paths:
             self.at = paths.index(word)
             self.draw()

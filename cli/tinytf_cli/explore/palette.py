@@ -9,8 +9,8 @@ from tinytf_cli.repl.addressing import Offer, parameters, tokens
 from tinytf_cli.repl.completing import find_offers
 from tinytf_cli.repl.session import Session
 
-KEY, LINE, TOKEN = "key ", ":", "token "
-"""What begins the word of a key of the screen, of a line of the session, and of the place of a token."""
+KEY, LINE = "key ", ":"
+"""What begins the word of a key of the screen, and of a line of the session."""
 
 
 def everything(session: Session, layer: int, keys: Mapping[str, str]) -> Iterator[Offer]:
