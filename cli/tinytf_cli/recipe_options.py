@@ -111,7 +111,7 @@ class RunOptions:
     out: Path | None = option(type=click.Path(path_type=Path), help="Folder of the run.  [default: a new one in runs/]")
     resume: bool = option(
         is_flag=True,
-        help="Continue the run in --out, or train --resume RUN, as if it had never stopped. --steps and the options of "
+        help="Continue the run in --out, train --resume RUN, or without a name the newest unfinished one, as if it had never stopped. --steps and the options of "
         "Watching may change.",
     )
     overwrite: bool = option(is_flag=True, help="Delete the run in --out first.")
