@@ -91,6 +91,31 @@ def test_resume_continues_the_newest_run_with_steps_left(tinytf: Tinytf, given: 
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["trace", "score", "generate", "diff"])
+def test_a_run_in_place_of_a_text_is_said_to_be_one(tinytf: Tinytf, command: str) -> None:
+    ran = tinytf(command, "runs/first", "runs/later") if command == "diff" else tinytf(command, "runs/first")
+    assert is_a_clean_error(ran, 2)
+    assert "runs/first is a training run, and this takes a text" in ran.err
+    assert "tinytf runs runs/first" in ran.err
+
+
+@pytest.mark.usefixtures("folder")
+def test_export_names_its_folder_after_the_model(tinytf: Tinytf) -> None:
+    assert tinytf("export", "later").status == 0
+    assert Path("later-hf/config.json").is_file()
+    assert is_a_clean_error(tinytf("export", "runs/later"), 2)  # it is not empty
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("status", "runs"), ("logs", "runs"), ("resume", "train --resume"), ("follow", "runs --follow"),
+     ("find-lr", "train CORPUS --find-lr")],
+)  # fmt: skip
+def test_what_a_trainer_types_leads_to_the_command(tinytf: Tinytf, typed: str, meant: str) -> None:
+    assert f"hint: tinytf {meant} " in tinytf(typed).err
+
+
+@pytest.mark.usefixtures("folder")
 def test_overwrite_never_picks_a_run(tinytf: Tinytf) -> None:
     assert is_a_clean_error(tinytf("train", "book.txt", "--overwrite"), 2)
 

@@ -30,9 +30,10 @@ class Options:
 
 @command("runs --follow")
 def runs_follow(options: Options, output: Output) -> int | None:
-    """RUN is the folder of the run, or its name in runs/; the default is the one that trained last. It is only read. A terminal shows a picture, redrawn in place; elsewhere, and
-    with --plain, a line appears every --every steps. JSON and files hold the current state, as with --once; --format
-    ndjson follows the run. Exits when the run finishes, or with 1 if it was stopped.
+    """RUN is the folder of the run, or its name in runs/; the default is the one that trained last. It is only read.
+    A terminal shows a picture, redrawn in place; elsewhere, and with --plain, a line appears every --every steps. JSON
+    and files hold the current state, as with --once; --format ndjson follows the run. Exits when the run finishes, or
+    with 1 if it was stopped.
     """
     from tinytf.training.folder.naming import named_run, newest_run
     from tinytf.training.folder.reader import RunReader
