@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.table import Computed, FamilyTable, Stored, layer_of
 from tinytf.config import ModelConfig
+from tinytf.counting import tell
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.model.transformer import Transformer
@@ -132,7 +133,8 @@ class Checkpoint:
         plan = self.plan()
         state: dict[str, Tensor] = {}
         shapes = shapes_of(plan.model)
-        for name, tensor in self.weights.tensors(dtype, plan.pieces):
+        for number, (name, tensor) in enumerate(self.weights.tensors(dtype, plan.pieces)):
+            tell("tensors read:", number, max(number, len(plan.targets)))
             if name in plan.copy_of:
                 self._require_copy(name, plan.copy_of[name])
             if name in plan.computed:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tinytf.counting import tell
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_targets
 from tinytf.gradients.targets import choose_targets
@@ -194,6 +195,7 @@ def record_gradients(
     def tap(name: str, tensor: Tensor) -> Tensor:
         constant = not tensor.requires_grad  # such as sinusoidal positions
         recorded[name] = tensor.clone().requires_grad_() if constant else tensor
+        tell("steps run:", len(recorded), len(rows))
         return recorded[name]
 
     with differentiable(model) as parameters, tap_steps(model, tap):
