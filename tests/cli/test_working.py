@@ -137,7 +137,6 @@ LOOPS: dict[str, tuple[tuple[str, ...], str]] = {
     "weights": ((), "heads:"),
     "ablate": ((TEXT, "--sweep", "heads"), "texts and ablations:"),
     "patch": ((*PAIR, "--sweep", "heads"), "patches:"),
-    "circuit": ((*PAIR, "--answer", "sat", "--versus", "saw"), "runs:"),
 }
 """Commands that are slow on a long text or a large model, and what each of them counts."""
 

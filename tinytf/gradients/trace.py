@@ -1,5 +1,6 @@
 """A trace with its backward pass: the gradient of a loss with respect to every step and every parameter."""
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -191,11 +192,13 @@ def record_gradients(
         _require_room(model, len(encoding.tokens))
     rows = {step.full_name(layer): (step, layer) for step, layer in table_of(model.config).rows}
     recorded: dict[str, Tensor] = {}
+    returned = itertools.count(1)
 
     def tap(name: str, tensor: Tensor) -> Tensor:
         constant = not tensor.requires_grad  # such as sinusoidal positions
         recorded[name] = tensor.clone().requires_grad_() if constant else tensor
         tell("steps run:", len(recorded), len(rows))
+        recorded[name].register_hook(lambda _: tell("gradients of steps:", next(returned), len(recorded)))
         return recorded[name]
 
     with differentiable(model) as parameters, tap_steps(model, tap):

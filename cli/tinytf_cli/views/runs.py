@@ -105,10 +105,14 @@ def _next(report: RunsReport, terminal: Terminal) -> Iterator[Block]:
             first.setdefault(state, (f"tinytf runs --follow {place}", "watches it train"))
         elif state == "stopped":
             first.setdefault(state, (resuming(run.path), "continues it"))
-        elif state == "finished":
+        elif state == "finished" and _is_causal(run):
             first.setdefault(state, (f"tinytf generate -m {place} TEXT", "how it continues a text"))
     if first:
         yield from next_lines(terminal, *first.values())
+
+
+def _is_causal(run: RunReport) -> bool:
+    return run.history is None or run.history.config is None or run.history.config.causal
 
 
 def _recipe_columns(report: RunsReport, rows: int) -> Iterator[Column]:
