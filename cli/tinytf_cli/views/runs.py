@@ -57,7 +57,7 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
             Column("run", [names[run.path] for run in rows], shrink=8),
             *_recipe_columns(report, len(rows)),
             *(Column(title, cells, "right", drop=drop) for (title, drop), cells in numbers),
-            Column("state", [_state(run) for run in rows], shrink=8),
+            Column("state", [_state(run) for run in rows], shrink=22),
         ]
     )
     if len(rows) < len(report.runs):
