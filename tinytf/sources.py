@@ -34,6 +34,7 @@ from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokeni
 from tinytf.text.printable import printable
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.folder.naming import named_run
 from tinytf.training.folder.remembered import files_of
 
 ASSETS = Path(__file__).parent / "assets"
@@ -252,7 +253,8 @@ class GgufSource(DirectorySource):
 
 
 def find_source(model: str) -> Source:
-    """The source for a name or path; a built-in name wins over a path, and a path over a name of the hub cache.
+    """The source for a name or path; a built-in name wins over a path, a path over a run of this name in runs/,
+    and that over a name of the hub cache.
 
     Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is not a model.
     """
@@ -270,6 +272,8 @@ def find_source(model: str) -> Source:
         return RunSource(model, "built in", ASSETS / model)
     if not model or path_exists(model):
         return source_at(Path(model))
+    if path_exists(str(run := named_run(Path(model)))):
+        return source_at(run)
     if HUB_CACHE.has(model):
         return stored_source(model, HUB_CACHE.find(model))
     raise UsageError(f"there is no model {model!r}", _nearest(model))

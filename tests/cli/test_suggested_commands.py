@@ -66,6 +66,7 @@ OTHERWISE = {
     "views/find_lr.py": "an option of the same command",
     "views/train.py": "the run that was just made",
     "views/film.py": "a model of the film",
+    "views/runs.py": "the runs that it lists",
     "views/parts.py": "the function itself",
 }
 

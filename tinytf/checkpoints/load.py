@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tinytf.checkpoints.table import Computed, FamilyTable, Stored, layer_of
 from tinytf.config import ModelConfig
+from tinytf.counting import tell
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.in_file import InFile
@@ -162,7 +163,8 @@ class Checkpoint:
         needed = self.weights.takes(dtype)
         if keep or needed > max(UNASKED, free_bytes(torch.device("cpu"))):
             return self._kept(plan, dtype)
-        for name, tensor in self.weights.tensors(dtype, plan.pieces):
+        for number, (name, tensor) in enumerate(self.weights.tensors(dtype, plan.pieces)):
+            tell("tensors read:", number, max(number, len(plan.targets)))
             if name in plan.copy_of:
                 self._require_copy(name, plan.copy_of[name])
             if name in plan.computed:
