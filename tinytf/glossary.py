@@ -25,6 +25,8 @@ _WORDS = parse_toml((files("tinytf") / "assets" / "words.toml").read_text("utf-8
 OTHER_STEP = "step of other models"
 KINDS = ("word", "parameter", "head", "lesson", "step", OTHER_STEP)
 """The kinds of words, in the order in which they are listed."""
+WAY = "way"
+"""The kind of a line that does what was asked for, which is no word."""
 EXAMPLE = "'The cat sat'"
 """The text of commands that show a word, where the reader has none."""
 _COUNTS = {"head": "n_heads", "kv head": "n_kv_heads", "vocab": "vocab_size", "expert": "experts"}
@@ -33,7 +35,7 @@ _COUNTS = {"head": "n_heads", "kv head": "n_kv_heads", "vocab": "vocab_size", "e
 
 @dataclass(frozen=True)
 class Word(Data):
-    """A word and its ``meaning`` in one line; ``kind`` is one of ``KINDS``.
+    """A word and its ``meaning`` in one line; ``kind`` is one of ``KINDS``, or ``WAY``.
 
     ``more`` are labels with what there is to add, and ``read`` the commands to read on with.
     """
@@ -247,6 +249,11 @@ def _with_axes(entry: Word, config: ModelConfig) -> Word:
 def said_of(name: str) -> str:
     """What a word of the field means, in one sentence; empty if it is none."""
     return next((word["is"] for key, word in _WORDS.items() if name in (key, *word.get("also", ()))), "")
+
+
+def field_words() -> Iterator[tuple[Word, Sequence[str]]]:
+    """Each word of the field, with every way to type it."""
+    return ((entry, [*_spellings(entry)]) for entry in _table() if entry.kind == "word")
 
 
 def spellings() -> Iterator[str]:

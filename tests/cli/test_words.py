@@ -133,7 +133,11 @@ def test_words_are_listed_and_one_is_explained_at_length(tinytf: Tinytf) -> None
 
 def test_a_command_is_helped_as_before_and_an_unknown_word_names_the_nearest(tinytf: Tinytf) -> None:
     assert tinytf("help", "lens").out == tinytf("lens", "--help").out
-    for word, hint in (("logitt", "did you mean logit?"), ("trce", "did you mean trace?"), ("#", "tinytf help words")):
+    for word, hint in (
+        ("logitt", "did you mean logit?"),
+        ("trce", "did you mean trace?"),
+        ("qwertz", "tinytf help words"),
+    ):
         ran = tinytf("help", word)
         assert is_a_clean_error(ran)
         assert f"there is no command or word {word!r}" in ran.err
