@@ -39,8 +39,8 @@ ASKED = (
     "position", "gradient", "backward", "token", "vocabulary", "learning rate", "epoch", "batch", "What is a softmax?",
     "whats Q?", "entropy", "what does a residual stream do?", "GELU", "SwiGLU", "MoE", "GQA", "beam search", "top-p",
     "top-k", "warm-up", "optimiser", "Adam", "overfitting", "BPE", "logits lens", "induction head", "superposition",
-    "SAE", "LoRA", "quantization", "transformer", "encoder", "decoder", "cross-attention", "context window", "parameter",
-    "hidden size", "d_model", "layer", "RoPE", "LayerNorm",
+    "SAE", "LoRA", "quantization", "transformer", "encoder", "decoder", "cross-attention", "context window",
+    "parameter", "hidden size", "d_model", "layer", "RoPE", "LayerNorm",
 )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def test_a_word_of_the_field_is_answered_with_formula_first_and_a_command_that_s
     assert first.kind in ("word", "parameter", "head")
     assert first.more[0][0] == "formula"
     assert "{" not in first.more[0][1]
-    assert first.read[0].split()[0] in EVERY or first.read[0].startswith("help train ")
+    assert first.read[0].split()[0] in EVERY or first.read[0].startswith("help ")
 
 
 @pytest.mark.parametrize("word", sorted({*_WORDS, "W_Q", "W_O", "q", "probs"}))
