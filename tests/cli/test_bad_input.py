@@ -467,12 +467,12 @@ def test_a_missing_parameter_and_a_word_that_is_no_choice_are_answered_with_a_li
     if required:
         with pytest.raises(click.UsageError) as missing:
             command.make_context(name, [])
-        shown = (
-            max(required[0].opts, key=len) if isinstance(required[0], click.Option) else required[0].human_readable_name
-        )
-        hint = explained(missing.value).hint
-        assert hint.startswith(("type: ", "such as: "))
-        assert shown.strip("[]{}.").split("|")[0] in hint
+        if isinstance(required[0].type, click.Choice):
+            assert explained(missing.value).hint.endswith(str(required[0].type.choices[0]))
+        else:
+            named = required[0].make_metavar(click.Context(command)).strip("[].")
+            assert explained(missing.value).hint.startswith("type: ")
+            assert named in explained(missing.value).hint
     for option in command.params:
         if isinstance(option, click.Option) and isinstance(option.type, click.Choice) and option.nargs == 1:
             flag = max(option.opts, key=len)
