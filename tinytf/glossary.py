@@ -108,16 +108,19 @@ def _table(config: ModelConfig | None = None) -> Iterator[Word]:
     for step in own.values():
         if step.axes and step.matrix and re.search(rf"·{step.matrix}(?!ᵀ)", step.formula):
             read = (f"trace --at {at[step.name]}{step.parameter}", f"trace TEXT --at {at[step.name]}{step.name}")
-            facts, read = [("formula", _formula(step))], (*read, *_lesson(step.name))
-            yield Word(step.parameter, "parameter", f"the learned matrix of {step.title}", tuple(facts), read)
+            facts = [("formula", _formula(step))]
+            yield Word(
+                step.parameter, "parameter", f"the learned matrix of {step.title}", tuple(facts),
+                (*read, *_lesson(step.name)),
+            )  # fmt: skip
     for label in LABELS:
         facts = [
             ("formula", f"{label.score.replace('_', ' ')} = {label.formula}"),
             ("shape", _sized(("head",), config)),
         ]
         facts += [("counted from", f"{label.score.replace('_', ' ')} ≥ {label.least:g}")]
-        read = ("heads", "attention TEXT", "learn heads")
-        yield Word(f"{label.name} head", "head", f"a head that {label.meaning}", tuple(facts), read)
+        commands = ("heads", "attention TEXT", "learn heads")
+        yield Word(f"{label.name} head", "head", f"a head that {label.meaning}", tuple(facts), commands)
     for name, title in TITLES.items():
         yield Word(name, "lesson", title, (), (f"learn {name}",))
     for name in dict.fromkeys(step.name for step in STEPS):

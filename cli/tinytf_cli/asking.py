@@ -167,8 +167,8 @@ def answering(question: str, known: Iterable[str] = ()) -> str:
     It is read as typed, then without articles, and at last with words that are one letter wrong corrected.
     """
     bare = " ".join(question.split()).rstrip("?!. ")
-    marked, how = question.strip().endswith("?"), is_how(question)
-    if not marked and not how and not re.match(r"(?i)(?:why|when|where|what|whats|what's|how|which)\b", bare):
+    marked = question.strip().endswith("?")
+    if not marked and not re.match(r"(?i)(?:why|when|where|what|whats|what's|how|which)\b", bare):
         return ""
     known = {name.casefold() for name in known}
     loose = bare
@@ -176,7 +176,7 @@ def answering(question: str, known: Iterable[str] = ()) -> str:
         loose = re.sub(what, plain, loose, flags=re.IGNORECASE)
     corrected = " ".join(_corrected(word, _FORM_WORDS) for word in loose.split())
     readings = [(bare, QUESTIONS), (loose, QUESTIONS), (corrected, _WITHOUT_WORDS)]
-    return next(filter(None, (_line(*reading) for reading in readings)), "") or _defining(bare, known) or _doing(bare)
+    return next(filter(None, (_line(*reading) for reading in readings)), "") or _defining(bare, known)
 
 
 def _line(question: str, forms: Mapping[str, str]) -> str:
@@ -205,15 +205,6 @@ def is_how(question: str) -> str:
     """What a question such as ``how do I ablate a head?`` asks how to do; empty for any other line."""
     found = re.fullmatch(HOW, " ".join(question.split()).rstrip("?!. "), re.IGNORECASE)
     return found["what"] if found else ""
-
-
-def _doing(question: str) -> str:
-    """``help`` on a question for the way to do something, if there is one."""
-    if not is_how(question):
-        return ""
-    from tinytf_cli.how import ways
-
-    return f"help {question}" if ways(question) else ""
 
 
 def _corrected(word: str, known: Collection[str]) -> str:

@@ -32,7 +32,10 @@ _PLAINER = [
     (r"a valid float$", "a number"),
     (r"^Missing argument '{([\w|]+)}'.*", r"one of \1 is missing"),
     (r"^Missing (?:argument|option) '\[?([\w.:|-]+?)\]?(?:\.\.\.)?'\.?", r"\1 is missing"),
-    (r"^Invalid value for '(?:{.*}|(--[\w-]+)).*': ('.*') is not (?:one of )?('.*')$", r"\2 is not one of \3, which \1 takes"),
+    (
+        r"^Invalid value for '(?:{.*}|(--[\w-]+)).*': ('.*') is not (?:one of )?('.*')$",
+        r"\2 is not one of \3, which \1 takes",
+    ),
     (r", which  takes$", ""),
     (r"^Invalid value for '\[?([A-Z|]+)\]?…?': ", r"\1: "),
 ]

@@ -3,7 +3,7 @@
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from math import log
@@ -11,7 +11,7 @@ from shlex import quote
 
 import click
 
-from tinytf_cli.asking import COMMANDS_MEANT, NAMES_MEANT, OPTIONS_MEANT, WAYS_MEANT, is_how
+from tinytf_cli.asking import COMMANDS_MEANT, NAMES_MEANT, OPTIONS_MEANT, WAYS_MEANT, answering, is_how
 from tinytf_cli.command import GROUPS, WITH_FORMS, load
 
 _SAID_IN_ANY = """
@@ -58,6 +58,12 @@ class Way:
 def in_shell(line: str) -> str:
     """A line of a session as an argument of tinytf: a script of it, after one that runs a text."""
     return " ".join(["repl", *(f"-c {quote(each)}" for each in ("run The cat sat", line))])
+
+
+def answered(question: str, known: Iterable[str]) -> str:
+    """The line that answers a question, as ``answering`` has it; ``help`` on one for the way to do something."""
+    bare = question.strip().rstrip("?!. ")
+    return answering(question, known) or (f"help {bare}" if is_how(question) and ways(question) else "")
 
 
 def ways(question: str) -> list[Way]:

@@ -111,11 +111,12 @@ def _meant(args: list[str]) -> list[str]:
     Empty for others.
     """
     from tinytf.glossary import spellings
-    from tinytf_cli.asking import answering, is_how, with_text
+    from tinytf_cli.asking import is_how, with_text
+    from tinytf_cli.how import answered
 
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), args))
     text, options = " ".join(words), args[len(words) :]
-    if line := answering(text, spellings()):
+    if line := answered(text, spellings()):
         answer = shlex.split(with_text(line))[1:]
         return [] if "TEXT" in answer else [*answer, *options]
     if is_how(text) and not text[0].isupper():

@@ -15,9 +15,10 @@ from tinytf.report import SCHEMA_VERSION, Report
 from tinytf.steps.table import StepTable
 from tinytf.tables import Array, Sheet, of_records, records_in
 from tinytf.trace.address import parse_address
-from tinytf_cli.asking import answering, command_meant, is_how
+from tinytf_cli.asking import command_meant, is_how
 from tinytf_cli.command import FORMS, OLD_NAMES, Command, Option, build, parameters_of
 from tinytf_cli.host import Host
+from tinytf_cli.how import answered
 from tinytf_cli.main import COMMANDS, cli, say_the_name
 from tinytf_cli.output import Output
 from tinytf_cli.repl.line import complete_name
@@ -138,7 +139,7 @@ class Lexicon:
         from tinytf.glossary import spellings
 
         unanswered = f"help {line}" if is_how(line) and not self.is_sentence(line.split()) else ""
-        return answering(line, (*self.names, *spellings())) or unanswered
+        return answered(line, (*self.names, *spellings())) or unanswered
 
     def find(self, word: str, line: str = "TEXT") -> str:
         """The name that a word means: a name, an alias, or the prefix of exactly one name.
