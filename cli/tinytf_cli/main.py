@@ -102,7 +102,8 @@ def _command_first(args: list[str]) -> list[str]:
         return [named, *args]
     trace = load("trace")
     given, _, _ = trace.make_parser(click.Context(trace)).parse_args(list(args))
-    return [*(["trace"] if given["words"] else _without_arguments("trace")), *args]
+    has_text = isinstance(given.get("words"), tuple) and given["words"]  # click marks a missing one by a sentinel
+    return [*(["trace"] if has_text else _without_arguments("trace")), *args]
 
 
 def _meant(args: list[str]) -> list[str]:

@@ -118,7 +118,7 @@ def test_without_an_address_it_is_the_prediction_and_one_after_the_text_is_taken
     for words in ((SENTENCE,), tuple(SENTENCE.split()), (SENTENCE, "--depth", "2")):
         ran = tinytf("explain", *words, "-m", decoder)
         assert ran.out.startswith(f"logits[{last},{best}] (")
-        assert "attribute TEXT" in ran.err
+        assert "attribute says which parts of the model made it" in ran.err
     assert opened.explain(SENTENCE)[0].address == f"logits[{last},{best}]"
     assert (
         tinytf("explain", SENTENCE, SCORE, "-m", decoder).out == tinytf("explain", SCORE, SENTENCE, "-m", decoder).out

@@ -146,7 +146,7 @@ def test_a_newcomer_sees_what_it_is_numbers_of_a_pass_and_what_to_type_on_one_sc
         for line in (name for name, _ in _NEXT[:2]):
             seen.type(f"{line}\r")
             seen.prompts()
-        seen.shows("checked: 21 parts sum to", "ids 2/92")
+        seen.shows("in short: The logit of ·mat is", "ids 2/92")
         seen.type("\x04")
         seen.shows("status 0", "as before")
     finally:

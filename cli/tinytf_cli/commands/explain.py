@@ -70,7 +70,7 @@ def explain(options: Options, tracing: AddressOptions) -> int:
     status = tracing.show(question, "explanations", ExplainDisplay(options.homework))
     if address is None:
         tracing.output.note(
-            "this is the logit of the prediction: attribute TEXT says which parts of the model made it; explain any "
-            "other number by its address, such as explain 'L0H0.weights[0,0]' TEXT"
+            "this is the logit of the prediction, and attribute says which parts of the model made it; any other "
+            "number has an address, such as L0H0.weights[0,0]"
         )
     return status

@@ -21,16 +21,18 @@ from rich.cells import cell_len
 
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.numbers import in_bytes, plural
+from tinytf_cli.paint.painter import paint
 from tinytf_cli.repl.colouring import LineLexer, prompt_style
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history import FileHistory, history_path
 from tinytf_cli.repl.keys import bindings, describe_keys, mark_pastes
 from tinytf_cli.repl.line import MORE_MARK, PROMPT
 from tinytf_cli.repl.python import is_unfinished, statements
-from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.session_verbs import echo_line
 from tinytf_cli.repl.welcome import greet, shortened
 from tinytf_cli.screen import clean_exit
+from tinytf_cli.views.blocks import Line
 
 _DEPTHS = {
     "none": ColorDepth.DEPTH_1_BIT,
@@ -179,11 +181,23 @@ class Prompt:
             if outcome.leave:
                 return True
             self.session.say(outcome)
+            self._say_again(outcome)
             if outcome.failure is not None or outcome.status == 130:
                 if number < len(lines):
                     self._write_note(f"not run: {plural(len(lines) - number, 'more line')}")
                 break
         return False
+
+    def _say_again(self, outcome: Outcome) -> None:
+        """Repeat the sentence that an answer began with, where it has left the screen above."""
+        sentence = next((result.report.sentence for result in outcome.results), "")
+        if (
+            sentence
+            and not self.session.settings.pager
+            and outcome.text.count("\n") >= self._prompt.output.get_size().rows
+        ):
+            lines = paint([Line(f"in short: {sentence}", hanging=2)], self.session.terminal())
+            self.session.streams.write("".join(f"{line}\n" for line in lines))
 
     def _keep_typed(self, document: Document) -> None:
         self._unfinished = document

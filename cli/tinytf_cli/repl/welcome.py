@@ -44,7 +44,7 @@ def greet(session: Session) -> None:
 
 def banner(session: Session, width: int) -> str:
     """The first line of a session, shortened to the width."""
-    model = printable(session.state.spec.words, spaces=False)
+    model = printable(session.state.spec.short, spaces=False)
     full = f"tinytf {__version__}, {model}: run TEXT begins, help lists what there is, Ctrl-D leaves"
     short = f"tinytf {__version__}: help lists what there is"
     return full if cell_len(full) < width else shortened(short, width - 1, session.settings.ascii)
