@@ -32,5 +32,10 @@ def _nearest(word: str, names: Iterable[str]) -> str | None:
         for name in difflib.get_close_matches(word, bare, n=3, cutoff=_NEAR)
         if name[:1] == word[:1] or difflib.SequenceMatcher(None, name, word).ratio() >= _NEAR_INSIDE
     ]
-    begun = (name for name in bare if len(word) > 1 and (name.startswith(word) or (name and word.startswith(name))))
+    begun = (name for name in bare if len(word) > 1 and (name.startswith(word) or _begins(name, word)))
     return bare[matches[0]] if matches else bare.get(next(begun, ""))
+
+
+def _begins(name: str, word: str) -> bool:
+    """Whether a word begins with a name that is more than half of it; ``qwertz`` begins with ``q``, which is not."""
+    return word.startswith(name) and 2 * len(name) > len(word)

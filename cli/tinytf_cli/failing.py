@@ -32,7 +32,13 @@ class Failure:
 _PLAINER = [
     (r"a valid integer$", "a whole number"),
     (r"a valid float$", "a number"),
-    (r"^Missing argument '\[?([A-Z|]+)\]?'$", r"\1 is missing"),
+    (r"^Missing argument '{([\w|]+)}'.*", r"one of \1 is missing"),
+    (r"^Missing (?:argument|option) '\[?([\w.:|-]+?)\]?(?:\.\.\.)?'\.?", r"\1 is missing"),
+    (
+        r"^Invalid value for '(?:{.*}|(--[\w-]+)).*': ('.*') is not (?:one of )?('.*')$",
+        r"\2 is not one of \3, which \1 takes",
+    ),
+    (r", which  takes$", ""),
     (r"^Invalid value for '\[?([A-Z|]+)\]?…?': ", r"\1: "),
 ]
 """click's wording, and plainer words for it."""
@@ -103,6 +109,8 @@ def _usage_hint(error: click.UsageError) -> str:
         for argument in error.ctx.command.params:
             if isinstance(argument, click.Argument) and argument.name == error.option_name.lstrip("-"):
                 return f"it is an argument: {error.ctx.command_path} {argument.make_metavar(error.ctx)}"
+    if error.ctx and isinstance(error, click.BadParameter) and error.param and (typed := _as_typed(error)):
+        return typed
     see = f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
     if isinstance(error, click.NoSuchOption) and error.ctx:
         options = [option for option in error.ctx.command.params if isinstance(option, click.Option)]
@@ -114,6 +122,20 @@ def _usage_hint(error: click.UsageError) -> str:
             return f"did you mean {' or '.join(f'{name} ({about[name].rstrip(chr(46))})' for name in either)}?"
         return did_you_mean(error.option_name, names, otherwise=see)
     return see
+
+
+def _as_typed(error: click.BadParameter) -> str:
+    """The line to type, where a parameter is missing or is one of a few words; empty for other mistakes."""
+    ctx, parameter = error.ctx, error.param
+    assert ctx is not None
+    assert parameter is not None
+    shown = parameter.make_metavar(ctx)
+    usage = [ctx.command_path, *(piece for piece in ctx.command.collect_usage_pieces(ctx) if piece != "[OPTIONS]")]
+    if isinstance(parameter, click.Option):
+        usage += [max(parameter.opts, key=len), shown]
+    if isinstance(parameter.type, click.Choice):
+        return f"such as: {' '.join(usage).replace(shown, str(parameter.type.choices[0]))}"
+    return f"type: {' '.join(usage)}" if isinstance(error, click.MissingParameter) else ""
 
 
 def usage_message(error: click.UsageError) -> str:

@@ -15,9 +15,10 @@ from tinytf.report import SCHEMA_VERSION, Report
 from tinytf.steps.table import StepTable
 from tinytf.tables import Array, Sheet, of_records, records_in
 from tinytf.trace.address import parse_address
-from tinytf_cli.asking import answering, command_meant
+from tinytf_cli.asking import command_meant, is_how
 from tinytf_cli.command import FORMS, OLD_NAMES, Command, Option, build, parameters_of
 from tinytf_cli.host import Host
+from tinytf_cli.how import answered
 from tinytf_cli.main import COMMANDS, cli, say_the_name
 from tinytf_cli.output import Output
 from tinytf_cli.repl.line import complete_name
@@ -137,7 +138,8 @@ class Lexicon:
         """The line that answers a question; empty for a line that is none."""
         from tinytf.glossary import spellings
 
-        return answering(line, (*self.names, *spellings()))
+        unanswered = f"help {line}" if is_how(line) and not self.is_sentence(line.split()) else ""
+        return answered(line, (*self.names, *spellings())) or unanswered
 
     def find(self, word: str, line: str = "TEXT") -> str:
         """The name that a word means: a name, an alias, or the prefix of exactly one name.
