@@ -4,6 +4,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -15,6 +16,8 @@ from tinytf.text.printable import printable
 from tinytf_cli.asking import option_meant
 
 _AROUND = 60
+_NAMED = 3
+"""The most commands that a hint names."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,17 @@ class Failure:
     marked: str = ""
 
 
+_TOO_MANY = "Got unexpected extra argument"
 _PLAINER = [
     (r"a valid integer$", "a whole number"),
     (r"a valid float$", "a number"),
-    (r"^Missing argument '\[?([A-Z|]+)\]?'$", r"\1 is missing"),
+    (r"^Missing option '([^' ]+)'(?: / '[^']+')*$", r"\1 is missing"),
+    (r"^Option '([^' ]+)' requires (?:an argument|(\d+) arguments)$", r"\1 needs a value"),
+    (r"^Option '([^' ]+)' does not take a value$", r"\1 takes no value"),
+    (rf"^{_TOO_MANY}s? \((.*)\)$", r"too many arguments: \1"),
+    (r"^Missing argument '\[?([A-Z|]+)\]?(?:\.\.\.|…)?'$", r"\1 is missing"),
     (r"^Invalid value for '\[?([A-Z|]+)\]?…?': ", r"\1: "),
+    (r"^Invalid value for '([^']+)'(?: / '[^']+')*: ", r"\1: "),
 ]
 """click's wording, and plainer words for it."""
 
@@ -90,24 +99,72 @@ def _marked(line: str, column: int) -> str:
 
 
 def _usage_hint(error: click.UsageError) -> str:
-    hint = getattr(error, "hint", "")
-    if hint:
-        return str(hint)
-    if isinstance(error, click.NoSuchOption) and error.ctx:
-        for argument in error.ctx.command.params:
-            if isinstance(argument, click.Argument) and argument.name == error.option_name.lstrip("-"):
-                return f"it is an argument: {error.ctx.command_path} {argument.make_metavar(error.ctx)}"
-    see = f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
-    if isinstance(error, click.NoSuchOption) and error.ctx:
-        options = [option for option in error.ctx.command.params if isinstance(option, click.Option)]
-        about = {name: option.help or "" for option in options for name in option.opts if name.startswith("--")}
-        names = [*about]
-        if meant := option_meant(error.option_name, names):
-            twin = f"-{error.option_name}"  # -n is easily typed for --n
-            either = [meant, twin] if twin in about else [meant]
-            return f"did you mean {' or '.join(f'{name} ({about[name].rstrip(chr(46))})' for name in either)}?"
-        return did_you_mean(error.option_name, names, otherwise=see)
-    return see
+    hint, context = getattr(error, "hint", ""), error.ctx
+    if hint or context is None:
+        return str(hint) or "see tinytf --help"
+    if isinstance(error, click.NoSuchOption):
+        return _option_hint(error.option_name, context)
+    name = getattr(error, "option_name", "")
+    parameter = getattr(error, "param", None) or next((one for one in context.command.params if name in one.opts), None)
+    typed = re.match("'(.*)' is not ", error.message)
+    if typed and isinstance(parameter.type if parameter else None, click.Choice):
+        hint = _near(typed[1], parameter.type.choices)
+    if isinstance(parameter, click.Option) and parameter.help:
+        return hint or _about(parameter, context)
+    if isinstance(error, click.MissingParameter):
+        return f"it is {_usage(context)}"
+    if error.message.startswith(_TOO_MANY):
+        return f"it is {_usage(context)}; put quotes around a text of several words"
+    return hint or f"see {context.command_path} --help"
+
+
+def _near(word: str, names: Iterable[object]) -> str:
+    """A hint that names the nearest; empty where none is near."""
+    hint = did_you_mean(word, map(str, names))
+    return hint if hint.endswith("?") else ""
+
+
+def _about(option: click.Option, context: click.Context) -> str:
+    """An option with what it takes, and the first sentence of its help."""
+    name, metavar = max(option.opts, key=len), "" if option.is_flag else f" {option.make_metavar(context)}"
+    return f"{name}{metavar}: {re.split(r'[.:;](?: |$)', option.help or '')[0]}; see {context.command_path} --help"
+
+
+def _usage(context: click.Context) -> str:
+    """The command with what it needs: its arguments and required options."""
+    takes = [one for one in context.command.params if isinstance(one, click.Argument)]
+    needs = [one for one in context.command.params if isinstance(one, click.Option) and one.required]
+    options = [f"{max(one.opts, key=len)} {one.make_metavar(context)}" for one in needs]
+    return " ".join([context.command_path, *(one.make_metavar(context) for one in takes), *options])
+
+
+def _option_hint(typed: str, context: click.Context) -> str:
+    """What to type instead of an option that the command does not have."""
+    options = [option for option in context.command.params if isinstance(option, click.Option)]
+    about = {name: option.help or "" for option in options for name in option.opts if name.startswith("--")}
+    if meant := option_meant(typed, about):
+        twin = f"-{typed}"  # -n is easily typed for --n
+        either = [meant, twin] if twin in about else [meant]
+        return f"did you mean {' or '.join(f'{name} ({about[name].rstrip(chr(46))})' for name in either)}?"
+    arguments = {word: shown for argument in context.command.params if isinstance(argument, click.Argument)
+                 for shown in [argument.make_metavar(context)]
+                 for word in (f"--{argument.name}", f"--{shown.strip('[].').lower()}")}  # fmt: skip
+    near = _near(typed, [*about, *arguments])
+    name = near.removeprefix("did you mean ").rstrip("?")
+    if name in arguments:
+        return f"it is an argument: {context.command_path} {arguments[name]}"
+    return "; ".join(filter(None, (_elsewhere(typed), near))) or f"see {context.command_path} --help"
+
+
+def _elsewhere(option: str) -> str:
+    """Which other commands have an option."""
+    from tinytf_cli.command import WITH_FORMS, load
+
+    names = [name for group in WITH_FORMS.values() for name in group]
+    having = [f"tinytf {name}" for name in names if any(option in one.opts for one in load(name).params)]
+    more = f" and {len(having) - _NAMED:,} more" if len(having) > _NAMED + 1 else ""
+    shown = having[: _NAMED if more else None]
+    return f"{option} is an option of {', '.join(shown)}{more}" if having else ""
 
 
 def usage_message(error: click.UsageError) -> str:

@@ -1,5 +1,7 @@
 """Numbers that are typed: every numeric option and argument has a least and a most value, which click checks."""
 
+import re
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -26,7 +28,7 @@ class Whole(click.IntRange):  # noqa: TID251
         super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
-        return _require(self, click.INT.convert(_short(value), param, ctx), value, param, ctx)
+        return _require(self, _number(click.INT, value, param, ctx), value, param, ctx)
 
 
 class Real(click.FloatRange):  # noqa: TID251
@@ -36,11 +38,41 @@ class Real(click.FloatRange):  # noqa: TID251
         super().__init__(least, most, min_open=above, max_open=below)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
-        number = click.FLOAT.convert(_short(value), param, ctx)
-        return _require(self, number, value, param, ctx) + 0.0  # without the sign of −0
+        return (
+            _require(self, _number(click.FLOAT, value, param, ctx), value, param, ctx) + 0.0
+        )  # without the sign of −0
 
 
 Range = Whole | Real
+
+
+_POWERS = {"k": 3, "m": 6, "b": 9, "%": -2}
+_WRITTEN = re.compile(r"(?P<digits>[+-]?[\d.]+(?:e[+-]?\d{1,2})?)\s*(?P<unit>%|[a-z]*)", re.IGNORECASE)
+
+
+def _number(kind: click.ParamType, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
+    """Like click's own conversion; its error has a hint for a number that is written as people do."""
+    try:
+        return kind.convert(_short(value), param, ctx)
+    except click.BadParameter as error:
+        if plain := _plain(str(value), whole=kind is click.INT):
+            error.hint = f"did you mean {plain}?"  # type: ignore[attr-defined]
+        raise
+
+
+def _plain(text: str, *, whole: bool) -> str:
+    """A number such as 1k, 1,000, 1e3, 10 % or 5 tokens, in plain digits; empty for anything else."""
+    text = text.strip()
+    text = re.sub(r",(?=\d{3}(?:\D|$))", "", text) if whole else text.replace(",", ".", 1)
+    found = _WRITTEN.fullmatch(text) if len(text) <= _LONGEST else None
+    if found is None:
+        return ""
+    with suppress(ValueError):
+        number = float(found["digits"]) * 10.0 ** _POWERS.get(found["unit"].lower(), 0)
+        if whole:
+            return str(round(number)) if number == round(number) and abs(number) <= MOST else ""
+        return f"{number:g}"
+    return ""
 
 
 def _require(numbers: Range, number: Any, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
