@@ -1,23 +1,26 @@
 """Every error as one line, a hint and an exit status, and if known the place in the typed line."""
 
+import json
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 import click
 
 from tinytf.errors import PlacedError, TinytfError
-from tinytf.nearest import did_you_mean
+from tinytf.nearest import did_you_mean, near_path
 from tinytf.text.printable import printable
 from tinytf_cli.asking import option_meant
 
 _AROUND = 60
-_NAMED = 3
-"""The most commands that a hint names."""
+_NAMED = 4
+"""The most commands that a hint names for an option."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ _PLAINER = [
     (r"^Missing argument '\[?([A-Z|]+)\]?(?:\.\.\.|…)?'$", r"\1 is missing"),
     (r"^Invalid value for '\[?([A-Z|]+)\]?…?': ", r"\1: "),
     (r"^Invalid value for '([^']+)'(?: / '[^']+')*: ", r"\1: "),
+    (r"Directory ('.*') does not exist$", r"there is no folder \1"),
+    (r"Directory ('.*') is a file$", r"\1 is a file, not a folder"),
 ]
 """click's wording, and plainer words for it."""
 
@@ -52,15 +57,32 @@ def explained(error: Exception, shows: str = "--debug shows where it happened") 
     if isinstance(error, PlacedError):
         return Failure(error.message, error.hint, error.exit_status, _marked(error.line, error.column))
     if isinstance(error, TinytfError):
-        return Failure(error.message, error.hint, error.exit_status)
+        return Failure(error.message, _file_hint(error.message, error.__context__, error.hint), error.exit_status)
     if isinstance(error, OSError):
         message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        return Failure(message, "", 1)
+        return Failure(message, _file_hint(message, error), 1)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
         return Failure("there is not enough memory for this", "use a smaller model or a shorter text", 1)
     if isinstance(error, ValueError) and "embedded null" in str(error):  # Python's message for a path with a NUL byte
         return Failure("a file name cannot hold a NUL byte", "", 2)
     return Failure(f"{type(error).__name__}: {error}", f"this is a fault of tinytf; {shows}", 1)
+
+
+_FILE_HINTS: Sequence[tuple[type[BaseException], str]] = (
+    (FileNotFoundError, "is its name right?"),
+    (PermissionError, "change its permissions, or name another"),
+    (IsADirectoryError, "name a file in it"),
+    (UnicodeDecodeError, "re-encode it, for example with iconv -t utf-8"),
+    (json.JSONDecodeError, "is it the right file, and whole?"),
+    (tomllib.TOMLDecodeError, "is it the right file, and whole?"),
+)
+
+
+def _file_hint(message: str, cause: BaseException | None, hint: str = "") -> str:
+    """The hint of an error that came of a file: the file beside a missing one, if near, then ``hint``, then advice."""
+    if isinstance(cause, FileNotFoundError) and str(cause.filename) in message:
+        hint = near_path(Path(str(cause.filename))) or hint
+    return hint or next((advice for kind, advice in _FILE_HINTS if isinstance(cause, kind)), "")
 
 
 def say(message: str, hint: str = "", marked: str = "", stream: TextIO | None = None) -> None:
@@ -106,9 +128,12 @@ def _usage_hint(error: click.UsageError) -> str:
         return _option_hint(error.option_name, context)
     name = getattr(error, "option_name", "")
     parameter = getattr(error, "param", None) or next((one for one in context.command.params if name in one.opts), None)
-    typed = re.match("'(.*)' is not ", error.message)
-    if typed and isinstance(parameter.type if parameter else None, click.Choice):
-        hint = _near(typed[1], parameter.type.choices)
+    typed = re.match("(?:Directory )?'(.*)' (?:is not|does not exist)", error.message)
+    kind = parameter.type if parameter else None
+    if typed and isinstance(kind, click.Choice):
+        hint = _near(typed[1], kind.choices)
+    elif typed and isinstance(kind, click.Path):
+        hint = near_path(Path(typed[1]))
     if isinstance(parameter, click.Option) and parameter.help:
         return hint or _about(parameter, context)
     if isinstance(error, click.MissingParameter):
@@ -157,14 +182,12 @@ def _option_hint(typed: str, context: click.Context) -> str:
 
 
 def _elsewhere(option: str) -> str:
-    """Which other commands have an option."""
+    """Which other commands have an option, if few do."""
     from tinytf_cli.command import WITH_FORMS, load
 
     names = [name for group in WITH_FORMS.values() for name in group]
     having = [f"tinytf {name}" for name in names if any(option in one.opts for one in load(name).params)]
-    more = f" and {len(having) - _NAMED:,} more" if len(having) > _NAMED + 1 else ""
-    shown = having[: _NAMED if more else None]
-    return f"{option} is an option of {', '.join(shown)}{more}" if having else ""
+    return f"{option} is an option of {', '.join(having)}" if 0 < len(having) <= _NAMED else ""
 
 
 def usage_message(error: click.UsageError) -> str:

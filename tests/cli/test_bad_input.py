@@ -443,7 +443,8 @@ def test_the_explorer_is_refused_without_a_terminal(tinytf: Tinytf) -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["trace", "x", "--text", "y"], "see tinytf trace --help"),  # step has half of its letters
+        (["trace", "x", "--txet", "y"], "it is an argument: tinytf trace TEXT"),
+        (["trace", "x", "--tuxx", "y"], "see tinytf trace --help"),  # step has half of its letters
         (["trace", "x", "--stpe", "y"], "did you mean --step?"),
         (["tarce", "x"], "did you mean trace?"),
         (["atten", "x"], "did you mean attention?"),
