@@ -41,8 +41,9 @@ _PLAINER = [
     (r"^Option '([^' ]+)' requires (?:an argument|(\d+) arguments)$", r"\1 needs a value"),
     (r"^Option '([^' ]+)' does not take a value$", r"\1 takes no value"),
     (rf"^{_TOO_MANY}s? \((.*)\)$", r"too many arguments: \1"),
-    (r"^Missing argument '\[?([A-Z|]+)\]?(?:\.\.\.|…)?'$", r"\1 is missing"),
+    (r"^Missing argument '\[?([^'\]]+?)\]?(?:\.\.\.|…)?'$", r"\1 is missing"),
     (r"^Invalid value for '\[?([A-Z|]+)\]?…?': ", r"\1: "),
+    (r"^Invalid value for '\{[^']+\}': ", ""),
     (r"^Invalid value for '([^']+)'(?: / '[^']+')*: ", r"\1: "),
     (r"Directory ('.*') does not exist$", r"there is no folder \1"),
     (r"Directory ('.*') is a file$", r"\1 is a file, not a folder"),
@@ -136,8 +137,8 @@ def _usage_hint(error: click.UsageError) -> str:
         hint = near_path(Path(typed[1]))
     if isinstance(parameter, click.Option) and parameter.help:
         return hint or _about(parameter, context)
-    if isinstance(error, click.MissingParameter):
-        return f"it is {_usage(context)}"
+    if isinstance(parameter, click.Argument):
+        return hint or f"it is {_usage(context)}"
     if error.message.startswith(_TOO_MANY):
         return f"it is {_usage(context)}; put quotes around a text of several words"
     return hint or f"see {context.command_path} --help"
@@ -166,7 +167,8 @@ def _usage(context: click.Context) -> str:
 def _option_hint(typed: str, context: click.Context) -> str:
     """What to type instead of an option that the command does not have."""
     options = [option for option in context.command.params if isinstance(option, click.Option)]
-    about = {name: option.help or "" for option in options for name in option.opts if name.startswith("--")}
+    about = {name: option.help or "" for option in options
+             for name in (*option.opts, *option.secondary_opts) if name.startswith("--")}  # fmt: skip
     if meant := option_meant(typed, about):
         twin = f"-{typed}"  # -n is easily typed for --n
         either = [meant, twin] if twin in about else [meant]

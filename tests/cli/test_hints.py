@@ -1,0 +1,137 @@
+"""What an error proposes can be typed: its commands and options exist, its numbers are accepted, its names are near."""
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import tinytf as library
+import tinytf_cli
+from tinytf_cli.command import Command, load
+from tinytf_cli.failing import Failure, explained
+from tinytf_cli.main import COMMANDS, EVERY
+from tinytf_cli.ranges import Range
+
+ROOTS = [Path(package.__file__).parent for package in (library, tinytf_cli)]
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b|(?<![\w-])-[a-zA-Z]\b(?!-)")
+OF_ALL = {"--version", "--help", "--debug"}
+OTHER_PROGRAMS = re.compile(r"\b(?:iconv|torchrun|less|vllm|llama-[a-z-]+)\b")
+PROSE = {"in", "opens", "reads", "shows"}
+"""Words after tinytf that are no commands."""
+
+
+def refused(name: str, *words: str) -> Failure:
+    """How a command refuses words, before it does anything."""
+    with pytest.raises(click.UsageError) as raised:
+        load(name).make_context(f"tinytf {name}", [*words])
+    return explained(raised.value)
+
+
+def options(command: Command) -> dict[str, click.Option]:
+    found = [one for one in command.params if isinstance(one, click.Option)]
+    return {name: option for option in found for name in (*option.opts, *option.secondary_opts)}
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("name", EVERY)
+def test_an_option_without_one_letter_leads_to_an_option_that_is_near(name: str) -> None:
+    known = options(load(name))
+    for option in (option for option in known if len(option) > 6):
+        for typed in (option[:3] + option[4:], option[:-1]):
+            if typed in known:
+                continue
+            hint = refused(name, typed).hint
+            meant = re.search(r"--[\w-]+(?=[?( ])|it is an argument", hint.rpartition("did you mean ")[2])
+            assert meant, (typed, hint)
+            near = difflib.SequenceMatcher(None, typed, meant[0]).ratio()
+            assert near >= 0.65 or meant[0] == "it is an argument" or typed in hint, (typed, hint)
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("name", EVERY)
+def test_a_number_that_is_proposed_is_accepted_and_every_other_error_says_what_the_option_is(name: str) -> None:
+    for option, declared in options(load(name)).items():
+        if not option.startswith("--") or not isinstance(declared.type, Range):
+            continue
+        for typed, meant in {"1k": 1000, "1,000": 1000, "1e3": 1000, "5 tokens": 5, "200%": 2, "ten": None}.items():
+            try:
+                hint = refused(name, f"{option}={typed}").hint
+            except pytest.fail.Exception:  # a real number may be 1e3
+                continue
+            if "is missing" in refused(name, f"{option}={typed}").message:  # a real number may be 1e3
+                continue
+            if proposed := re.fullmatch(r"did you mean (\S+)\?", hint):
+                assert meant is not None
+                assert declared.type.convert(proposed[1], declared, None) in (meant, 1)  # 1,000 may be 1 in decimals
+            else:
+                assert option in hint or hint == f"see tinytf {name} --help"
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("name", EVERY)
+def test_what_a_command_lacks_or_has_too_much_of_is_said_with_what_it_takes(name: str) -> None:
+    command = load(name)
+    for option, declared in options(command).items():
+        if declared.is_flag or not option.startswith("--"):
+            continue
+        failure = refused(name, option)
+        assert failure.message.startswith((f"{option} needs", f"{option}")), failure
+        assert failure.hint.startswith(("--", "see tinytf")), failure
+    if not any(one.nargs == -1 for one in command.params if isinstance(one, click.Argument)):
+        required = [word for one in options(command).values() if one.required for word in (max(one.opts, key=len), "1")]
+        failure = refused(name, *required, *"abcdefgh")
+        assert failure.hint.startswith(f"it is tinytf {name}"), failure
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Every hint that an error is raised with, and where; what is filled in is X."""
+    for root in ROOTS:
+        for file in root.rglob("*.py"):
+            tree = ast.parse(file.read_text("utf-8"))
+            constants = {
+                target.id: node.value
+                for node in tree.body if isinstance(node, ast.Assign)
+                for target in node.targets if isinstance(target, ast.Name)
+            }  # fmt: skip
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and re.search(r"(?:Error|Shortage|Usage)$", ast.unparse(node.func)):
+                    given = [word.value for word in node.keywords if word.arg == "hint"] or node.args[1:2]
+                    for value in given:
+                        where = f"{file.name}:{node.lineno}"
+                        yield from ((where, text) for text in texts(value, constants))
+
+
+def texts(node: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
+    """The texts that an expression may be, as far as they stand in the code."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr():
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        case ast.IfExp():
+            yield from (*texts(node.body, constants), *texts(node.orelse, constants))
+        case ast.BoolOp():
+            yield from (text for value in node.values for text in texts(value, constants))
+        case ast.Name() if node.id in constants:
+            yield from texts(constants[node.id], {})
+
+
+def test_the_commands_and_options_of_every_hint_exist() -> None:
+    known = {name: OF_ALL | {*options(load(name))} for name in EVERY}
+    wrong, count = [], 0
+    for where, hint in hints():
+        for clause in re.split(r"[;,] ", "" if OTHER_PROGRAMS.search(hint) else hint):
+            called = re.search(r"\btinytf ([a-z][\w-]*)((?: \S+)*)", clause)
+            name, rest = called.groups() if called and called[1] not in {*PROSE, "help"} else ("", clause)
+            found = _OPTION.findall(rest)
+            form = next((f"{name} {option}" for option in found if f"{name} {option}" in EVERY), name)
+            having = (known.get(name, set()) | known.get(form, set())) if name else set().union(*known.values())
+            wrong += [f"{where}: no command {name!r}: {hint}"] if name and name not in COMMANDS else []
+            wrong += [f"{where}: no option {option} of {form!r}: {hint}" for option in found if option not in having]
+            count += bool(found or name)
+    assert wrong == []
+    assert count > 100, "hints are found"
