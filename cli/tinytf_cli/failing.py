@@ -7,6 +7,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -34,6 +35,8 @@ class Failure:
 
 
 _TOO_MANY = "Got unexpected extra argument"
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "failed to map segment")
+"""What torch's RuntimeError, an OSError, and the ImportError of a library say where memory is short."""
 _PLAINER = [
     (r"a valid integer$", "a whole number"),
     (r"a valid float$", "a number"),
@@ -59,11 +62,11 @@ def explained(error: Exception, shows: str = "--debug shows where it happened") 
         return Failure(error.message, error.hint, error.exit_status, _marked(error.line, error.column))
     if isinstance(error, TinytfError):
         return Failure(error.message, _file_hint(error.message, error.__context__, error.hint), error.exit_status)
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return Failure("there is not enough memory for this", "use a smaller model or a shorter text", 1)
     if isinstance(error, OSError):
         message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         return Failure(message, _file_hint(message, error), 1)
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
-        return Failure("there is not enough memory for this", "use a smaller model or a shorter text", 1)
     if isinstance(error, ValueError) and "embedded null" in str(error):  # Python's message for a path with a NUL byte
         return Failure("a file name cannot hold a NUL byte", "", 2)
     return Failure(f"{type(error).__name__}: {error}", f"this is a fault of tinytf; {shows}", 1)
@@ -87,19 +90,17 @@ def _file_hint(message: str, cause: BaseException | None, hint: str = "") -> str
 
 
 def say(message: str, hint: str = "", marked: str = "", stream: TextIO | None = None) -> None:
-    """Write an error to ``stream`` (default: stderr); without a stderr it is lost.
+    """Write an error to ``stream`` (default: stderr); without one that can be written it is lost.
 
     Messages repeat what a user typed, so control characters are escaped.
     """
     stream = sys.stderr if stream is None else stream
     if stream is None:
         return
-    print(_fitted(f"tinytf: error: {printable(message, spaces=False)}", stream), file=stream)
-    if marked:
-        print(marked, file=stream)
-    if hint:
-        print(_fitted(f"hint: {printable(hint, spaces=False)}", stream), file=stream)
-    stream.flush()
+    lines = [_fitted(f"tinytf: error: {printable(message, spaces=False)}", stream), marked]
+    lines += [_fitted(f"hint: {printable(hint, spaces=False)}", stream)] if hint else []
+    with suppress(OSError):  # a full disk, or a reader that has gone
+        print(*filter(None, lines), sep="\n", file=stream, flush=True)
 
 
 def _fitted(line: str, stream: TextIO) -> str:

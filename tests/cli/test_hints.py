@@ -1,6 +1,7 @@
 """What an error proposes can be typed: its commands and options exist, its numbers are accepted, its names are near."""
 
 import ast
+import contextlib
 import difflib
 import re
 from collections.abc import Iterator
@@ -8,12 +9,13 @@ from pathlib import Path
 
 import click
 import pytest
+from driving import Tinytf, is_a_clean_error, streams
 
 import tinytf as library
 import tinytf_cli
 from tinytf_cli.command import Command, load
 from tinytf_cli.failing import Failure, explained
-from tinytf_cli.main import COMMANDS, EVERY
+from tinytf_cli.main import COMMANDS, EVERY, run
 from tinytf_cli.ranges import Range
 
 ROOTS = [Path(package.__file__).parent for package in (library, tinytf_cli)]
@@ -135,3 +137,71 @@ def test_the_commands_and_options_of_every_hint_exist() -> None:
             count += bool(found or name)
     assert wrong == []
     assert count > 100, "hints are found"
+
+
+MISSPELT = (
+    (("attention", "--pairs", "pair.jsonl", "-m", "tiny"), "pairs.jsonl"),
+    (("probe", "--labels", "label.jsonl", "-m", "tiny"), "labels.jsonl"),
+    (("record", "bok.txt", "--at", "L0.out", "--out", "new", "-m", "tiny"), "book.txt"),
+    (("steer", "pairs.json", "--at", "L0.out", "-m", "tiny"), "pairs.jsonl"),
+    (("train", "book.txt", "--recipe", "recip.toml", "--out", "new"), "recipe.toml"),
+    (("verify", "workd.toml"), "worked.toml"),
+    (("repl", "-f", "bok.txt", "-m", "tiny"), "book.txt"),
+    (("runs", "rnu"), "run"),
+    (("runs", "--follow", "rnu"), "run"),
+    (("features", "the cat", "--sae", "sea", "-m", "tiny"), "sae"),
+    (("trace", "the cat", "-m", "modl.gguf"), "model.gguf"),
+    (("trace", "the cat", "-m", "./rnu"), "run"),
+    (("models", "rnu"), "run"),
+)
+
+
+@pytest.mark.parametrize(("arguments", "meant"), MISSPELT)
+def test_a_missing_file_leads_to_the_one_beside_it(
+    tinytf: Tinytf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], meant: str
+) -> None:
+    for name in ("pairs.jsonl", "labels.jsonl", "book.txt", "recipe.toml", "worked.toml", "model.gguf"):
+        (tmp_path / name).write_text("the cat sat", "utf-8")
+    for name in ("run", "sae"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    ran = tinytf(*arguments)
+    assert is_a_clean_error(ran, ran.status)
+    assert ran.err.endswith(f"\nhint: did you mean {meant}?\n")
+
+
+def test_a_folder_that_is_no_model_leads_to_the_one_inside(tinytf: Tinytf, tmp_path: Path, decoder: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine").symlink_to(decoder)
+    assert f"hint: did you mean {tmp_path}/models/mine?" in tinytf("info", tmp_path / "models").err
+    assert f"hint: name its folder: {decoder}\n" in tinytf("info", decoder / "model.safetensors").err
+    (tmp_path / "models" / "adapter_config.json").write_text("{}", "utf-8")
+    assert f"--adapter {tmp_path}/models\n" in tinytf("info", tmp_path / "models").err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has it")
+def test_an_error_that_cannot_be_written_keeps_its_status() -> None:
+    statuses = []
+    with contextlib.suppress(OSError), open("/dev/full", "w") as full, streams(stderr=full):  # closing it fails
+        statuses.append(run(["trace", "--top", "ten"]))
+    assert statuses == [2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        OSError(12, "Cannot allocate memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_too_little_memory_is_no_fault_of_tinytf(error: Exception) -> None:
+    assert explained(error).message == "there is not enough memory for this"
+
+
+@pytest.mark.parametrize("line", ["L0H0.weights", "show L0H0.weights", "L0H0.weights[1,0]"])
+def test_an_address_typed_alone_in_a_session_leads_to_print(tinytf: Tinytf, decoder: Path, line: str) -> None:
+    ran = tinytf("repl", "-m", decoder, "-c", "run the cat", "-c", line)
+    proposed = ran.err.partition("hint: to look at a step: ")[2].strip()
+    assert proposed == f"print {line.removeprefix('show ')}"
+    assert tinytf("repl", "-m", decoder, "-c", "run the cat", "-c", proposed).status == 0
