@@ -29,11 +29,13 @@ def did_you_mean(word: str, known: Iterable[str], *others: str, otherwise: str =
 def near_path(path: Path) -> str:
     """A hint that names the file or folder beside a missing one whose name is nearest; empty if none is near."""
     try:
-        names = sorted({*os.listdir(path.parent)} - {path.name})
+        names = [] if os.path.lexists(path) else sorted(os.listdir(path.parent))
     except (OSError, ValueError):
         return ""
     near = _nearest(path.name, names)
-    return f"did you mean {path.parent / near}?" if near else ""
+    if near is None or not _nearest(path.stem, [Path(near).stem]):  # an ending in common makes no name near
+        return ""
+    return f"did you mean {path.parent / near}?"
 
 
 def _nearest(word: str, names: Iterable[str]) -> str | None:

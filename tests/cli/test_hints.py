@@ -13,6 +13,7 @@ from driving import Tinytf, is_a_clean_error, streams
 
 import tinytf as library
 import tinytf_cli
+from tinytf.nearest import near_path
 from tinytf_cli.command import Command, load
 from tinytf_cli.failing import Failure, explained
 from tinytf_cli.main import COMMANDS, EVERY, run
@@ -168,6 +169,13 @@ def test_a_missing_file_leads_to_the_one_beside_it(
     ran = tinytf(*arguments)
     assert is_a_clean_error(ran, ran.status)
     assert ran.err.endswith(f"\nhint: did you mean {meant}?\n")
+
+
+def test_no_file_is_near_by_its_ending_alone_and_none_is_instead_of_one_that_is_there(tmp_path: Path) -> None:
+    for name in ("cut.safetensors", "run0", "run1"):
+        (tmp_path / name).touch()
+    assert near_path(tmp_path / "a.safetensors") == near_path(tmp_path / "run0") == ""
+    assert near_path(tmp_path / "cutt.safetensors") == f"did you mean {tmp_path}/cut.safetensors?"
 
 
 def test_a_folder_that_is_no_model_leads_to_the_one_inside(tinytf: Tinytf, tmp_path: Path, decoder: Path) -> None:
