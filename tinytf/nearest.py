@@ -1,7 +1,9 @@
 """Hints for unknown names."""
 
 import difflib
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 _LISTED = 12
 _NEAR = 0.65
@@ -22,6 +24,18 @@ def did_you_mean(word: str, known: Iterable[str], *others: str, otherwise: str =
     if not names or (otherwise and not is_short):
         return otherwise
     return f"known: {', '.join(names)}" if is_short else f"known: {', '.join(names[:_LISTED])}, … ({len(names)} in all)"
+
+
+def near_path(path: Path) -> str:
+    """A hint that names the file or folder beside a missing one whose name is nearest; empty if none is near."""
+    try:
+        names = [] if os.path.lexists(path) else sorted(os.listdir(path.parent))
+    except (OSError, ValueError):
+        return ""
+    near = _nearest(path.name, names)
+    if near is None or not _nearest(path.stem, [Path(near).stem]):  # an ending in common makes no name near
+        return ""
+    return f"did you mean {path.parent / near}?"
 
 
 def _nearest(word: str, names: Iterable[str]) -> str | None:

@@ -3,6 +3,7 @@
 A source reads its configuration from headers only, its tokenizer without the weights, and its weights last.
 """
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +28,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import path_exists, read_json, register_model, resolve_links
 from tinytf.model.transformer import Transformer
-from tinytf.nearest import did_you_mean
+from tinytf.nearest import did_you_mean, near_path
 from tinytf.presets import PRESETS, preset
 from tinytf.text.choice import NOTHING, Settings, TokenizerChoice, setting_words
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
@@ -270,12 +271,16 @@ def find_source(model: str) -> Source:
             return stored_source(model, store.find(name))
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)
-    if not model or path_exists(model):
+    if not model:
+        raise UsageError("the name of the model is empty", "tinytf models lists those available here")
+    if path_exists(model):
         return source_at(Path(model))
     if path_exists(str(run := named_run(Path(model)))):
         return source_at(run)
     if HUB_CACHE.has(model):
         return stored_source(model, HUB_CACHE.find(model))
+    if model.lower().endswith(".gguf") or (os.sep in model and not HUB_CACHE.is_name(model)):
+        raise UsageError(f"there is no file or folder {model!r}", near_path(Path(model)) or _HINT)
     raise UsageError(f"there is no model {model!r}", _nearest(model))
 
 
@@ -318,18 +323,32 @@ def source_at(path: Path) -> Source:
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return GgufSource(name, str(path), path)
-        raise CheckpointError(f"{path} is a file", _HINT)
+        is_beside = (path.parent / "config.json").exists()
+        raise CheckpointError(f"{path} is a file", f"name its folder: {path.parent}" if is_beside else _HINT)
     if not path.is_dir():
         raise CheckpointError(f"{path} is neither a folder nor a file", _HINT)
-    data = read_json(path / "config.json")
+    try:
+        data = read_json(path / "config.json")
+    except CheckpointError as error:
+        if isinstance(error.__context__, FileNotFoundError):
+            error.hint = _inside(path) or _HINT
+        raise
     kind = RunSource if "model_type" not in data or data.get("format") == FORMAT else DirectorySource
     return kind(name, str(path), path)
+
+
+def _inside(folder: Path) -> str:
+    """The hint for a folder that is no model, but holds one or is an adapter; empty for another."""
+    if (folder / "adapter_config.json").exists():
+        return f"it is an adapter: name its model with -m, and this with --adapter {folder}"
+    found = next((path for pattern in ("*.gguf", "*/config.json") for path in sorted(folder.glob(pattern))), None)
+    return f"did you mean {found if found.suffix == '.gguf' else found.parent}?" if found else ""
 
 
 def _nearest(model: str) -> str:
     """The hint for an unknown model."""
     known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
-    if not HUB_CACHE.is_name(model) or model.lower().endswith(".gguf"):
+    if not HUB_CACHE.is_name(model):
         return did_you_mean(model, known, "a folder", "a .gguf file", "hub:ORG/NAME")
     suggestion = did_you_mean(model, (*known, *HUB_CACHE.names()))
     first_half = suggestion if suggestion.endswith("?") else "tinytf models lists those available here;"

@@ -131,7 +131,7 @@ WAYS_MEANT: Mapping[str, tuple[str, str]] = {
         "worksheet homework exercise handout sheet students quiz",
     ),
     "tokens - < FILE": ("Most questions read their text from a pipe, with - as TEXT.", "file stdin pipe document"),
-    'python -c \'import tinytf; print(tinytf.open("tiny").trace("The cat sat"))\'': (
+    'python -c \'import tinytf; print(tinytf.load("tiny").trace("The cat sat"))\'': (
         "The same questions in Python and in a notebook; docs/python.md says more.",
         "python notebook jupyter colab script code library import",
     ),

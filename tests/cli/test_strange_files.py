@@ -149,7 +149,9 @@ def test_what_nobody_may_look_at_is_not_called_missing(
     monkeypatch.setattr(os, "lstat", denied(lstat))
     ran = tinytf(*(str(tmp_path / word) if word.startswith("closed") else word for word in arguments))
     assert (ran.status, ran.out) == (1, "")
-    assert ran.err.endswith(f"{tmp_path}/{arguments[-1]}: Permission denied\n")
+    first, hint = ran.err.splitlines()
+    assert first.endswith(f"{tmp_path}/{arguments[-1]}: Permission denied")
+    assert hint == "hint: change its permissions, or name another"
 
 
 _READS_ON = """

@@ -151,6 +151,8 @@ class Lexicon:
             return name
         if meant := command_meant(word):
             raise UsageError(f"there is no verb or command {word[:60]!r}", f"{meant.replace(' TEXT', '')} does that")
+        if re.match("L[0-9]", word):
+            raise UsageError(f"there is no verb or command {word[:60]!r}", f"to look at a step: print {word[:60]}")
         suggestion = did_you_mean(word, set(self.built_in.values()), otherwise="help lists what there is")
         hint = f"{suggestion}{'' if suggestion.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
