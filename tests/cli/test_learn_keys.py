@@ -342,6 +342,14 @@ def test_a_map_of_sixteen_tokens_keeps_its_keys_and_numbers_on_a_small_screen(tm
     assert of_maps >= 6
 
 
+@pytest.mark.parametrize("name", ["positions", "residual", "feed-forward", "cache"])
+def test_on_a_small_screen_empty_lines_go_before_rows_do(tmp_path: Path, name: str) -> None:
+    live = Live(load("tiny", device="cpu"), "The cat lost the ball. The cat lost the ball and the dog sat.")
+    number = list(NAMES).index(name) + 1
+    pages = Pages(live, number, ScreenOf(width=80, cuts=True), Bookmark(tmp_path / "learn.json"))
+    assert "rows are omitted" not in "\n".join(pages.lines(80, 24))
+
+
 def test_what_is_typed_before_the_first_question_is_no_answer(state: Path) -> None:
     terminal = Terminal("1", "-m", "tiny", state=state)
     terminal.child.send("1")
