@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tinytf.through.model import open_through
-from tinytf_cli.explore.modules import KEYS, ModuleExplorer
+from tinytf_cli.explore.modules import ModuleExplorer
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Spec
@@ -30,6 +30,8 @@ def explore(directories):
             async with app.run_test(size=size) as pilot:
                 for key in keys:
                     await pilot.press(key)
+                    while app.engine.waiting:
+                        await pilot.pause(0.01)
                     await pilot.pause()
                 return {name: lines_of(pane) for name, pane in app.panes.items()}
 
@@ -77,6 +79,36 @@ def test_attention_weights_are_a_map_and_unproved_modules_are_found(explore):
     assert app.call.proof is None or not app.call.proof.holds
 
 
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+def test_a_few_letters_find_any_module_token_key_and_line(explore, size):
+    app, panes = explore("llama", "ctrl+p", *"l1qproj", size=size)
+    assert "▶ model.layers.1.self_attn.q_proj" in " ".join(panes["offers"].split())
+    app, _ = explore("llama", "slash", *"l1qproj", "enter", size=size)
+    assert app.call.path == "model.layers.1.self_attn.q_proj"
+    app, panes = explore("llama", "ctrl+p", *"l1selfattnweights", "enter", size=size)
+    assert app.call.path == "model.layers.1.self_attn"
+    assert "w shows its output" in panes["main"]
+    _, panes = explore("llama", "ctrl+p", *"cat", "enter", size=size)
+    assert "[cat]" in panes["text"]
+    _, panes = explore("llama", "ctrl+p", *"list", "space", *"these", "enter", size=size)
+    assert "a few letters" not in panes["main"]
+    assert "the previous module" in panes["main"]
+    app, panes = explore("llama", "ctrl+p", *"zzzz", "enter", size=size)
+    assert "nothing here is called zzzz" in panes["status"]
+
+
+def test_each_offered_module_and_token_is_found_by_its_own_name(explore):
+    app, _ = explore("llama")
+    found = []
+    app.draw = lambda: found.append((app.call.path, app.weights, app.token))
+    for number, token in enumerate(app.session.tokens):
+        app.find(token.strip("·") or token)
+        assert found[-1][2] == number
+    for path in app.trace.outputs:
+        app.find(path)
+        assert found[-1][0] + ".weights" * found[-1][1] == path
+
+
 @pytest.mark.parametrize("size", [(200, 60), (80, 24), (40, 10)])
 def test_lines_of_the_session_and_another_text(explore, size):
     _, panes = explore("llama", "colon", *"lens", "enter", size=size)
@@ -89,37 +121,3 @@ def test_lines_of_the_session_and_another_text(explore, size):
     app, panes = explore("llama", "colon", *"model", "space", *"tiny", "enter", size=size)
     assert app.session.through is not None
     assert "model tiny: this screen is" in panes["status"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "found"),
-    [("layers.1.mlp", "model.layers.1.mlp"), ("q_proj 1", "model.layers.1.self_attn.q_proj"), ("norm", "model.norm")],
-)
-def test_a_search_goes_to_a_module(explore, typed, found):
-    app, _ = explore("llama", "ctrl+p", *(key_of(letter) for letter in typed), "enter")
-    assert app.call.path == found
-
-
-def test_a_search_finds_tokens_keys_and_lines(explore):
-    app, panes = explore("llama", "slash", *"cat", "enter")
-    assert "[cat]" in panes["text"]
-    app, panes = explore("llama", "slash", *"list", "space", *"keys", "enter")
-    assert "the next module that was not computed again" in panes["main"], "a key does what it does"
-    app, _ = explore("llama", "slash", *"trace", "enter")
-    assert (app.line.sign, app.line.value) == (":", "trace ")
-
-
-def test_what_nothing_is_called_is_said(explore):
-    _, panes = explore("llama", "slash", *"zzzz", "enter")
-    assert "there is no module 'zzzz'" in panes["status"]
-
-
-def test_every_key_is_listed_and_does_something(explore):
-    for key in (name for one in KEYS for name in one.keys.split(",")):
-        explore("llama", "down", key)
-    _, panes = explore("llama", "question_mark")
-    assert all(key.words in panes["main"] for key in KEYS)
-
-
-def key_of(letter):
-    return {".": "full_stop", "_": "underscore", " ": "space"}.get(letter, letter)

@@ -27,9 +27,9 @@ class Options:
 @command("runs --film")
 def runs_film(options: Options, output: Output) -> None:
     """RUN is the folder of a training run, or its name in runs/; the default is the one that trained last. Keys on a
-    terminal: left and right to change the frame, space to play, up and down to choose a token, tab to choose a text,
-    h to choose a head, Enter to open the model of this frame in the explorer, q to quit. Elsewhere it prints a
-    table. To save the film, use -o FILE.cast or -o FILE.svg.
+    terminal: left and right to change the frame, space to play, + and - for the speed, up and down to choose a token,
+    tab to choose a text, h to choose a head, Enter to open the model of this frame in the explorer, q to quit.
+    Elsewhere it prints a table. To save the film, use -o FILE.cast or -o FILE.svg.
     """
     from tinytf.training.film.film import Films, read_film
     from tinytf.training.folder.naming import named_run, newest_run

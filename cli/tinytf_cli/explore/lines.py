@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 from textual.widgets import Input
 
-from tinytf_cli.explore.palette import ranked
+from tinytf_cli.explore.palette import everything, ranked
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.repl.addressing import Offer, addresses, parameters, tokens, with_prefix
 from tinytf_cli.repl.completing import find_offers
@@ -34,9 +34,7 @@ class BurstInput(Input):
 
 
 class CommandLine(BurstInput):
-    """A line of the session, or a search of ``everything`` in a layer if ``sign`` is /.
-
-    ``offers`` are its completions, shown above it.
+    """A line of the session, or a search if ``sign`` is /. ``offers`` are its completions, shown above it.
 
     Tab takes the chosen offer and the arrows choose one; without offers, the arrows go through the session's lines.
     """
@@ -52,10 +50,10 @@ class CommandLine(BurstInput):
         session: Session,
         offers: Pane,
         place_offers: Callable[[int, int], None],
-        everything: Callable[[int], Iterable[Offer]],
+        keys: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(id="line", compact=True, select_on_focus=False)
-        self._find_everything, self._everything = everything, list[Offer]()
+        self._keys, self._everything = keys or {}, list[Offer]()
         self.sign = ":"
         self.offers: list[Offer] = []
         self._session, self._pane, self._place_offers = session, offers, place_offers
@@ -66,7 +64,7 @@ class CommandLine(BurstInput):
         """Start with an empty line or a ``value``, in a layer."""
         self.sign, self.value, self._history_index, self._layer = sign, value, 0, layer
         self.placeholder = "a line of the session" if sign == ":" else "a few letters of anything here, or a number"
-        self._everything = list(self._find_everything(layer)) if sign == "/" else []
+        self._everything = list(everything(self._session, layer, self._keys)) if sign == "/" else []
         self.complete()
 
     def complete(self) -> None:
