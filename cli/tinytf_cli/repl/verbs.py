@@ -160,7 +160,7 @@ class Lexicon:
     def is_sentence(self, words: Sequence[str]) -> bool:
         """Whether a line is a text to run: three words or more, the first neither a name nor close to one."""
         word, names = words[0], set(self.names)
-        if len(words) < 3 or any(name.startswith(word.partition("/")[0]) for name in names):
+        if len(words) < 3 or word in OLD_NAMES or any(name.startswith(word.partition("/")[0]) for name in names):
             return False
         return word[0].isupper() or not did_you_mean(word, names).endswith("?")
 
