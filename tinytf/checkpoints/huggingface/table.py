@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.heads import ClassHead, stored_head, written_head
+from tinytf.checkpoints.huggingface.sight import read_sight, write_sight
 from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -30,6 +31,7 @@ class Family(FamilyTable):
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields from a file, with those of its classification head, whose dense layer is then not the pooler."""
         draft = super().read_fields(fields, tensors)
+        draft |= read_sight(fields, draft)
         head = stored_head(self.heads, fields, tensors)
         if not head:
             return draft
@@ -59,6 +61,13 @@ class Family(FamilyTable):
 
     def write(self, config: ModelConfig) -> dict[str, Any] | None:
         """The keys of config.json for our ``config``; None where the family cannot express it."""
+        keys = self._write(config)
+        attends_both_ways = not config.causal and "causal" not in self.fixed
+        if keys is None or not attends_both_ways or _BOTH_WAYS & keys.keys():
+            return keys
+        return {**(self._write(write_sight(config)) or {}), "is_causal": False}
+
+    def _write(self, config: ModelConfig) -> dict[str, Any] | None:
         head = self._head_of(config)
         needed = (*self.needs, *["d_ff"] * ("d_ff" not in self.fixed))
         if not all(getattr(config, name) for name in needed) or (config.labels and head is None):
@@ -72,6 +81,9 @@ class Family(FamilyTable):
                 keys[name] = {**keys.get(name, {}), **value} if isinstance(value, dict) else value
         return {**keys, **self.written}
 
+
+_BOTH_WAYS = {"is_decoder", "use_bidirectional_attention"}
+"""Keys by which a family says itself whether it attends both ways."""
 
 SIZES = (
     Key("vocab_size"),
