@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,10 +54,18 @@ def test_a_decoder_attends_both_ways_as_in_transformers(family, tmp_path):
 @sample("family", [name for name in FAMILIES if not re.match("mpt|decoder modernbert", name)], every=20)
 def test_every_family_attends_as_in_transformers_or_says_why_not(family, tmp_path):
     """All but two, whose own code fails without a mask."""
-    try:
+    with suppress_refusals():
         attends_as_theirs(family, tmp_path)
+
+
+@contextmanager
+def suppress_refusals() -> Iterator[None]:
+    """Let pass what is refused for one of the REASONS."""
+    try:
+        yield
     except TinytfError as error:
-        assert re.search(REASONS, str(error)), error
+        if not re.search(REASONS, str(error)):
+            raise
 
 
 @torch.no_grad()

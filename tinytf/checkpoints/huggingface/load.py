@@ -178,7 +178,21 @@ def read_directory(directory: Path) -> Checkpoint:
     path = directory / "config.json"
     data = read_json(path)
     weights = lambda: _open_weights(directory, data.get("quantization_config"))  # noqa: E731
-    return read_sentence_modules(checkpoint_of(data, weights, directory, path), directory)
+    checkpoint = read_sentence_modules(checkpoint_of(data, weights, directory, path), directory)
+    lacking = _head_that_is_lacking(checkpoint, data)
+    return replace(checkpoint, notes=(*checkpoint.notes, lacking)) if lacking else checkpoint
+
+
+def _head_that_is_lacking(checkpoint: Checkpoint, data: Mapping[str, Any]) -> str:
+    """A note if config.json names a class with a head that the files lack, and nothing takes a vector instead."""
+    assert isinstance(checkpoint.table, Family)
+    if checkpoint.config.pooling != "none":
+        return ""
+    for name in Fields(data, checkpoint.source).array("architectures", str, ()):
+        head = checkpoint.table.head_of_class(name)
+        if head not in ("none", checkpoint.config.head.kind):
+            return f"opened without its head: config.json says {quoted(name)}, and the files have no weights for one"
+    return ""
 
 
 def checkpoint_of(

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.heads import ClassHead, stored_head, written_head
+from tinytf.checkpoints.huggingface.heads import ClassHead, named_head, stored_head, written_head
 from tinytf.checkpoints.huggingface.sight import read_sight, write_sight
 from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Tensors
 from tinytf.config import ModelConfig
+from tinytf.errors import ConfigError
 from tinytf.fields import Fields
 
 
@@ -46,6 +47,11 @@ class Family(FamilyTable):
         head = self._head_of(config)
         return self if head is None else replace(self, stored={**self.stored, **head.stored})
 
+    def head_of_class(self, name: str) -> str:
+        """Our word for the head of a class of transformers; none for a class that is not in the table."""
+        of_class = {theirs: ours for ours, theirs in self.classes.items()}
+        return of_class.get(name) or named_head(self.heads, name) or "none"
+
     def written_name(self, plain: str, config: ModelConfig) -> str:
         """The name under which a tensor is written."""
         for word, other in self.written_as(config).items():
@@ -65,7 +71,11 @@ class Family(FamilyTable):
         attends_both_ways = not config.causal and "causal" not in self.fixed
         if keys is None or not attends_both_ways or _BOTH_WAYS & keys.keys():
             return keys
-        return {**(self._write(write_sight(config)) or {}), "is_causal": False}
+        try:
+            causal = write_sight(config)
+        except ConfigError:  # such as one with a head that fills masks
+            return keys
+        return {**(self._write(causal) or {}), "is_causal": False}
 
     def _write(self, config: ModelConfig) -> dict[str, Any] | None:
         head = self._head_of(config)
