@@ -73,11 +73,12 @@ def open_module(
         model, loaded = kind.from_pretrained(directory, config=config, output_loading_info=True, **options)
     missing, ignored = (first_of(sorted(loaded[keys]), 3) for keys in ("missing_keys", "unexpected_keys"))
     if missing:
-        raise CheckpointError(f"transformers finds no {printable(missing)} in {directory}, and would make it up")
+        names = printable(missing, spaces=False)
+        raise CheckpointError(f"transformers finds no {names} in {directory}, and would make it up")
     if ignored and not _has_place_for_all(directory):
         raise CheckpointError(
             f"transformers would ignore tensors of {directory}, for which {kind.__name__} has no place: "
-            f"{printable(ignored)}",
+            f"{printable(ignored, spaces=False)}",
             "config.json may lack its quantization_config, or name another class in architectures",
         )
     module: nn.Module = model.eval().to(pick_device(device))
