@@ -55,7 +55,8 @@ def open_module(
     """The model that transformers makes of a directory, in eval mode.
 
     Raises UsageError if transformers is not installed, CheckpointError if it cannot open the directory, would make up
-    weights that are not in the files, or ignore some that are. Code in the directory runs only with ``trust_remote_code``.
+    weights that are not in the files, or would ignore some that are. Code in the directory runs only with
+    ``trust_remote_code``.
     """
     local = {**LOCAL, "trust_remote_code": trust_remote_code}
     has_code = "auto_map" in read_json(directory / "config.json") and not trust_remote_code

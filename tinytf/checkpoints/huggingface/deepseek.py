@@ -34,6 +34,7 @@ def widths(rotated: int = 64, unrotated: int = 128, values: int = 128, rank: int
             raise fields.fault(f"num_key_value_heads {draft['n_kv_heads']} is not num_attention_heads {heads}")
         turned, own = fields.whole("qk_rope_head_dim", rotated), fields.whole("qk_nope_head_dim", unrotated)
         width, d_value = turned + own, fields.whole("v_head_dim", values or draft["d_model"] // heads)
+        fields.require("head_dim", (turned, width))  # transformers takes it for the first
         return {
             "rope_width": turned,
             "d_head": width,
@@ -104,7 +105,7 @@ LATENT = {
 _SKIPPED = (*LLAMA.skipped, FURTHER_LAYERS)
 _UNCOMPRESSED = ((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),)
 _HARMLESS = (
-    "aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "head_dim", "qk_head_dim", "n_routed_experts",
+    "aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "qk_head_dim", "n_routed_experts",
     "num_nextn_predict_layers", "scoring_func",
 )  # fmt: skip
 
@@ -201,7 +202,7 @@ MINICPM3 = replace(
         Key("scale_emb", "embed_scale", 12.0),
         Group(_read_depth, _write_depth),
     ),
-    harmless=("head_dim", "qk_head_dim"),
+    harmless=("qk_head_dim",),
     stored={
         **LLAMA.stored,
         **LATENT,
@@ -225,6 +226,7 @@ MISTRAL4 = replace(
     model_type="mistral4",
     classes={"none": "Mistral4Model", "lm": "Mistral4ForCausalLM"},
     only={**DEEPSEEK_V3.only, "n_group": (1,)},
+    harmless=(*DEEPSEEK_V3.harmless, "topk_group"),
     needs=("kv_rank", "query_scale", "experts"),
     stored={**DEEPSEEK_V3.stored, **stacked_experts("layers.{n}.mlp.experts")},
     settings=(

@@ -114,6 +114,6 @@ def _labels(fields: Fields) -> tuple[str, ...]:
 
 DECODER_HEADS = {
     "sequence": ClassHead({"head.decoder": Stored("score")}, reads="last", bias=False),
-    "token": ClassHead({"head.decoder": Stored("score")}),
+    "token": ClassHead({"head.decoder": Stored("score")}, only={"token_classification_bias": (True,)}),
 }
 """The heads of most decoders."""

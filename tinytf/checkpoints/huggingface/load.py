@@ -57,6 +57,7 @@ from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
+from tinytf.checkpoints.huggingface.keys import unknown_keys
 from tinytf.checkpoints.huggingface.kimi_linear import KIMI_LINEAR
 from tinytf.checkpoints.huggingface.layernorm import (
     COHERE,
@@ -106,7 +107,7 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     MELLUM,
 )
 from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
-from tinytf.checkpoints.huggingface.table import HARMLESS, Family
+from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.huggingface.text_parts import (
     COSMOS3,
     GLM4V,
@@ -216,9 +217,9 @@ def checkpoint_of(
     with faults_of(path):
         config = family.read(fields, tensors)
     family = family.with_factors(fields)
-    unknown_keys = tuple(fields.unknown({*HARMLESS, *family.harmless}))
+    unknown = tuple(unknown_keys(fields, family, config))
     message = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
-    notes = (f"{message}: {', '.join(unknown_keys)}",) if unknown_keys else ()
+    notes = (f"{message}: {', '.join(unknown)}",) if unknown else ()
     return Checkpoint(source, family.with_head(config), config, weights, notes)
 
 

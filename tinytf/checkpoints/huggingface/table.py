@@ -146,29 +146,3 @@ def mixers(draft: Draft, kinds: Sequence[str], sizes: Mapping[str, Mapping[str, 
     every = {**sizes, "attention": {name: draft.get(name, 0) for name in names}}
     by_size = (by_layer(name, [every[kind][name] for kind in kinds]) for name in names)
     return merge_fields(by_layer("mixer", kinds), *by_size)
-
-
-HARMLESS = frozenset(
-    {
-        "_attn_implementation", "_commit_hash", "_model_name_or_path", "_name_or_path", "_num_labels", "architectures",
-        "attention_dropout", "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample",
-        "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-        "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length",
-        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
-        "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature",
-        "top_k", "top_p", "typical_p", "xla_device", "torchscript", "tf_legacy_loss",
-        "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "auto_map", "bos_token_id",
-        "chunk_size_feed_forward", "classifier_dropout", "cls_token_id", "directionality", "dropout", "dtype",
-        "embd_pdrop", "eos_token_id", "finetuning_task", "gradient_checkpointing", "hidden_dropout",
-        "hidden_dropout_prob", "id2label", "initializer_range", "is_encoder_decoder", "is_llama_config",
-        "label2id", "mask_token_id", "max_window_layers", "model_type", "n_ctx", "num_labels",
-        "output_attentions", "output_hidden_states", "pad_token_id", "pooler_fc_size",
-        "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
-        "pretraining_tp", "problem_type", "qa_dropout", "reorder_and_upcast_attn", "resid_pdrop",
-        "return_dict", "sep_token_id", "seq_classif_dropout", "summary_activation", "summary_first_dropout",
-        "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "tie_weights_",
-        "tokenizer_class", "torch_dtype", "transformers.js_config", "transformers_version", "unk_token_id",
-        "unsloth_fixed", "unsloth_version", "use_cache",
-    }
-)  # fmt: skip
-"""Keys of config.json that do not affect a forward pass in evaluation."""
