@@ -5,7 +5,9 @@ import json
 import re
 from typing import Any, NamedTuple
 
+import pytest
 import torch
+import transformers
 from architectures import enliven, furthest
 from config_reads import keys_read
 from covering import sample
@@ -68,8 +70,8 @@ def test_no_key_that_transformers_reads_is_only_noted(family):
     assert not noted
 
 
-UNTRIED = r"return_dict|output_\w+|(torch_)?dtype|architectures|\w+_config|_is_quantized|sliding_window"
-"""Keys that change what a call returns besides the logits, or its types; the last is changed when it is read."""
+UNTRIED = r"return_dict|output_\w+|(torch_)?dtype|architectures|\w+_config|_is_quantized|sliding_window|head_dim"
+"""Keys that change what a call returns besides the logits, or its types; the last two are set anew when read."""
 
 
 @torch.no_grad()
@@ -107,3 +109,25 @@ def run(model: Any) -> torch.Tensor:
     model.set_attn_implementation("eager")
     result = model.eval()(IDS)
     return next(iter(result.values()))
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "other"),
+    [("mixtral", "num_local_experts", "num_experts"), ("internlm 3", "attention_bias", "qkv_bias")],
+)
+def test_another_name_is_read_and_may_not_say_another_value(family, name, other):
+    config = json.loads((saved(family) / "config.json").read_text("utf-8"))
+    opened, value = read_directory(saved(family)), config.pop(name)
+    renamed = opened_with(family, {**config, other: value})
+    assert renamed is not None
+    assert (renamed.config, renamed.notes) == (opened.config, ())
+    assert opened_with(family, {**config, name: value, other: another(other, value)}) is None
+
+
+def test_the_older_name_of_rotary_settings_wins_as_in_transformers():
+    config = json.loads((saved("llama") / "config.json").read_text("utf-8"))
+    scaled = {"rope_type": "linear", "factor": 3.0, "rope_theta": 50.0}
+    opened = opened_with("llama", {**config, "rope_scaling": scaled})
+    theirs = transformers.LlamaConfig(**config, rope_scaling=scaled).rope_parameters
+    assert opened is not None
+    assert (opened.config.rope_factor, opened.config.rope_theta) == (theirs["factor"], theirs["rope_theta"])

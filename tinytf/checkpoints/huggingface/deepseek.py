@@ -34,7 +34,6 @@ def widths(rotated: int = 64, unrotated: int = 128, values: int = 128, rank: int
             raise fields.fault(f"num_key_value_heads {draft['n_kv_heads']} is not num_attention_heads {heads}")
         turned, own = fields.whole("qk_rope_head_dim", rotated), fields.whole("qk_nope_head_dim", unrotated)
         width, d_value = turned + own, fields.whole("v_head_dim", values or draft["d_model"] // heads)
-        fields.require("head_dim", (turned, width))  # transformers takes it for the first
         return {
             "rope_width": turned,
             "d_head": width,
@@ -105,7 +104,7 @@ LATENT = {
 _SKIPPED = (*LLAMA.skipped, FURTHER_LAYERS)
 _UNCOMPRESSED = ((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),)
 _HARMLESS = (
-    "aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "qk_head_dim", "n_routed_experts",
+    "aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "head_dim", "qk_head_dim", "n_routed_experts",
     "num_nextn_predict_layers", "scoring_func",
 )  # fmt: skip
 
@@ -156,6 +155,7 @@ GLM4_MOE_LITE = replace(
         Key("rms_norm_eps", "norm_eps", 1e-5),
         routed(first=1, kinds=True),
         sigmoid_router(),
+        Group(lambda fields, draft, tensors: fields.require("head_dim", (draft["rope_width"],)) or {}),
     ),
 )
 """GLM-4.7-Flash (Zhipu 2026): latent attention and the experts of GLM-4.5."""
@@ -202,7 +202,7 @@ MINICPM3 = replace(
         Key("scale_emb", "embed_scale", 12.0),
         Group(_read_depth, _write_depth),
     ),
-    harmless=("qk_head_dim",),
+    harmless=("head_dim", "qk_head_dim"),
     stored={
         **LLAMA.stored,
         **LATENT,

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.config import ModelConfig
-from tinytf.fields import Fields, shown
+from tinytf.fields import Field, Fields, shown
 
 _IDS = "bos|eos|pad|cls|sep|mask|unk|forced_bos|forced_eos|decoder_start"
 HARMLESS: Mapping[str, str] = {
@@ -64,6 +65,23 @@ _SYNONYMS = (
 """Names that transformers takes for one another in some families, by the attribute_map of their configurations."""
 
 
+class NamedFields(Fields):
+    """The keys of a config.json, each under the name that the table asks for or another that transformers takes."""
+
+    def get(self, field: Field) -> Any:
+        """The value of a field, or its default."""
+        given = [name for name in _names_of(field.name) if self.data.get(name) is not None]
+        if given and field.name not in given:
+            self.asked.add(field.name)
+            field = replace(field, name=given[0])
+        return super().get(field)
+
+
+def _names_of(name: str) -> tuple[str, ...]:
+    """The names that transformers takes for this one, with it."""
+    return next((names for names in _SYNONYMS if name in names), (name,))
+
+
 def unknown_keys(fields: Fields, family: Family, config: ModelConfig) -> Iterator[str]:
     """Yield the keys that the table of ``family`` did not read, and that are not known to change nothing.
 
@@ -82,9 +100,7 @@ def unknown_keys(fields: Fields, family: Family, config: ModelConfig) -> Iterato
 
 def _repeated(name: str, fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """The values that a key may repeat, by their names: of the keys that were read, or the width of a head."""
-    names = next((names for names in _SYNONYMS if name in names), ())
-    read = {other: fields.data.get(other) for other in names if other in fields.asked and other != name}
-    present = {other: value for other, value in read.items() if value is not None}
+    read = {other: fields.data.get(other) for other in _names_of(name) if other in fields.asked and other != name}
     if name == "head_dim" and not read and name not in fields.asked:
         return {"hidden_size / num_attention_heads": config.d_head}
-    return present or (read if name not in fields.asked else {})
+    return {other: value for other, value in read.items() if value is not None}

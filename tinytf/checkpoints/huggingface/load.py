@@ -57,7 +57,7 @@ from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
-from tinytf.checkpoints.huggingface.keys import unknown_keys
+from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys
 from tinytf.checkpoints.huggingface.kimi_linear import KIMI_LINEAR
 from tinytf.checkpoints.huggingface.layernorm import (
     COHERE,
@@ -211,7 +211,7 @@ def checkpoint_of(
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     (family, data), weights = found, open_weights()
-    fields = Fields(data, path)
+    fields = NamedFields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
