@@ -116,7 +116,8 @@ class Checkpoint:
                 raise CheckpointError(f"{self.source} holds both {stored[plain]} and {name}, which are the same tensor")
             stored[plain] = name
         for copy, original in table.copies.items():
-            if copy in stored and original not in stored:
+            is_one_tensor = self.config.tied_head or not copy.endswith("weight")
+            if copy in stored and original not in stored and is_one_tensor:
                 stored[original] = stored.pop(copy)
         model = empty_model(self.config, len(shapes), self.source)
         targets: dict[str, list[tuple[str, Stored]]] = {}

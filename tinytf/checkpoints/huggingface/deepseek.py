@@ -155,6 +155,7 @@ GLM4_MOE_LITE = replace(
         Key("rms_norm_eps", "norm_eps", 1e-5),
         routed(first=1, kinds=True),
         sigmoid_router(),
+        Group(lambda fields, draft, tensors: fields.require("head_dim", (draft["rope_width"],)) or {}),
     ),
 )
 """GLM-4.7-Flash (Zhipu 2026): latent attention and the experts of GLM-4.5."""
@@ -225,6 +226,7 @@ MISTRAL4 = replace(
     model_type="mistral4",
     classes={"none": "Mistral4Model", "lm": "Mistral4ForCausalLM"},
     only={**DEEPSEEK_V3.only, "n_group": (1,)},
+    harmless=(*DEEPSEEK_V3.harmless, "topk_group"),
     needs=("kv_rank", "query_scale", "experts"),
     stored={**DEEPSEEK_V3.stored, **stacked_experts("layers.{n}.mlp.experts")},
     settings=(

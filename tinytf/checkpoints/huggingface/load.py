@@ -57,6 +57,7 @@ from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
+from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys
 from tinytf.checkpoints.huggingface.kimi_linear import KIMI_LINEAR
 from tinytf.checkpoints.huggingface.layernorm import (
     COHERE,
@@ -106,7 +107,7 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     MELLUM,
 )
 from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
-from tinytf.checkpoints.huggingface.table import HARMLESS, Family
+from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.huggingface.text_parts import (
     COSMOS3,
     GLM4V,
@@ -178,7 +179,21 @@ def read_directory(directory: Path) -> Checkpoint:
     path = directory / "config.json"
     data = read_json(path)
     weights = lambda: _open_weights(directory, data.get("quantization_config"))  # noqa: E731
-    return read_sentence_modules(checkpoint_of(data, weights, directory, path), directory)
+    checkpoint = read_sentence_modules(checkpoint_of(data, weights, directory, path), directory)
+    lacking = _head_that_is_lacking(checkpoint, data)
+    return replace(checkpoint, notes=(*checkpoint.notes, lacking)) if lacking else checkpoint
+
+
+def _head_that_is_lacking(checkpoint: Checkpoint, data: Mapping[str, Any]) -> str:
+    """A note if config.json names a class with a head that the files lack, and nothing takes a vector instead."""
+    assert isinstance(checkpoint.table, Family)
+    if checkpoint.config.pooling != "none":
+        return ""
+    for name in Fields(data, checkpoint.source).array("architectures", str, ()):
+        head = checkpoint.table.head_of_class(name)
+        if head not in ("none", checkpoint.config.head.kind):
+            return f"opened without its head: config.json says {quoted(name)}, and the files have no weights for one"
+    return ""
 
 
 def checkpoint_of(
@@ -196,15 +211,15 @@ def checkpoint_of(
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     (family, data), weights = found, open_weights()
-    fields = Fields(data, path)
+    fields = NamedFields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
         config = family.read(fields, tensors)
     family = family.with_factors(fields)
-    unknown_keys = tuple(fields.unknown({*HARMLESS, *family.harmless}))
+    unknown = tuple(unknown_keys(fields, family, config))
     message = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
-    notes = (f"{message}: {', '.join(unknown_keys)}",) if unknown_keys else ()
+    notes = (f"{message}: {', '.join(unknown)}",) if unknown else ()
     return Checkpoint(source, family.with_head(config), config, weights, notes)
 
 
