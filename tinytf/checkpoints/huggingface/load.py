@@ -1,8 +1,6 @@
 """The family and configuration of a transformers directory, before its weights are read."""
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +118,12 @@ from tinytf.checkpoints.huggingface.text_parts import (
     QWEN3_VL,
     QWEN3_VL_MOE,
 )
+from tinytf.checkpoints.huggingface.whole_model import OUTSIDE, TextPart, text_part
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
 from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
-from tinytf.checkpoints.table import Skip
 from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
@@ -196,6 +194,7 @@ def checkpoint_of(
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     (family, data), weights = found, open_weights()
+    family = family.in_whole_model(weights.shapes) if isinstance(family, TextPart) else family
     fields = Fields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
@@ -214,32 +213,16 @@ def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | No
     if kind in FAMILIES:
         return FAMILIES[kind], data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
-        return _text_part(FAMILIES[inner]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
+        own = inner.removesuffix("_text") == kind
+        return text_part(FAMILIES[inner], own_head=own), {**text, **{key: data[key] for key in OUTSIDE if key in data}}
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
-        return _text_part(FAMILIES[older]), data
+        return text_part(FAMILIES[older], own_head=True), data
     return None
 
 
 def has_table(directory: Path) -> bool:
     """Whether tinytf has a table for the model of a directory of transformers."""
     return _family_of(read_json(directory / "config.json")) is not None
-
-
-_OUTSIDE = ("tie_word_embeddings", "quantization_config")
-"""Keys outside text_config that apply to the whole multimodal model."""
-
-
-def _text_part(family: Family) -> Family:
-    """The table of a family as the text part of a multimodal model."""
-    return replace(
-        family,
-        prefix=f"language_model.{family.prefix}",
-        spellings=((r"^(model\.)?language_model\.", ""), (f"^{re.escape(family.prefix)}", ""), *family.spellings),
-        skipped=(
-            *family.skipped,
-            Skip(r"(model\.)?(vision|visual|multi_modal|audio|embed_).*", "the parts for images or sound", noted=True),
-        ),
-    )
 
 
 def _open_weights(directory: Path, quantization: object) -> WeightFiles:

@@ -1,0 +1,80 @@
+"""The text part of a model that takes images or sound too: where its tensors lie, and what its head is."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.table import Family
+from tinytf.checkpoints.table import Draft, Group, Skip, Tensors
+from tinytf.fields import Fields
+
+OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
+"""Keys of the whole model, which count more than those of its text_config."""
+_HEAD = "lm_head"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPart(Family):
+    """The table of a family as the text part of a whole model, whose tensors may have any prefix."""
+
+    def in_whole_model(self, names: Collection[str]) -> "TextPart":
+        """The table for a file with tensors of these ``names``.
+
+        The text part lies where its embeddings do; the head lies beside it or further out. All else is another part.
+        """
+        embeddings = f"{self.stored['embed.tokens'].module}.weight"
+        prefixes = [name.removesuffix(embeddings) for name in names if re.search(rf"(^|\.){re.escape(embeddings)}$", name)]
+        if not prefixes:
+            return self
+        modules = {layout.module.split(".")[0] for layout in self.stored.values()}
+        prefix = max(prefixes, key=lambda prefix: sum(_first(name, prefix) in modules for name in names))
+        parents = [prefix[: dot.end()] for dot in re.finditer(r"\.", prefix)][::-1]
+        head_prefix = next((parent for parent in parents if any(n.startswith(parent + _HEAD) for n in names)), "")
+        inside = {first for name in names if (first := _first(name, prefix))} if prefix else modules
+        inside = inside if any(not name.startswith((prefix, head_prefix + _HEAD)) for name in names) else modules
+        text = "|".join(re.escape(module) for module in sorted({*inside, *modules, *self.outside}))
+        return replace(
+            self,
+            prefix=prefix,
+            head_prefix=head_prefix,
+            spellings=(
+                (rf"^{re.escape(head_prefix)}(?={_HEAD}\.)", ""),
+                (rf"^model\.(?!({text})\.)", ""),
+                (r"^(blocks|encoder\.layers)\.(?=\d)", "layers."),  # as transformers renames them when it saves a tower
+                *self.spellings,
+            ),
+            skipped=(*self.skipped, Skip(rf"(?!({text})(\.|$)).*", "the parts for images or sound", noted=True)),
+        )
+
+    head_prefix: str = ""
+
+    def prefixed(self, plain: str) -> str:
+        """The stored name: with the prefix of the text part, or for its head with that of the head."""
+        return (self.head_prefix if plain.startswith(self.outside) else self.prefix) + plain
+
+
+def _first(name: str, prefix: str) -> str:
+    """The first word of a name after the prefix; empty for a name without it."""
+    return name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else ""
+
+
+def text_part(family: Family, *, own_head: bool) -> TextPart:
+    """The table of a family as the text part of a whole model.
+
+    The head is that of the whole model. Unless it is an ``own_head``, made for this family, it is a matrix alone,
+    without the scale and the soft cap that the family's class for text applies.
+    """
+    plain_head = {} if own_head else {"logit_cap": 0.0, "logit_scale": 1.0}
+
+    def read(data: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+        stored = f"{_HEAD}.weight" in tensors
+        classes = data.array("architectures", str, ())
+        whole = any(name.endswith(("ForConditionalGeneration", "ForCausalLM")) for name in classes)
+        tied = not stored and (whole or draft["tied_head"]) or stored and draft["tied_head"]
+        if not (stored or tied):
+            return {}
+        return {"head": "lm", "tied_head": tied, "head_bias": f"{_HEAD}.bias" in tensors, **plain_head}
+
+    values = {field.name: getattr(family, field.name) for field in fields(family)}
+    return TextPart(**{**values, "settings": (*family.settings, Group(read))})
