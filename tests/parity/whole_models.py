@@ -33,20 +33,34 @@ _TOWER: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "embed_dim", "d_model", "hidden_dim", "encoder_hidden_size", "width"), 16),
     **dict.fromkeys(("intermediate_size", "mlp_dim", "encoder_ffn_dim", "feedforward_dim"), 16),
     **dict.fromkeys(("num_attention_heads", "num_heads", "encoder_attention_heads", "num_key_value_heads"), 2),
-    **dict.fromkeys(("out_hidden_size", "text_hidden_size", "projection_dim", "output_dim"), C),
+    **dict.fromkeys(("out_hidden_size", "audio_hidden_size", "text_hidden_size", "projection_dim", "output_dim"), C),
     **dict.fromkeys(("vision_output_dim", "projector_input_dim", "projector_output_dim"), 16),
     **{"image_size": 16, "patch_size": 8, "head_dim": 8, "vocab_size": V, "max_position_embeddings": 32},
     **{"deepstack_visual_indexes": [0], "max_source_positions": 8, "num_mel_bins": 8, "codebook_size": 8},
 }
 """What the keys of every other part get."""
+_HEAD = {"logits_scaling": 3.0, "logit_scale": 0.4, "final_logit_softcapping": 0.7}
+"""What the text part says of a head, which counts only where the whole model's head reads it."""
 _SECTIONS = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 1, 1]}, "head_dim": 6}
-_TEXT: dict[str, dict[str, Any]] = {}
+_TEXT: dict[str, dict[str, Any]] = {"paddleocr_vl": _SECTIONS, "qwen2_5_omni_thinker": _SECTIONS}
 """Settings of the text part of single models, where those of its architecture do not fit."""
 SEVERAL_STACKS = {
     "florence2", "pix2struct", "pp_formulanet", "t5gemma2", "udop", "vision-encoder-decoder", "pi0",
     "qwen2_5_omni", "qwen3_omni_moe", "mistral4",
 }  # fmt: skip
 """An encoder and a decoder, actions, a talker; and one that has no other part."""
+
+
+_CLIP = {
+    "model_type": "clip_vision_model", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 16, "image_size": 16, "patch_size": 8,
+}  # fmt: skip
+_WHOLE: dict[str, dict[str, Any]] = {
+    "fast_vlm": {"vision_config": _CLIP},
+    "perception_lm": {"vision_config": _CLIP},
+    "granite4_vision": {"deepstack_layer_map": [[0, 0]]},
+}
+"""Settings of single models: a tower that needs no further package, and maps that have no default."""
 
 
 def registered() -> Iterator[tuple[str, str]]:
@@ -59,9 +73,12 @@ def registered() -> Iterator[tuple[str, str]]:
 
 def _shrink(config: Any) -> dict[str, Any]:
     """The settings of a part, with small numbers, and so those of its own parts."""
-    keys: dict[str, Any] = config.to_dict()
+    keys: dict[str, Any] = {name: value for name, value in config.to_dict().items() if name != "per_layer_config"}
     parts = {name: _shrink(getattr(config, name)) for name in config.sub_configs if getattr(config, name, None)}
-    return {**keys, **{name: value for name, value in _TOWER.items() if name in keys}, **parts}
+    layers = keys.get("num_hidden_layers")
+    single = {name: value[:1] for name, value in keys.items() if isinstance(value, list) and len(value) == layers}
+    sizes = {name: value for name, value in _TOWER.items() if isinstance(keys.get(name), type(value))}
+    return {**keys, **single, **sizes, **parts}
 
 
 def tiny(kind: str, **settings: Any) -> PreTrainedConfig:
@@ -72,10 +89,12 @@ def tiny(kind: str, **settings: Any) -> PreTrainedConfig:
         part = getattr(config, name, None)
         if name == "text_config" and part is not None:
             text = config_of(part.model_type, **_TEXT.get(kind, {})) if part.model_type in CONFIG_MAPPING else part
-            parts[name] = {**text.to_dict(), "model_type": part.model_type}
+            keys = text.to_dict()
+            head = {name: value for name, value in _HEAD.items() if name in keys}
+            parts[name] = {**keys, **head, "model_type": part.model_type}
         elif isinstance(part, PreTrainedConfig):
             parts[name] = _shrink(part)
-    return CONFIG_MAPPING[kind](**{**parts, **settings})
+    return CONFIG_MAPPING[kind](**{**parts, **_WHOLE.get(kind, {}), **settings})
 
 
 def build(kind: str, name: str, **settings: Any) -> nn.Module:

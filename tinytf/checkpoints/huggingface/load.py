@@ -213,10 +213,9 @@ def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | No
     if kind in FAMILIES:
         return FAMILIES[kind], data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
-        own = inner.removesuffix("_text") == kind
-        return text_part(FAMILIES[inner], own_head=own), {**text, **{key: data[key] for key in OUTSIDE if key in data}}
+        return text_part(FAMILIES[inner], kind), {**text, **{key: data[key] for key in OUTSIDE if key in data}}
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
-        return text_part(FAMILIES[older], own_head=True), data
+        return text_part(FAMILIES[older], kind), data
     return None
 
 

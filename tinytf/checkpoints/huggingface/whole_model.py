@@ -11,12 +11,18 @@ from tinytf.fields import Fields
 
 OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
 """Keys of the whole model, which count more than those of its text_config."""
+SCALED_HEADS = frozenset(
+    {"gemma3n", "gemma4", "gemma4_unified", "granite_docling", "granite4_vision", "hyperclovax_vision_v2"}
+)
+"""Whole models whose head applies the scale or the soft cap of the text_config; that of any other is a matrix alone."""
 _HEAD = "lm_head"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextPart(Family):
-    """The table of a family as the text part of a whole model, whose tensors may have any prefix."""
+    """The table of a family as the text part of a whole model, which has a prefix, and its head another."""
+
+    head_prefix: str = ""
 
     def in_whole_model(self, names: Collection[str]) -> "TextPart":
         """The table for a file with tensors of these ``names``.
@@ -38,16 +44,18 @@ class TextPart(Family):
             self,
             prefix=prefix,
             head_prefix=head_prefix,
-            spellings=(
-                (rf"^{re.escape(head_prefix)}(?={_HEAD}\.)", ""),
-                (rf"^model\.(?!({text})\.)", ""),
-                (r"^(blocks|encoder\.layers)\.(?=\d)", "layers."),  # as transformers renames them when it saves a tower
-                *self.spellings,
-            ),
             skipped=(*self.skipped, Skip(rf"(?!({text})(\.|$)).*", "the parts for images or sound", noted=True)),
         )
 
-    head_prefix: str = ""
+    def plain(self, stored: str) -> str:
+        """A stored name without the prefix of its part."""
+        head = stored.removeprefix(self.head_prefix)
+        if head.startswith(f"{_HEAD}."):
+            return head
+        if not stored.startswith(self.prefix):
+            return stored.removeprefix("model.")
+        # transformers saves layers under another part's word for them if it renames that part's
+        return re.sub(r"^(blocks|encoder\.layers)\.(?=\d)", "layers.", super().plain(stored))
 
     def prefixed(self, plain: str) -> str:
         """The stored name: with the prefix of the text part, or for its head with that of the head."""
@@ -59,19 +67,15 @@ def _first(name: str, prefix: str) -> str:
     return name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else ""
 
 
-def text_part(family: Family, *, own_head: bool) -> TextPart:
-    """The table of a family as the text part of a whole model.
-
-    The head is that of the whole model. Unless it is an ``own_head``, made for this family, it is a matrix alone,
-    without the scale and the soft cap that the family's class for text applies.
-    """
-    plain_head = {} if own_head else {"logit_cap": 0.0, "logit_scale": 1.0}
+def text_part(family: Family, whole: str) -> TextPart:
+    """The table of a family as the text part of a whole model of this model_type, whose head it has."""
+    plain_head = {} if whole in SCALED_HEADS else {"logit_cap": 0.0, "logit_scale": 1.0}
 
     def read(data: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
         stored = f"{_HEAD}.weight" in tensors
         classes = data.array("architectures", str, ())
-        whole = any(name.endswith(("ForConditionalGeneration", "ForCausalLM")) for name in classes)
-        tied = not stored and (whole or draft["tied_head"]) or stored and draft["tied_head"]
+        predicts = any(not name.endswith("Model") for name in classes)
+        tied = draft["tied_head"] or (predicts and not stored)
         if not (stored or tied):
             return {}
         return {"head": "lm", "tied_head": tied, "head_bias": f"{_HEAD}.bias" in tensors, **plain_head}
