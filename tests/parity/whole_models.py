@@ -57,7 +57,6 @@ _CLIP = {
 }  # fmt: skip
 _WHOLE: dict[str, dict[str, Any]] = {
     "fast_vlm": {"vision_config": _CLIP},
-    "perception_lm": {"vision_config": _CLIP},
     "granite4_vision": {"deepstack_layer_map": [[0, 0]]},
 }
 """Settings of single models: a tower that needs no further package, and maps that have no default."""

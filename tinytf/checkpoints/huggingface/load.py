@@ -118,7 +118,7 @@ from tinytf.checkpoints.huggingface.text_parts import (
     QWEN3_VL,
     QWEN3_VL_MOE,
 )
-from tinytf.checkpoints.huggingface.whole_model import OUTSIDE, TextPart, text_part
+from tinytf.checkpoints.huggingface.whole_model import TextPart, keys_of_text, text_part
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
 from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
@@ -213,7 +213,7 @@ def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | No
     if kind in FAMILIES:
         return FAMILIES[kind], data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
-        return text_part(FAMILIES[inner], kind), {**text, **{key: data[key] for key in OUTSIDE if key in data}}
+        return text_part(FAMILIES[inner], kind), keys_of_text(data, text)
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
         return text_part(FAMILIES[older], kind), data
     return None

@@ -141,8 +141,6 @@ COSMOS3 = replace(
         "blocks.{n}.ffn.down": Stored("layers.{n}.mlp.fc2"),
     },
     spellings=(
-        (r"\.to_([qkv])\.", r".\1_proj."),
-        (r"\.to_out\.", ".o_proj."),
         (r"\.mlp\.up_proj\.", ".mlp.fc1."),
         (r"\.mlp\.down_proj\.", ".mlp.fc2."),
         *ARCEE.spellings,

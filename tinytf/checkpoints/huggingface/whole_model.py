@@ -1,7 +1,7 @@
 """The text part of a model that takes images or sound too: where its tensors lie, and what its head is."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -9,13 +9,20 @@ from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Draft, Group, Skip, Tensors
 from tinytf.fields import Fields
 
-OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
+_OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
 """Keys of the whole model, which count more than those of its text_config."""
 SCALED_HEADS = frozenset(
     {"gemma3n", "gemma4", "gemma4_unified", "granite_docling", "granite4_vision", "hyperclovax_vision_v2"}
 )
 """Whole models whose head applies the scale or the soft cap of the text_config; that of any other is a matrix alone."""
 _HEAD = "lm_head"
+_RENAMED = (
+    (r"^(blocks|encoder\.layers)\.(?=\d)", "layers."),
+    (r"\.to_([qkv])\.", r".\1_proj."),
+    (r"\.to_out\.", ".o_proj."),
+    (r"\.norm_([qk])\.", r".\1_norm."),
+)
+"""Words of a tower or of diffusers, which transformers puts into the names of the text part when it saves some models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +61,9 @@ class TextPart(Family):
             return head
         if not stored.startswith(self.prefix):
             return stored.removeprefix("model.")
-        # transformers saves layers under another part's word for them if it renames that part's
-        return re.sub(r"^(blocks|encoder\.layers)\.(?=\d)", "layers.", super().plain(stored))
+        for word, usual in _RENAMED if self.prefix else _RENAMED[1:]:
+            stored = re.sub(word, usual, stored.removeprefix(self.prefix))
+        return super().plain(stored)
 
     def prefixed(self, plain: str) -> str:
         """The stored name: with the prefix of the text part, or for its head with that of the head."""
@@ -65,6 +73,14 @@ class TextPart(Family):
 def _first(name: str, prefix: str) -> str:
     """The first word of a name after the prefix; empty for a name without it."""
     return name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else ""
+
+
+def keys_of_text(data: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the text part: those of its own table ``text``, and those of the whole model that count more."""
+    keys = {**text, **{key: data[key] for key in _OUTSIDE if key in data}}
+    if data.get("model_type") == "paligemma":  # its mask is made outside, and is causal but for a marked prefix
+        keys.pop("use_bidirectional_attention", None)
+    return keys
 
 
 def text_part(family: Family, whole: str) -> TextPart:
