@@ -160,6 +160,8 @@ def test_every_command_and_form_has_a_file_of_its_name_and_an_old_name_leads_to_
     assert files == NAMES | {form.replace(" --", "_") for form in FORMS}
     assert set(OLD_NAMES.values()) <= FORMS.keys()
     assert not OLD_NAMES.keys() & {*COMMANDS}
+    from tinytf_cli.repl.session_verbs import VERBS
+
     lexicon = Session(VERBS, Spec("tiny")).lexicon
     assert not [old for old in OLD_NAMES if lexicon.is_sentence([old, "the", "cat"])], "no text to run in a session"
 

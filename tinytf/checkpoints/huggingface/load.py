@@ -1,8 +1,6 @@
 """The family and configuration of a transformers directory, before its weights are read."""
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +119,12 @@ from tinytf.checkpoints.huggingface.text_parts import (
     QWEN3_VL,
     QWEN3_VL_MOE,
 )
+from tinytf.checkpoints.huggingface.whole_model import TextPart, keys_of_text, text_part
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
 from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
-from tinytf.checkpoints.table import Skip
 from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
@@ -211,6 +209,7 @@ def checkpoint_of(
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     (family, data), weights = found, open_weights()
+    family = family.in_whole_model(weights.shapes) if isinstance(family, TextPart) else family
     fields = NamedFields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
@@ -229,32 +228,15 @@ def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | No
     if kind in FAMILIES:
         return FAMILIES[kind], data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
-        return _text_part(FAMILIES[inner]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
+        return text_part(FAMILIES[inner], kind), keys_of_text(data, text)
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
-        return _text_part(FAMILIES[older]), data
+        return text_part(FAMILIES[older], kind), data
     return None
 
 
 def has_table(directory: Path) -> bool:
     """Whether tinytf has a table for the model of a directory of transformers."""
     return _family_of(read_json(directory / "config.json")) is not None
-
-
-_OUTSIDE = ("tie_word_embeddings", "quantization_config")
-"""Keys outside text_config that apply to the whole multimodal model."""
-
-
-def _text_part(family: Family) -> Family:
-    """The table of a family as the text part of a multimodal model."""
-    return replace(
-        family,
-        prefix=f"language_model.{family.prefix}",
-        spellings=((r"^(model\.)?language_model\.", ""), (f"^{re.escape(family.prefix)}", ""), *family.spellings),
-        skipped=(
-            *family.skipped,
-            Skip(r"(model\.)?(vision|visual|multi_modal|audio|embed_).*", "the parts for images or sound", noted=True),
-        ),
-    )
 
 
 def _open_weights(directory: Path, quantization: object) -> WeightFiles:

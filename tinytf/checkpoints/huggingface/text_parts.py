@@ -143,4 +143,9 @@ COSMOS3 = replace(
         "blocks.{n}.ffn.up": Stored("layers.{n}.mlp.fc1"),
         "blocks.{n}.ffn.down": Stored("layers.{n}.mlp.fc2"),
     },
+    spellings=(
+        (r"\.mlp\.up_proj\.", ".mlp.fc1."),
+        (r"\.mlp\.down_proj\.", ".mlp.fc2."),
+        *ARCEE.spellings,
+    ),
 )
