@@ -1,6 +1,7 @@
 """The family and configuration of a transformers directory, before its weights are read."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

@@ -22,7 +22,7 @@ _RENAMED = (
     (r"\.to_out\.", ".o_proj."),
     (r"\.norm_([qk])\.", r".\1_norm."),
 )
-"""Words of a tower or of diffusers, which transformers puts into the names of the text part when it saves some models."""
+"""Words of a tower or of diffusers, which transformers puts into the text part's names when it saves some models."""
 
 
 @dataclass(frozen=True, kw_only=True)
