@@ -37,7 +37,7 @@ def test_scores_of_a_batch_are_those_of_each_text(kind: str) -> None:
     texts = [text for text in texts_of(model.config) if " " in text]
     for text, together in zip(texts, model.score(texts), strict=True):
         ids = torch.tensor([[int(word) for word in text.split()]])
-        expected = model.transformer(ids[:, :-1])[0].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        expected = model.transformer(ids)[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
         found = torch.tensor([token.log_probability for token in together.tokens]).double()
         torch.testing.assert_close(found, expected.detach(), rtol=1e-6, atol=1e-6)
         assert together.loss == pytest.approx(model.score(text).loss, abs=1e-6)
@@ -80,12 +80,19 @@ def test_edits_and_ablations_see_each_text_by_itself() -> None:
 
 
 def test_a_long_text_that_longrope_turns_otherwise_has_a_batch_of_its_own() -> None:
-    turning = next(config_of(kind) for kind in KINDS if config_of(kind).rope_switch)
+    turning = next(config_of(kind) for kind in KINDS if config_of(kind).rope_scaling == "longrope")
     switch = turning.rope_switch
     lengths = [switch + 1, 2, switch, switch + 2, 1]
     found = list(batches(lengths, lively(turning)))
     assert sorted(number for batch in found for number in batch) == list(range(5))
     assert [{lengths[number] > switch for number in batch} for batch in found] == [{False}, {True}]
+
+
+def test_texts_beyond_the_context_of_training_go_only_with_their_like_where_a_base_grows() -> None:
+    turning = next(config_of(kind) for kind in KINDS if config_of(kind).rope_scaling == "dynamic")
+    switch = turning.rope_switch
+    lengths = [switch + 1, 2, switch, switch + 2, 1, switch + 1]
+    assert list(batches(lengths, lively(turning))) == [[4, 1, 2], [0, 5], [3]]
 
 
 def test_a_batch_holds_no_more_tokens_than_one_should() -> None:

@@ -214,14 +214,18 @@ def score_many(
     """``score_ids`` for several texts, whose windows go through the model in batches."""
     require_decoder(model.config)
     model.require_vocabulary("it predicts no next token")
-    windows: list[tuple[int, int, int, list[int]]] = []  # text, first and end of its predictions, ids
+    windows: list[tuple[int, int, int, int, list[int]]] = []  # text, begin and end of predictions, predicting ids, ids
     for number, (ids, lead) in enumerate(zip(texts, leads, strict=True)):
         if len(ids) < 2:
             raise UsageError(
                 f"{len(ids)} token is too few: only a token that follows another is predicted", "give more"
             )
         for first, begin, end in _windows(len(ids), model.config.context, lead):
-            windows.append((number, begin, end, [*ids[: lead if first else 0], *ids[first : end - 1]]))
+            window = [*ids[: lead if first else 0], *ids[first:end]]
+            length = len(window)  # its last token predicts nothing, but the length may decide the angles of RoPE
+            if length > model.config.context or model.config.turned_alike_from(length) < length:
+                window.pop()
+            windows.append((number, begin, end, length - 1, window))
     device, lengths = next(model.parameters()).device, [len(window) for *_, window in windows]
     by_position: list[dict[int, TokenScore]] = [{} for _ in texts]
     with evaluating(model):
@@ -229,8 +233,8 @@ def score_many(
             batched, real = padded([windows[index][-1] for index in batch], model.config, device)
             hidden = model.hidden(batched, padding_mask=real)  # (B, T, C)
             for row, index in enumerate(batch):
-                number, begin, end, window = windows[index]
-                predicting = hidden[row, len(window) + begin - end : len(window)]  # (end − begin, C)
+                number, begin, end, last, _ = windows[index]
+                predicting = hidden[row, last + begin - end : last]  # (end − begin, C)
                 by_position[number] |= {
                     token.position: token for token in _score_rows(model, predicting, texts[number], begin)
                 }
