@@ -145,6 +145,7 @@ DEEPSEEK_V3 = replace(
 KIMI_K2 = replace(DEEPSEEK_V3, name="Kimi K2", model_type="kimi_k2")
 """Kimi K2 (Moonshot AI 2025): a DeepSeek-V3 with more experts and fewer heads."""
 
+
 def _require_rotary_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Refuse another ``head_dim``, which transformers takes for the rotary width here."""
     fields.require("head_dim", (draft["rope_width"],))
