@@ -36,8 +36,15 @@ _TOWER: dict[str, Any] = {
     **dict.fromkeys(("num_attention_heads", "num_heads", "encoder_attention_heads", "num_key_value_heads"), 2),
     **dict.fromkeys(("out_hidden_size", "audio_hidden_size", "text_hidden_size", "projection_dim", "output_dim"), C),
     **dict.fromkeys(("vision_output_dim", "projector_input_dim", "projector_output_dim"), 16),
-    "image_size": 16, "patch_size": 8, "head_dim": 8, "vocab_size": V, "max_position_embeddings": 32,
-    "deepstack_visual_indexes": [0], "max_source_positions": 8, "num_mel_bins": 8, "codebook_size": 8,
+    "image_size": 16,
+    "patch_size": 8,
+    "head_dim": 8,
+    "vocab_size": V,
+    "max_position_embeddings": 32,
+    "deepstack_visual_indexes": [0],
+    "max_source_positions": 8,
+    "num_mel_bins": 8,
+    "codebook_size": 8,
 }
 """What the keys of every other part get."""
 _HEAD = {"logits_scaling": 3.0, "logit_scale": 0.4, "final_logit_softcapping": 0.7}
