@@ -158,7 +158,7 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, 
     if kind not in _READ_MODELS and not (kind == _UNIGRAM and (tokenizer_class or is_unchanged)):
         raise CheckpointError(
             f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
-            f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of the classes that tinytf knows",
+            f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of some classes of transformers",
         )
     _require_complete_templates(data.get("post_processor"), path)
     untrusted = untrusted_tokenizer(data, path)
