@@ -36,6 +36,7 @@ _BEGIN = r"""% Written by tinytf. Its parts need the package amsmath; letters th
 \documentclass{article}
 \usepackage{amsmath}
 \setlength{\parindent}{0pt}
+\raggedright
 \begin{document}
 """
 _SIGNS = {
@@ -145,10 +146,14 @@ def _is_number(text: str) -> bool:
 
 
 def _tabular(block: Table, rows: Sequence[Sequence[str]], titles: Sequence[str]) -> Iterator[str]:
-    letters = "".join("r" if column.align == "right" else "l" for column in block.columns)
+    letters = "".join(
+        "r" if column.align == "right" or all(_is_number(row[index]) for row in rows) else "l"
+        for index, column in enumerate(block.columns)
+    )
     head = [titles] if block.header and any(titles) else []
     lines = [
         " & ".join(f"${_entry(text)}$" if _is_number(text) else escaped(text) for text in row) + r" \\"
         for row in (*head, *rows)
     ]
+    lines[: len(head)] = [line + r" \hline" for line in lines[: len(head)]]
     yield f"\\begin{{tabular}}{{{letters}}}\n" + "\n".join(lines) + "\n\\end{tabular}\n\n"
