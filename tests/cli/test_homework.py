@@ -110,6 +110,16 @@ def test_a_picture_of_homework_does_not_say_the_answer_in_its_alternative_text(t
     assert "53.0" not in text
 
 
+def test_a_blank_on_paper_has_room_for_a_number(tinytf: Tinytf, tmp_path: Path) -> None:
+    path = tmp_path / "x.tex"
+    for words, blanks in ((("verify", "cat-sleeps", "--step", "weights"), 9), (CELL, 8 + 2)):
+        assert tinytf(*words, "--homework", "-o", path).status == 0
+        text = path.read_text("utf-8")
+        assert_sound(text)
+        assert text.count(r"\rule{4em}{0.4pt}") == blanks
+        assert r"\_\_" not in text
+
+
 @pytest.mark.parametrize(
     "words",
     [
