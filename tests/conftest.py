@@ -74,6 +74,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many tries of each class tests/hostile makes, and of how many sentences real models check themselves."""
     parser.addoption("--exhaustive", action="store_true", help="what repeats too, and tests/hostile and faults in full")
+    parser.addoption("--slow", action="store_true", help="what takes a second or more too, as .ci/run does")
     parser.addoption("--hostile", type=int, metavar="N", help="hostile inputs of each class: 24, exhaustively 200")
     parser.addoption(
         "--faults", type=int, metavar="N", help="faults in each of tests/faults: 2, exhaustively 6; 0 for all"
@@ -101,8 +102,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests of which every case is marked ``exhaustive``."""
-    left_out = [item for item in items if not config.option.exhaustive and item.get_closest_marker("exhaustive")]
+    """Leaves out what is ``slow``, unless it is asked for or its file is named, and of only ``exhaustive`` cases."""
+    named = any(".py" in argument for argument in config.args)
+    marks = {"exhaustive"} if named or config.option.slow else {"exhaustive", "slow"}
+    marks = set() if config.option.exhaustive else marks
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in {*left_out}]

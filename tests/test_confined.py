@@ -111,6 +111,7 @@ def test_an_error_comes_back_by_its_kind(error: Exception, kind: type[Exception]
         assert "in work" in raised.value.__notes__[0]
 
 
+@pytest.mark.slow
 def test_nothing_is_unpickled_but_requests_in_the_process_that_they_are_sent_to() -> None:
     found = []
     for file in [*(ROOT / "tinytf").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:

@@ -116,6 +116,7 @@ def test_every_command_of_the_docs_runs_and_its_json_is_as_its_schema_says(
 
 
 @pytest.mark.parametrize(("line", "shown"), EXAMPLES)
+@pytest.mark.slow
 def test_every_example_prints_what_the_page_shows(
     line: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_the_explorer_of_the_docs_is_what_it_shows(tmp_path: Path) -> None:
     assert _words(tmp_path / "explore.svg") == _words(picture), make_again("pictures")
 
 
+@pytest.mark.slow
 def test_the_recording_of_the_explorer_shows_what_its_picture_shows() -> None:
     head, *events = (ROOT / "samples" / "pictures" / "explore.cast").read_text("utf-8").splitlines()
     size, rows = json.loads(head), defaultdict[float, str](str)
@@ -278,6 +280,7 @@ IN_SECONDS = [name for name in sample_script("make_all").QUICK if name not in ("
 
 
 @pytest.mark.parametrize("name", IN_SECONDS)
+@pytest.mark.slow
 def test_what_is_generated_is_what_the_code_makes(name: str) -> None:
     stale = [str(file.relative_to(ROOT)) for file, _ in sample_script("make_all").changes(name)]
     assert stale == [], make_again(name)

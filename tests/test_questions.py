@@ -48,6 +48,7 @@ def test_each_is_answered_by_the_built_in_model(question: str, capsys: pytest.Ca
 
 @pytest.mark.real
 @pytest.mark.parametrize(("question", "model"), REAL_QUESTIONS)
+@pytest.mark.slow
 def test_each_is_answered_by_real_models(question: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = sorted(Path(os.environ.get("TINYTF_REAL_WEIGHTS", os.devnull)).rglob(REAL[model]))
     if not found:

@@ -156,7 +156,8 @@ def open_bytes(path: Path) -> BufferedReader:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = next((kind for is_kind, kind in _KINDS.items() if is_kind(status.st_mode)), "no file")
-            raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+            number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+            raise OSError(number, f"it is {kind}, not a file", str(path))
         _register(status, path)
     except BaseException:
         os.close(descriptor)
@@ -264,7 +265,7 @@ def _read_json(path: Path, limit: int) -> Any:
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        message = f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        message = f"{path} is not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
         raise CheckpointError(message) from None
     except ValueError as error:  # nested too deeply, or a number of thousands of digits
         raise CheckpointError(f"{path} is not JSON that can be read: {error}") from None

@@ -3,6 +3,7 @@
 Imports no torch.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,15 +26,17 @@ _WORDS = parse_toml((files("tinytf") / "assets" / "words.toml").read_text("utf-8
 OTHER_STEP = "step of other models"
 KINDS = ("word", "parameter", "head", "lesson", "step", OTHER_STEP)
 """The kinds of words, in the order in which they are listed."""
+WAY = "way"
+"""The kind of a line that does what was asked for, which is no word."""
 EXAMPLE = "'The cat sat'"
 """The text of commands that show a word, where the reader has none."""
-_COUNTS = {"head": "n_heads", "kv head": "n_kv_heads", "vocab": "vocab_size", "expert": "experts"}
+_COUNTS = {"head": "n_heads", "kv head": "n_kv_heads", "vocab": "vocab_size", "expert": "experts", "layer": "n_layers"}
 """The setting that is the size of an axis with another name."""
 
 
 @dataclass(frozen=True)
 class Word(Data):
-    """A word and its ``meaning`` in one line; ``kind`` is one of ``KINDS``.
+    """A word and its ``meaning`` in one line; ``kind`` is one of ``KINDS``, or ``WAY``.
 
     ``more`` are labels with what there is to add, and ``read`` the commands to read on with.
     """
@@ -94,17 +97,30 @@ def _table(config: ModelConfig | None = None) -> Iterator[Word]:
         steps = steps or [_ordinary(step) for step in word.get("steps", ())]
         formulas = [word.get("formula", ""), *map(_formula, steps)]
         facts = [("formula", formula) for formula in formulas if formula]
-        facts += [("shape", _shape(step, config)) for step in steps[-1:] if step.axes]
-        facts += [("more", " ".join(word["more"].split())), *(_elsewhere(steps[0]) if len(steps) == 1 else ())]
+        shapes = [word["shape"]] if "shape" in word else [_sized(word["axes"], config)] if "axes" in word else []
+        shapes = shapes or [_shape(step, config) for step in steps[-1:] if step.axes]
+        facts += [("shape", shape) for shape in shapes]
+        facts += [
+            ("more", " ".join(word["more"].split())),
+            *(_elsewhere(steps[0]) if len(steps) == 1 and "formula" not in word else ()),
+        ]
         yield Word(name, "word", word["is"], tuple(facts), tuple(_fitted(word, at)))
     for step in own.values():
         if step.axes and step.matrix and re.search(rf"·{step.matrix}(?!ᵀ)", step.formula):
             read = (f"trace --at {at[step.name]}{step.parameter}", f"trace TEXT --at {at[step.name]}{step.name}")
             facts = [("formula", _formula(step))]
-            yield Word(step.parameter, "parameter", f"the learned matrix of {step.title}", tuple(facts), read)
+            yield Word(
+                step.parameter, "parameter", f"the learned matrix of {step.title}", tuple(facts),
+                (*read, *_lesson(step.name)),
+            )  # fmt: skip
     for label in LABELS:
-        counted = ("counted from", f"{label.score.replace('_', ' ')} ≥ {label.least:g}")
-        yield Word(f"{label.name} head", "head", f"a head that {label.meaning}", (counted,), ("heads", "learn heads"))
+        facts = [
+            ("formula", f"{label.score.replace('_', ' ')} = {label.formula}"),
+            ("shape", _sized(("head",), config)),
+        ]
+        facts += [("counted from", f"{label.score.replace('_', ' ')} ≥ {label.least:g}")]
+        commands = ("heads", "attention TEXT", "learn heads")
+        yield Word(f"{label.name} head", "head", f"a head that {label.meaning}", tuple(facts), commands)
     for name, title in TITLES.items():
         yield Word(name, "lesson", title, (), (f"learn {name}",))
     for name in dict.fromkeys(step.name for step in STEPS):
@@ -113,7 +129,7 @@ def _table(config: ModelConfig | None = None) -> Iterator[Word]:
         facts = [*([("formula", formula)] if formula else []), *([("shape", shape)] if step.is_tensor else [])]
         shown = (f"trace TEXT --at {at[name]}{name}",) if step.is_tensor and name in own else ()
         kind = "step" if name in own else OTHER_STEP
-        yield Word(name, kind, step.title, (*facts, *_elsewhere(step)), (*shown, "trace TEXT --teach"))
+        yield Word(name, kind, step.title, (*facts, *_elsewhere(step)), (*shown, "trace TEXT --teach", *_lesson(name)))
 
 
 def _fitted(word: Mapping[str, Any], at: Mapping[str, str]) -> Iterator[str]:
@@ -126,6 +142,12 @@ def _fitted(word: Mapping[str, Any], at: Mapping[str, str]) -> Iterator[str]:
             yield line
         elif name:
             yield line.replace(found[0], at[name].replace(".", f"{found['head'] or ''}.") + name)
+
+
+def _lesson(step: str) -> Iterator[str]:
+    """The lesson of the word of the field that a step belongs to, if there is one."""
+    words = (word for word in _WORDS.values() if step in word.get("steps", ()))
+    yield from itertools.islice((line for word in words for line in word["read"] if line.startswith("learn ")), 1)
 
 
 def _ordinary(name: str) -> Step:
@@ -157,7 +179,7 @@ def _size(axis: str, config: Any) -> str:
     if axis in ("token", "query", "key"):
         return "T"
     factors = [getattr(config, _COUNTS.get(name, name), None) for name in axis.split("·")]
-    known = [factor for factor in factors if isinstance(factor, int)]
+    known = [factor for factor in factors if isinstance(factor, int) and factor]
     return str(prod(known)) if len(known) == len(factors) else ""
 
 
@@ -247,6 +269,11 @@ def _with_axes(entry: Word, config: ModelConfig) -> Word:
 def said_of(name: str) -> str:
     """What a word of the field means, in one sentence; empty if it is none."""
     return next((word["is"] for key, word in _WORDS.items() if name in (key, *word.get("also", ()))), "")
+
+
+def field_words() -> Iterator[tuple[Word, Sequence[str]]]:
+    """Each word of the field, with every way to type it."""
+    return ((entry, [*_spellings(entry)]) for entry in _table() if entry.kind == "word")
 
 
 def spellings() -> Iterator[str]:

@@ -51,6 +51,7 @@ def load(
     dtype: str | None = None,
     seed: int = 0,
     adapter: str | os.PathLike[str] | None = None,
+    keep_quantized: bool = False,
 ) -> Model:
     """Open a model: ``tiny``, ``tiny-encoder``, a path (run directory, directory of transformers, ``.gguf`` file),
     ``preset:NAME``, ``hub:ORG/NAME``, or a model of transformers in memory, with its ``tokenizer``.
@@ -59,7 +60,8 @@ def load(
     ``"../vocab.txt,do_lower_case=false"``. By default ``device`` is ``auto`` and ``dtype`` float32. ``seed`` draws the
     weights of a preset. A model in memory stays on its device and in the dtype of most of its weights, which are
     shared, not copied, as far as their layout permits. Without a tokenizer its texts are ids, such as ``"464 3797"``.
-    ``adapter`` is the folder of a LoRA adapter of PEFT, which is merged into the weights.
+    ``adapter`` is the folder of a LoRA adapter of PEFT, which is merged into the weights. With ``keep_quantized``, or
+    where they do not fit into memory, the weights stay in their file as it stores them, and are converted at each use.
 
     Raises UsageError for an unknown name (with the nearest) or object, CheckpointError for files that are damaged or
     have an architecture that is not implemented.
@@ -70,7 +72,10 @@ def load(
         if tokenizer is not None and not isinstance(tokenizer, str):
             raise UsageError("a tokenizer in memory goes with a model in memory", "name a folder, a file or settings")
         source_by_name, target, kind = find_source(os.fspath(model)), device or "auto", dtype or "float32"
-        return open_source(source_by_name, device=target, dtype=kind, seed=seed, adapter=adapter, tokenizer=tokenizer)
+        return open_source(
+            source_by_name, device=target, dtype=kind, seed=seed, adapter=adapter, tokenizer=tokenizer,
+            keep_quantized=keep_quantized,
+        )  # fmt: skip
     source = MemorySource.of(model, tokenizer)
     source.config()  # raises for anything but a model of transformers
     module_device, module_dtype = device_and_dtype(model)
@@ -87,9 +92,12 @@ def open_source(
     seed: int = 0,
     adapter: str | os.PathLike[str] | None = None,
     tokenizer: str | None = None,
+    keep_quantized: bool = False,
 ) -> Model:
     """Open the model of a source on a device and in a dtype. Raises like ``load``."""
     target = pick_device(device)
+    if keep_quantized and target.type != "cpu":
+        raise UsageError(f"weights stay in their file on the processor, not on {target.type}", "add --device cpu")
     config = source.config()
     vocabulary = vocabulary_of(source, tokenizer)
     notes: tuple[str, ...] = ()
@@ -99,7 +107,7 @@ def open_source(
         if isinstance(source, RunSource):
             raise CheckpointError(f"{source.where}: {message}")
         notes = (message,)
-    weighed = source.weigh(DTYPES[dtype], seed)
+    weighed = source.weigh(DTYPES[dtype], seed, keep=keep_quantized)
     transformer, name = weighed.transformer, source.name
     description = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     merged: Merged | None = None

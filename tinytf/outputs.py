@@ -315,13 +315,13 @@ def _open_to_write(path: Path) -> int:
 def writing(path: Path, then: str = "", kind: type[TinytfError] = TinytfError) -> Iterator[None]:
     """Raise an OSError of a write inside as ``kind``, naming the file, or ``path`` if the system names none.
 
-    The hint is ``remedy`` with ``then``.
+    The hint is ``remedy`` with ``then``, or to write elsewhere.
     """
     try:
         yield
     except OSError as error:
         message = f"cannot write {error.filename or path}: {error.strerror or error}"
-        raise kind(message, remedy(error, then)) from None
+        raise kind(message, remedy(error, then) or "write elsewhere") from None
 
 
 def remedy(error: OSError, then: str) -> str:

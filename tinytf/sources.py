@@ -3,6 +3,7 @@
 A source reads its configuration from headers only, its tokenizer without the weights, and its weights last.
 """
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,13 +28,14 @@ from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import path_exists, read_json, register_model, resolve_links
 from tinytf.model.transformer import Transformer
-from tinytf.nearest import did_you_mean
+from tinytf.nearest import did_you_mean, near_path
 from tinytf.presets import PRESETS, preset
 from tinytf.text.choice import NOTHING, Settings, TokenizerChoice, setting_words
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
 from tinytf.text.printable import printable
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.folder.naming import named_run
 from tinytf.training.folder.remembered import files_of
 
 ASSETS = Path(__file__).parent / "assets"
@@ -74,9 +76,21 @@ class Source(ABC):
         """Whether the files may leave settings of the tokenizer open, found without reading it."""
         return False
 
+    def weigh(self, dtype: torch.dtype, seed: int, *, keep: bool = False) -> LoadedModel:
+        """The weights; ``seed`` draws those of a preset, and with ``keep`` they stay in their file.
+
+        Raises UsageError where weights of this kind cannot stay there.
+        """
+        if keep:
+            raise UsageError(
+                f"{self.name} is not a file of transformers or llama.cpp, whose weights can stay as they are stored",
+                "leave out --keep-quantized",
+            )
+        return self._weighed(dtype, seed)
+
     @abstractmethod
-    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
-        """The weights; ``seed`` draws those of a preset."""
+    def _weighed(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+        """The weights in memory."""
 
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
         """The model with a PEFT adapter merged into its weights. Raises like ``Adapter.merge``."""
@@ -119,7 +133,7 @@ class PresetSource(Source):
         note = f"borrowed from {built_in}: a preset has no vocabulary of its own"
         return Vocabulary(Tokenizer.load(ASSETS / built_in / "tokenizer.json"), note)
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+    def _weighed(self, dtype: torch.dtype, seed: int) -> LoadedModel:
         return LoadedModel(Transformer.initialised(self.config(), seed).to(dtype))
 
 
@@ -139,7 +153,7 @@ class RunSource(Source):
         self._refuse(given)
         return Vocabulary(Tokenizer.load(self.path / "tokenizer.json"))
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+    def _weighed(self, dtype: torch.dtype, seed: int) -> LoadedModel:
         return LoadedModel(load_run(self.path, dtype, self._config))
 
     def card(self) -> dict[str, Any] | None:
@@ -171,8 +185,11 @@ class DirectorySource(Source):
     def tokenizer_is_open(self) -> bool:
         return not (self.path / "tokenizer.json").exists()
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> LoadedModel:
-        return self.checkpoint.load(dtype)
+    def weigh(self, dtype: torch.dtype, seed: int, *, keep: bool = False) -> LoadedModel:
+        return self.checkpoint.load(dtype, keep=keep)
+
+    def _weighed(self, dtype: torch.dtype, seed: int) -> LoadedModel:
+        return self.weigh(dtype, seed)
 
     def prompts(self) -> Prompts:
         return read_prompts(self.path)
@@ -237,7 +254,8 @@ class GgufSource(DirectorySource):
 
 
 def find_source(model: str) -> Source:
-    """The source for a name or path; a built-in name wins over a path, and a path over a name of the hub cache.
+    """The source for a name or path; a built-in name wins over a path, a path over a run of this name in runs/,
+    and that over a name of the hub cache.
 
     Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is not a model.
     """
@@ -253,10 +271,16 @@ def find_source(model: str) -> Source:
             return stored_source(model, store.find(name))
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)
-    if not model or path_exists(model):
+    if not model:
+        raise UsageError("the name of the model is empty", "tinytf models lists those available here")
+    if path_exists(model):
         return source_at(Path(model))
+    if path_exists(str(run := named_run(Path(model)))):
+        return source_at(run)
     if HUB_CACHE.has(model):
         return stored_source(model, HUB_CACHE.find(model))
+    if model.lower().endswith(".gguf") or (os.sep in model and not HUB_CACHE.is_name(model)):
+        raise UsageError(f"there is no file or folder {model!r}", near_path(Path(model)) or _HINT)
     raise UsageError(f"there is no model {model!r}", _nearest(model))
 
 
@@ -299,18 +323,32 @@ def source_at(path: Path) -> Source:
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return GgufSource(name, str(path), path)
-        raise CheckpointError(f"{path} is a file", _HINT)
+        is_beside = (path.parent / "config.json").exists()
+        raise CheckpointError(f"{path} is a file", f"name its folder: {path.parent}" if is_beside else _HINT)
     if not path.is_dir():
         raise CheckpointError(f"{path} is neither a folder nor a file", _HINT)
-    data = read_json(path / "config.json")
+    try:
+        data = read_json(path / "config.json")
+    except CheckpointError as error:
+        if isinstance(error.__context__, FileNotFoundError):
+            error.hint = _inside(path) or _HINT
+        raise
     kind = RunSource if "model_type" not in data or data.get("format") == FORMAT else DirectorySource
     return kind(name, str(path), path)
+
+
+def _inside(folder: Path) -> str:
+    """The hint for a folder that is no model, but holds one or is an adapter; empty for another."""
+    if (folder / "adapter_config.json").exists():
+        return f"it is an adapter: name its model with -m, and this with --adapter {folder}"
+    found = next((path for pattern in ("*.gguf", "*/config.json") for path in sorted(folder.glob(pattern))), None)
+    return f"did you mean {found if found.suffix == '.gguf' else found.parent}?" if found else ""
 
 
 def _nearest(model: str) -> str:
     """The hint for an unknown model."""
     known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
-    if not HUB_CACHE.is_name(model) or model.lower().endswith(".gguf"):
+    if not HUB_CACHE.is_name(model):
         return did_you_mean(model, known, "a folder", "a .gguf file", "hub:ORG/NAME")
     suggestion = did_you_mean(model, (*known, *HUB_CACHE.names()))
     first_half = suggestion if suggestion.endswith("?") else "tinytf models lists those available here;"

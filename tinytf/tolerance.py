@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tinytf.in_file import InFile
+
 ByPrecision = Mapping[torch.dtype, float]
 
 MARGIN = 8
@@ -45,7 +47,8 @@ class Coarse(TorchDispatchMode):
 
     def __init__(self, constants: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._constants = {tensor.untyped_storage().data_ptr() for tensor in constants}
+        in_memory = (tensor for tensor in constants if not isinstance(tensor, InFile))
+        self._constants = {tensor.untyped_storage().data_ptr() for tensor in in_memory}
         self._generators: dict[torch.device, torch.Generator] = {}
 
     @classmethod
@@ -73,7 +76,7 @@ class Coarse(TorchDispatchMode):
     def _perturb(self, operand: Any, n_summands: int) -> Any:
         if not isinstance(operand, Tensor) or not operand.is_floating_point():
             return operand
-        if operand.untyped_storage().data_ptr() in self._constants:
+        if isinstance(operand, InFile) or operand.untyped_storage().data_ptr() in self._constants:
             return operand
         # Sums of 16-bit numbers are made in float32.
         error = unit_roundoff(operand.dtype) + n_summands / 8 * min(2.0**-24, unit_roundoff(operand.dtype))

@@ -64,6 +64,10 @@ COMMANDS_MEANT: Mapping[str, str] = {
     "train CORPUS --from MODEL": "finetune fine-tune fit",
     "learn": "tutorial course lesson lessons teach",
     "diff": "compare",
+    "runs": "logs log status progress monitor history curves dashboard",
+    "runs --follow": "follow tail attach",
+    "train --resume": "resume unpause",
+    "train CORPUS --find-lr": "find-lr lr-finder range-test",
     "models": "list ls",
     "export MODEL DIRECTORY --to huggingface": "convert save",
     "ablate TEXT --sweep heads": "knockout zero remove without",
@@ -85,6 +89,10 @@ OPTIONS_MEANT: Mapping[str, str] = {
     "--dtype": "--fp16 --bf16 --half --precision-type --torch-dtype",
     "--out": "--output-dir --output_dir --save-dir --dir --run-dir",
     "--output": "--outfile --out --save --file",
+    "--list": "--status --progress --ls",
+    "--follow": "--watch --tail --live -f",
+    "--resume": "--continue --restart",
+    "--find-lr": "--lr-finder --lr-find",
     "--seed": "--random-seed --manual-seed",
     "--lora": "--lora-rank --rank",
     "--held-out": "--test-split --validation --val --holdout",
@@ -92,6 +100,73 @@ OPTIONS_MEANT: Mapping[str, str] = {
     "--weight-decay": "--wd --decay",
 }
 """Options, each with the names of other programs for it; a name means the first that a command has."""
+
+HOW = (
+    r"(?:how (?:do|can|could|would|should|might|must) (?:i|we|you|one)|how (?:do|can) you|how to|how is|how are"
+    r"|(?:can|could|may) (?:i|we|you|it)|is it possible to|is there(?: an?)?(?: way (?:to|of))?"
+    r"|are there(?: any)?|where (?:is|are|do i (?:find|see)|can i (?:find|see))"
+    r"|(?:which|what) command (?:shows?|does|is for)|i want to|help me(?: to)?)\s+(?P<what>.+)"
+)
+"""A question for the way to do something, as a regular expression."""
+
+WAYS_MEANT: Mapping[str, tuple[str, str]] = {
+    "trace TEXT -o FILE": (
+        "Any answer goes to a file by its ending: .svg .png .pdf .html .tex .csv .md .json .safetensors.",
+        "picture pictures image figure svg png pdf html browser page latex tex csv table save write print export",
+    ),
+    "trace TEXT --json": (
+        "Any answer as data for programs; docs/json.md says what it holds.",
+        "json ndjson script api",
+    ),
+    "trace TEXT --model FILE": (
+        "Any question about another model: a .gguf file, a folder of Hugging Face, a run of train, hub:ORG/NAME.",
+        "load open import gguf safetensors hugging face huggingface hub llama gpt2 download offline internet",
+    ),
+    "trace TEXT --device cuda": (
+        "Any question on a GPU; auto takes one if there is one.",
+        "gpu cuda mps cpu device fast",
+    ),
+    "explain TEXT --homework": (
+        "A worked example with blanks for your students; verify NAME --homework has more.",
+        "worksheet homework exercise handout sheet students quiz",
+    ),
+    "tokens - < FILE": ("Most questions read their text from a pipe, with - as TEXT.", "file stdin pipe document"),
+    'python -c \'import tinytf; print(tinytf.load("tiny").trace("The cat sat"))\'': (
+        "The same questions in Python and in a notebook; docs/python.md says more.",
+        "python notebook jupyter colab script code library import",
+    ),
+}
+"""Lines that do what no summary says: what each does, and the words that people type for it."""
+
+NAMES_MEANT: Mapping[str, str] = {
+    "set": "change edit modify weight parameter number",
+    "quit": "leave end close",
+    "sweep": "learning rates",
+    "undo": "back",
+    "learn": "start begin beginner beginning",
+    "run": "own sentence words type",
+    "lens": "know knows predict predicts prediction next word",
+    "without": "turn off remove disable",
+    "ablate": "turn off remove disable layer",
+    "heat": "see head map",
+    "runs": "loss plot curve overfit overfits",
+    "train": "resume",
+    "verify": "worked example paper recompute",
+    "score": "perplexity file surprise",
+    "attention": "look looks pattern compute",
+    "diff": "two models difference",
+    "neighbours --texts": "sentences",
+    "record": "save store cache activations dataset",
+    "export": "hugging face",
+    "neighbours": "similar words alike",
+    "trace": "inside layer",
+    "check": "student students code module homework implementation",
+    "--resume": "continue run training",
+    "runs --follow": "watch progress live",
+    "--find-lr": "good learning rate",
+    "--shard": "several gpus",
+}
+"""Commands and verbs with further words of questions for them."""
 
 
 def answering(question: str, known: Iterable[str] = ()) -> str:
@@ -132,6 +207,12 @@ def _defining(question: str, known: Collection[str]) -> str:
     nearly = _corrected(named, known)
     found = next((form for form in (named, named.removesuffix("s"), nearly) if form in known), "")
     return found and f"help {word if found == named else found}"
+
+
+def is_how(question: str) -> str:
+    """What a question such as ``how do I ablate a head?`` asks how to do; empty for any other line."""
+    found = re.fullmatch(HOW, " ".join(question.split()).rstrip("?!. "), re.IGNORECASE)
+    return found["what"] if found else ""
 
 
 def _corrected(word: str, known: Collection[str]) -> str:

@@ -187,6 +187,13 @@ class Command(click.Command):
             return super().make_context(info_name, rest, parent, **extra)
         return form.make_context(form.name, rest, parent, **extra)
 
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:  # click leaves it out where an option lacks its value
+            error.ctx = error.ctx or ctx
+            raise
+
     def about(self, word: str) -> "Command":
         """The command with a help page about one group of its options, which a word names."""
         page = copy.copy(self)

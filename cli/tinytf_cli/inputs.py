@@ -22,14 +22,19 @@ _MESSAGES = "the messages, a list of objects with role and content"
 def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
     """Read the text in ``words`` or from standard input; with ``lines`` one text per line, skipping blank lines.
 
-    Raises UsageError if there is no text, if it is not UTF-8, and if it names a file.
+    Raises UsageError if there is no text, if it is not UTF-8, and if it names a file or a run.
     """
+    from tinytf.training.folder.run_files import is_run
+
     for word in words:
         if "." in word and os.path.isfile(word):
             from tinytf.compare.dumps.read import is_dump
 
             hint = "tinytf diff --versus compares it" if is_dump(word) else f"- < {word} reads the text in it"
             raise UsageError(f"{word} is a file, and this takes a text", hint)
+        if os.sep in word and is_run(Path(word)):
+            hint = f"-m {word} TEXT opens its model, and tinytf runs {word} shows its training"
+            raise UsageError(f"{word} is a training run, and this takes a text", hint)
     text = " ".join(words) if words and words != ("-",) else _standard_input(is_requested=bool(words))
     if not lines:
         return [text]

@@ -1,5 +1,6 @@
 """The lessons on a terminal, one per screen: its contents and its keys."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -141,13 +142,17 @@ class Pages:
         words, question = list(paint(view.why(), prose)), list(paint(view.question(prose), prose))
         choices = (None, *range(len(lesson.question.choices)))
         longest = max(len(list(paint([view.answer(choice)], prose))) for choice in choices)  # free until it is shown
-        for gaps in ((1, 1, 1), (0, 1, 1), (0, 1, 0), (0, 0, 0)):
-            room = self._height - len(body) - len(words) - len(question) - longest - sum(gaps)
-            numbers = self._numbers(view, terminal, room)
-            if numbers is not None:
-                break
+        numbers, rest = (
+            self._numbers(view, terminal, sys.maxsize) or [],
+            len(body) + len(words) + len(question) + longest,
+        )
+        spaces = ((1, 1, 1), (0, 1, 1), (0, 1, 0), (0, 0, 0))
+        gaps = next((gaps for gaps in spaces if rest + sum(gaps) + len(numbers) <= self._height), None)
+        if gaps is None:  # they do not fit as a whole: rows of them are left out rather than the gaps
+            tries = ((gaps, self._numbers(view, terminal, self._height - rest - sum(gaps))) for gaps in spaces)
+            gaps, numbers = next(((gaps, lines) for gaps, lines in tries if lines is not None), (spaces[-1], []))
         question += paint([view.answer(self.chosen.get(self.number))], prose) if revealed else []
-        for gap, part in zip(gaps, (words, numbers or [], question), strict=True):
+        for gap, part in zip(gaps, (words, numbers, question), strict=True):
             body += [""] * gap + part
         return body
 

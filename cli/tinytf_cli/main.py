@@ -16,6 +16,7 @@ import click
 from tinytf import __version__
 from tinytf.files import command_files
 from tinytf.nearest import did_you_mean
+from tinytf.text.printable import printable
 from tinytf_cli.command import FORMS, GROUPS, OLD_NAMES, WITH_FORMS, Command, load
 from tinytf_cli.failing import explained, say
 from tinytf_cli.help_page import SHARED_OPTIONS, show_help
@@ -51,6 +52,11 @@ class Commands(click.Group):
             flag.callback = show_help
         return flag
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and not _is_own(self, ctx, args[0]):
+            _say_what_is_meant(args := _command_first(args))
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         asked = args[:1] == ["help"]
         if args[asked:] and (name := OLD_NAMES.get(args[asked])):
@@ -69,8 +75,66 @@ class Commands(click.Group):
         if args and args[0] == "help":
             args = [*args[1:], "--help"]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise TinytfUsage(f"there is no command {args[0]!r}", _hint(args))
+            if not (meant := _meant(args)):
+                raise TinytfUsage(f"there is no command {args[0]!r}", _hint(args))
+            _say_what_is_meant(meant)
+            return self.resolve_command(ctx, meant)
         return super().resolve_command(ctx, args)
+
+
+def _say_what_is_meant(arguments: list[str]) -> None:
+    if sys.stderr is not None:
+        print(f"tinytf: that is: {printable(shlex.join(['tinytf', *arguments]), spaces=False)}", file=sys.stderr)
+
+
+def _is_own(group: click.Group, ctx: click.Context, word: str) -> bool:
+    """Whether a word is an option of tinytf itself, or of no command that looks at a text."""
+    own = {name for option in group.get_params(ctx) for name in option.opts}
+    tracing = {name for option in load("trace").params if isinstance(option, click.Option) for name in option.opts}
+    return word in own or word.partition("=")[0] not in tracing
+
+
+def _command_first(args: list[str]) -> list[str]:
+    """Arguments that begin with options, after the command that they name, or that tinytf has without one."""
+    if named := next((word for word in args if word in COMMANDS), ""):
+        args = list(args)
+        args.remove(named)
+        return [named, *args]
+    trace = load("trace")
+    given, _, _ = trace.make_parser(click.Context(trace)).parse_args(list(args))
+    has_text = isinstance(given.get("words"), tuple) and given["words"]  # click marks a missing one by a sentinel
+    return [*(["trace"] if has_text else _without_arguments("trace")), *args]
+
+
+def _meant(args: list[str]) -> list[str]:
+    """The command line that words without a command mean: a question's answer that needs no text, a text, a model.
+
+    Empty for others.
+    """
+    from tinytf.glossary import spellings
+    from tinytf_cli.asking import is_how, with_text
+    from tinytf_cli.how import answered
+
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), args))
+    text, options = " ".join(words), args[len(words) :]
+    if line := answered(text, spellings()):
+        answer = shlex.split(with_text(line))[1:]
+        return [] if "TEXT" in answer else [*answer, *options]
+    if is_how(text) and not text[0].isupper():
+        raise TinytfUsage("I don't know that", "tinytf --help lists what there is")
+    if os.path.exists(args[0]):
+        return ["info", *args] if len(words) == 1 and _is_model(args[0]) else []
+    return ["trace", *args] if " " in args[0].strip() or (len(words) > 2 and args[0][:1].isupper()) else []
+
+
+def _is_model(name: str) -> bool:
+    from tinytf.errors import TinytfError
+    from tinytf.sources import find_source
+
+    try:
+        return bool(find_source(name).config())
+    except (TinytfError, OSError):
+        return False
 
 
 def _hint(args: list[str]) -> str:
@@ -87,6 +151,8 @@ def _hint(args: list[str]) -> str:
         return "; ".join(filter(None, (f"tinytf {meant} does that", explained)))
     if explained:
         return explained
+    if os.path.isfile(args[0]):
+        return f"tinytf trace - < {shlex.quote(args[0])} traces the text in it"
     if verb := verbs().get(args[0]):
         return f"it is a verb of the session: type tinytf, run a text, then {verb.examples[0]}"
     traced = shlex.join(["tinytf", "trace", text if text.isprintable() and len(text) <= _QUOTED else "TEXT"])
@@ -174,10 +240,10 @@ def _libraries_quiet() -> Iterator[None]:
         warnings.showwarning = show_warning
 
 
-def _without_arguments() -> list[str]:
-    """The arguments for a bare ``tinytf``: a session at a terminal, otherwise the help."""
+def _without_arguments(otherwise: str = "--help") -> list[str]:
+    """The arguments for a bare ``tinytf``: a session at a terminal, ``otherwise`` the help."""
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    return ["repl"] if at_a_terminal else ["--help"]
+    return ["repl"] if at_a_terminal else [otherwise]
 
 
 def _run(arguments: list[str], interrupt: Interrupt) -> int:

@@ -75,7 +75,9 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def _names_a_model() -> bool:
     """Whether an option of a command in a session names another model than the session's."""
-    return is_typed("model", "device", "dtype", "through", "trust_remote_code", "adapter", "tokenizer")
+    return is_typed(
+        "model", "device", "dtype", "through", "trust_remote_code", "adapter", "tokenizer", "keep_quantized"
+    )
 
 
 def tokenizer_option() -> Any:
@@ -111,6 +113,10 @@ class ModelOptions:
         type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )
     tokenizer: str | None = tokenizer_option()
+    keep_quantized: bool = option(
+        is_flag=True,
+        help="Leave the weights in their file as it stores them, and convert each at every use: slower, little memory.",
+    )
 
     def typed_again(self) -> tuple[str, ...]:
         """The typed options by which another command opens the model in the same way."""
@@ -150,8 +156,8 @@ class ModelOptions:
         from tinytf_cli.many import claim_gpu
 
         claim_gpu()
-        for name in ("adapter", "tokenizer"):
-            if getattr(self, name) is not None:
+        for name in ("adapter", "tokenizer", "keep-quantized"):
+            if getattr(self, name.replace("-", "_")):
                 raise UsageError(f"--{name} goes with a model that tinytf computes itself", "leave it out")
         return open_through(
             self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code
@@ -185,8 +191,9 @@ class ModelOptions:
         claim_gpu()
         try:
             opened = load(
-                self.model, self.tokenizer, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter
-            )
+                self.model, self.tokenizer, device=self.device, dtype=self.dtype, seed=self.seed, adapter=self.adapter,
+                keep_quantized=self.keep_quantized,
+            )  # fmt: skip
         except UnknownArchitecture as error:
             raise UnknownArchitecture(error.message, f"{WITH_THROUGH} run it with --through transformers") from None
         if opened.n_parameters < SMALL:

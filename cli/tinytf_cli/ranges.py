@@ -1,5 +1,7 @@
 """Numbers that are typed: every numeric option and argument has a least and a most value, which click checks."""
 
+import re
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -26,7 +28,7 @@ class Whole(click.IntRange):  # noqa: TID251
         super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
-        return _require(self, click.INT.convert(_short(value), param, ctx), value, param, ctx)
+        return _require(self, _number(self, value, param, ctx), value, param, ctx)
 
 
 class Real(click.FloatRange):  # noqa: TID251
@@ -36,11 +38,40 @@ class Real(click.FloatRange):  # noqa: TID251
         super().__init__(least, most, min_open=above, max_open=below)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
-        number = click.FLOAT.convert(_short(value), param, ctx)
-        return _require(self, number, value, param, ctx) + 0.0  # without the sign of −0
+        return _require(self, _number(self, value, param, ctx), value, param, ctx) + 0.0  # without the sign of −0
 
 
 Range = Whole | Real
+
+
+_POWERS = {"k": 3, "m": 6, "b": 9, "%": -2}
+_WRITTEN = re.compile(r"(?P<digits>[+-]?[\d.]+(?:e[+-]?\d{1,2})?)\s*(?P<unit>%|[a-z]*)", re.IGNORECASE)
+
+
+def _number(numbers: Range, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
+    """Convert like click; the error for a number that is written as people do has a hint."""
+    kind = click.INT if isinstance(numbers, Whole) else click.FLOAT
+    try:
+        return kind.convert(_short(value), param, ctx)
+    except click.BadParameter as error:
+        with suppress(click.BadParameter, ValueError):
+            plain = _plain(str(value), whole=kind is click.INT)
+            numbers.convert(plain, param, ctx)
+            error.hint = f"did you mean {plain}?"  # type: ignore[attr-defined]
+        raise
+
+
+def _plain(text: str, *, whole: bool) -> str:
+    """A number such as 1k, 1,000, 1e3, 10 % or 5 tokens, in plain digits. Raises ValueError for anything else."""
+    text = re.sub(r",(?=\d{3}(?:\D|$))", "", text) if whole else text.replace(",", ".", 1)
+    found = _WRITTEN.fullmatch(text.strip())
+    if found is None or len(text) > _LONGEST:
+        raise ValueError(text)
+    number = float(found["digits"]) * 10.0 ** _POWERS.get(found["unit"].lower(), 0)
+    plain = str(round(number)) if whole and number == round(number) else f"{number:g}"
+    if plain == text:  # what was refused already
+        raise ValueError(text)
+    return plain
 
 
 def _require(numbers: Range, number: Any, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:

@@ -111,8 +111,8 @@ class RunOptions:
     out: Path | None = option(type=click.Path(path_type=Path), help="Folder of the run.  [default: a new one in runs/]")
     resume: bool = option(
         is_flag=True,
-        help="Continue the run in --out, or train --resume RUN, as if it had never stopped. --steps and the options of "
-        "Watching may change.",
+        help="Continue a run as if it had never stopped: train --resume RUN, the one in --out, or else the newest that "
+        "has steps left. --steps and the options of Watching may change.",
     )
     overwrite: bool = option(is_flag=True, help="Delete the run in --out first.")
     recipe: Path | None = option(

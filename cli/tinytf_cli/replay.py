@@ -23,7 +23,10 @@ KEYS = {
 }  # fmt: skip
 SECONDS = 0.6
 """How long each frame is shown during play."""
-_SHORT = {"← →": "turn", "space": "play", "↑ ↓": "token", "tab": "probe", "h H": "head", "Enter": "open", "q": "leave"}
+_SHORT = {
+    "←→": "step", "space": "play", "+ -": "speed", "↑↓": "token", "tab": "text", "h": "head", "Enter": "open",
+    "q": "leave",
+}  # fmt: skip
 
 
 class Player:
@@ -59,6 +62,7 @@ class Player:
                 self._turn(0)
         elif key in ("faster", "slower"):
             self.seconds = min(5.0, max(0.1, self.seconds * (0.7 if key == "faster" else 1.4)))
+            self.note = f"{self.seconds:.1f} s a frame"
         elif key in ("token", "token back"):
             change = 1 if key == "token" else -1
             self.sight = replace(self.sight, token=(self.sight.token + change) % len(probe.tokens))
@@ -113,5 +117,5 @@ class Player:
         if self.note:
             return Line(Span(self.note, "strong"), single=True)
         keys = {**_SHORT, "space": "stop" if self.playing else "play"}
-        spans = [span for key, does in keys.items() for span in (Span(key, "strong"), Span(f" {does}   ", "dim"))]
-        return Line(spans, single=True)
+        spans = [span for key, does in keys.items() for span in (Span(f"  {key}", "strong"), Span(f" {does}", "dim"))]
+        return Line([Span(spans[0].text.lstrip(), "strong"), *spans[1:]], single=True)

@@ -4,12 +4,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import as_file, files
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf_cli.asking import command_meant
+from tinytf_cli.asking import command_meant, is_how
 from tinytf_cli.command import GROUPS, argument, command
+from tinytf_cli.host import host
+from tinytf_cli.how import in_shell, ways
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def help_command(options: Options, output: Output) -> None:
     try:
         output.draw(meanings_of(word, commands, config))
     except UsageError as unknown:
-        if verb := _verb(word):
-            output.draw(verb)
+        if found := _verb(word) or doing(word):
+            output.draw(found)
             return
         meant = command_meant(word)
         raise UsageError(unknown.message, f"tinytf {meant} does that" if meant else unknown.hint) from None
@@ -71,6 +72,22 @@ def verbs() -> "Mapping[str, Any]":
     return found
 
 
+def doing(question: str) -> "Meanings | None":
+    """The lines that do what a question or a word asks for; None where it asks how, and no line does that.
+
+    Raises UsageError for such a question.
+    """
+    from tinytf.glossary import WAY, Meanings, Word
+
+    found = tuple(Word(way.typed(in_session=host() is not None), WAY, way.about) for way in ways(question))
+    if not found and is_how(question):
+        raise UsageError("I don't know that",
+            f"help lists what there is; to look at it as a text: run {question}" if host()
+            else "tinytf --help lists what there is",
+        )  # fmt: skip
+    return Meanings(found) if found else None
+
+
 def _verb(word: str) -> "Meanings | None":
     """What a verb of the session does; None for another word."""
     from tinytf.glossary import Meanings, Word, asked
@@ -79,6 +96,5 @@ def _verb(word: str) -> "Meanings | None":
     if verb is None:
         return None
     said = " ".join((verb.command.help or "").split("\n\n")[0].split())
-    lines = " ".join(f"-c {quote(line)}" for line in ("run The cat sat", *verb.examples[:1]))
     examples = tuple(("such as", line) for line in verb.examples)
-    return Meanings((Word(verb.name, "verb of the session", said, examples, (f"repl {lines}", "repl")),))
+    return Meanings((Word(verb.name, "verb of the session", said, examples, (in_shell(verb.examples[0]), "repl")),))

@@ -1,9 +1,11 @@
-"""A line on stderr that counts the seconds a command has been working, until other output appears.
+"""A line on stderr that counts the seconds a command has been working, and says how far its loop is, until other output
+appears.
 
 On a terminal it is redrawn and erased; elsewhere, such as in a log, it is written anew every ten seconds.
 """
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -12,6 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 import click
+
+from tinytf.counting import told_to
 
 _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.5
 SECONDS_IN_A_LOG = 10.0
@@ -32,30 +36,38 @@ class CountedLine:
     """
 
     def __init__(self, label: str, stream: TextIO | None) -> None:
+        self._label, self._at = label, ""
         self._stopped, self._thread = threading.Event(), None
         if stream is not None:
-            self._thread = threading.Thread(target=self._draw, args=(label, stream), daemon=True)
+            self._thread = threading.Thread(target=self._draw, args=(stream,), daemon=True)
 
     def start(self) -> None:
         """Draw from now on."""
         if self._thread is not None:
             self._thread.start()
 
-    def _draw(self, label: str, stream: TextIO) -> None:
-        with suppress(OSError, ValueError):  # what was reading it, or it, is closed
-            self._count(label, stream)
+    def tell(self, unit: str, done: int, total: int) -> None:
+        """Say from now on how far the work is."""
+        self._at = f", {unit} {done:,} of {total:,}"
 
-    def _count(self, label: str, stream: TextIO) -> None:
+    def _line(self, began: float) -> str:
+        return f"tinytf: {self._label}{self._at}, {time.monotonic() - began:.0f} s"
+
+    def _draw(self, stream: TextIO) -> None:
+        with suppress(OSError, ValueError):  # what was reading it, or it, is closed
+            self._count(stream)
+
+    def _count(self, stream: TextIO) -> None:
         began, wait, width = time.monotonic(), _SECONDS_BEFORE_THE_FIRST, 0
         while not stream.isatty():
             if self._stopped.wait(SECONDS_IN_A_LOG):
                 return
-            stream.write(f"tinytf: {label}, {time.monotonic() - began:.0f} s\n")
+            stream.write(f"{self._line(began)}\n")
             stream.flush()
         while not self._stopped.wait(wait):
-            line = f"tinytf: {label}, {time.monotonic() - began:.0f} s"
+            line = self._line(began)[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be erased
+            stream.write(f"\r{line.ljust(width)}")
             width, wait = len(line), _SECONDS_BETWEEN
-            stream.write(f"\r{line}")
             stream.flush()
         if width:
             stream.write(f"\r{' ' * width}\r")
@@ -81,7 +93,8 @@ def working(label: str, *, shows_itself: bool = False) -> Iterator[None]:
     try:
         context.meta[_META_KEY] = line
         line.start()  # in here, for Ctrl-C may come before it returns
-        yield
+        with told_to(line.tell):
+            yield
     finally:
         line.stop()
         context.meta.pop(_META_KEY, None)

@@ -153,6 +153,7 @@ def test_measured_scores_are_the_lead_lost_with_the_edge() -> None:
         assert float(scores[row, column]) == pytest.approx(float(sum(lost)) / 2, abs=NEAR["llama"])
 
 
+@pytest.mark.slow
 def test_in_every_kind_of_decoder_all_edges_are_the_clean_run_none_the_corrupt_one_and_dead_ones_nothing() -> None:
     refused = dropped = 0
     for kind in KINDS:

@@ -61,6 +61,7 @@ def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: s
 
 @pytest.mark.share(6)
 @sample(("target", "row"), BROKEN, ids=[row["name"] for _, row in BROKEN])
+@pytest.mark.slow
 def test_a_broken_file_is_wrong_at_its_step_by_a_mistake_that_explains_all_of_it(
     target: str, row: dict[str, str], tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_line_of_the_mistake_is_named(target: str, edit: tuple[str, str], sa
     assert (tmp_path / line.file).read_text("utf-8").splitlines()[line.number - 1].strip() == line.text
 
 
+@pytest.mark.slow
 def test_two_mistakes_in_one_file_are_both_named(tmp_path: Path) -> None:
     found = checked(GPT, tmp_path, SCALE, ACTIVATION)
     assert [one.step for one in found.mistakes] == ["L0.scaled", "L0.ffn.act"]
@@ -98,6 +100,7 @@ def test_two_mistakes_in_one_file_are_both_named(tmp_path: Path) -> None:
     assert found.unexplained == ""
 
 
+@pytest.mark.slow
 def test_two_mistakes_inside_one_function_are_both_named(tmp_path: Path) -> None:
     text = SAMPLE.read_text("utf-8").replace(*next(iter(RIGHTED.items())))
     core = text[text.index("        att = q @") : text.index("        y = y.transpose")]
@@ -119,6 +122,7 @@ def test_two_mistakes_inside_one_function_are_both_named(tmp_path: Path) -> None
         (("        x = self.ln_f(x)", "        x = self.ln_f(torch.log(-x.abs()))"), "x = self.ln_f(torch.log"),
     ],
 )
+@pytest.mark.slow
 def test_the_first_nan_is_named_and_no_mistake_is_confirmed_by_nan(
     edit: tuple[str, str], line: str, tmp_path: Path
 ) -> None:
@@ -134,6 +138,7 @@ def test_the_first_nan_is_named_and_no_mistake_is_confirmed_by_nan(
     assert found.invariances == ()
 
 
+@pytest.mark.slow
 def test_a_mask_that_leaves_a_query_nothing_is_named_and_so_is_its_nan(tmp_path: Path) -> None:
     found = checked(GPT, tmp_path, ("config.block_size))\n", "config.block_size), -1)\n"))
     assert [one.mistake for one in found.mistakes] == [
@@ -145,6 +150,7 @@ def test_a_mask_that_leaves_a_query_nothing_is_named_and_so_is_its_nan(tmp_path:
     assert found.unexplained == ""
 
 
+@pytest.mark.slow
 def test_dropout_that_is_always_on_is_named_by_its_line(tmp_path: Path) -> None:
     found = checked(GPT, tmp_path, ("att = self.attn_dropout(att)", "att = F.dropout(att, 0.1)"))
     (trouble,) = found.troubles
@@ -154,12 +160,14 @@ def test_dropout_that_is_always_on_is_named_by_its_line(tmp_path: Path) -> None:
     assert "again" in {one.name for one in found.invariances if not one.holds}
 
 
+@pytest.mark.slow
 def test_a_mistake_after_which_nothing_is_the_student_s_is_not_named(tmp_path: Path) -> None:
     found = checked(LLAMA, tmp_path, ("silu(self.w1(x)) * self.w3(x)", "silu(self.w1(x)) * self.w3(x).tanh().cos()"))
     assert found.mistakes == ()  # though SiLU of the gate, not multiplied, is there on the way
     assert found.unexplained == "L0.ffn.act"
 
 
+@pytest.mark.slow
 def test_a_mistake_in_one_layer_alone_is_found_there(tmp_path: Path) -> None:
     found = checked(GPT, tmp_path, ("for block in self.h:\n            x = block(x)", "x = self.h[0](x)\n        x = x + self.h[1].attn(x)\n        x = x + self.h[1].mlp(self.h[1].ln_2(x))"))  # fmt: skip  # noqa: E501
     assert found.first_wrong is not None
@@ -168,6 +176,7 @@ def test_a_mistake_in_one_layer_alone_is_found_there(tmp_path: Path) -> None:
     assert [one.places for one in found.mistakes] == [1]
 
 
+@pytest.mark.slow
 def test_a_mistake_that_nobody_knows_is_not_explained_by_another(tmp_path: Path) -> None:
     found = checked(GPT, tmp_path, ("att = q @ k.transpose(-2, -1)", "att = q @ k.mT + 0.1 * q @ q.mT"))
     assert found.mistakes == ()
@@ -200,6 +209,7 @@ def test_names_that_are_exchanged_are_settled_by_what_comes_out(tmp_path: Path) 
         assert found.holds, gate
 
 
+@pytest.mark.slow
 def test_a_table_of_names_is_not_guessed(tmp_path: Path) -> None:
     exchanged = {
         "layers.{n}.feed_forward.w1.weight": "ffn.W_up",
@@ -237,6 +247,7 @@ def test_a_parameter_that_is_missing_is_said(tmp_path: Path) -> None:
         (LLAMA, ("k = torch.cat((cache[0], k), dim=2)", "k = torch.cat((cache[0], 0.9 * k), dim=2)"), ["cache"]),
     ],
 )
+@pytest.mark.slow
 def test_what_a_module_should_not_depend_on(
     target: str, edit: tuple[str, str], names: list[str], tmp_path: Path
 ) -> None:
@@ -254,6 +265,7 @@ def test_a_right_file_depends_on_none_of_it_and_says_what_was_not_tried(tmp_path
     assert "no cache" in cache.what
 
 
+@pytest.mark.slow
 def test_the_built_in_model_is_a_reference_too() -> None:
     found = check(load("tiny"), str(FILES / LLAMA), args={"scale_embeddings": True})
     assert found.holds
@@ -314,6 +326,7 @@ def test_the_code_of_a_file_that_fails_is_named_by_its_line(tmp_path: Path) -> N
             check(like(GPT), f"{tmp_path / 'bad.py'}:GPT")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_built_is_said_before_anything_is_compared(tmp_path: Path) -> None:
     model = like(GPT)
     with pytest.raises(UsageError, match="has no class or function 'GTP'") as error:

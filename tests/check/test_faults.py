@@ -29,6 +29,7 @@ LOOKS_AHEAD = {
 
 @pytest.mark.share(6)
 @sample(("target", "row"), ROWS, ids=[row["name"] for _, row in ROWS], every=6)
+@pytest.mark.slow
 def test_a_fault_is_found_at_its_step_and_line_and_has_no_cause_but_its_own(
     target: str, row: dict[str, str], tmp_path: Path
 ) -> None:
@@ -46,6 +47,7 @@ def test_a_fault_is_found_at_its_step_and_line_and_has_no_cause_but_its_own(
         assert found.unexplained
 
 
+@pytest.mark.slow
 def test_ones_and_masks_of_the_code_are_no_evidence_of_attention(tmp_path: Path) -> None:
     rows = {row["name"]: row for _, row in ROWS}
     for name in ("uniform attention", "ones added to the scores of the past"):

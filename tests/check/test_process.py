@@ -40,6 +40,7 @@ FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
     ],
 )
 @pytest.mark.parametrize("place", [IMPORT, FORWARD], ids=["on import", "in forward"])
+@pytest.mark.slow
 def test_whatever_a_file_does_it_is_an_error_with_its_line(code: str, says: str, place: str, tmp_path: Path) -> None:
     indent = " " * (len(place) - len(place.lstrip()))
     edit = place, f"{place}{indent}{code}\n"
@@ -49,6 +50,7 @@ def test_whatever_a_file_does_it_is_an_error_with_its_line(code: str, says: str,
         assert error.value.hint == f"it says: {code}"
 
 
+@pytest.mark.slow
 def test_a_loop_that_catches_everything_ends_too(tmp_path: Path) -> None:
     lines = "while True:", "    try:", "        while True: pass", "    except BaseException: pass", ""
     code = "\n        ".join(("", *lines)) + "\n"
@@ -143,6 +145,7 @@ def test_a_file_that_takes_all_memory_is_stopped(grow: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     "way", ["faulthandler.cancel_dump_traceback_later()", "signal.signal(signal.SIGABRT, signal.SIG_IGN)"]
 )
+@pytest.mark.slow
 def test_a_loop_that_shuts_out_signals_and_watchdogs_ends_too(way: str, tmp_path: Path) -> None:
     code = f"import faulthandler, signal; {way}\nwhile True: pass\n"
     with pytest.raises(StudentError, match="it was still running after 1 seconds"):

@@ -47,6 +47,7 @@ def test_byte_level_ids_are_those_of_transformers(tmp_path, pre):
     assert gguf_tokenizer(path).kind == "byte-level BPE"
 
 
+@pytest.mark.slow
 def test_ids_of_llama_3_are_those_of_transformers_but_for_the_start_that_it_forgets(tmp_path):
     """The learned vocabulary has no word that its merges would not make, so whole words change nothing here."""
     assert differing(byte_level(tmp_path, "llama-bpe", add_bos_token=False)) == []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from driving import SENTENCE, Tinytf, is_a_clean_error
@@ -13,6 +14,9 @@ from failing_disk import BROKEN, FULL, TORN, Disk, failing
 from safetensors.torch import load_file, save_file
 
 from tinytf.loading import Model
+from tinytf_cli.command import load
+from tinytf_cli.failing import explained
+from tinytf_cli.main import EVERY
 
 TRACING = ("trace", "attention")
 
@@ -443,14 +447,35 @@ def test_the_explorer_is_refused_without_a_terminal(tinytf: Tinytf) -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["trace", "x", "--text", "y"], "see tinytf trace --help"),  # step has half of its letters
+        (["trace", "x", "--txet", "y"], "it is an argument: tinytf trace TEXT"),
+        (["trace", "x", "--tuxx", "y"], "see tinytf trace --help"),  # step has half of its letters
         (["trace", "x", "--stpe", "y"], "did you mean --step?"),
         (["tarce", "x"], "did you mean trace?"),
         (["atten", "x"], "did you mean attention?"),
-        (["The", "cat", "sat", "--json"], "tinytf trace 'The cat sat' traces a text; tinytf --help lists the commands"),
+        (["the", "cat", "sat", "--json"], "tinytf trace 'the cat sat' traces a text; tinytf --help lists the commands"),
     ],
 )
 def test_a_name_is_proposed_only_where_it_is_near(tinytf: Tinytf, arguments: list[str], hint: str) -> None:
     ran = tinytf(*arguments)
     assert ran.status == 2
     assert ran.err.splitlines()[1] == f"hint: {hint}"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_missing_parameter_and_a_word_that_is_no_choice_are_answered_with_a_line_to_type(name: str) -> None:
+    command = load(name)
+    required = [parameter for parameter in command.params if parameter.required]
+    if required:
+        with pytest.raises(click.UsageError) as missing:
+            command.make_context(name, [])
+        named = required[0].make_metavar(click.Context(command)).strip("[].")
+        assert named in explained(missing.value).hint
+        assert "is missing" in explained(missing.value).message
+    for option in command.params:
+        if isinstance(option, click.Option) and isinstance(option.type, click.Choice) and option.nargs == 1:
+            flag = max(option.opts, key=len)
+            with pytest.raises(click.UsageError) as refused:
+                option.process_value(click.Context(command, info_name=name), ("Paris",) if option.multiple else "Paris")
+            failure = explained(refused.value)
+            assert failure.message.startswith("'Paris' is not one of '")
+            assert f"{flag} {option.type.choices[0]}" in failure.hint

@@ -28,6 +28,7 @@ def right(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_wrong_file_is_1_and_its_first_lines_say_where_why_and_what_to_read(tinytf: Tinytf) -> None:
     ran = tinytf("check", f"{SAMPLE}:GPT", *LIKE, "--width", "200")
     assert ran.status == 1
@@ -62,6 +63,7 @@ def test_full_shows_every_step_with_the_line_that_makes_it(tinytf: Tinytf, right
 
 
 @pytest.mark.parametrize("width", ["60", "80", "200"])
+@pytest.mark.slow
 def test_it_fits_the_terminal(width: str, tinytf: Tinytf) -> None:
     ran = tinytf("check", f"{SAMPLE}:GPT", *LIKE, "--width", width, screen=True)
     assert ran.status == 1
@@ -105,6 +107,7 @@ def test_what_goes_wrong_is_a_line_and_a_hint(
     assert hint in " ".join(more)
 
 
+@pytest.mark.slow
 def test_a_name_that_would_act_on_the_terminal_is_shown(tinytf: Tinytf, right: Path) -> None:
     text = right.read_text("utf-8").replace("att = att / math.sqrt(k.size(-1))", "att = att  # \x1b[31m red")
     right.write_text(text, "utf-8")
@@ -112,6 +115,7 @@ def test_a_name_that_would_act_on_the_terminal_is_shown(tinytf: Tinytf, right: P
     assert "\x1b" not in ran.out
 
 
+@pytest.mark.slow
 def test_nothing_of_an_answer_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     found = check(reference("gpt2-tiny", {"n_layers": 1, "vocab_size": 2048, "context": 32}), f"{SAMPLE}:GPT")
     wrong, (mistake, *_) = found.first_wrong, found.mistakes
@@ -125,6 +129,7 @@ def test_nothing_of_an_answer_acts_on_the_terminal(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("\\x1b[31m red") == 6
 
 
+@pytest.mark.slow
 def test_a_session_takes_the_command_too(tinytf: Tinytf) -> None:
     ran = tinytf("repl", "-c", f"check {SAMPLE}:GPT {' '.join(LIKE)}")
     assert "is wrong at L0.scaled" in ran.out

@@ -23,6 +23,7 @@ def found() -> Circuit:
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.slow
 def test_the_answer_comes_first_and_fits_a_screen(tinytf: Tinytf, width: int) -> None:
     ran = tinytf("circuit", "--pairs", PAIRS, "--width", str(width), "--color", "never", "--no-pager", screen=True)
     assert ran.status == 0, ran.err

@@ -131,6 +131,7 @@ def test_two_files_are_two_recordings_and_no_texts(traced: Path, tinytf: Tinytf)
     assert "The ·cat ·sat" in with_model.out
 
 
+@pytest.mark.slow
 def test_a_dump_of_another_kind_of_model_is_compared_as_far_as_it_goes(traced: Path, tinytf: Tinytf) -> None:
     tensors = load_file(traced)
     del tensors["embed.tokens"]  # so that it may differ there: positions, which are computed, are computed again
@@ -156,6 +157,7 @@ def test_a_file_is_never_taken_for_a_text(traced: Path, tinytf: Tinytf, command:
         assert tinytf("diff", str(traced), TEXT).status == 2
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_an_error_in_one_line(tmp_path: Path, traced: Path, tinytf: Tinytf) -> None:
     np.savez(tmp_path / "a.npz", cat=np.ones(3))
     np.savez(tmp_path / "b.npz", **{"L0.q": np.ones((4, 3, 32)), "L0.\x1b[31mk": np.ones(3)})

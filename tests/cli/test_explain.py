@@ -111,12 +111,26 @@ def test_no_line_is_wider_than_the_screen(tinytf: Tinytf, encoder: Path, width: 
         assert max(map(cell_len, without_colour(ran.out).splitlines())) <= width
 
 
+def test_without_an_address_it_is_the_prediction_and_one_after_the_text_is_taken(tinytf: Tinytf, decoder: Path) -> None:
+    opened = load(str(decoder))
+    best = int(opened.trace(SENTENCE)["logits"][-1].argmax())
+    last = len(opened.encode(SENTENCE).ids) - 1
+    for words in ((SENTENCE,), tuple(SENTENCE.split()), (SENTENCE, "--depth", "2")):
+        ran = tinytf("explain", *words, "-m", decoder)
+        assert ran.out.startswith(f"logits[{last},{best}] (")
+        assert "attribute says which parts of the model made it" in ran.err
+    assert opened.explain(SENTENCE)[0].address == f"logits[{last},{best}]"
+    assert (
+        tinytf("explain", SENTENCE, SCORE, "-m", decoder).out == tinytf("explain", SCORE, SENTENCE, "-m", decoder).out
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("L0H0.scores", SENTENCE), "for example L0H0.scores[0,0]"),
         (("next", SENTENCE), "next has no arithmetic"),
-        ((SENTENCE, "L0H0.scores[0,0]"), "is not an address"),
+        ((SENTENCE, "L0H0.nonsense[0,0]"), "nonsense"),
         (("L0H0.scores[0,99]", SENTENCE), "key 99 is out of range"),
         (("logits[sat,catastrophically]", SENTENCE), "token 'catastrophically' is 14 tokens"),
         (("logits[sat,3]", SENTENCE, "--temperature", "2"), "a temperature belongs to probs"),

@@ -154,6 +154,7 @@ def test_more_masks_than_the_screen_has_room_for_are_shown_by_all(tinytf: Tinytf
     assert "more [MASK]" not in every
 
 
+@pytest.mark.slow
 def test_all_shows_every_token_of_the_text(tinytf: Tinytf) -> None:
     assert " more … " in tinytf("trace", LONG, "--width", "80").out
     text = tinytf("trace", LONG, "--width", "80", "--all").out.partition("  next ")[0]

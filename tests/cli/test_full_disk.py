@@ -79,6 +79,7 @@ def test_an_export_leaves_no_half_of_a_model(
 
 
 @sample("name", ["film.cast", "film.svg", "film.json"], every=2)
+@pytest.mark.slow
 def test_a_film_appears_whole_or_not_at_all(tinytf: Tinytf, tmp_path: Path, name: str) -> None:
     train(STORY, changed(CAUSAL, steps=2, probe_every=1), tmp_path / "run")
     (tmp_path / "out").mkdir()

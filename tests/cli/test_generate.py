@@ -160,6 +160,7 @@ def test_control_c_leaves_what_was_made_and_is_130(
     assert json.loads((tmp_path / "a.json").read_text("utf-8"))["ended"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_control_c_in_a_real_process_is_130_and_the_text_is_there(decoder: Path) -> None:
     script = (
         "import time, tinytf.generate.loop as loop\n"

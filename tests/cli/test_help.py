@@ -73,6 +73,7 @@ def test_an_unknown_group_of_options_names_the_nearest(tinytf: Tinytf) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_options_that_commands_share_are_explained_once(tinytf: Tinytf) -> None:
     page = tinytf("help", "options").out
     for name in EVERY:

@@ -9,7 +9,7 @@ from covering import sample
 from driving import Tinytf, is_a_clean_error
 
 from tinytf.loading import Model, load
-from tinytf.verify import open_example, verify
+from tinytf.verify import open_example, shipped, verify
 
 BLANK = "______"
 CELL = ("explain", "L1H2.scores[sat,cat]", "The cat sat")
@@ -193,10 +193,16 @@ def test_what_latex_has_no_room_for_is_refused_in_a_line(
     assert not (tmp_path / "x.tex").exists()
 
 
+def test_a_sheet_of_no_example_by_name_is_of_the_first_and_names_the_others(tinytf: Tinytf) -> None:
+    first, *others = shipped()
+    ran = tinytf("verify", "--homework")
+    assert ran.out == tinytf("verify", first, "--homework").out
+    assert all(name in ran.err for name in (first, *others))
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ("verify", "--homework"),
         ("verify", "paper:induction", "--solution"),
         ("verify", "cat-sat", "--homework", "--edit", "missing.toml"),
         ("explain", "L0H0.W_Q[1,2]", "--homework"),

@@ -140,6 +140,7 @@ def _there(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.share(2)
 @along({"kind": KEPT, "way": ("files", "folders")}, ids=str)
+@pytest.mark.slow
 def test_nothing_is_written_below_a_kept_folder(world: Path, tinytf: Tinytf, kind: str, way: str) -> None:
     before, link = contents(world), kind.replace("/", "-")
     for name, words in (FILES if way == "files" else INTO).items():

@@ -45,6 +45,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return inside
 
 
+@pytest.mark.slow
 def test_every_tool_answers_with_the_data_of_its_command_also_when_all_are_asked_at_once(root: Path) -> None:
     model = tinytf.load("tiny")
     calls: dict[str, tuple[dict[str, Any], Any]] = {
@@ -89,6 +90,7 @@ def test_every_tool_answers_with_the_data_of_its_command_also_when_all_are_asked
     assert all(json.loads(one.content[0].text)["holds"] for one in ported)
 
 
+@pytest.mark.slow
 def test_paths_stay_below_the_roots_and_errors_are_one_line(root: Path) -> None:
     names = ["../outside", str(root.parent / "outside"), "link", "hub:gpt2", "/etc", "nothing"]
 

@@ -21,6 +21,8 @@ from tinytf.api import OLD_METHODS, Model
 from tinytf.report import Report
 from tinytf_cli.command import FORMS, OLD_NAMES, load
 from tinytf_cli.main import COMMANDS
+from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.state import Spec
 from tinytf_cli.views.draw import import_views
 
 NAMES = {name.replace("-", "_") for name in COMMANDS}
@@ -158,6 +160,10 @@ def test_every_command_and_form_has_a_file_of_its_name_and_an_old_name_leads_to_
     assert files == NAMES | {form.replace(" --", "_") for form in FORMS}
     assert set(OLD_NAMES.values()) <= FORMS.keys()
     assert not OLD_NAMES.keys() & {*COMMANDS}
+    from tinytf_cli.repl.session_verbs import VERBS
+
+    lexicon = Session(VERBS, Spec("tiny")).lexicon
+    assert not [old for old in OLD_NAMES if lexicon.is_sentence([old, "the", "cat"])], "no text to run in a session"
 
 
 def test_a_command_is_typed_in_a_session_under_its_own_name() -> None:

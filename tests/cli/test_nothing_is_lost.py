@@ -57,6 +57,7 @@ def test_no_output_goes_into_a_run(tinytf: Tinytf, run: Path) -> None:
     assert contents(run) == before
 
 
+@pytest.mark.slow
 def test_an_input_is_not_written_over(tinytf: Tinytf, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(CORPUS[0], "utf-8")

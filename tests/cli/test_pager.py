@@ -91,6 +91,7 @@ LONG = ("tokens", "--lines", "\n".join(["The cat sat on the mat"] * 5))
 """Several results, one after the other, in 70 lines."""
 
 
+@pytest.mark.slow
 def test_what_is_longer_than_the_screen_is_paged_whole_and_in_colour() -> None:
     shown, status = ran_on_a_terminal(*LONG)
     plain, _ = ran_on_a_terminal(*LONG, "--no-pager")
@@ -118,6 +119,7 @@ def test_the_pager_of_tinytf_goes_before_that_of_all_programs(monkeypatch: pytes
     assert find_pager() == [shutil.which("head"), "-n", "2"]
 
 
+@pytest.mark.slow
 def test_a_pager_that_is_left_early_keeps_the_exit_status_of_the_command() -> None:
     """The worked example has wrong claims, so that verify fails."""
     shown, status = ran_on_a_terminal("verify", "cat-sat", TINYTF_PAGER="sed 3q")
@@ -125,6 +127,7 @@ def test_a_pager_that_is_left_early_keeps_the_exit_status_of_the_command() -> No
     assert status == 1
 
 
+@pytest.mark.slow
 def test_less_is_left_with_q_and_stays_at_ctrl_c() -> None:
     child = on_a_terminal(*LONG, TINYTF_PAGER="less", LESS="-X")
     child.expect("\n:")

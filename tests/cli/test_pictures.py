@@ -37,6 +37,7 @@ def words_of(path: Path) -> str:
 
 
 @sample("line", WITHOUT_FOLDER, every=8)
+@pytest.mark.slow
 def test_every_picture_keeps_its_grid_and_says_what_it_shows(tinytf: Tinytf, tmp_path: Path, line: str) -> None:
     path = tmp_path / "x.svg"
     assert tinytf(*shlex.split(line), "--width", "80", "-o", path).status <= 1
@@ -65,6 +66,7 @@ def test_a_picture_of_the_pages_has_a_title_a_description_and_nothing_of_the_net
 
 
 @sample("line", WITHOUT_FOLDER, every=8)
+@pytest.mark.slow
 def test_a_figure_has_no_lines_about_the_model_no_checks_that_hold_and_no_advice(
     tinytf: Tinytf, tmp_path: Path, line: str
 ) -> None:
@@ -176,6 +178,7 @@ def test_box_drawing_signs_stand_below_each_other_in_a_png(theme: str) -> None:
     assert strokes.any(axis=0).sum() <= 6, "the bars of three lines are one stroke"
 
 
+@pytest.mark.slow
 def test_a_png_and_a_pdf_are_drawn_of_what_an_svg_shows(tinytf: Tinytf, tmp_path: Path) -> None:
     require_cairo()
     for name, start in (("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("graph.png", b"\x89PNG")):

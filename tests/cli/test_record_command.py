@@ -101,6 +101,7 @@ def test_neurons_reads_a_recording_instead_of_the_corpus(
     assert "was recorded with other weights" in other.err
 
 
+@pytest.mark.slow
 def test_lens_features_sae_and_probe_read_a_recording(
     tinytf: Tinytf, decoder: Path, llama: Path, lines: Path, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_lens_features_sae_and_probe_read_a_recording(
         assert why in failed.err
 
 
+@pytest.mark.slow
 def test_two_processes_write_what_one_writes_byte_for_byte(
     tinytf: Tinytf, decoder: Path, lines: Path, tmp_path: Path
 ) -> None:

@@ -41,6 +41,28 @@ def seen(lines: list[str]) -> str:
     return "\n".join(Text.from_ansi(line).plain for line in lines)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_every_frame_of_a_usual_terminal_has_the_loss_curve_all_keys_and_no_cut_words(
+    film: Film, size: tuple[int, int]
+) -> None:
+    playing = player(film)
+    for _ in film.frames:
+        lines = seen(playing.lines(*size)).split("\n")
+        assert len(lines) == size[1]
+        assert max(map(cell_len, lines)) <= size[0]
+        assert any("loss in nats by step" in line for line in lines)
+        assert lines[-1].rstrip().endswith("q leave")
+        assert not lines[0].endswith("…")
+        assert not lines[1].endswith("…")
+        playing.press("next")
+
+
+def test_the_speed_is_said_when_it_changes(film: Film) -> None:
+    playing = player(film)
+    playing.press("faster")
+    assert seen(playing.lines(80, 24)).split("\n")[-1].rstrip() == f"{playing.seconds:.1f} s a frame"
+
+
 def test_a_pipe_gets_a_table_with_a_line_for_each_frame(tinytf: Tinytf, run: Path, film: Film) -> None:
     ran = tinytf("runs", "--film", run)
     assert ran.status == 0

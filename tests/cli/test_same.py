@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from driving import Tinytf
 
 
@@ -23,6 +24,7 @@ def test_three_texts_are_refused(tinytf: Tinytf) -> None:
     assert "this takes a text and one beside it, not 3" in ran.err
 
 
+@pytest.mark.slow
 def test_a_long_text_is_cut_if_asked(tinytf: Tinytf) -> None:
     long = "the cat " * 200
     refused = tinytf("same", long)

@@ -50,6 +50,7 @@ def in_a_page(world: Path, lines: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only inotify sees what native libraries open")
+@pytest.mark.slow
 def test_no_line_of_a_page_opens_a_file_that_was_not_named(made: Path) -> None:
     permitted = set(read_by(("m",), made)) | {*(made / "m").iterdir()}
     given = [words for lines in GIVEN.values() for words in lines if words[0] not in NEVER_IN_A_SESSION]

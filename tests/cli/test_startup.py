@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tinytf_cli.main import EVERY
 
 HEAVY = ("torch", "numpy", "prompt_toolkit", "tokenizers", "safetensors", "rich")
@@ -85,6 +87,7 @@ def test_completion_imports_nothing_heavy_and_offers_what_fits() -> None:
         assert fits[typed] in offered, typed
 
 
+@pytest.mark.slow
 def test_a_model_knows_its_questions_without_importing_them() -> None:
     rooms = (
         "tinytf.look.",

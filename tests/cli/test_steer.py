@@ -80,6 +80,7 @@ def test_a_screen_and_compare_show_the_plain_text_too(tinytf: Tinytf, pairs: Pat
     assert [tinytf(*words, "-o", file).status for file in files] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_curve_follows_the_tokens_that_are_asked_for(tinytf: Tinytf, pairs: Path) -> None:
     words = ("steer", "pairs.jsonl", PROMPT, "--curve=-1:1:0.5", "--ask", "happy", "--ask", "sad")
     data = data_of(tinytf(*words, "--json"))

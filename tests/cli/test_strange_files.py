@@ -149,7 +149,9 @@ def test_what_nobody_may_look_at_is_not_called_missing(
     monkeypatch.setattr(os, "lstat", denied(lstat))
     ran = tinytf(*(str(tmp_path / word) if word.startswith("closed") else word for word in arguments))
     assert (ran.status, ran.out) == (1, "")
-    assert ran.err.endswith(f"{tmp_path}/{arguments[-1]}: Permission denied\n")
+    first, hint = ran.err.splitlines()
+    assert first.endswith(f"{tmp_path}/{arguments[-1]}: Permission denied")
+    assert hint == "hint: change its permissions, or name another"
 
 
 _READS_ON = """
@@ -169,6 +171,7 @@ print("never")
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the file is found in /proc")
 @pytest.mark.parametrize("threads", ["1", "4"])
+@pytest.mark.slow
 def test_a_file_that_is_cut_short_within_a_run_is_one_line(decoder: Path, tmp_path: Path, threads: str) -> None:
     """The check before a run is passed already: reading on would end the process by SIGBUS."""
     shutil.copytree(decoder, tmp_path / "model")
@@ -183,6 +186,7 @@ def test_a_file_that_is_cut_short_within_a_run_is_one_line(decoder: Path, tmp_pa
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGBUS"), reason="a signal of POSIX")
+@pytest.mark.slow
 def test_another_fault_ends_the_process_as_ever() -> None:
     script = "import os, signal; from tinytf_cli.main import run; run(['tokens', 'a']); "
     again = "os.kill(os.getpid(), signal.SIGBUS); " * 2  # a read that fails is tried again when the handler returns

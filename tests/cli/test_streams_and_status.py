@@ -94,6 +94,7 @@ def test_an_interrupt_that_a_library_swallowed_still_ends_in_130(
     assert ran.err.strip() == "tinytf: interrupted"
 
 
+@pytest.mark.slow
 def test_control_c_while_it_works_is_130_without_a_traceback(decoder: Path) -> None:
     script = (
         "import tinytf.loading, time, sys\n"

@@ -16,7 +16,7 @@ from tinytf_cli.options import ModelOptions
 
 OTHERS = {
     "model": "tiny", "device": "cpu", "dtype": "bfloat16", "seed": "7", "tokenizer": "tiny", "adapter": None,
-    "through": None, "trust_remote_code": None,
+    "through": None, "trust_remote_code": None, "keep_quantized": None,
 }  # fmt: skip
 """A value of every option that opens a model; those that need a folder, or another kind of model, are left out."""
 
@@ -66,6 +66,7 @@ OTHERWISE = {
     "views/find_lr.py": "an option of the same command",
     "views/train.py": "the run that was just made",
     "views/film.py": "a model of the film",
+    "views/runs.py": "the runs that it lists",
     "views/parts.py": "the function itself",
 }
 

@@ -64,16 +64,16 @@ def test_a_folder_without_texts_is_no_corpus(tinytf: Tinytf, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--steps", "0"], "'--steps': 0 is not from 1 to 1000000000"),
-        (["--lr", "0"], "'--lr': 0 is not more than 0"),
-        (["--lr", "nan"], "'--lr': nan is not more than 0"),
+        (["--steps", "0"], "--steps: 0 is not from 1 to 1000000000"),
+        (["--lr", "0"], "--lr: 0 is not more than 0"),
+        (["--lr", "nan"], "--lr: nan is not more than 0"),
         (["--warmup", "3"], "warmup 3 is not between 0 and steps 2"),
         (["--warmup", "-1"], "warmup -1"),
-        (["--seed", "-1"], "'--seed': -1 is not"),
-        (["--seed", "9" * 30], "'--seed': 999999"),
+        (["--seed", "-1"], "--seed: -1 is not"),
+        (["--seed", "9" * 30], "--seed: 999999"),
         (["--block", "17"], "block 17 is longer than the model's context of 16"),
-        (["--block", "1"], "'--block': 1 is not from 2 to 1000000"),
-        (["--batch", "0"], "'--batch': 0 is not from 1 to 65536"),
+        (["--block", "1"], "--block: 1 is not from 2 to 1000000"),
+        (["--batch", "0"], "--batch: 0 is not from 1 to 65536"),
         (["--batch", "9" * 30], "batch"),
         (["--tokenizer", "bpe", "--vocab-size", "5"], "needs at least 257"),
         (["--tokenizer", "bpe", "--vocab-size", "9" * 30], "vocab"),
@@ -204,6 +204,7 @@ def test_a_tokenizer_that_is_none_is_refused(tinytf: Tinytf, tmp_path: Path, cor
     assert "is not char, bpe:SIZE or wordpiece:SIZE" in ran.err
 
 
+@pytest.mark.slow
 def test_the_report_shows_windows_and_their_shift_and_the_loss_before_and_after(
     tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf) -> None:
     assert [event for event in events if event["type"] == "step"] == [{"type": "step", **s} for s in data["steps"]]
 
 
+@pytest.mark.slow
 def test_without_a_file_the_shipped_ones_are_listed_with_their_scores(tinytf: Tinytf) -> None:
     ran = tinytf("verify")
     assert ran.status == 0

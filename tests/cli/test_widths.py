@@ -112,6 +112,7 @@ def reports(twelve_by_twelve: Model, traces: dict[str, Trace]) -> dict[str, dict
 @pytest.mark.share(2)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
+@pytest.mark.slow
 def test_twelve_by_twelve_heads_fit_the_screen(reports: dict[str, dict[str, Report]], text: str, width: int) -> None:
     bad: dict[str, list[str]] = {}
     for name, report in reports[text].items():
@@ -214,6 +215,7 @@ def test_the_note_of_a_heading_that_does_not_fit_beside_it_is_whole_below_it() -
 
 
 @pytest.mark.parametrize("arguments", [["models"], ["verify"], ["learn", "heads"]], ids=str)
+@pytest.mark.slow
 def test_no_output_begins_with_an_empty_line_or_has_two_together(tinytf: Tinytf, arguments: list[str]) -> None:
     lines = tinytf(*arguments, "--width", "80").out.splitlines()
     assert lines[0]

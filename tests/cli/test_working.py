@@ -2,8 +2,10 @@
 
 import fcntl
 import io
+import itertools
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -17,7 +19,9 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from driving import Tinytf
 
+from tinytf.counting import counted, told_to
 from tinytf.report import Report
 from tinytf_cli import progress_line as progress_module
 from tinytf_cli import working as module
@@ -117,6 +121,68 @@ def test_a_log_gets_a_line_of_progress_at_most_every_ten_seconds(
             on_progress(tenth, 4_000)
     assert log.getvalue().count("\n") == lines
     assert not lines or log.getvalue().startswith("tinytf: texts: 100 of 4,000, ")
+
+
+TEXT, PAIR = "The cat sat on the mat", ("The cat sat", "The dog sat")
+LOOPS: dict[str, tuple[tuple[str, ...], str]] = {
+    "trace": ((TEXT,), "steps checked:"),
+    "attention": ((TEXT,), "steps checked:"),
+    "attribute": ((TEXT,), "layers run:"),
+    "neurons": ((TEXT,), "layers ranked:"),
+    "grad": ((TEXT,), "steps taken back:"),
+    "same": ((TEXT,), "ways tried:"),
+    "diff": (PAIR, "layers compared:"),
+    "lens": ((TEXT,), "lens: layer"),
+    "heads": ((), "sequences"),
+    "weights": ((), "heads:"),
+    "ablate": ((TEXT, "--sweep", "heads"), "texts and ablations:"),
+    "patch": ((*PAIR, "--sweep", "heads"), "patches:"),
+}
+"""Commands that are slow on a long text or a large model, and what each of them counts."""
+
+
+@pytest.mark.parametrize("command", LOOPS)
+def test_a_slow_command_says_how_many_of_how_many_are_done(
+    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    given, unit = LOOPS[command]
+    said: list[tuple[str, int, int]] = []
+    seconds = itertools.count(step=1_000)
+    monkeypatch.delenv("TINYTF_PROGRESS")
+    monkeypatch.setattr(module.CountedLine, "tell", lambda _, *far: said.append(far))
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    ran = tinytf(command, *given, "--model", decoder)
+    assert ran.status in (0, 1), ran.err
+    said += [
+        (unit, int(done), int(total))
+        for done, total in re.findall(rf"{re.escape(unit)} (\d+) of (?:at most )?(\d+)", ran.err)
+    ]
+    done, totals = zip(*(far for name, *far in said if name == unit), strict=True)
+    assert list(done) == sorted(done)
+    assert max(totals) > 1
+    assert max(done) >= max(totals) - 1
+
+
+def test_a_line_says_how_far_the_outer_loop_is() -> None:
+    screen = Screen()
+    with redirect_stderr(screen), working("trace"):
+        for _ in counted("layers compared:", range(3)):
+            for _ in counted("steps checked:", range(40)):
+                pass
+        time.sleep(0.1)
+        quiet()
+    assert "tinytf: trace, layers compared: 2 of 3, 0 s" in screen.getvalue()
+    assert "steps checked" not in screen.getvalue()
+
+
+def test_a_loop_that_is_left_early_leaves_the_next_one_to_be_counted() -> None:
+    heard: list[tuple[str, int, int]] = []
+    with told_to(lambda *far: heard.append(far)):
+        for _ in counted("first:", range(5)):
+            break
+        list(counted("second:", range(1)))
+    list(counted("third:", range(1)))
+    assert heard == [("first:", 0, 5), ("second:", 0, 1)]
 
 
 @pytest.mark.parametrize(("errors", "piped", "columns"), [(True, True, 64), (True, False, 100), (False, True, 100)])

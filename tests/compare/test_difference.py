@@ -304,6 +304,7 @@ def test_the_method_of_a_model_compares_texts_and_models() -> None:
 
 
 @pytest.mark.parametrize(("share", "first"), [(0.9, None), (1.5, "logits")])
+@pytest.mark.slow
 def test_probabilities_differ_only_where_logits_do(share: float, first: str | None, tmp_path: Path) -> None:
     """They multiply the error of the logits by as much as these are large, which is no difference of its own."""
     model = load("tiny")

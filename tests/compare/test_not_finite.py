@@ -37,6 +37,7 @@ def compared(model: TextModel, steps: dict[str, Tensor]) -> Difference:
 @pytest.mark.share(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.slow
 def test_a_number_that_is_not_finite_is_named_at_its_step(kind: str, number: float) -> None:
     model = asked(lively(config_of(kind)))
     plain = steps_of(model)
@@ -87,6 +88,7 @@ def test_a_row_without_a_key_is_told_by_its_scores() -> None:
     assert "no key" not in compared(model, steps).sentence
 
 
+@pytest.mark.slow
 def test_what_passes_float16_is_named_with_its_number() -> None:
     model = tinytf.load("tiny")
     with torch.no_grad():

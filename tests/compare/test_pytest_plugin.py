@@ -58,6 +58,7 @@ def imported() -> None:
 
 
 @pytest.mark.usefixtures("imported")
+@pytest.mark.slow
 def test_a_wrong_port_fails_with_its_first_wrong_step(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_port=PORT)
     result = pytester.runpytest_inprocess("-p", "no:xdist", "-p", "no:cacheprovider")

@@ -40,6 +40,7 @@ def _is_english(words: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS][::25])
+@pytest.mark.slow
 def test_every_program_of_a_kind_of_model_is_told_in_english(kind: str) -> None:
     told = [program.words for program in programs(config_of(kind))]
     assert told

@@ -132,6 +132,7 @@ def test_it_opens_at_the_head_that_trace_draws_and_the_token_that_it_sees_most()
     explore(act, at="")
 
 
+@pytest.mark.slow
 def test_the_prediction_and_the_reading_of_each_layer_are_those_of_the_chosen_token() -> None:
     trace = load("tiny").trace(TEXT)
 
@@ -286,6 +287,7 @@ def test_a_pane_shows_what_a_line_of_the_session_answers(key: str, pane: str, li
     explore(act)
 
 
+@pytest.mark.slow
 def test_no_pane_names_an_option_of_the_command_line() -> None:
     async def act(driver: Driver) -> None:
         await driver.press("w", "d")
@@ -326,6 +328,7 @@ def test_a_pane_follows_the_cell_and_the_text() -> None:
     explore(act)
 
 
+@pytest.mark.slow
 def test_panes_stand_beside_the_map_as_many_as_fit() -> None:
     async def act(driver: Driver) -> None:
         assert {"main", "heads", "next", "arithmetic", "lens", "attribution"} <= driver.app.visible_panes
@@ -613,6 +616,7 @@ def test_the_mouse_chooses_a_step_a_head_a_cell_and_a_token() -> None:
     explore(act)
 
 
+@pytest.mark.slow
 def test_a_question_mark_explains_the_chosen_number_its_step_and_head_and_again_lists_every_key() -> None:
     trace = load("tiny").trace(TEXT)
     told = lesson("softmax", Live(load("tiny"), TEXT))
@@ -863,6 +867,7 @@ def test_what_was_done_is_a_script_that_runs_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("TINYTF_FUZZ_SEED", "0"))])
+@pytest.mark.slow
 def test_random_keys_and_sizes_never_end_it_and_its_lines_run_again(seed: int, tmp_path: Path) -> None:
     """TINYTF_FUZZ=5000 presses so many keys."""
     draw, count = random.Random(seed), int(os.environ.get("TINYTF_FUZZ", "60"))

@@ -53,6 +53,7 @@ def shortened_beside_blanks(blocks: Iterable[Block], terminal: Terminal) -> list
 
 
 @sample("size", [(120, 40), (80, 24), (200, 60)])
+@pytest.mark.slow
 def test_no_cell_is_shortened_beside_blank_columns(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     lacking: set[tuple[str, str]] = set()
     show = Pane.show

@@ -133,6 +133,7 @@ def test_a_line_that_a_pane_asks_again_may_do_no_more_than_when_it_was_typed() -
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGHUP, marks=pytest.mark.exhaustive)])
+@pytest.mark.slow
 def test_a_page_ends_with_its_server_however_that_ends(number: signal.Signals) -> None:
     async def end() -> None:
         with serving() as server:
@@ -255,6 +256,7 @@ def test_every_server_has_a_token_of_its_own_that_cannot_be_guessed() -> None:
     assert min(map(len, tokens)) >= 43  # 256 bits
 
 
+@pytest.mark.slow
 def test_an_address_without_the_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explore", "--port", "9000"]) == 2
     assert "--host and --port go with --serve" in capsys.readouterr().err

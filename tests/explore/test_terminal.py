@@ -63,6 +63,7 @@ def test_ctrl_c_stops_the_line_that_runs_and_then_leaves(tmp_path: Path) -> None
     assert_given_back(seen, 0)
 
 
+@pytest.mark.slow
 def test_leaving_stops_a_line_that_would_never_end(tmp_path: Path) -> None:
     seen, number = explore(tmp_path)
     seen.type(":! while True: pass\r")
@@ -71,6 +72,7 @@ def test_leaving_stops_a_line_that_would_never_end(tmp_path: Path) -> None:
     assert_given_back(seen, 143)
 
 
+@pytest.mark.slow
 def test_over_a_slow_line_no_key_is_lost_and_the_last_screen_is_right(tmp_path: Path) -> None:
     seen, _ = explore(tmp_path, size=(120, 40))
     seen.type("\x1b[C" * 41 + "\x1b[6~")  # 41 heads on is the next of 4, then a layer down

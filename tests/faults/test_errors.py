@@ -14,6 +14,7 @@ pytestmark = needs_fork
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+@pytest.mark.slow
 def test_an_error_at_any_call_is_a_line_and_costs_no_file(
     pytestconfig: pytest.Config, scenario: Scenario, tmp_path: Path
 ) -> None:

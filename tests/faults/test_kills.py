@@ -16,6 +16,7 @@ pytestmark = needs_fork
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+@pytest.mark.slow
 def test_killed_at_any_call_nothing_is_lost_or_half_there(
     pytestconfig: pytest.Config, scenario: Scenario, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def _is_not_the_same_again() -> None:
         (_is_not_the_same_again, r"\['file'\]"),
     ],
 )
+@pytest.mark.slow
 def test_what_is_not_written_whole_is_found(act: Callable[[], None], fault: str, tmp_path: Path) -> None:
     def before() -> None:
         Path("file").write_bytes(b"what stood before")

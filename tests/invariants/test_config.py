@@ -258,6 +258,7 @@ def _grid():
             continue
 
 
+@pytest.mark.slow
 def test_the_formula_counts_the_parameters_of_every_combination():
     grid = list(_grid())
     assert len(grid) > 300

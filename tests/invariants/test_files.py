@@ -147,6 +147,7 @@ def test_a_name_as_long_as_a_file_system_takes_is_written(tmp_path: Path, name: 
 
 
 @posix
+@pytest.mark.slow
 def test_a_link_to_standard_output_is_written_to(tmp_path: Path) -> None:
     for number, stdout in enumerate((subprocess.PIPE, "file")):
         link = tmp_path / f"out-{number}.csv"

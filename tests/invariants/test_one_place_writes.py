@@ -5,6 +5,8 @@ import functools
 import re
 from pathlib import Path
 
+import pytest
+
 import tinytf
 import tinytf_cli
 
@@ -57,6 +59,7 @@ def modules() -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.slow
 def test_no_other_module_writes() -> None:
     found = {name: calls for name, calls in modules().items() if calls and name not in ELSEWHERE}
     assert found.pop("outputs.py")

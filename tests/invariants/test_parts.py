@@ -116,6 +116,7 @@ def _reads() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_setting_that_is_read_exists() -> None:
     """Flat names are found when they are read, so no type checker sees one that is misspelt."""
     reads = _reads()

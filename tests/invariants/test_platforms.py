@@ -45,6 +45,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize(("system", "taken"), [("windows", WINDOWS), ("macos", MACOS)])
+@pytest.mark.slow
 def test_commands_miss_nothing_that_another_system_lacks(system: str, taken: str, tmp_path: Path) -> None:
     words = json.dumps([*COMMANDS, ["check", f"{ROOT}/samples/my_gpt.py:GPT", "--like", "gpt2-tiny"]])
     line = [sys.executable, "-c", f"{LOADED}\n{taken}{RUN}", words]

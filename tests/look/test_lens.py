@@ -61,6 +61,7 @@ def test_one_position_is_exactly_what_the_recorded_forward_pass_gave_there(name:
     assert is_the_models_own(found, trace.recorded_logits)
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_that_is_read_in_parts_ends_in_the_models_own_output_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

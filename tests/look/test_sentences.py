@@ -380,10 +380,13 @@ def test_an_explanation_gives_the_largest_summand_its_share_of_what_all_add_and_
         "L0.mid[2,1]": lambda: torch.stack((trace.step("in", 0)[2, 1], trace.step("attn", 0)[2, 1])),
     }[address]().double()
     whole, largest = float(summands.abs().sum()), float(summands[summands.abs().argmax()])
-    sentence = model.explain(TEXT, address).sentence
-    start = f"{address} is {float(summands.sum()):.4g}: the largest of its {len(summands):,} summands is "
+    found = model.explain(TEXT, address)
+    sentence = found.sentence
+    start = (
+        f"{address} ({found[0].place}) is {float(summands.sum()):.4g}: the largest of its {len(summands):,} summands"
+    )
     assert sentence.startswith(start)
-    assert f" ({largest:+.3g}), {percent(abs(largest) / whole)} of all their sizes" in sentence
+    assert f" ({largest:+.3g}), {percent(abs(largest) / whole)} of their absolute sum" in sentence
     assert ("most of the sum cancels" in sentence) == (abs(float(summands.sum())) < whole / 2)
     assert model.explain(TEXT, "L0H0.weights[2,1]").sentence == ""
 

@@ -246,12 +246,12 @@ def outcome(kind: str, name: str, **settings: Any) -> Outcome:
         ids = torch.randint(3, V, (2, 13), generator=torch.Generator().manual_seed(9))
         expected = theirs(ids)
     except Exception as error:
-        return Outcome("not built", _line(error))
+        return Outcome("not built", line_of(error))
     with tempfile.TemporaryDirectory() as folder:
         try:
             theirs.save_pretrained(folder)
         except Exception as error:
-            return Outcome("not built", _line(error))
+            return Outcome("not built", line_of(error))
         try:
             ours = read_directory(Path(folder)).load().transformer
             without_head = (
@@ -260,9 +260,9 @@ def outcome(kind: str, name: str, **settings: Any) -> Outcome:
             result = ours.hidden(ids) if without_head else ours(ids)
             last, found = last_of(Pair(theirs, ours), expected, result)
         except TinytfError as error:
-            return Outcome("refused", _line(error).replace(f"{folder}/", "").replace(folder, "it"))
+            return Outcome("refused", line_of(error).replace(f"{folder}/", "").replace(folder, "it"))
         except Exception as error:
-            return Outcome("crashed", _line(error))
+            return Outcome("crashed", line_of(error))
     difference = furthest(found, last)
     return Outcome("right" if difference <= TOLERANCE else "wrong", f"{difference:.1e}")
 
@@ -277,16 +277,16 @@ def through(kind: str, name: str) -> Outcome:
             try:
                 traced = trace_through(open_through(folder), "3 5 8 13 21 34 7")
             except TinytfError as error:
-                return Outcome("refused", _line(error).replace(folder, "it"))
+                return Outcome("refused", line_of(error).replace(folder, "it"))
             except Exception as error:
-                return Outcome("crashed", _line(error))
+                return Outcome("crashed", line_of(error))
     except Exception as error:
-        return Outcome("not built", _line(error))
+        return Outcome("not built", line_of(error))
     check = traced.check
     return Outcome("through" if check.holds else "wrong", f"{check.proved} of {check.made} outputs computed again")
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removeprefix("CheckpointError: ").split("\n")[0][:150]
 
 

@@ -19,6 +19,7 @@ _UNSAID = {"llama: one key head", "llama: swiglu with beta"}
 
 @pytest.mark.share(6)
 @sample("name", _BROKEN, 24)
+@pytest.mark.slow
 def test_a_fault_has_its_first_step_and_no_false_cause(name: str) -> None:
     port = ports.SECOND[name]
     first, cause = ports.verdict(port, ports.compared(port))
@@ -33,6 +34,7 @@ def test_a_sound_port_is_not_accused(name: str) -> None:
 
 
 @sample("name", [*ports.context.BROKEN, *attended.BROKEN], 8)
+@pytest.mark.slow
 def test_a_wrong_mask_position_cache_or_label_has_its_cause(name: str) -> None:
     port = ports.BROKEN[name]
     assert ports.verdict(port, ports.compared(port)) == (True, "right")
@@ -40,12 +42,14 @@ def test_a_wrong_mask_position_cache_or_label_has_its_cause(name: str) -> None:
 
 @pytest.mark.share(4)
 @sample("name", list(ports.constructed.BROKEN), 4)
+@pytest.mark.slow
 def test_a_fault_that_no_table_names_has_its_cause(name: str) -> None:
     port = ports.constructed.BROKEN[name]
     assert ports.verdict(port, ports.compared(port)) == (True, "right")
 
 
 @pytest.mark.parametrize("name", ["deepseek3", "mamba2"])
+@pytest.mark.slow
 def test_a_program_with_another_setting_runs_with_the_weights_of_the_model(name: str) -> None:
     pair = ports.both(name)
     trace = pair.ours.trace(" ".join(map(str, pair.ids)))
@@ -65,6 +69,7 @@ def test_what_is_beside_the_steps_of_a_sound_port_is_not_accused(name: str) -> N
 
 
 @sample("name", [*checks.BROKEN], 20)
+@pytest.mark.slow
 def test_check_names_the_first_step_of_a_module_and_no_false_cause(name: str) -> None:
     fault = checks.BROKEN[name]
     found = checks.said(fault.source, (fault.right, fault.wrong), fault.beside)

@@ -81,6 +81,7 @@ def impatient() -> Iterator[None]:
     [(QUESTIONS, 1), pytest.param({**ANSWERS, **QUESTIONS}, 3, marks=pytest.mark.exhaustive)],
     ids=["once", "all, more often"],
 )
+@pytest.mark.slow
 def test_eight_threads_get_what_one_gets(model: tinytf.Model, questions: dict[str, Ask], rounds: int) -> None:
     chosen = {name: ask for name, ask in questions.items() if name not in (*WITHOUT_A_PASS, *TIMED)}
     alone = {name: answer(ask, model) for name, ask in chosen.items()}

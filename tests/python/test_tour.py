@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 TOUR = Path(__file__).parents[2] / "samples" / "tour.ipynb"
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_every_cell_shows_what_it_is_about() -> None:
     notebook = nbformat.read(TOUR, as_version=4)
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()

@@ -28,6 +28,7 @@ def session(request: pytest.FixtureRequest) -> Session:
     return begun
 
 
+@pytest.mark.slow
 def test_every_step_is_reached_and_shown(session: Session, request: pytest.FixtureRequest) -> None:
     """Shown in every form by the first kind whose step is computed in this way; with --exhaustive by every kind."""
     assert session.execute("run the cat").status == 0

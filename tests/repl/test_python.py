@@ -105,6 +105,7 @@ def test_a_session_with_blocks_is_saved_and_gives_the_same(ran: Talk, tinytf: Ti
         (pasted(f"! {DEFINED}\n\n! double(5)") + ENTER, "10\n"),
     ],
 )
+@pytest.mark.slow
 def test_python_is_typed_and_pasted_at_the_prompt(
     keys: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

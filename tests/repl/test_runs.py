@@ -97,6 +97,7 @@ class Editor:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.integers(1, 4), st.sampled_from(["undo", "redo", "nonsense", "show dims"])), max_size=14))
+@pytest.mark.slow
 def test_undo_and_redo_are_those_of_an_editor(lines: list[int | str]) -> None:
     session, editor = Session(VERBS, stdout=Capture(), stderr=Capture()), Editor()
     for line in lines:

@@ -73,6 +73,7 @@ def check(lines: list[str]) -> None:
 @example(lines=[*BLOCKS, *BLOCKS, "! x, y"])
 @example(lines=["run A dog", "keep dog", "undo", "redo", "use dog", "diff dog --top 1"])
 @example(lines=["run A dog", "! x = 1", "! x = 2; 1/0", "! x", "!!", "pw", "alias pw top 2", "pw", "", "step 2", ""])
+@pytest.mark.slow
 def test_a_session_that_is_saved_gives_the_same_again(
     lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,7 +111,9 @@ def test_wrong_usage_of_the_command_is_status_2(tinytf: Tinytf, arguments: tuple
 def test_bytes_that_are_no_text_are_named_with_their_line(tinytf: Tinytf) -> None:
     ran = tinytf("repl", stdin=b"set dims 3\nrun \xff\n")
     assert ran.status == 1
-    assert ran.err == "tinytf: error: line 2 is not UTF-8: byte 0xff\n"
+    assert ran.err == (
+        "tinytf: error: line 2 is not UTF-8: byte 0xff\nhint: re-encode it, for example with iconv -t utf-8\n"
+    )
 
 
 def test_a_saved_session_runs_again_and_gives_the_same(tinytf: Tinytf, tmp_path: Path) -> None:

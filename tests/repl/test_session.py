@@ -299,6 +299,7 @@ def test_the_plain_prompt_goes_on_after_ctrl_c_and_ends_with_ctrl_d(ran: Talk, m
     assert prompt.talk_plainly(ran.session) == 0
 
 
+@pytest.mark.slow
 def test_whoever_stops_reading_ends_the_session_quietly() -> None:
     command = f"{sys.executable} -m tinytf_cli repl -c 'help' -c 'help' -c 'help' | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=os.environ, timeout=60)
@@ -332,6 +333,7 @@ def test_an_empty_address_is_not_displayed(ran: Talk) -> None:
     assert ran("display") == "nothing is displayed\n"
 
 
+@pytest.mark.slow
 def test_a_script_that_is_interrupted_says_so_once() -> None:
     line = "! import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     command = [sys.executable, "-m", "tinytf_cli", "repl", "-c", line, "-c", "! 5"]
@@ -339,6 +341,7 @@ def test_a_script_that_is_interrupted_says_so_once() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tinytf: interrupted\n")
 
 
+@pytest.mark.slow
 def test_diff_imports_no_algebra() -> None:
     """sympy comes with torch.unravel_index, and takes seconds."""
     lines = ["run The cat", "run The dog", "diff", "! import sys", "! 'sympy' in sys.modules"]

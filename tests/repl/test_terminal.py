@@ -16,6 +16,9 @@ if sys.platform == "win32":
 import pexpect
 import pyte
 
+from tinytf.loading import load
+from tinytf_cli.repl.welcome import _NEXT
+
 _PATIENCE = 90  # seconds; what is waited for decides, and not how long it took
 _BY_ITSELF = ("PAGER", "LESS")
 
@@ -55,8 +58,12 @@ class Seen:
         return self.until(holds, f"the prompt with {line!r}")
 
 
-def _begin(columns: int, rows: int, folder: Path, before: str = "") -> Seen:
+def _begin(columns: int, rows: int, folder: Path, before: str = "", *, newcomer: bool = False) -> Seen:
     """A shell that starts tinytf, so that the terminal can be looked at when it has ended; ``before`` is Python."""
+    history = folder / "tinytf" / "history"
+    if not newcomer:
+        history.parent.mkdir()
+        history.write_text("where\n", "utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in _BY_ITSELF}
     environment.update(TERM="xterm-256color", XDG_STATE_HOME=str(folder), LC_ALL="C.UTF-8")
     # Ctrl-C reaches the shell too, which would end with its child.
@@ -73,6 +80,7 @@ def _begin(columns: int, rows: int, folder: Path, before: str = "") -> Seen:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
+@pytest.mark.slow
 def test_a_session_at_a_terminal(columns: int, rows: int, tmp_path: Path) -> None:
     seen = _begin(columns, rows, tmp_path)
     try:
@@ -129,6 +137,25 @@ def test_a_session_at_a_terminal(columns: int, rows: int, tmp_path: Path) -> Non
     assert lines[-4:] == ["run The cat sat", "step 4", "! while True: pass", "where"]
 
 
+@pytest.mark.slow
+def test_a_newcomer_sees_what_it_is_numbers_of_a_pass_and_what_to_type_on_one_screen(tmp_path: Path) -> None:
+    seen = _begin(80, 24, tmp_path, newcomer=True)
+    try:
+        seen.prompts()
+        shown = seen.shows("tinytf shows every number inside a transformer", "next ·mat", "L1H0.weights", "why mat?")
+        trace = load("tiny").trace("The cat sat on the")
+        assert f"{float(trace['L1H0.weights'][-1, 0]):.3f}" in shown
+        for line in (name for name, _ in _NEXT[:2]):
+            seen.type(f"{line}\r")
+            seen.prompts()
+        seen.shows("in short: The logit of ·mat is", "ids 2/92")
+        seen.type("\x04")
+        seen.shows("status 0", "as before")
+    finally:
+        seen.child.close(force=True)
+
+
+@pytest.mark.slow
 def test_leaving_waits_for_no_import(tmp_path: Path) -> None:
     slow = "import time, tinytf_cli.repl.prompt as prompt; prompt._import_slow = lambda: time.sleep(60)"
     seen = _begin(80, 24, tmp_path, before=slow)

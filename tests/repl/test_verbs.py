@@ -289,6 +289,7 @@ def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
     assert "Usage: " in ran(f"help {name}") or name in ran.session.lexicon.verbs
 
 
+@pytest.mark.slow
 def test_every_verb_has_a_summary_examples_that_run_and_help(ran: Talk, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
     ran("keep cat", "run The dog sat on the", "set dims 8", "display L0H0.weights", "break L1")
@@ -578,6 +579,7 @@ def test_a_stop_names_the_token_of_the_vocabulary_where_it_held(ran: Talk) -> No
     assert f"vocab {best}" in ran("run")
 
 
+@pytest.mark.slow
 def test_no_command_alone_on_a_line_is_a_fault(ran: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     failures = {name: ran.session.execute(name).failure for name in EVERY}

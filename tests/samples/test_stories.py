@@ -48,6 +48,7 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(tmp_path: Path) -
     assert path.read_bytes() == run_generator("--seed", "5", "--megabytes", "0.05")
 
 
+@pytest.mark.slow
 def test_the_stories_that_go_with_the_models_are_the_first_that_were_held_out() -> None:
     written = run_generator("--seed", "1", "--megabytes", "4").decode()
     _, held_out = split_held_out(paragraphs(written), 0.05)

@@ -43,6 +43,7 @@ def test_each_message_is_found_where_the_template_puts_it():
         ("{% set n = namespace(x='xxxx') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "memory"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_template_without_an_end_is_stopped(template, said, monkeypatch):
     monkeypatch.setattr("tinytf.text.worker.SECONDS", 1 if said == "seconds" else 60)
     monkeypatch.setattr("tinytf.text.worker.GROWTH", 2**26)

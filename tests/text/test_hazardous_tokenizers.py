@@ -119,6 +119,7 @@ def test_a_catastrophic_expression_is_one_line_that_names_the_file(tmp_path, cap
 
 
 @pytest.mark.parametrize(("times", "seconds", "size"), [(9, 1, 2**40), (9, 60, 2**26)])
+@pytest.mark.slow
 def test_a_text_that_takes_too_much_is_one_line_that_names_the_file(tmp_path, monkeypatch, times, seconds, size):
     ours = _read(tmp_path, _stored(normalizer=_doubling(times)))
     monkeypatch.setattr(worker, "SECONDS", seconds)

@@ -15,6 +15,7 @@ ACTED_ON = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 
 @settings(max_examples=300, deadline=None)
 @given(everything)
+@pytest.mark.slow
 def test_nothing_that_a_terminal_could_act_on_comes_through(text):
     shown = printable(text)
     assert not any(unicodedata.category(char) in ACTED_ON for char in shown)

@@ -334,6 +334,7 @@ def _damaged(data: object, dice: random.Random, junk_value: object) -> object:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layout=st.sampled_from(sorted(LAYOUTS)), dice=st.randoms(use_true_random=False), value=junk)
+@pytest.mark.slow
 def test_damaged_json_opens_or_is_a_checkpoint_error(layout, dice, value, directories, tmp_path_factory):
     where = tmp_path_factory.mktemp("damaged")
     for file in directories[layout].iterdir():

@@ -30,6 +30,8 @@ def explore(directories):
             async with app.run_test(size=size) as pilot:
                 for key in keys:
                     await pilot.press(key)
+                    while app.engine.waiting:
+                        await pilot.pause(0.01)
                     await pilot.pause()
                 return {name: lines_of(pane) for name, pane in app.panes.items()}
 
@@ -75,6 +77,36 @@ def test_attention_weights_are_a_map_and_unproved_modules_are_found(explore):
     app, _ = explore("falcon_mamba", "n")
     assert not app.call.passes
     assert app.call.proof is None or not app.call.proof.holds
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+def test_a_few_letters_find_any_module_token_key_and_line(explore, size):
+    app, panes = explore("llama", "ctrl+p", *"l1qproj", size=size)
+    assert "▶ model.layers.1.self_attn.q_proj" in " ".join(panes["offers"].split())
+    app, _ = explore("llama", "slash", *"l1qproj", "enter", size=size)
+    assert app.call.path == "model.layers.1.self_attn.q_proj"
+    app, panes = explore("llama", "ctrl+p", *"l1selfattnweights", "enter", size=size)
+    assert app.call.path == "model.layers.1.self_attn"
+    assert "w shows its output" in panes["main"]
+    _, panes = explore("llama", "ctrl+p", *"cat", "enter", size=size)
+    assert "[cat]" in panes["text"]
+    _, panes = explore("llama", "ctrl+p", *"list", "space", *"these", "enter", size=size)
+    assert "a few letters" not in panes["main"]
+    assert "the previous module" in panes["main"]
+    app, panes = explore("llama", "ctrl+p", *"zzzz", "enter", size=size)
+    assert "nothing here is called zzzz" in panes["status"]
+
+
+def test_each_offered_module_and_token_is_found_by_its_own_name(explore):
+    app, _ = explore("llama")
+    found = []
+    app.draw = lambda: found.append((app.call.path, app.weights, app.token))
+    for number, token in enumerate(app.session.tokens):
+        app.find(token.strip("·") or token)
+        assert found[-1][2] == number
+    for path in app.trace.outputs:
+        app.find(path)
+        assert found[-1][0] + ".weights" * found[-1][1] == path
 
 
 @pytest.mark.parametrize("size", [(200, 60), (80, 24), (40, 10)])

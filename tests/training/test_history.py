@@ -73,6 +73,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_reader_does_not_grow_with_what_lines_hold(tmp_path: Path) -> None:
     def peak(count: int) -> tuple[int, int]:
         run = made(tmp_path / str(count), "".join(line(step, **HEAVY) for step in range(1, count + 1)), 10**6)
@@ -276,6 +277,7 @@ def test_a_run_is_ranked_by_the_mean_of_its_last_losses(tmp_path: Path) -> None:
     assert read_history(made(tmp_path, lines, len(losses))).recent_loss == 2.0
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_steps_are_quick(tmp_path: Path) -> None:
     """A fifth of a million; the limits leave a slow machine room: it takes half a second on a quick one."""
     run = made(tmp_path, "".join(line(step) for step in range(1, 200_001)), 200_000)

@@ -66,6 +66,7 @@ def survives(run: Path, whole: Path, disk: Disk, recipe: Recipe, *, resume: bool
 
 
 @pytest.mark.parametrize(("kind", "least"), [(FULL, 90), (TORN, 20)], ids=str)
+@pytest.mark.slow
 def test_a_disk_that_fills_at_any_write_costs_no_work(kind: Fault, least: int, tmp_path: Path) -> None:
     """At every third of them, and with --exhaustive at every one."""
     recipe, run, faults = changed(TINY, steps=1), tmp_path / "run", 1
@@ -75,6 +76,7 @@ def test_a_disk_that_fills_at_any_write_costs_no_work(kind: Fault, least: int, t
     assert faults > least
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_while_a_run_goes_on_costs_no_work(tmp_path: Path) -> None:
     train(STORY, TINY, tmp_path / "whole")
     train(STORY, TINY, tmp_path / "begun", interrupted=stopping_after(1))

@@ -311,6 +311,7 @@ def test_an_exception_inside_leaves_the_model_as_it_was(broken, monkeypatch):
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.slow
 def test_no_gradient_and_no_weights_outlive_a_measure(monkeypatch):
     """What a layer leaves is its scores alone: no tensor of the size of its weights is alive in the next one."""
     import gc

@@ -214,6 +214,7 @@ def test_what_cannot_be_divided_is_said(corpus: list[str], tmp_path: Path, more:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_all_with_a_message(corpus: list[str], tmp_path: Path) -> None:
     long = torchrun(*corpus, "--steps", "100000", "--eval-every", "1000000", "--out", str(tmp_path / "run"))
     with subprocess.Popen(long, stderr=subprocess.PIPE, text=True) as process:
@@ -350,6 +351,7 @@ def test_processes_that_do_not_come_are_awaited_by_name_and_not_for_ever(
 
 
 @pytest.mark.parametrize("field", ["--d-model", "--n-layers", "--d-ff"])
+@pytest.mark.slow
 def test_a_model_of_an_absurd_size_is_refused_before_it_is_made(field: str, corpus: list[str], tmp_path: Path) -> None:
     ran = trained(*corpus, "--out", str(tmp_path / "run"), field, "1000000000", "--n-heads", "1")
     assert ran.status in (1, 2)

@@ -241,6 +241,7 @@ def test_a_schedule_is_what_it_says() -> None:
     assert learning_rate(35, Recipe(lr=1.0, final_lr=0.0, warmup=10, steps=110, schedule="linear")) == 0.75
 
 
+@pytest.mark.slow
 def test_a_batch_in_parts_is_the_batch_in_one(tmp_path: Path) -> None:
     without = {**CAUSAL.model, "dropout": 0.0}
     for name, parts in (("one", 1), ("three", 3), ("four", 4)):
@@ -264,6 +265,7 @@ def test_what_heads_do_is_measured_without_changing_what_is_learned(tmp_path: Pa
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
     recipe = changed(CAUSAL, probe_every=1, model={**CAUSAL.model, "positions": "rotary"})
     train(STORY, recipe, tmp_path / "whole")

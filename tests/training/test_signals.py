@@ -17,6 +17,7 @@ SMALL = ["--tokenizer", "char", "--d-model", "16", "--n-layers", "1", "--n-heads
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="such signals are of POSIX")
 @sample("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.slow
 def test_training_that_is_asked_to_end_leaves_a_checkpoint_of_its_last_step(name: str, tmp_path: Path) -> None:
     if signal.getsignal(getattr(signal, name)) is signal.SIG_IGN:
         pytest.skip("whoever started the tests ignores it, as nohup does, and so would the training")

@@ -76,6 +76,7 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_is_trained(ask, messag
         ask()
 
 
+@pytest.mark.slow
 def test_runs_are_those_of_train_and_one_that_fails_ends_no_other(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("A dog ran off. " * 30, "utf-8")
     parts = [tmp_path / "text.txt=3", tmp_path / "other.txt"]
@@ -91,6 +92,7 @@ def test_runs_are_those_of_train_and_one_that_fails_ends_no_other(corpus: Path, 
         assert (ours / name).read_bytes() == (alone / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_begins_nothing_more_and_goes_on_later(corpus: Path, tmp_path: Path) -> None:
     trials = grid(RECIPE, {}, seeds=2)
     train(find_files([corpus]), trials[0].recipe, tmp_path / trials[0].name)

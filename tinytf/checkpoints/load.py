@@ -1,7 +1,7 @@
 """From files to a model: first the configuration and the headers, then each stored tensor to its parameters."""
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,17 @@ from torch import Tensor
 
 from tinytf.checkpoints.table import Computed, FamilyTable, Stored, layer_of
 from tinytf.config import ModelConfig
+from tinytf.counting import tell
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
+from tinytf.in_file import InFile
+from tinytf.memory import UNASKED, free_bytes, in_gib, in_large_pages
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 
 Shapes = dict[str, tuple[int, ...]]
+_SMALL = 2**18
+"""Weights of at most so many bytes never stay in their file: norms and biases."""
 _ROUNDINGS = 16
 """The allowed error of a table that a file stores, in roundings of float32: a power rounds its exponent too."""
 
@@ -27,6 +32,23 @@ def damage_error(path: Path, reason: str, state: str = "damaged") -> CheckpointE
     return CheckpointError(f"{path} is {state}: {reason}", "the file may be incomplete: download or copy it again")
 
 
+def identity(path: Path) -> tuple[int, int, int]:
+    """What a file is recognised by while weights are still to be read from it."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def require_same(path: Path, before: tuple[int, int, int]) -> None:
+    """Raise CheckpointError for a file that was replaced or written to since it was opened."""
+    if not path.exists() or identity(path) != before:
+        raise CheckpointError(f"{path} was changed while its model was open", "quit, and open it again")
+
+
+def takes(tensors: Iterable[Tensor], dtype: torch.dtype) -> int:
+    """The bytes that tensors take in ``dtype``, beyond their own."""
+    return sum(tensor.numel() * dtype.itemsize for tensor in tensors if tensor.dtype != dtype)
+
+
 class WeightFiles(Protocol):
     """Stored tensors: ``shapes`` by name, from the headers; values are read on demand."""
 
@@ -34,6 +56,9 @@ class WeightFiles(Protocol):
 
     def stored(self, name: str) -> Tensor:
         """One tensor, in its stored dtype and layout."""
+
+    def takes(self, dtype: torch.dtype) -> int:
+        """The bytes of memory that all tensors take in ``dtype``, beyond those that a mapped file has."""
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         """Yield names and tensors, in ``dtype`` where they are floating point; those in ``pieces`` are not retained."""
@@ -91,7 +116,8 @@ class Checkpoint:
                 raise CheckpointError(f"{self.source} holds both {stored[plain]} and {name}, which are the same tensor")
             stored[plain] = name
         for copy, original in table.copies.items():
-            if copy in stored and original not in stored:
+            is_one_tensor = self.config.tied_head or not copy.endswith("weight")
+            if copy in stored and original not in stored and is_one_tensor:
                 stored[original] = stored.pop(copy)
         model = empty_model(self.config, len(shapes), self.source)
         targets: dict[str, list[tuple[str, Stored]]] = {}
@@ -124,34 +150,77 @@ class Checkpoint:
         require_match(needed, used, self.source, f"a {table.name} model")
         return Plan(model, targets, copy_of, computed, tuple(sorted(notes)))
 
-    def load(self, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    def load(self, dtype: torch.dtype = torch.float32, *, keep: bool = False) -> LoadedModel:
         """The model with its weights in ``dtype``: views of the mapped files where they store that dtype.
+
+        With ``keep``, or where the memory has no room for them, large weights stay in their files and are converted
+        each time they are used.
 
         Raises CheckpointError, naming file and tensor, for a tensor that is missing, unknown, misshapen or damaged.
         """
         plan = self.plan()
         state: dict[str, Tensor] = {}
         shapes = shapes_of(plan.model)
-        for name, tensor in self.weights.tensors(dtype, plan.pieces):
+        needed = self.weights.takes(dtype)
+        if keep or needed > max(UNASKED, free_bytes(torch.device("cpu"))):
+            return self._kept(plan, dtype)
+        for number, (name, tensor) in enumerate(self.weights.tensors(dtype, plan.pieces)):
+            tell("tensors read:", number, max(number, len(plan.targets)))
             if name in plan.copy_of:
                 self._require_copy(name, plan.copy_of[name])
             if name in plan.computed:
                 self._require_computed(name, plan.computed[name])
             for parameter, layout in plan.targets.get(name, ()):
-                if not tensor.is_floating_point():
-                    raise CheckpointError(
-                        f"{self.source}: {name} holds {tensor.dtype} numbers, which cannot be weights"
-                    )
+                ours = self._ours(name, tensor, parameter, layout)
                 if layout.expert is None:
-                    kind = parameter.rpartition(".")[2]
-                    state[parameter] = layout.read(tensor, layer_of(parameter, self.config), kind)
+                    state[parameter] = ours
                     continue
                 if parameter not in state:
                     state[parameter] = torch.empty(shapes[parameter], dtype=dtype)
-                layout.part_of(state[parameter]).copy_(layout.read(tensor, layer_of(parameter, self.config)))
+                layout.part_of(state[parameter]).copy_(ours)
         plan.model.load_state_dict(state, assign=True)
         plan.model.mapped = getattr(self.weights, "mapped", ())
         return LoadedModel(plan.model.eval(), (*self.notes, *plan.notes))
+
+    def _kept(self, plan: Plan, dtype: torch.dtype) -> LoadedModel:
+        """The model whose large weights stay in their files."""
+        for name, original in plan.copy_of.items():
+            self._require_copy(name, original)
+        for name, computed in plan.computed.items():
+            self._require_computed(name, computed)
+        places: dict[str, list[tuple[str, Stored]]] = {}
+        for name, targets in plan.targets.items():
+            for parameter, layout in targets:
+                places.setdefault(parameter, []).append((name, layout))
+        state: dict[str, Tensor] = {}
+        for parameter, shape in shapes_of(plan.model).items():
+            like = torch.empty(shape, dtype=dtype, device="meta")
+            read = partial(self._read, parameter, places[parameter], like)
+            state[parameter] = InFile(read, like) if like.nbytes > _SMALL else read().clone()
+        plan.model.load_state_dict(state, assign=True)
+        size = in_gib(sum(weight.like.nbytes for weight in state.values() if isinstance(weight, InFile)))
+        note = f"weights stay in their file, and are read at each use: {size} in {str(dtype).removeprefix('torch.')}"
+        return LoadedModel(plan.model.eval(), (*self.notes, *plan.notes, note))
+
+    def _read(self, parameter: str, places: list[tuple[str, Stored]], like: Tensor) -> Tensor:
+        """One of our parameters, from the stored tensors that hold it."""
+        whole = torch.empty_like(like, device="cpu")
+        for name, layout in places:
+            stored = self.weights.stored(name)
+            if stored.dtype != like.dtype:
+                room = in_large_pages(stored.numel(), torch.empty(0, dtype=like.dtype))
+                stored = room.view(stored.shape).copy_(stored)
+            ours = self._ours(name, stored, parameter, layout)
+            if layout.expert is None:
+                return ours
+            layout.part_of(whole).copy_(ours)
+        return whole
+
+    def _ours(self, name: str, stored: Tensor, parameter: str, layout: Stored) -> Tensor:
+        """What a stored tensor holds of one of our parameters."""
+        if not stored.is_floating_point():
+            raise CheckpointError(f"{self.source}: {name} holds {stored.dtype} numbers, which cannot be weights")
+        return layout.read(stored, layer_of(parameter, self.config), parameter.rpartition(".")[2])
 
     def _require_copy(self, name: str, original: str) -> None:
         if not torch.equal(self.weights.stored(name), self.weights.stored(original)):

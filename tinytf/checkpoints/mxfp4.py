@@ -4,6 +4,7 @@ A tensor NAME (…, in, out) is stored as two tensors of bytes: NAME_blocks (…
 first in the low half, and NAME_scales (…, out, in / 32), the exponents plus 127. (OCP Microscaling Formats 1.0, 2023.)
 """
 
+import math
 from collections.abc import Container, Iterator
 
 import numpy as np
@@ -46,6 +47,9 @@ class Mxfp4Weights:
 
     def stored(self, name: str) -> Tensor:
         return self._dequantise(name, torch.float32) if name in self._packed else self._files.stored(name)
+
+    def takes(self, dtype: torch.dtype) -> int:
+        return sum(math.prod(shape) for shape in self.shapes.values()) * dtype.itemsize
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._files.tensors(dtype, pieces):

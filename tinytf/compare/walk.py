@@ -16,6 +16,7 @@ from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.floor import LIMIT, Floor
 from tinytf.compare.measures import Ends, Position, StepComparison, Sums, loss_of
+from tinytf.counting import counted
 from tinytf.errors import MemoryShortage
 from tinytf.parts.row import Step
 from tinytf.report import Data
@@ -121,7 +122,7 @@ class Walk:
         depths = [side.config.n_layers for side in self.sides]
         parts: Both = (next(sides[0]), next(sides[1]))
         self._compare(_union(*(part.steps.before for part in parts)), parts, None)
-        for layer in range(max(depths)):
+        for layer in counted("layers compared:", range(max(depths))):
             present = [next(parts) for parts, depth in zip(sides, depths, strict=True) if layer < depth]
             if len(present) == 1:
                 side = "second" if depths[0] > layer else "first"

@@ -20,7 +20,7 @@ from tinytf.errors import CheckpointError, DumpError
 from tinytf.features.coder import ACTIVATIONS, CONFIG, WEIGHTS, SparseCoder
 from tinytf.files import read_json
 from tinytf.kept import GEMMA_SCOPE, GEMMA_SCOPE_2, SPARSIFY
-from tinytf.nearest import did_you_mean
+from tinytf.nearest import did_you_mean, near_path
 from tinytf.text.printable import printable
 
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
@@ -51,7 +51,8 @@ def open_sae(path: str | Path) -> SparseCoder:
         raise _pickle(path)
     if not path.is_dir():
         if not path.exists():
-            raise CheckpointError(f"there is no {path}", f"an SAE is a folder with one of {', '.join(LAYOUTS)}")
+            hint = near_path(path) or f"an SAE is a folder with one of {', '.join(LAYOUTS)}"
+            raise CheckpointError(f"there is no {path}", hint)
         read = LAYOUTS.get(path.name) or (_gemma_scope if path.suffix == ".npz" else None)
         if read is None:
             raise CheckpointError(

@@ -7,6 +7,7 @@ where numpy computes one text.
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from tinytf.config import Rope
 from tinytf.errors import UsageError
+from tinytf.in_file import InFile
+from tinytf.memory import page_out
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.layout import joined, lay_out, products
 from tinytf.model.transformer import Block, Head, Transformer
@@ -192,28 +195,45 @@ def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
 class Decoder:
     """Computes one token per call with a decoder-only model; ``cache`` holds the earlier tokens.
 
-    One object serves one generation: it lays the model's weights side by side (and leaves them so), and packs bfloat16
-    weights into a copy of its own. ``texts`` is the largest batch. Rows of the model's program run by kernels for one
-    token; a row without one runs by its module, the reference. Raises UsageError for a model that it does not ``fit``,
-    and where the ``kind`` is not available.
+    One object serves one generation. It lays the model's weights side by side (and leaves them so), or at its first
+    token packs bfloat16 weights into a copy of its own. ``texts`` is the largest batch. Rows of the model's program
+    run by kernels for one token; a row without one runs by its module, the reference. Raises UsageError for a model
+    that it does not ``fit``, and where the ``kind`` is not available.
     """
 
     def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, kind: Kind = PLAIN) -> None:
         if not self.fits(model):
             raise UsageError("the model has hooks, or is not a plain decoder", "run it through its modules instead")
-        lay_out(model)
         self.model, self.cache, self.config = model, cache, model.config
         self.kernels = _kernels_for(model, texts, kind)
+        self._packs = self.kernels.copies(model.unembedding)
+        if not self._packs:
+            lay_out(model)  # before the prompt: its sums too depend on how a matrix lies
         self.ropes: list[Rope] = []
         self.sights: list[Sight] = []
-        head = model.require_head("nothing is predicted")
-        assert isinstance(head, Head)
-        self.layers = [list(self._calls(program, n)) for n, program in enumerate((*_blocks(model), head))]
-        self.runs_modules = any(isinstance(call, _RunModules) for calls in self.layers for call in calls)
-        norm = _same if isinstance(model.final_norm, nn.Identity) else self.kernels.norm(model.final_norm)
-        self.layers[-1].insert(0, _Compute(norm, (STREAM,), head.takes))
-        self.ends = [program.rows[-1].name for program in (*_blocks(model), head)]
+        self.ends = [program.rows[-1].name for program in self._programs]
         self._run: Callable[..., tuple[Array, list[Array]]] = _compiled() if kind.compile else _through
+
+    @property
+    def _programs(self) -> list[Program]:
+        return [*_blocks(self.model), self.model.require_head("nothing is predicted")]
+
+    @cached_property
+    def layers(self) -> list[list[Call]]:
+        """The calls of each layer, and of the head.
+
+        Where these hold copies of the weights, what was read of a mapped file is let go, block by block.
+        """
+        model, layers = self.model, []
+        for number, program in enumerate(self._programs):
+            layers.append(list(self._calls(program, number)))
+            if self._packs:
+                page_out([mapped.path for mapped in model.mapped])
+        head = model.head
+        assert isinstance(head, Head)
+        norm = _same if isinstance(model.final_norm, nn.Identity) else self.kernels.norm(model.final_norm)
+        layers[-1].insert(0, _Compute(norm, (STREAM,), head.takes))
+        return layers
 
     @property
     def threads_of_torch(self) -> bool:
@@ -223,7 +243,8 @@ class Decoder:
     @property
     def can_look(self) -> bool:
         """Whether ``look`` can see the attention of every layer."""
-        return sum(isinstance(call, _Attend) for calls in self.layers for call in calls) == len(self.model.blocks)
+        parts = [part for block in _blocks(self.model) for part in block.program]
+        return sum(isinstance(part, Fused) and _has_kernel(part) for part in parts) == len(self.model.blocks)
 
     @staticmethod
     def fits(model: Transformer) -> bool:
@@ -239,6 +260,7 @@ class Decoder:
         predicts_next = not model.config.looks_ahead and model.config.head.kind == "lm" and not has_choice
         is_plain = is_plain and not table_of(model.config).carried
         is_plain = is_plain and all(block.mixer.called == Attention.called for block in model.config.blocks)
+        is_plain = is_plain and not any(isinstance(parameter, InFile) for parameter in model.parameters())
         return is_plain and predicts_next and not is_watched(model) and not torch.is_autocast_enabled("cpu")
 
     def _calls(self, program: Program, layer: int) -> Iterator[Call]:
@@ -282,17 +304,18 @@ class Decoder:
         ``look`` is called with the number of each layer and the attention weights (B, H, K) of the new tokens to all K
         tokens so far. Raises UsageError where the cache is full.
         """
-        cache, kernels, position = self.cache, self.kernels, self.cache.position
+        cache, kernels, layers, position = self.cache, self.kernels, self.layers, self.cache.position
         cache.require_room(len(ids), 1)
         embedded = self.model.embed(ids[:, None], start=position)[:, 0]  # (B, C)
         first_keys = [sight.first(position) for sight in self.sights]
         spans = [kernels.span_from(first, position, embedded.device) for first in first_keys]
-        contexts = [Pass(start=position, cache=layer) for layer in cache.layers] if self.runs_modules else []
+        has_modules = any(isinstance(call, _RunModules) for calls in layers for call in calls)
+        contexts = [Pass(start=position, cache=layer) for layer in cache.layers] if has_modules else []
         now = _TokenPass(kernels, [self._rotation(rope, position, embedded) for rope in self.ropes], spans, contexts)
         stored = [(layer.keys, layer.values) for layer in cache.layers if isinstance(layer, LayerCache)]
-        logits, queries = self._run(kernels.from_torch(embedded), self.layers, self.ends, stored, now)
+        logits, queries = self._run(kernels.from_torch(embedded), layers, self.ends, stored, now)
         if look is not None:
-            attended = [call for calls in self.layers for call in calls if isinstance(call, _Attend)]
+            attended = [call for calls in layers for call in calls if isinstance(call, _Attend)]
             for number, (q, call, (keys, _)) in enumerate(zip(queries, attended, stored, strict=True)):
                 look(number, _weights(torch.as_tensor(q), keys, first_keys[call.span], position, call.scale))
         cache.advance(1)

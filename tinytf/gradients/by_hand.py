@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.counting import counted
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy, cross_entropy_of_probs
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.lookup import TOKEN_TABLE
@@ -140,7 +141,7 @@ def step_gradients(
     Tensors may be shared between steps: do not write into them.
     """
     pending: dict[StepKey, Tensor] = {}
-    for step, layer in reversed(trace.steps.rows):
+    for step, layer in counted("steps taken back:", trace.steps.rows[::-1]):
         if not step.is_tensor:
             continue
         site = Site(trace, step, layer)

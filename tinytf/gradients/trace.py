@@ -1,5 +1,6 @@
 """A trace with its backward pass: the gradient of a loss with respect to every step and every parameter."""
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tinytf.counting import tell
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_targets
 from tinytf.gradients.targets import choose_targets
@@ -190,10 +192,13 @@ def record_gradients(
         _require_room(model, len(encoding.tokens))
     rows = {step.full_name(layer): (step, layer) for step, layer in table_of(model.config).rows}
     recorded: dict[str, Tensor] = {}
+    returned = itertools.count(1)
 
     def tap(name: str, tensor: Tensor) -> Tensor:
         constant = not tensor.requires_grad  # such as sinusoidal positions
         recorded[name] = tensor.clone().requires_grad_() if constant else tensor
+        tell("steps run:", len(recorded), len(rows))
+        recorded[name].register_hook(lambda _: tell("gradients of steps:", next(returned), len(recorded)))
         return recorded[name]
 
     with differentiable(model) as parameters, tap_steps(model, tap):

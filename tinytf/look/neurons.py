@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
+from tinytf.counting import counted
 from tinytf.errors import AddressError, UsageError
 from tinytf.look.readout import Ends, Readout, ends_data
 from tinytf.model.transformer import Transformer
@@ -341,7 +342,7 @@ def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> lis
     """The strongest units of each token, with one layer's activations in memory at a time."""
     strength = torch.empty(len(trace.tokens), 0, dtype=torch.float64)
     best: list[list[ActiveUnit]] = [[] for _ in trace.tokens]
-    for layer in trace.recording.layers:
+    for layer in counted("layers ranked:", trace.recording.layers):
         if not trace.steps.has(trace.steps.ffn_activation, layer):
             continue
         act = activated(trace, layer)

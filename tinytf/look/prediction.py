@@ -64,6 +64,13 @@ class Prediction(ShortRepr):
         """The printable form of the token or class with the largest logit."""
         return self.label or self.top[0].shown
 
+    @property
+    def address(self) -> str:
+        """The address of its logit."""
+        token = self.top[0]
+        named = token.shown if token.shown.lstrip("·").isalpha() else f"#{token.id}"
+        return f"logits[{self.position},{named if self.of_tokens else self.column}]"
+
     def to_dict(self) -> dict[str, Any]:
         keys = {"next": ("after", self.shown), "fills": ("fills", self.shown), "place": ("class", self.label)}
         key_of_name, name = keys.get(self.what, ("at", self.shown))

@@ -160,9 +160,13 @@ class Kernels:
         bias = _detached(module.bias)
         return partial(F.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=module.eps)
 
+    def copies(self, weight: Tensor) -> bool:
+        """Whether ``product`` keeps a copy of its matrix, in a layout of its own."""
+        return weight.is_cpu and weight.dtype is torch.bfloat16 and packs()
+
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         """x·Wᵀ + b with a matrix (out, in); ``exact`` forbids results less precise than the dtype of x."""
-        if weight.is_cpu and weight.dtype is torch.bfloat16 and packs():
+        if self.copies(weight):
             return partial(onednn, weight=pack(weight), bias=bias)
         return partial(linear, weight=weight, bias=bias)
 

@@ -187,7 +187,7 @@ def find_token(
             raise UsageError(f"there is no token {number:,}: the vocabulary has {count:,}, 0 to {count - 1:,}")
         return number
     if not word:
-        raise UsageError(f"{option} is empty", "name a token, such as mat or '#514'")
+        raise UsageError(f"{option} is empty", "name a token, such as cat or '#5'")
     special = tokenizer.id_of(word)
     if special is not None and special in tokenizer.special_ids:
         return special

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from tinytf.checkpoints.huggingface.load import has_table
+from tinytf.checkpoints.huggingface.load import has_table, read_directory
 from tinytf.config import MOST_LAYERS
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.files import TOKENIZER, lasting_files, read_json
 from tinytf.loading import DTYPES, pick_device
 from tinytf.memory import require_free
 from tinytf.model.turn import using
+from tinytf.sentences import first_of
 from tinytf.sources import DirectorySource, GgufSource, Source, find_source
 from tinytf.text.hazards import is_hazardous
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
@@ -53,8 +54,9 @@ def open_module(
 ) -> nn.Module:
     """The model that transformers makes of a directory, in eval mode.
 
-    Raises UsageError if transformers is not installed, CheckpointError if it cannot open the directory or would make up
-    weights that are not in the files. Code in the directory runs only with ``trust_remote_code``.
+    Raises UsageError if transformers is not installed, CheckpointError if it cannot open the directory, would make up
+    weights that are not in the files, or would ignore some that are. Code in the directory runs only with
+    ``trust_remote_code``.
     """
     local = {**LOCAL, "trust_remote_code": trust_remote_code}
     has_code = "auto_map" in read_json(directory / "config.json") and not trust_remote_code
@@ -70,11 +72,27 @@ def open_module(
             _require_modest(kind, config, DTYPES[dtype])
         options = {"dtype": DTYPES[dtype], "attn_implementation": "eager", "weights_only": True, **local}
         model, loaded = kind.from_pretrained(directory, config=config, output_loading_info=True, **options)
-    if loaded["missing_keys"]:
-        missing = sorted(loaded["missing_keys"])
-        raise CheckpointError(f"transformers finds no {missing[0]} in {directory}, and would make it up")
+    missing, ignored = (first_of(sorted(loaded[keys]), 3) for keys in ("missing_keys", "unexpected_keys"))
+    if missing:
+        names = printable(missing, spaces=False)
+        raise CheckpointError(f"transformers finds no {names} in {directory}, and would make it up")
+    if ignored and not _has_place_for_all(directory):
+        raise CheckpointError(
+            f"transformers would ignore tensors of {directory}, for which {kind.__name__} has no place: "
+            f"{printable(ignored, spaces=False)}",
+            "config.json may lack its quantization_config, or name another class in architectures",
+        )
     module: nn.Module = model.eval().to(pick_device(device))
     return module
+
+
+def _has_place_for_all(directory: Path) -> bool:
+    """Whether tinytf's table for a directory reads every tensor in it, or says why it skips it."""
+    try:
+        read_directory(directory).plan()
+    except TinytfError:
+        return False
+    return True
 
 
 def _require_modest(kind: Any, config: Any, dtype: torch.dtype) -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.counting import counted
 from tinytf.errors import TinytfError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
@@ -113,7 +114,7 @@ class Trial:
         varied, kept = (_first_apart(self.alone, x, self.count, self.tolerance)[0] for x in (again, same_seed))
         self.random = varied > self.tolerance >= kept
         self.integers = self._takes_integers()
-        return tuple(self._named(self._tried(way, ids)) for way, ids in self._ways())
+        return tuple(self._named(self._tried(way, ids)) for way, ids in counted("ways tried:", tuple(self._ways())))
 
     def _hidden(self, alone: Steps) -> Steps:
         """Numbers that are −∞ by design, beside those of each step of a model with a table: scores that are masked."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.counting import counted
 from tinytf.parts.row import Step
 from tinytf.short_repr import ShortRepr
 from tinytf.steps.operations import Lookup, Positions
@@ -141,7 +142,7 @@ def check(trace: Trace) -> Check:
     """
     dtype, coarse, underived = trace.last_hidden.dtype, Coarse(trace.model.parameters()), trace.underived()
     items: list[Comparison] = []
-    for step, layer in trace.steps.rows:
+    for step, layer in counted("steps checked:", trace.steps.rows):
         name = step.full_name(layer)
         is_recorded = step.recorded and step.operation is not None and layer in (None, *trace.recording.layers)
         if (

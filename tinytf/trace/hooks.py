@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
+from tinytf.counting import tell
 from tinytf.model.transformer import Transformer
 from tinytf.model.turn import using
 from tinytf.parts.row import Step
@@ -45,7 +46,14 @@ def recording_hooks(
                 hook = partial(_keep_expert, keep, name, number)
                 module = module_of(model, table.by_name[table.expert_out], layer)
                 stack.callback(module.register_forward_hook(hook).remove)
+        for number, block in enumerate(model.blocks):
+            count = partial(_count_block, number, len(model.blocks))
+            stack.callback(block.register_forward_pre_hook(count).remove)
         yield
+
+
+def _count_block(number: int, total: int, module: nn.Module, args: Any) -> None:
+    tell("layers run:", number, total)
 
 
 def _exchanged_experts(model: Transformer) -> Iterator[tuple[str, int, int]]:

@@ -146,7 +146,9 @@ def _lock_run(out: Path, group: Processes) -> Iterator[None]:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
+                raise UsageError(
+                    f"another process trains {out}", f"tinytf runs --follow {out} watches it; or give another --out"
+                ) from None
     group.wait()
     try:
         yield

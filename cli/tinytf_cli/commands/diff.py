@@ -82,6 +82,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     """\b
     Two texts, one model   tinytf diff "The cat sat" "The dog sat"
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
+    Two training runs      tinytf runs RUN OTHER
     Two steps of a run     tinytf diff -m RUN/checkpoints/step-000250 --versus RUN
     Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
     Another program        tinytf diff -m DIR --versus port.npz "The cat sat"

@@ -1,6 +1,7 @@
 """``tinytf explain``: the arithmetic behind one number."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
@@ -14,11 +15,15 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
 
 
+_ADDRESS = re.compile(r"L[0-9*]|(?:enc|dec)\.|[^\s.]\S*[\[.]\S|(?:[EP]|W_\w+)$")
+"""How an address begins, which no word of a text does."""
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of this command alone."""
 
-    address: str = argument(shell_complete=complete_address)
+    address: str = argument(shell_complete=complete_address, required=False, default="", metavar="[ADDRESS]")
     depth: int = option(
         type=Whole(1),
         shown=1,
@@ -35,24 +40,37 @@ class Options:
 
 @command("explain")
 def explain(options: Options, tracing: AddressOptions) -> int:
-    """ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'. A parameter, such
-    as 'L0H1.W_Q[3,7]', is learned: it has no arithmetic and needs no TEXT.
+    """ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'. Without one it is
+    the logit of the prediction. A parameter, such as 'L0H1.W_Q[3,7]', is learned: it has no arithmetic and needs no
+    TEXT.
     """
-    from tinytf.steps.table import StepTable
+    from tinytf.steps.table import STEPS, StepTable
     from tinytf.trace.parameters import parse_parameter
     from tinytf_cli.views.explain import ExplainDisplay
 
-    weight = parse_parameter(options.address, StepTable(tracing.model.config))
+    address: str | None = options.address
+    if not _ADDRESS.match(options.address) and options.address not in {step.name for step in STEPS}:
+        first, *others = *filter(None, [options.address]), *tracing.texts.words, ""
+        address = next(filter(_ADDRESS.match, others), None) if " " in first else None  # typed after the text
+        words = tuple(word for word in (first, *others) if word not in ("", address))
+        tracing = replace(tracing, texts=replace(tracing.texts, words=words))
+    weight = None if address is None else parse_parameter(address, StepTable(tracing.model.config))
     if weight is not None:
         if options.homework:
-            raise UsageError(f"{options.address} is learned: it has no arithmetic to work out", "name a cell of a step")
+            raise UsageError(f"{address} is learned: it has no arithmetic to work out", "name a cell of a step")
         tracing.note_unread_text()
         tracing.output.draw(tracing.model.parameters(weight))
         return 0
 
     def question(trace: "Trace") -> "Explained":
         return tracing.model.explain(
-            trace, options.address, depth=options.depth, top=options.top, temperature=options.temperature
+            trace, address, depth=options.depth, top=options.top, temperature=options.temperature
         )
 
-    return tracing.show(question, "explanations", ExplainDisplay(options.homework))
+    status = tracing.show(question, "explanations", ExplainDisplay(options.homework))
+    if address is None:
+        tracing.output.note(
+            "this is the logit of the prediction, and attribute says which parts of the model made it; any other "
+            "number has an address, such as L0H0.weights[0,0]"
+        )
+    return status

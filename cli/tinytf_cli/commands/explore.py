@@ -46,7 +46,7 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS
     from tinytf_cli.repl.settings import Settings
-    from tinytf_cli.repl.state import Spec
+    from tinytf_cli.repl.state import OPENED_BY, Spec
 
     if options.serve:
         return _serve(options)
@@ -77,7 +77,7 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
         if tour is not None and tour.model and not is_typed("model"):
             model = tour.model
         opened = model_options
-        spec = Spec(model, opened.device, opened.dtype, opened.seed, opened.adapter, opened.tokenizer, opened.through)
+        spec = Spec(model, **{name: getattr(opened, name) for name in OPENED_BY})
         session = Session(VERBS, spec, Settings(**vars(drawing)))
     elif folder is not None:
         raise UsageError(

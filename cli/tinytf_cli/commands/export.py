@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from tinytf.files import resolve_links
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.options import complete_model, tokenizer_option
 from tinytf_cli.output import Output
@@ -15,7 +16,7 @@ class Options:
     """The arguments and options of this command alone."""
 
     model: str = argument(shell_complete=complete_model)
-    directory: Path = argument(type=click.Path(path_type=Path))
+    directory: Path | None = argument(type=click.Path(path_type=Path), required=False)
     adapter: Path | None = option(
         type=click.Path(path_type=Path), metavar="DIR", help="Merge this PEFT LoRA adapter into the weights."
     )
@@ -25,9 +26,12 @@ class Options:
 
 @command("export")
 def export(options: Options, output: Output) -> None:
-    """DIRECTORY must be new or empty. In transformers, AutoModelForCausalLM.from_pretrained(DIRECTORY) (or
-    AutoModelForMaskedLM) opens it and gives the same logits. The tokenizer is included.
+    """DIRECTORY must be new or empty; the default is the model's name with -hf, here. In transformers,
+    AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) opens it and gives the same logits. The
+    tokenizer is included.
     """
     from tinytf.loading import load
 
-    output.draw(load(options.model, options.tokenizer, device="cpu", adapter=options.adapter).export(options.directory))
+    model = load(options.model, options.tokenizer, device="cpu", adapter=options.adapter)
+    name = resolve_links(Path(options.model.rpartition(":")[2])).name.removesuffix(".gguf")
+    output.draw(model.export(options.directory or Path(f"{name}-hf")))

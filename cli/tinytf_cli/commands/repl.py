@@ -46,21 +46,13 @@ def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: D
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.session_verbs import VERBS, run_lines
     from tinytf_cli.repl.settings import Settings
-    from tinytf_cli.repl.state import Spec
+    from tinytf_cli.repl.state import OPENED_BY, Spec
 
     if model_options.trust_remote_code:
         raise UsageError("code in the directory of a model does not run in a session", "trace and others take it")
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run traces another text")
-    spec = Spec(
-        model_options.model,
-        model_options.device,
-        model_options.dtype,
-        model_options.seed,
-        model_options.adapter,
-        model_options.tokenizer,
-        model_options.through,
-    )
+    spec = Spec(model_options.model, **{name: getattr(model_options, name) for name in OPENED_BY})
     session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current_interrupt())
     session.debug = bool(click.get_current_context().params.get("debug"))
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
@@ -74,9 +66,7 @@ def repl(options: Options, trust: Trust, model_options: ModelOptions, drawing: D
             run_startup(session, path)
             drawn = {name: value for name, value in vars(drawing).items() if is_typed(name)}
             session.change(settings=replace(session.settings, **drawn))
-            typed_spec = (
-                spec if is_typed("model", "device", "dtype", "seed", "adapter", "tokenizer", "through") else None
-            )
+            typed_spec = spec if is_typed("model", *OPENED_BY) else None
     outcome = session.begin(" ".join(options.words), typed_spec, quiet=not interactive)
     if outcome.failure is not None or outcome.status:
         session.say(outcome)

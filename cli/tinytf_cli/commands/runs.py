@@ -24,10 +24,13 @@ class Options:
 
 @command("runs")
 def runs(options: Options, output: Output) -> None:
-    """Looks in every FOLDER and its subfolders. The default is the folder runs, or the current one without it."""
+    """Looks in every FOLDER and its subfolders; RUN is a run's folder, or its name in runs/. The default is the folder
+    runs, or the current one without it.
+    """
+    from tinytf.training.folder.naming import default_folder, named_run
     from tinytf.training.folder.runs import compare_runs
     from tinytf_cli.views.runs import RunsDisplay
 
-    default = Path("runs") if Path("runs").is_dir() else Path()
-    report = compare_runs(options.folders or (default,), must_open=bool(options.folders), by=options.by)
+    folders = tuple(map(named_run, options.folders)) or (default_folder(),)
+    report = compare_runs(folders, must_open=bool(options.folders), by=options.by)
     output.draw(report, RunsDisplay(options.log))

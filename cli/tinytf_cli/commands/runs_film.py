@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Options:
     """Which run to play."""
 
-    run: Path = argument(type=click.Path(path_type=Path))
+    run: Path | None = argument(type=click.Path(path_type=Path), required=False)
     versus: Path | None = option(
         type=click.Path(path_type=Path), metavar="RUN", help="Play this run beside it, in step."
     )
@@ -26,14 +26,17 @@ class Options:
 
 @command("runs --film")
 def runs_film(options: Options, output: Output) -> None:
-    """RUN is the folder of a training run. Keys on a terminal: left and right to change the frame, space to play, up
-    and down to choose a token, tab to choose a text, h to choose a head, Enter to open the model of this frame in the
-    explorer, q to quit. Elsewhere it prints a table. To save the film, use -o FILE.cast or -o FILE.svg.
+    """RUN is the folder of a training run, or its name in runs/; the default is the one that trained last. Keys on a
+    terminal: left and right to change the frame, space to play, + and - for the speed, up and down to choose a token,
+    tab to choose a text, h to choose a head, Enter to open the model of this frame in the explorer, q to quit.
+    Elsewhere it prints a table. To save the film, use -o FILE.cast or -o FILE.svg.
     """
     from tinytf.training.film.film import Films, read_film
+    from tinytf.training.folder.naming import named_run, newest_run
     from tinytf_cli.board import takes_pictures
 
-    film, versus = read_film(options.run), None if options.versus is None else read_film(options.versus)
+    film = read_film(newest_run() if options.run is None else named_run(options.run))
+    versus = None if options.versus is None else read_film(named_run(options.versus))
     films = [film] if versus is None else [film, versus]
     on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
     if on_screen and sys.stdin is not None and sys.stdin.isatty():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Options:
     """Which run to follow, and how closely."""
 
-    run: Path = argument(type=click.Path(path_type=Path))
+    run: Path | None = argument(type=click.Path(path_type=Path), required=False)
     every: int = option(type=Whole(1), shown=100, help="Steps per line of output, off a terminal.")
     once: bool = option(is_flag=True, help="Show the current state and exit.")
     interval: float = option(type=Real(0.05, 3600), shown=1.0, help="Seconds between updates.")
@@ -30,21 +30,24 @@ class Options:
 
 @command("runs --follow")
 def runs_follow(options: Options, output: Output) -> int | None:
-    """RUN is the folder of the run; watch only reads it. A terminal shows a picture, redrawn in place; elsewhere, and
-    with --plain, a line appears every --every steps. JSON and files hold the current state, as with --once; --format
-    ndjson follows the run. Exits when the run finishes, or with 1 if it was stopped.
+    """RUN is the folder of the run, or its name in runs/; the default is the one that trained last. It is only read.
+    A terminal shows a picture, redrawn in place; elsewhere, and with --plain, a line appears every --every steps. JSON
+    and files hold the current state, as with --once; --format ndjson follows the run. Exits when the run finishes, or
+    with 1 if it was stopped.
     """
+    from tinytf.training.folder.naming import named_run, newest_run
     from tinytf.training.folder.reader import RunReader
+    from tinytf.training.folder.run_files import is_stopped
     from tinytf.training.folder.runs import FollowedRun, RunReport
     from tinytf_cli.views.run import LAYOUTS, Layout, RunDisplay
 
-    run = options.run
+    run = newest_run() if options.run is None else named_run(options.run)
     reader, name = RunReader(run), resolve_links(run).name
     history = reader.read()
     if options.once or output.file is not None or output.format not in ("text", "ndjson"):
         layout = Layout() if output.file is None else LAYOUTS[0]
         display = RunDisplay(quiet=quiet_seconds(run), layout=layout, log=options.log)
-        output.draw(RunReport(name, run, history), display)
+        output.draw(RunReport(name, run, history, stopped=is_stopped(run)), display)
     elif output.format == "text" and takes_pictures(output.terminal):
         return _on_screen(name, reader, options, output)
     else:
@@ -70,7 +73,7 @@ def _on_screen(name: str, reader: "RunReader", options: Options, output: Output)
                 raise ReaderGone from None
             if history.finished:
                 return 0
-            if is_stopped(options.run):  # its last lines may still be unread
+            if is_stopped(reader.directory):  # its last lines may still be unread
                 return 0 if board.draw().finished else 1
             with output.interrupt.allowed():
                 time.sleep(options.interval)

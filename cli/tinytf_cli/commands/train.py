@@ -102,12 +102,11 @@ def train(
     from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
     from tinytf_cli.views import train_plan as _plan  # noqa: F401 - registers its view
 
-    if run.out is None and run.resume and len(run.corpus) == 1 and (folder := _run_at(run.corpus[0])) is not None:
-        run = replace(run, corpus=(), out=folder)
-    if run.out is None and (run.resume or run.overwrite):
-        named = printable(str(run.corpus[0]), spaces=False) if len(run.corpus) == 1 and run.resume else ""
-        hint = "tinytf runs lists those in runs/" if named else "name it with --out"
-        raise UsageError(f"there is no run {named}" if named else "--resume and --overwrite need an existing run", hint)
+    if run.resume and run.out is None:
+        run = _named_or_newest(run)
+        output.note(f"continuing {run.out}")
+    if run.overwrite and run.out is None:
+        raise UsageError("--overwrite needs an existing run", "name it with --out")
     parent = Path(run.begin_from or "") if run.at_step and not run.resume else None
     out = _new_run(run.corpus or (() if parent is None else (parent,))) if run.out is None else run.out
     if out == Path():
@@ -201,16 +200,23 @@ def train(
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
     """A new folder in runs/, named after the corpus."""
+    from tinytf.training.folder.naming import RUNS
+
     name = (resolve_links(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
-    return next(path for name in names if not (path := Path("runs") / name).exists())
+    return next(path for name in names if not (path := RUNS / name).exists())
 
 
-def _run_at(path: Path) -> Path | None:
-    """The run at a path, or of this name in the folder of new runs; None if there is none."""
+def _named_or_newest(run: RunOptions) -> RunOptions:
+    """``--resume`` without --out: the run in place of the CORPUS, or else the newest that has steps left."""
+    from tinytf.training.folder.naming import named_run, newest_run
     from tinytf.training.folder.run_files import is_run
 
-    return next((folder for folder in (path, Path("runs") / path) if is_run(folder)), None)
+    if len(run.corpus) == 1 and is_run(folder := named_run(run.corpus[0])):
+        return replace(run, corpus=(), out=folder)
+    if len(run.corpus) == 1 and not run.corpus[0].exists() and run.corpus != (Path("-"),):
+        raise UsageError(f"there is no run {printable(str(run.corpus[0]), spaces=False)}", "tinytf runs lists the runs")
+    return replace(run, out=newest_run(unfinished=True))
 
 
 def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, Any]:

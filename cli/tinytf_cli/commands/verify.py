@@ -72,13 +72,17 @@ def verify(options: Options, model_options: ModelOptions, output: Output) -> int
             f"--edit changes one example, and {count} named", "such as: tinytf verify cat-sat --edit my.toml"
         )
     sheet = "solution" if options.solution else "homework" if options.homework else ""
-    if sheet and (options.edit is not None or not options.files):
-        reason = (
-            "is of the numbers as they are, and --edit changes them" if options.edit else "is of an example by name"
+    if sheet and options.edit is not None:
+        raise UsageError(
+            f"--{sheet} is of the numbers as they are, and --edit changes them",
+            f"such as: tinytf verify cat-sat --{sheet}",
         )
-        raise UsageError(f"--{sheet} {reason}", f"such as: tinytf verify cat-sat --{sheet}")
     if options.steps and not sheet:
         raise UsageError("--step chooses the steps of a sheet", "add --homework or --solution")
+    if sheet and not options.files:
+        first, *others = shipped()
+        output.note(f"this is of {first}; there are {', '.join(others)} too")
+        options = replace(options, files=(first,))
     examples = [open_example(name) for name in options.files or shipped()]  # open all before the first slow check
     for example in examples:
         example.read_by(options.steps)  # refuse an unknown step before the first slow check

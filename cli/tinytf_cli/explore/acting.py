@@ -15,7 +15,7 @@ from tinytf_cli.explore import touring
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.cursor import Cursor, matrix
 from tinytf_cli.picture import screenshot
-from tinytf_cli.views.blocks import Column, Line, Span, Table
+from tinytf_cli.views.blocks import Line
 
 Action: TypeAlias = Callable[[Explorer], None]
 
@@ -128,11 +128,7 @@ def what(app: Explorer) -> None:
 
 
 def keys(app: Explorer) -> None:
-    columns = [
-        Column("", [Span(key.shown, "strong") for key in app.keys]),
-        Column("", [key.words for key in app.keys], shrink=8),
-    ]
-    app.show_blocks("keys", [Table(columns, header=False), Line("")])
+    app.show_blocks("keys", [app.keys_table(), Line("")])
 
 
 # Lines of the session

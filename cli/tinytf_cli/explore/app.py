@@ -8,26 +8,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.cells import cell_len
 from textual import events
-from textual.app import ComposeResult
-from textual.geometry import Region, Size
+from textual.geometry import Region
 from textual.widgets import Input
 
-from tinytf.errors import AddressError
 from tinytf.trace.trace import Trace
-from tinytf_cli.explore import palette, status
+from tinytf_cli.explore import status
 from tinytf_cli.explore.answering import Answering
 from tinytf_cli.explore.arrange import arrange_panes, is_single
 from tinytf_cli.explore.clicks import Click
 from tinytf_cli.explore.cursor import Cursor, find_cursor, is_parameter
 from tinytf_cli.explore.drawing import draw_panes, place_panes, text_width
-from tinytf_cli.explore.engine import Engine, Superseded
-from tinytf_cli.explore.full_screen import FullScreen
+from tinytf_cli.explore.engine import Superseded
+from tinytf_cli.explore.full_screen import FullScreen, Key
 from tinytf_cli.explore.guide import HEIGHT, Guide
-from tinytf_cli.explore.lines import BurstInput, CommandLine
 from tinytf_cli.explore.live import LiveText
 from tinytf_cli.explore.pane import Pane
 from tinytf_cli.explore.panels import LINES, USUAL, Panel, Request
@@ -39,23 +36,10 @@ from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.state import find_row
 from tinytf_cli.repl.verbs import answer
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Line, Piece, Span
+from tinytf_cli.views.blocks import Block, Piece, Span
 
 _TYPING_PAUSE = 0.15
 """Seconds without a key before the panes that run a line follow the text."""
-
-
-class Key(NamedTuple):
-    """Keys by Textual's names and as shown, with their action and its description.
-
-    ``toured`` keys can be pressed by a tour.
-    """
-
-    keys: str
-    shown: str
-    action: "Callable[[Explorer], None]"
-    words: str
-    toured: bool = True
 
 
 class Explorer(FullScreen):
@@ -73,10 +57,8 @@ class Explorer(FullScreen):
         checkpoints: Sequence[Path] = (),
         tour: Tour | None = None,
     ) -> None:
-        super().__init__(terminal)
-        self.keys, self.session, self.checkpoints = keys, session, checkpoints
-        self._actions = {name: key.action for key in keys for name in key.keys.split(",")}
-        self.engine = Engine(session)
+        super().__init__(terminal, session, keys)
+        self.checkpoints = checkpoints
         scene = self.engine.scene()
         self.look = Look(scene, first_cursor(scene))
         self.fault: Exception | None = None
@@ -85,25 +67,17 @@ class Explorer(FullScreen):
         self.visible_panes: set[str] = set()
         self.places: list[Cursor] = []
         self.seconds = 0.0
-        self._note: Span | None = None
         self._awaiting = ""
-        self._size_drawn = Size()
-        self._busy_line: tuple[str, float] | None = None
         self._clicks: dict[str, Click] = {}
         if tour is not None:
             tour.check(scene, frozenset(key.shown for key in keys if key.toured))
         self.guide = None if tour is None else Guide(tour, session.state.spec.name)
-        list_panes = ("text", "steps", "main", "heads", "next", "tour", "status", "offers")
-        self.panes = {name: Pane(name, terminal, partial(self._clicked, name)) for name in list_panes}
+        list_panes = ("text", "steps", "main", "heads", "next", "tour", "status")
+        self.panes |= {name: Pane(name, terminal, partial(self._clicked, name)) for name in list_panes}
         self.panels = {name: Panel(name, terminal) for name in (*LINES, "output")}
         self.panes |= self.panels
-        self.answering = Answering(self.engine, self.panels, lambda: self.look, self.draw, self._on_screen)
-        self.live = LiveText(self.engine, self._text_ran, self.say, self._on_screen)
-        self.edit = BurstInput(id="edit", compact=True, select_on_focus=False)
-        self.line = CommandLine(
-            session, self.panes["offers"], self._place_offers, {key.shown: key.words for key in keys}
-        )
-        self.edit.cursor_blink = self.line.cursor_blink = False  # blinking would load a slow connection
+        self.answering = Answering(self.engine, self.panels, lambda: self.look, self.draw, self.on_screen)
+        self.live = LiveText(self.engine, self._text_ran, self.say, self.on_screen)
 
     @property
     def trace(self) -> Trace:
@@ -114,13 +88,8 @@ class Explorer(FullScreen):
         """The panes that Tab goes through."""
         return ["main", "heads", "next", *dict.fromkeys((*self.opened, *LINES))]
 
-    def compose(self) -> ComposeResult:
-        yield from self.panes.values()
-        yield self.edit
-        yield self.line
-
     def on_mount(self) -> None:
-        self.set_interval(0.5, self._tick)
+        super().on_mount()
         for name in ("SIGTERM", "SIGHUP"):
             with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):
                 number = getattr(signal, name)
@@ -128,10 +97,6 @@ class Explorer(FullScreen):
 
         if self.guide is not None:
             self.call_later(self.press_shown, ">")
-
-    def _tick(self) -> None:
-        if self._busy_line:
-            self.draw_status()
 
     def on_unmount(self) -> None:
         self.engine.close(self.look.cursor)
@@ -181,40 +146,25 @@ class Explorer(FullScreen):
         self.visible_panes = set(regions)
         panes = {name: pane for name, pane in self.panes.items() if name != "offers"}
         place_panes(panes, regions, "" if self.single else self.active)
-        if self._size_drawn != self.size:
-            self._size_drawn = self.size
-            _place_input(self.edit, Region(0, 0, text_width(width), 1))
-            _place_input(self.line, Region(2, height - 1, max(1, status.line_width(self.line.sign, width)), 1))
-            if self.line.display:
-                self.line.show_offers()
+
+    @property
+    def text_width(self) -> int:
+        return text_width(self.size.width)
 
     def _banner(self) -> list[Piece]:
         time_taken = f"{self.seconds * 1000:.0f} ms   " if self.seconds else ""
         position = f"step {self.look.cursor.row + 1}/{len(self.trace.steps.rows)} "
         return [Span(time_taken, "good"), Span(position, "dim")]
 
-    def draw_status(self) -> None:
-        """Draw the last line: input, running line, awaited letter or note; otherwise the modes and the keys."""
-        words: list[Piece] = [" "]
-        if self.line.display:
-            room = status.line_width(self.line.sign, self.size.width)
-            words = [Span(self.line.sign, "strong"), " " * (room + 1)]
-            words += status.hints(self.line.sign, self.size.width - room - 2)
-        elif self._busy_line:
-            line, start = self._busy_line
-            words += [Span(line, "strong"), f"  {time.perf_counter() - start:.0f} s; ", Span("Ctrl-C stops it", "dim")]
-        elif self._awaiting:
-            words.append(Span(f"{self._awaiting}: a letter", "k"))
-        elif self._note:
-            words.append(self._note)
-        else:
-            words += status.changes(self.session.state.spec)
-            if self.look.comparing:
-                words.append(Span("against the run before  ", "bad"))
-            words += status.slider(self.checkpoints, self.session.state.spec.name)
-            taken = sum(cell_len(span.text) for span in words if isinstance(span, Span))
-            words += status.hints(self._mode, self.size.width - taken - 1)
-        self.panes["status"].show([Line(words, single=True)])
+    def status_words(self) -> Sequence[Piece]:
+        if self._awaiting:
+            return [Span(f"{self._awaiting}: a letter", "k")]
+        words: list[Span] = [*status.changes(self.session.state.spec)]
+        if self.look.comparing:
+            words.append(Span("against the run before  ", "bad"))
+        words += status.slider(self.checkpoints, self.session.state.spec.name)
+        taken = sum(cell_len(span.text) for span in words)
+        return [*words, *status.hints(self._mode, self.size.width - taken - 1)]
 
     @property
     def _mode(self) -> str:
@@ -226,11 +176,6 @@ class Explorer(FullScreen):
         if self.active == "main":
             return "map"
         return self.active if self.active in status.HINTS else "pane"
-
-    def say(self, words: str, role: str = "bad") -> None:
-        """Show a note in the last line, until the next key."""
-        self._note = Span(words, role)
-        self.draw_status()
 
     # Moving
 
@@ -249,34 +194,11 @@ class Explorer(FullScreen):
         self._awaiting = purpose
         self.draw_status()
 
-    async def on_event(self, event: events.Event) -> None:
-        if not isinstance(event, events.Key) or not self._handle_key(event):
-            await super().on_event(event)
-
-    def _handle_key(self, event: events.Key) -> bool:
-        """Handle a key; returns False for a key that belongs to the input line."""
-        if event.key == "ctrl+c":
-            self._stop()
-        elif self._awaiting:
+    def handle_key(self, event: events.Key) -> bool:
+        if self._awaiting and event.key != "ctrl+c":
             self._take_letter(event.character or "")
-        elif isinstance(self.focused, Input):
-            if event.key != "escape":
-                return False
-            self._close_inputs()
-            self.draw()
-        elif event.key in self._actions:
-            self._note = None
-            self._actions[event.key](self)
-        else:
-            return False
-        return True
-
-    def _stop(self) -> None:
-        """Stop the running line, or leave."""
-        if self._busy_line:
-            self.engine.interrupt()
-        else:
-            self.exit(0)
+            return True
+        return super().handle_key(event)
 
     def _take_letter(self, letter: str) -> None:
         """Set a mark or go to it; any other key cancels."""
@@ -325,29 +247,14 @@ class Explorer(FullScreen):
 
     # Lines of the session
 
-    def run_line(self, line: str) -> None:
-        """Run a line of the session behind the screen, and show its output."""
-        self._busy_line = (line, time.perf_counter())
-        self.draw_status()
-        cursor, width = self.look.cursor, self.size.width
-        self.engine.submit(
-            lambda: self.engine.run_line(line, cursor, width),
-            lambda result, error: self._on_screen(lambda: self._line_done(line, result, error)),
-        )
+    def line_work(self, line: str, width: int) -> Callable[[], Any]:
+        return partial(self.engine.run_line, line, self.look.cursor, width)
 
     def after_lines(self, work: Callable[[], None]) -> None:
         """Do work on the screen once all that runs behind it is done and shown."""
-        self.engine.submit(lambda: None, lambda *_: self._on_screen(work))
+        self.engine.submit(lambda: None, lambda *_: self.on_screen(work))
 
-    def press_shown(self, key: str) -> None:
-        """Do what a key does, by the name that is shown."""
-        next(known for known in self.keys if known.shown == key).action(self)
-
-    def _on_screen(self, work: Callable[[], None]) -> None:
-        """Schedule work on the screen from the engine's thread."""
-        self.call_later(work)
-
-    def _line_done(self, line: str, result: Any, error: Exception | None) -> None:
+    def line_done(self, line: str, result: Any, error: Exception | None) -> None:
         start = self._busy_line[1] if self._busy_line else time.perf_counter()
         self._busy_line, self.seconds = None, time.perf_counter() - start
         if not isinstance(result, tuple):
@@ -392,36 +299,15 @@ class Explorer(FullScreen):
         """Open the line that edits the text."""
         self.edit.value = self.trace.encoding.text
         self.live.begin(self.edit.value)
-        self._open_input(self.edit)
+        self.open_input(self.edit)
         self.draw_status()
 
-    def ask(self, sign: str, value: str = "") -> None:
-        """Open the input for a line of the session (:) or a search (/), which begins with ``value``."""
-        _place_input(self.line, Region(2, self.size.height - 1, status.line_width(sign, self.size.width), 1))
-        self.line.begin(sign, self.look.cursor.at(self.trace)[1] or 0, value)
-        self._open_input(self.line)
-        self.draw_status()
-
-    def _open_input(self, line: Input) -> None:
-        line.display = True
-        self.set_focus(line)  # at once, so that it gets the next keys of a burst
-        line.cursor_position = len(line.value)
-
-    def _close_inputs(self) -> None:
-        self.edit.display = self.line.display = False
-        self._place_offers(0, 0)
-        self.set_focus(None)
-
-    def _place_offers(self, columns: int, count: int) -> None:
-        """Make room for ``count`` offers above the line."""
-        pane = self.panes["offers"]
-        pane.display = count > 0
-        width, height = self.size
-        pane.place(Region(1, max(0, height - 1 - count), min(width - 1, columns), count), "")
+    @property
+    def layer(self) -> int:
+        return self.look.cursor.at(self.trace)[1] or 0
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        if event.input is self.line and self.line.display:
-            self.line.complete()
+        super().on_input_changed(event)
         if event.input is self.edit and self.edit.display:
             self.live.run(event.value)
 
@@ -435,40 +321,17 @@ class Explorer(FullScreen):
             cursor = replace(cursor, cell=(len(self.trace.tokens) - 1, cursor.cell[1]))
         self.show(replace(self.look, cursor=cursor))
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        value = event.value.strip()
-        self._close_inputs()
-        if event.input is self.edit:
-            self.live.finish(event.value)
-            self.draw()
-        elif value and self.line.sign == ":":
-            self.run_line(value)
-        elif value:
-            self.line.take_offer()
-            self._find(self.line.value.strip())
-        else:
-            self.draw_status()
+    def take_text(self, text: str) -> None:
+        self.live.finish(text)
 
-    def _find(self, word: str) -> None:
-        """Go to what a word names; show a parameter, do what a key does, or open a line of the session."""
-        try:
-            if word.startswith(palette.LINE):
-                self.ask(":", f"{word.removeprefix(palette.LINE)} ")
-            elif word.startswith(palette.KEY):
-                self.press_shown(word.removeprefix(palette.KEY))
-            elif is_parameter(self.trace, word):
-                self.run_line(f"print {shell_quoted(word)}")
-            else:
-                self.go(find_cursor(self.trace, self.look.cursor, word))
-        except AddressError as error:
-            self.say(error.message)
+    def find(self, word: str) -> None:
+        if is_parameter(self.trace, word):
+            self.run_line(f"print {shell_quoted(word)}")
+        else:
+            self.go(find_cursor(self.trace, self.look.cursor, word))
 
     def _clicked(self, name: str, line: int, column: int) -> None:
         """Go to what a click on a pane chooses."""
         choose = self._clicks.get(name)
         if choose is not None and (cursor := choose(line, column)) is not None:
             self.go(cursor)
-
-
-def _place_input(line: Input, region: Region) -> None:
-    line.styles.offset, line.styles.width = (region.x, region.y), region.width

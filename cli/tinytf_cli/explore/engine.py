@@ -74,13 +74,14 @@ class Engine:
                 ctypes.c_ulong(self._busy_thread), ctypes.py_object(KeyboardInterrupt)
             )
 
-    def close(self, cursor: Cursor) -> None:
-        """Cancel all jobs, and leave the session at the cursor."""
+    def close(self, cursor: Cursor | None = None) -> None:
+        """Cancel all jobs, and leave the session at the cursor, if there is one."""
         self.text_number += 1
         self.interrupt()
         self._thread.shutdown(wait=True, cancel_futures=True)
-        self.commit_live()
-        self._move_to(cursor)
+        if cursor is not None:
+            self.commit_live()
+            self._move_to(cursor)
         self.session.streams.stdout, self.session.streams.stderr = self._streams
 
     def run_live(self, text: str, number: int) -> Scene:
@@ -114,14 +115,19 @@ class Engine:
         session = self.session
         self.commit_live()
         self._move_to(cursor)
-        settings = session.settings
+        outcome = self.run_at_width(line, width)
+        return outcome, None if session.run is None else self.scene()
+
+    def run_at_width(self, line: str, width: int) -> Outcome:
+        """Run a line of the session, drawn ``width`` columns wide."""
+        session, settings = self.session, self.session.settings
         session.change(settings=replace(settings, width=max(20, width)))
         outcome = session.execute(line)
         if session.run is None:  # the screen always shows a run
             session.execute("redo")
             outcome = Outcome(1, failure=Failure("there is nothing to undo", "", 1))
         session.change(settings=replace(session.settings, width=settings.width))
-        return outcome, None if session.run is None else self.scene()
+        return outcome
 
     def answers(self, line: str, scene: Scene, comparing: bool, number: int) -> list[Outcome]:
         """The outcome of a line about a scene; when ``comparing``, also about the run before it."""

@@ -1,7 +1,7 @@
 """The keys of the explorer and their actions, for the screen, the help and the documentation."""
 
 from tinytf_cli.explore import acting
-from tinytf_cli.explore.app import Key
+from tinytf_cli.explore.full_screen import Key
 
 KEYS = (
     Key("up", "↑", acting.step(-1), "the previous step"),

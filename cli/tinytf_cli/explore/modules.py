@@ -1,24 +1,25 @@
 """The explorer of a model that runs through transformers: its modules, what each returned, and the prediction."""
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from rich.text import Text
-from textual import events
-from textual.app import ComposeResult
 from textual.geometry import Region
-from textual.widgets import Input
 
+from tinytf.errors import AddressError
 from tinytf.through.recording import Call
 from tinytf.through.traced import ThroughTrace, predicted
+from tinytf_cli.explore import status
 from tinytf_cli.explore.drawing import place_panes
-from tinytf_cli.explore.full_screen import FullScreen
-from tinytf_cli.explore.lines import BurstInput, CommandLine
+from tinytf_cli.explore.engine import Superseded
+from tinytf_cli.explore.full_screen import FullScreen, Key
 from tinytf_cli.explore.pane import Pane
+from tinytf_cli.failing import explained
+from tinytf_cli.repl.addressing import cell_words
 from tinytf_cli.repl.line import shell_quoted
-from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.streams import Capture
+from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Piece, Span, Table
 from tinytf_cli.views.parts import note
@@ -27,7 +28,6 @@ from tinytf_cli.views.through import ThroughDisplay, output_blocks, proof_lines
 
 _LEFT, _BELOW = 46, 13
 """The columns of the modules, and the lines of the prediction."""
-_HINTS = "↑↓ module  ←→ token  PgUp PgDn layer  w weights  n next unproved  t text  : line  Esc back  q leave"
 
 
 class ModuleExplorer(FullScreen):
@@ -38,34 +38,11 @@ class ModuleExplorer(FullScreen):
     """
 
     def __init__(self, session: Session, terminal: Terminal) -> None:
-        super().__init__(terminal)
-        self.session = session
-        self._streams = session.streams.stdout, session.streams.stderr
-        session.streams.stdout, session.streams.stderr = Capture(), None
-        self.panes = {name: Pane(name, terminal) for name in ("text", "steps", "main", "next", "status", "offers")}
-        self.edit, self.line = (
-            BurstInput(id="edit", compact=True),
-            CommandLine(session, self.panes["offers"], self._offer),
-        )
+        super().__init__(terminal, session, KEYS)
+        self.panes |= {name: Pane(name, terminal) for name in ("text", "steps", "main", "next", "status")}
         self.calls: list[Call] = []
-        self.at, self.weights, self.said = 0, False, ""
+        self.at, self.weights = 0, False
         self._take(session.through_trace)
-        keys: dict[str, Callable[[], object]] = {
-            "up,k": lambda: self.move(-1),
-            "down,j": lambda: self.move(1),
-            "pageup": lambda: self.move_layer(-1),
-            "pagedown": lambda: self.move_layer(1),
-            "left,h": lambda: self.choose_token(self.token - 1),
-            "right,l": lambda: self.choose_token(self.token + 1),
-            "w": self.toggle_weights,
-            "n": self.next_unproved,
-            "space": self.panes["main"].scroll_page,
-            "t": lambda: self.ask("t"),
-            "colon": lambda: self.ask(":"),
-            "escape": self.draw,
-            "q,ctrl+c": lambda: self.exit(0),
-        }
-        self._actions = {name: action for names, action in keys.items() for name in names.split(",")}
 
     def _take(self, trace: ThroughTrace) -> None:
         """Show another trace, at the same module if it has it."""
@@ -80,13 +57,8 @@ class ModuleExplorer(FullScreen):
         self.at = next((number for number, call in enumerate(self.calls) if call.path == path), 0)
         self.token = len(trace.encoding.tokens) - 1
 
-    def compose(self) -> ComposeResult:
-        yield from self.panes.values()
-        yield self.edit
-        yield self.line
-
     def on_unmount(self) -> None:
-        self.session.streams.stdout, self.session.streams.stderr = self._streams
+        self.engine.close()
 
     # Drawing
 
@@ -99,7 +71,7 @@ class ModuleExplorer(FullScreen):
         left = min(_LEFT, width // 2)
         below = min(_BELOW, height // 3)
         place_panes(
-            self.panes,
+            {name: pane for name, pane in self.panes.items() if name != "offers"},
             {
                 "text": Region(0, 0, width, 1),
                 "steps": Region(0, 1, left, height - 2),
@@ -121,13 +93,8 @@ class ModuleExplorer(FullScreen):
         self.panes["next"].show(self._prediction(), [Span("prediction", "output")])
         self.draw_status()
 
-    def draw_status(self) -> None:
-        """Draw the last line: what went wrong last, or the keys."""
-        if not self.line.display:
-            self.panes["status"].show(
-                [Line(Span(f" {self.said or _HINTS}", "bad" if self.said else "dim"), single=True)]
-            )
-        self.said = ""
+    def status_words(self) -> Sequence[Piece]:
+        return [*status.hints("module", self.size.width - 1)]
 
     def _outline(self) -> tuple[list[int], Table]:
         """The number of the call in each line, and the table: the layer of the present call is open."""
@@ -180,14 +147,6 @@ class ModuleExplorer(FullScreen):
 
     # Keys
 
-    async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key) and not isinstance(self.focused, Input) and event.key in self._actions:
-            self._actions[event.key]()
-        elif isinstance(event, events.Key) and isinstance(self.focused, Input) and event.key in ("escape", "ctrl+c"):
-            self._close_inputs()
-        else:
-            await super().on_event(event)
-
     def move(self, by: int) -> None:
         """Go to the call in the next or the previous line."""
         lines, _ = self._outline()
@@ -220,64 +179,88 @@ class ModuleExplorer(FullScreen):
         self.at = unproved[0] if unproved else self.at
         self.draw()
 
+    def list_keys(self) -> None:
+        """List the keys where the numbers were, until the next key that draws them."""
+        self.draw()
+        self.panes["main"].show([self.keys_table()], [Span("keys", "strong")])
+
     # Lines
 
-    def ask(self, sign: str) -> None:
-        """Open the line of the session (:), or the one that edits the text (t)."""
-        given = self.edit if sign == "t" else self.line
-        y = 0 if sign == "t" else self.size.height - 1
-        given.styles.offset, given.styles.width = (0, y), self.size.width
-        if given is self.line:
-            self.line.begin(":", 0)
+    def edit_text(self) -> None:
+        """Open the line that edits the text."""
+        self.edit.value = self.trace.encoding.text
+        self.open_input(self.edit)
+        self.draw_status()
+
+    def take_text(self, text: str) -> None:
+        if text.strip():
+            self.run_line(f"run --quiet -- {shell_quoted(text)}")
         else:
-            self.edit.value = self.trace.encoding.text
-        given.display = True
-        self.set_focus(given)
-        given.cursor_position = len(given.value)
+            self.say("an empty text has nothing to predict from")
 
-    def _offer(self, columns: int, count: int) -> None:
-        pane, (width, height) = self.panes["offers"], self.size
-        pane.display = count > 0
-        pane.place(Region(1, max(0, height - 1 - count), min(width - 1, columns), count), "")
-
-    def _close_inputs(self) -> None:
-        self.edit.display = self.line.display = False
-        self._offer(0, 0)
-        self.set_focus(None)
+    def find(self, word: str) -> None:
+        """Go to the module or the token that a word names; of modules that did not run, to the first inside."""
+        paths = [call.path for call in self.calls]
+        tokens = cell_words(self.session.tokens)
+        path = word.removesuffix(".weights") if word in self.trace.outputs else word
+        inside = next((number for number, one in enumerate(paths) if f"{one}.".startswith(f"{path}.")), None)
+        if inside is not None:
+            self.at, self.weights = inside, path != word
+        elif word in tokens:
+            self.token = tokens.index(word)
+        else:
+            raise AddressError(f"nothing here is called {word}", "a few letters of it find a module or a token")
         self.draw()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        if event.input is self.line and self.line.display:
-            self.line.complete()
+    @property
+    def line_columns(self) -> int:
+        return self.panes["main"].terminal.width
 
-    async def on_input_submitted(self, event: Input.Submitted) -> None:
-        value, is_text = event.value.strip(), event.input is self.edit
-        self._close_inputs()
-        if value:
-            await self.run_line(f"run --quiet -- {shell_quoted(value)}" if is_text else value)
+    def line_work(self, line: str, width: int) -> Callable[[], Outcome]:
+        return partial(self.engine.run_at_width, line, width)
 
-    async def run_line(self, line: str) -> None:
-        """Run a line of the session, show its output, and the run that it made."""
-        settings = self.session.settings
-        self.session.change(settings=replace(settings, width=max(20, self.panes["main"].terminal.width)))
-        outcome = await asyncio.to_thread(self.session.execute, line)
-        self.session.change(settings=replace(self.session.settings, width=settings.width))
-        if outcome.leave:
+    def line_done(self, line: str, result: Any, error: Exception | None) -> None:
+        self._busy_line = None
+        if not isinstance(result, Outcome):
+            self.say(explained(error or Superseded()).message)
+            return
+        if result.leave:
             self.exit(0)
             return
         if self.session.through is None:
             self.session.execute("undo")
-            self.said = f"{line}: this screen is for models that run through transformers"
-        elif outcome.failure is not None:
-            self.said = " · ".join(part for part in (outcome.failure.message, outcome.failure.hint) if part)
+            self._note = Span(f"{line}: this screen is for models that run through transformers", "bad")
+        elif result.status == 130:
+            self._note = Span("interrupted", "bad")
+        elif result.failure is not None:
+            words = " · ".join(part for part in (result.failure.message, result.failure.hint) if part)
+            self._note = Span(words, "bad")
         if self.session.through_trace is not self.trace:
             self._take(self.session.through_trace)
         self.draw()
-        if outcome.failure is None and outcome.text and not line.startswith("run "):
-            shown = (Text.from_ansi(one, no_wrap=True, end="") for one in outcome.text.splitlines())
+        if result.failure is None and result.text and not line.startswith("run "):
+            shown = (Text.from_ansi(one, no_wrap=True, end="") for one in result.text.splitlines())
             self.panes["main"].show_lines(([*one.render(self.console)] for one in shown), [Span(line, "strong")])
 
 
+KEYS = (
+    Key("up,k", "↑", lambda app: app.move(-1), "the previous module"),
+    Key("down,j", "↓", lambda app: app.move(1), "the next module"),
+    Key("left,h", "←", lambda app: app.choose_token(app.token - 1), "predict a token earlier"),
+    Key("right,l", "→", lambda app: app.choose_token(app.token + 1), "predict a token later"),
+    Key("pageup", "PgUp", lambda app: app.move_layer(-1), "this module, a layer up"),
+    Key("pagedown", "PgDn", lambda app: app.move_layer(1), "this module, a layer down"),
+    Key("w", "w", ModuleExplorer.toggle_weights, "attention weights, or not"),
+    Key("n", "n", ModuleExplorer.next_unproved, "the next unproved module"),
+    Key("space", "Space", lambda app: app.panes["main"].scroll_page(), "scroll the numbers"),
+    Key("t", "t", ModuleExplorer.edit_text, "edit the text"),
+    Key("slash,ctrl+p", "/ Ctrl-P", lambda app: app.ask("/"), "find module, token, key"),
+    Key("colon", ":", lambda app: app.ask(":"), "any line of the session"),
+    Key("escape", "Esc", ModuleExplorer.draw, "back to the numbers"),
+    Key("question_mark,f1", "? F1", ModuleExplorer.list_keys, "list these keys"),
+    Key("q", "q", lambda app: app.exit(0), "leave"),
+)
+"""The keys of this screen."""
 _PROVED = Span("✓", "good")
 
 

@@ -1,11 +1,11 @@
-"""What the search line finds by a few letters: steps, heads, tokens, parameters, session lines and keys."""
+"""What the search line finds by a few letters: steps or modules, heads, tokens, parameters, session lines and keys."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from textual.fuzzy import FuzzySearch
 
-from tinytf_cli.repl.addressing import Offer, parameters, tokens
+from tinytf_cli.repl.addressing import Offer, modules, parameters, tokens
 from tinytf_cli.repl.completing import find_offers
 from tinytf_cli.repl.session import Session
 
@@ -26,7 +26,9 @@ def everything(session: Session, layer: int, keys: Mapping[str, str]) -> Iterato
             yield from (Offer(f"L{at}H{head}", f"head {head} of layer {at}") for head in range(table.config.n_heads))
             yield from parameters(session, f"L{at}.")
         yield from parameters(session, "")
-        yield from tokens(session, "")
+    elif (through := session.cached_through) is not None:
+        yield from modules(through)
+    yield from tokens(session, "")
     yield from (Offer(f"{KEY}{shown}", words) for shown, words in keys.items())
     _, lines = find_offers(session, "")
     yield from (Offer(f"{LINE}{offer.word}", offer.about) for offer in lines)

@@ -14,6 +14,10 @@ HINTS = {
         ("PgUp PgDn", "layer"), ("w", "without"), ("=", "set"), ("t", "text"), ("u", "undo"), (":", "line"),
         ("L", "lens"), ("a", "attribution"), ("g", "gradient"), ("d", "against"), ("Tab z", "panes"),
     ),
+    "module": (
+        ("↑↓", "module"), ("←→", "token"), ("Ctrl-P", "find"), ("PgUp PgDn", "layer"), ("w", "weights"), ("t", "text"),
+        (":", "line"), ("?", "keys"), ("n", "next unproved"), ("q", "leave"),
+    ),
     "tour": (
         (">", "next stop"), ("<", "stop before"), ("↑↓", "step"), ("←→", "head"), ("hjkl", "cell"),
         ("Enter", "arithmetic"), ("u", "undo"), ("t", "text"), ("q", "leave"),

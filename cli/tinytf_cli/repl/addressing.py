@@ -77,6 +77,15 @@ def _module_paths(model: "ThroughModel", trace: "ThroughTrace | None", prefix: s
         yield Offer(word, about, not any(path.startswith(f"{word}.") for path in paths))
 
 
+def modules(trace: "ThroughTrace") -> Iterator[Offer]:
+    """The modules that ran, by their paths, and the attention weights that they returned."""
+    calls = {call.path: call for call in trace.recording.calls}
+    for path in filter(None, trace.outputs):
+        call = calls.get(path)
+        about = "attention weights" if call is None else f"{type(call.module).__name__} {trace.role(call)}".rstrip()
+        yield Offer(path, about, True)
+
+
 def parameters(session: Session, prefix: str) -> Iterator[Offer]:
     """The parameters with a prefix, and the tokens that index a table of the vocabulary.
 

@@ -18,7 +18,7 @@ from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.draw import blocks_of
 from tinytf_cli.views.names import pairs_of
-from tinytf_cli.words import ALL_WORDS, config_of
+from tinytf_cli.words import ALL_WORDS, config_of, doing
 
 if TYPE_CHECKING:
     from tinytf.config import ModelConfig
@@ -124,6 +124,8 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
         return blocks_of(meanings_of(topic, (), _config(session), text), session.terminal())
     if page := session.lexicon.meaning(topic) or complete_name(topic, known):
         return help_blocks(session, page)
+    if found := doing(topic):
+        return blocks_of(found, session.terminal())
     known += [word.name for word in glossary().words]
     raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known, otherwise="help lists what there is"))
 

@@ -17,20 +17,22 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.layout.screen import Char
 from prompt_toolkit.output import ColorDepth, Output
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
-from tinytf import __version__
 from tinytf.text.printable import is_hidden, printable
 from tinytf_cli.numbers import in_bytes, plural
+from tinytf_cli.paint.painter import paint
 from tinytf_cli.repl.colouring import LineLexer, prompt_style
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history import FileHistory, history_path
 from tinytf_cli.repl.keys import bindings, describe_keys, mark_pastes
 from tinytf_cli.repl.line import MORE_MARK, PROMPT
 from tinytf_cli.repl.python import is_unfinished, statements
-from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session import Outcome, Session
 from tinytf_cli.repl.session_verbs import echo_line
+from tinytf_cli.repl.welcome import greet, shortened
 from tinytf_cli.screen import clean_exit
+from tinytf_cli.views.blocks import Line
 
 _DEPTHS = {
     "none": ColorDepth.DEPTH_1_BIT,
@@ -60,12 +62,14 @@ def interact(session: Session) -> int:
     with terminal_restored(), clean_exit():
         if os.environ.get("TERM", _DEFAULT_TERM) in ("", "dumb", "unknown"):
             start_imports()
+            greet(session)
             status = talk_plainly(session)
         else:
             session.keys = describe_keys()
             prompt = Prompt(session)
             prompt.app.after_render += start_imports
             try:
+                greet(session)
                 status = prompt.talk()
             finally:  # prompt_toolkit resets only a prompt that it has drawn completely
                 with contextlib.suppress(OSError):
@@ -150,8 +154,6 @@ class Prompt:
 
     def talk(self) -> int:
         """Read and run lines until the user leaves."""
-        if self.session.run is None:
-            self.session.streams.write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
         while True:
             try:
                 if self._read_and_run():
@@ -179,11 +181,23 @@ class Prompt:
             if outcome.leave:
                 return True
             self.session.say(outcome)
+            self._say_again(outcome)
             if outcome.failure is not None or outcome.status == 130:
                 if number < len(lines):
                     self._write_note(f"not run: {plural(len(lines) - number, 'more line')}")
                 break
         return False
+
+    def _say_again(self, outcome: Outcome) -> None:
+        """Repeat the sentence that an answer began with, where it has left the screen above."""
+        sentence = next((result.report.sentence for result in outcome.results), "")
+        if (
+            sentence
+            and not self.session.settings.pager
+            and outcome.text.count("\n") >= self._prompt.output.get_size().rows
+        ):
+            lines = paint([Line(f"in short: {sentence}", hanging=2)], self.session.terminal())
+            self.session.streams.write("".join(f"{line}\n" for line in lines))
 
     def _keep_typed(self, document: Document) -> None:
         self._unfinished = document
@@ -204,14 +218,6 @@ class Prompt:
             self.session.streams.stderr.write(f"tinytf: note: {printable(words, spaces=False)}\n")
 
 
-def banner(session: Session, width: int) -> str:
-    """The first line of a session, shortened to the width."""
-    model = printable(session.state.spec.words, spaces=False)
-    full = f"tinytf {__version__}, {model}: run TEXT begins, help lists what there is, Ctrl-D leaves"
-    short = f"tinytf {__version__}: help lists what there is"
-    return full if cell_len(full) < width else _cut(short, width - 1, session.settings.ascii)
-
-
 @dataclass(frozen=True)
 class Bar:
     """The line under the prompt: model, text, present step and its role, memory, and the time of the last line."""
@@ -227,19 +233,19 @@ class Bar:
     def fitted(self, width: int) -> StyleAndTextTuples:
         """The bar in at most ``width`` cells: the text is cut first, then the least important parts go."""
         separator = " | " if self.ascii else " · "
-        model = _cut(self.model, max(_MIN_TEXT, width // 2), self.ascii)
+        model = shortened(self.model, max(_MIN_TEXT, width // 2), self.ascii)
         parts = {"model": model, "text": self.text, "step": self.step, "memory": self.memory, "took": self.took}
         parts = {name: text for name, text in parts.items() if text}
         for part in ("took", "memory", "text", "model", "step"):
             if "text" in parts:
                 rest = sum(cell_len(text) + len(separator) for name, text in parts.items() if name != "text")
-                parts["text"] = _cut(self.text, max(_MIN_TEXT, width - 1 - rest), self.ascii)
+                parts["text"] = shortened(self.text, max(_MIN_TEXT, width - 1 - rest), self.ascii)
             line = separator.join(parts.values())
             if cell_len(line) <= width:
                 break
             parts.pop(part, None)
         else:  # a very narrow screen has the step alone
-            return [("class:bar", _cut(line, width, self.ascii))]
+            return [("class:bar", shortened(line, width, self.ascii))]
         fragments: StyleAndTextTuples = []
         for name, text in parts.items():
             style = f"class:bar class:role.{self.role}" if name == "step" and self.role else f"class:bar.{name}"
@@ -260,13 +266,6 @@ def bar_of(session: Session) -> Bar:
         "" if not seconds else f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s",
         session.settings.ascii,
     )
-
-
-def _cut(text: str, width: int, ascii: bool) -> str:
-    if cell_len(text) <= width:
-        return text
-    sign = "..." if ascii else "…"
-    return set_cell_size(text, max(0, width - len(sign))) + sign if width > len(sign) else set_cell_size(text, width)
 
 
 @contextlib.contextmanager

@@ -352,7 +352,8 @@ class Session(Outlet):
         try:
             return self._invoke(verb.command, name, [] if verb.raw else words, moves=verb.moves)
         except click.UsageError as error:
-            raise UsageError(usage_message(error), f"such as: {', '.join(verb.examples)}") from None
+            hint = getattr(error, "hint", "") or f"such as: {', '.join(verb.examples)}"
+            raise UsageError(usage_message(error), hint) from None
 
     def _invoke(self, command: click.Command, name: str, words: Sequence[str], *, moves: bool = False) -> int:
         """Run a click command with the session as its host; Enter repeats one that ``moves``."""

@@ -129,7 +129,7 @@ def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
 @_verb(
     "set", takes=("target", "value"),
     examples=(
-        "set precision 2", "set colormap cividis", "set pager on", "set L1H2.weights[2,1] = 0", "set L0.W_Q[0,3] = 0",
+        "set L0.W_Q[0,3] = 0", "set L1H2.weights[2,1] = 0", "set precision 2", "set colormap cividis", "set pager on",
         "set √d = 1", "set none",
     ),
 )  # fmt: skip

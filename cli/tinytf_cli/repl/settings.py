@@ -90,5 +90,6 @@ def find_setting(word: str) -> Setting:
     """The setting that a name or unique prefix means; UsageError for any other word."""
     name = complete_name(word, SETTINGS)
     if not name:
-        raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS, otherwise="show lists them"))
+        otherwise = f"to look at a step: print {word[:60]}" if re.match("L[0-9]", word) else "show lists them"
+        raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS, otherwise=otherwise))
     return SETTINGS[name]

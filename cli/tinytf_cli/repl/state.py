@@ -97,6 +97,10 @@ class Ablation:
         return {"at": list(self.at), "how": self.how, "reference": self.reference}
 
 
+OPENED_BY = ("device", "dtype", "seed", "adapter", "tokenizer", "through", "keep_quantized")
+"""The options of a model that say how it is opened."""
+
+
 @dataclass(frozen=True)
 class Spec(Made):
     """How a model is opened, which of its steps are ablated, and which ``numbers`` are set, by address."""
@@ -108,6 +112,7 @@ class Spec(Made):
     adapter: Path | None = None
     tokenizer: str | None = None
     through: str | None = None
+    keep_quantized: bool = False
     without: Ablation | None = None
     numbers: tuple[tuple[str, float], ...] = ()
 
@@ -132,7 +137,7 @@ class Spec(Made):
     @property
     def options(self) -> dict[str, Any]:
         """The options of the model by name, as ``model`` and the commands take them."""
-        return {name: getattr(self, name) for name in ("device", "dtype", "seed", "adapter", "tokenizer", "through")}
+        return {name: getattr(self, name) for name in OPENED_BY}
 
     @property
     def short(self) -> str:

@@ -15,9 +15,10 @@ from tinytf.report import SCHEMA_VERSION, Report
 from tinytf.steps.table import StepTable
 from tinytf.tables import Array, Sheet, of_records, records_in
 from tinytf.trace.address import parse_address
-from tinytf_cli.asking import answering, command_meant
+from tinytf_cli.asking import command_meant, is_how
 from tinytf_cli.command import FORMS, OLD_NAMES, Command, Option, build, parameters_of
 from tinytf_cli.host import Host
+from tinytf_cli.how import answered
 from tinytf_cli.main import COMMANDS, cli, say_the_name
 from tinytf_cli.output import Output
 from tinytf_cli.repl.line import complete_name
@@ -137,7 +138,8 @@ class Lexicon:
         """The line that answers a question; empty for a line that is none."""
         from tinytf.glossary import spellings
 
-        return answering(line, (*self.names, *spellings()))
+        unanswered = f"help {line}" if is_how(line) and not self.is_sentence(line.split()) else ""
+        return answered(line, (*self.names, *spellings())) or unanswered
 
     def find(self, word: str, line: str = "TEXT") -> str:
         """The name that a word means: a name, an alias, or the prefix of exactly one name.
@@ -149,6 +151,8 @@ class Lexicon:
             return name
         if meant := command_meant(word):
             raise UsageError(f"there is no verb or command {word[:60]!r}", f"{meant.replace(' TEXT', '')} does that")
+        if re.match("L[0-9]", word):
+            raise UsageError(f"there is no verb or command {word[:60]!r}", f"to look at a step: print {word[:60]}")
         suggestion = did_you_mean(word, set(self.built_in.values()), otherwise="help lists what there is")
         hint = f"{suggestion}{'' if suggestion.endswith('?') else ';'} to look at a text: run {line[:200]}"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
@@ -156,7 +160,7 @@ class Lexicon:
     def is_sentence(self, words: Sequence[str]) -> bool:
         """Whether a line is a text to run: three words or more, the first neither a name nor close to one."""
         word, names = words[0], set(self.names)
-        if len(words) < 3 or any(name.startswith(word.partition("/")[0]) for name in names):
+        if len(words) < 3 or word in OLD_NAMES or any(name.startswith(word.partition("/")[0]) for name in names):
             return False
         return word[0].isupper() or not did_you_mean(word, names).endswith("?")
 

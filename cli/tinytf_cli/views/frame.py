@@ -29,14 +29,17 @@ from tinytf_cli.views.run import KINDS, sample_line
 
 _WORST = 8.0
 """The loss at the end of the colour scale, in nats; fixed, so that frames and runs are comparable."""
-_FEW_HEADS = 16
+_FEW_HEADS, _FEW_WORDS = 16, 3
 _CHARTS_BESIDE, _FILMS_BESIDE = 36, 78
 LEARNED = {"punctuation": "k", "spelling": "v", "words": "q", "names": "output", "copying": "attention"}
 """The kinds of tokens, each with the role that colours its curve."""
 
 
-def learned_words(film: Film) -> list[Span]:
-    """``punctuation by step 16, words by step 64; short of 1.0 nats: copying 0.03``: earliest first, then nearest."""
+def learned_words(film: Film, *, short: bool = False) -> list[Span]:
+    """``punctuation by step 16, words by step 64; short of 1.0 nats: copying 0.03``: earliest first, then nearest.
+
+    ``short`` leaves out what is not learned yet.
+    """
     learned_kinds = sorted(
         (learned for learned in film.learned if learned.by is not None), key=lambda learned: learned.by or 0
     )
@@ -47,12 +50,15 @@ def learned_words(film: Film) -> list[Span]:
     judged = [learned for learned in film.learned if learned.tokens >= FEWEST_TOKENS]
     nearest = sorted((learned for learned in judged if learned.by is None), key=lambda learned: -learned.gain)
     short_of = ", ".join(f"{learned.kind} {learned.gain:.2f}" for learned in nearest)
-    return [*words, Span(f"; short of {LEARNED_FROM:.1f} nats: {short_of}", "dim")] if short_of else words
+    return [*words, Span(f"; short of {LEARNED_FROM:.1f} nats: {short_of}", "dim")] if short_of and not short else words
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Lines for the ``maps``, rows of the ``chart``, most tokens of the ``text``, and whether to list ``layers``."""
+    """Lines for the ``maps``, rows of the ``chart``, most tokens of the ``text``, and whether to list ``layers``.
+
+    Without them, each line of words is one line.
+    """
 
     maps: int = 14
     chart: int = 8
@@ -63,7 +69,8 @@ class Layout:
 LAYOUTS = (
     Layout(84, 16), Layout(56, 16), Layout(42, 16), Layout(42, 12), Layout(28, 16), Layout(28, 12), Layout(21, 10),
     Layout(), Layout(chart=6), Layout(7), Layout(7, 6), Layout(7, 6, 64), Layout(7, 5, 64, False),
-    Layout(6, 4, 32, False), Layout(5, 4, 16, False), Layout(5, 0, 16, False),
+    Layout(6, 4, 32, False), Layout(5, 4, 16, False), Layout(5, 4, 12, False), Layout(5, 3, 12, False),
+    Layout(5, 2, 12, False), Layout(5, 0, 12, False),
 )  # fmt: skip
 """From the largest to the smallest."""
 
@@ -114,13 +121,16 @@ class FrameView:
                     "dim",
                 ),
                 Span(f"{probe.name} {frame.mean(probe.name):.3f}", "strong"),
-                Span(f" ({plural(probe.predicted, 'token')})", "dim"),
+                Span(f" ({plural(probe.predicted, 'token')})" if self.layout.layers else "", "dim"),
                 *self._held_out(film, frame),
             ],
             single=not self.layout.layers,
         )
         if len(self.films) == 1:
-            yield Line([Span("learned ", "dim"), *learned_words(film)], single=not self.layout.layers)
+            yield Line(
+                [Span("learned ", "dim"), *learned_words(film, short=not self.layout.layers)],
+                single=not self.layout.layers,
+            )
         token = min(self.sight.token, len(probe.tokens) - 1)
         yield self._text(probe, frame, token)
         yield self._next(probe, frame, token)
@@ -150,12 +160,14 @@ class FrameView:
     def _next(self, probe: Probe, frame: Frame, token: int) -> Line:
         """The most probable tokens after the chosen one."""
         words: list[Span] = [Span(f"after {probe.tokens[token]} ", "strong")]
-        for word, p in zip(frame.words[probe.name][token], frame.top[probe.name][token].tolist(), strict=True):
+        likely = [*zip(frame.words[probe.name][token], frame.top[probe.name][token].tolist(), strict=True)]
+        for word, p in likely if self.layout.layers else likely[:_FEW_WORDS]:
             right = word == probe.expected[token]
             words += [Span(f"  {word} ", "good" if right else ""), Span(probability(p), "strong" if right else "dim")]
         loss, target = float(frame.loss[probe.name][token]), probe.expected[token]
         if target is not None:
-            words.append(Span(f"   the text has {target}: {loss:.2f} nats", "dim"))
+            in_text = f"the text has {target}:" if self.layout.layers else f"text: {target}"
+            words.append(Span(f"   {in_text} {loss:.2f} nats", "dim"))
         return Line(words, indent=2, single=not self.layout.layers)
 
     def _heads(self, film: Film) -> list[int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tinytf.glossary import OTHER_STEP, Glossary, Meanings
+from tinytf.glossary import OTHER_STEP, WAY, Glossary, Meanings
 from tinytf_cli.host import host
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
@@ -33,6 +33,11 @@ def words(report: Glossary, terminal: Terminal, display: Display) -> Iterator[Bl
 @draws(Meanings)
 def meanings(report: Meanings, terminal: Terminal, display: Display) -> Iterator[Block]:
     """Each meaning of the word: a sentence, formula, shape, and what there is to add; then commands that show it."""
+    if report.meanings[0].kind == WAY:
+        for word in report.meanings:
+            yield Line(Span(word.name, "strong"), single=True)
+            yield Line(word.meaning, indent=4, hanging=0)
+        return
     for word in report.meanings:
         yield Heading(word.name, "" if word.kind == "word" else word.kind, "attention")
         yield Line(word.meaning, indent=2, hanging=0)

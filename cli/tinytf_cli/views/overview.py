@@ -330,17 +330,13 @@ class Screen:
         lines = [(self.again("trace", options=("--block", f"L{layer}H{head}")), "that head in full")]
         if self.report.predictions:
             prediction = self.report.predictions[0]
-            best = prediction.top[0]
-            word = str(prediction.column)
-            if prediction.of_tokens:
-                word = best.shown if best.shown.lstrip("·").isalpha() else f"#{best.id}"
             position = (
                 ()
                 if self.trace.config.head.kind in ("sequence", "lm", "mlm")
                 else ("--position", str(prediction.position))
             )
             lines = [
-                (self.again("explain", f"logits[{prediction.position},{word}]"), "its arithmetic"),
+                (self.again("explain", prediction.address), "its arithmetic"),
                 *lines,
                 (self.again("attribute", options=position), "what speaks for it"),
             ]

@@ -1,5 +1,6 @@
 """Training runs side by side: one line each, their losses in one chart, their last milestones."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,10 +16,10 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table
 from tinytf_cli.views.branches import branch_blocks
 from tinytf_cli.views.draw import Display, draws
-from tinytf_cli.views.parts import note, row_limit
-from tinytf_cli.views.run import spike_line
+from tinytf_cli.views.parts import next_lines, note, row_limit
+from tinytf_cli.views.run import resuming, spike_line
 
-_RUNS, _FIELDS = 12, 4
+_RUNS, _FIELDS = 10, 4
 """Runs in the table on a screen, and recipe fields that it shows."""
 _CHART = 50
 """Least width of a chart, in columns."""
@@ -56,7 +57,7 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
             Column("run", [names[run.path] for run in rows], shrink=8),
             *_recipe_columns(report, len(rows)),
             *(Column(title, cells, "right", drop=drop) for (title, drop), cells in numbers),
-            Column("state", [_state(run) for run in rows], shrink=8),
+            Column("state", [_state(run) for run in rows], shrink=22),
         ]
     )
     if len(rows) < len(report.runs):
@@ -91,6 +92,27 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
         steps = Column("", [f"step {step:,}" for _, step, _ in last], "right")
         words = Column("", [printable(text, spaces=False) for _, _, text in last], shrink=8)
         yield Table([Column("run", run_names, shrink=8), steps, words], header=False)
+    yield from _next(report, terminal)
+
+
+def _next(report: RunsReport, terminal: Terminal) -> Iterator[Block]:
+    """What to type next, for the best run of each state."""
+    first: dict[str, tuple[str, str]] = {}
+    for run in report.runs:
+        place = printable(shlex.quote(str(run.path)), spaces=False)
+        state = run.summary()["state"]
+        if state == "unfinished":
+            first.setdefault(state, (f"tinytf runs --follow {place}", "watches it train"))
+        elif state == "stopped":
+            first.setdefault(state, (resuming(run.path), "continues it"))
+        elif state == "finished" and _is_causal(run):
+            first.setdefault(state, (f"tinytf generate -m {place} TEXT", "how it continues a text"))
+    if first:
+        yield from next_lines(terminal, *first.values())
+
+
+def _is_causal(run: RunReport) -> bool:
+    return run.history is None or run.history.config is None or run.history.config.causal
 
 
 def _recipe_columns(report: RunsReport, rows: int) -> Iterator[Column]:
@@ -129,4 +151,10 @@ def _state(run: RunReport) -> Span:
         return Span("damaged", "bad")
     if history.skipped:
         return Span(f"{history.skipped:,} lines cannot be read", "bad")
-    return Span("finished", "good") if history.finished else Span(f"at {100 * history.last // history.steps} %")
+    if history.finished:
+        return Span("finished", "good")
+    share = f"{100 * history.last // history.steps} %"
+    if run.stopped:
+        return Span(f"stopped at {share}")
+    left = "" if history.seconds_left is None else f", {duration(history.seconds_left)} left"
+    return Span(f"at {share}{left}")

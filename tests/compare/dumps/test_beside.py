@@ -121,6 +121,7 @@ def test_the_names_of_a_cache_mean_keys_and_values(name: str, step: str) -> None
     assert resolve(name, table_of(MODEL.config), MODEL.table)[-1].place == (step, 1)
 
 
+@pytest.mark.slow
 def test_a_cache_of_the_whole_text_is_compared() -> None:
     trace = MODEL.trace(FIRST)
     cache = {"past_key_values.1.key": trace["L1.k_rot"][None], "past_key_values.1.value": trace["L1.v"][None] * 2}
@@ -131,6 +132,7 @@ def test_a_cache_of_the_whole_text_is_compared() -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.slow
 def test_a_text_is_found_among_the_rows_of_a_batch(side: str) -> None:
     tensors = batch(FIRST, SECOND, THIRD, side=side)
     found = compared(SECOND, **tensors)

@@ -21,6 +21,7 @@ _SMALL = ("moe", "hybrid")
 
 @pytest.mark.share(6)
 @pytest.mark.parametrize("name", [name for name, port in ports.first_hand.BROKEN.items() if port.model in _SMALL])
+@pytest.mark.slow
 def test_a_fault_is_named(name: str) -> None:
     port = ports.BROKEN[name]
     first, cause = ports.verdict(port, ports.compared(port))

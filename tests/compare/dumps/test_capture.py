@@ -167,6 +167,7 @@ def test_a_file_of_another_kind_or_in_a_models_folder_is_not_written(gpt2, tmp_p
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "npz"])
+@pytest.mark.slow
 def test_what_was_captured_is_read_again_and_compared_step_by_step(gpt2, tmp_path, ending):
     with torch.no_grad(), tinytf.capture(gpt2) as dump:
         gpt2(IDS)

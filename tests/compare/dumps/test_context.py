@@ -102,6 +102,7 @@ def leaking(*texts: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["positions", "a block mask"])
+@pytest.mark.slow
 def test_a_document_that_reads_another_is_told_so(kind: str) -> None:
     texts = (FIRST, " A dog ran.")
     context = contexts(*texts)
@@ -112,6 +113,7 @@ def test_a_document_that_reads_another_is_told_so(kind: str) -> None:
     assert found.sentence.startswith("Document 2 of 2, tokens 7 to ")
 
 
+@pytest.mark.slow
 def test_padding_that_is_read_is_told_so() -> None:
     padding = ids_of(" A dog ran.")
     ids = [*padding, *ids_of(FIRST)]
@@ -123,6 +125,7 @@ def test_padding_that_is_read_is_told_so() -> None:
     assert found.leak == "the padding before it is read: its attention_mask is not used"
 
 
+@pytest.mark.slow
 def test_the_row_that_is_wrong_is_named() -> None:
     tensors = batch(FIRST, SECOND, THIRD, side="left")
     tensors["L1.attn"][1] *= 1.5

@@ -28,6 +28,7 @@ def compared(model: Model, path: Path, **arrays: Any) -> Difference:
 
 
 @pytest.mark.parametrize("way", ["one", "token", "channel"])
+@pytest.mark.slow
 def test_quantised_activations_are_read_with_their_scale(model: Model, tmp_path: Path, way: str) -> None:
     numbers = record(model.transformer, encoding_of(IDS))["L0.norm1"].numpy()
     axis = {"one": None, "token": 1, "channel": 0}[way]
@@ -50,6 +51,7 @@ def test_a_scale_that_does_not_fit_is_refused(model: Model, tmp_path: Path) -> N
         compared(model, tmp_path, **{"L0.norm1": whole, "L0.norm1.scale": np.ones(5)})
 
 
+@pytest.mark.slow
 def test_numbers_beyond_float16_are_named(model: Model, tmp_path: Path) -> None:
     model.transformer.blocks[1].ffn.up.weight.data *= 1e5
     trace = record(model.transformer, encoding_of(IDS))

@@ -38,6 +38,7 @@ def compared(path: Path, monkeypatch: pytest.MonkeyPatch, from_token: int = 0) -
 
 
 @pytest.mark.parametrize(("from_token", "lengths"), [(0, [256]), (300, [428, COUNT]), (500, [COUNT])])
+@pytest.mark.slow
 def test_causes_are_tried_on_the_first_tokens(
     from_token: int, lengths: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ _LATER = f"from token {PROMPT} on "
     ],
     ids=["off by one", "restart", "table", "lost", "stale key", "stale value"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_mistake_of_the_cache_is_named_with_its_pass(
     family: str, given: Any, broken: Any, step: str, words: str, tmp_path: Path
 ) -> None:

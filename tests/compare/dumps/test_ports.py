@@ -45,6 +45,7 @@ def test_a_port_without_a_mistake_has_no_difference(folder: Path, tmp_path: Path
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.slow
 def test_a_mistake_is_named_at_its_step_with_its_cause(folder: Path, tmp_path: Path, mistake: str) -> None:
     step, words = MISTAKES[mistake]
     found = against(folder, llama(folder, IDS, mistake), tmp_path / "port.npz")
@@ -96,6 +97,7 @@ def test_the_cause_is_found_where_the_file_lacks_its_step(
     assert (found.cause.step, found.cause.found) == (step, True)
 
 
+@pytest.mark.slow
 def test_where_no_mistake_is_recognised_it_is_said_where_it_may_begin(folder: Path, tmp_path: Path) -> None:
     every = llama(folder, IDS)
     shares = every["L0.weights"]

@@ -190,6 +190,7 @@ def test_rows_in_pairs_as_in_a_gguf_file_are_read_in_halves(tmp_path: Path) -> N
     assert first.name == "L1.q_rot"
 
 
+@pytest.mark.slow
 def test_a_name_of_several_steps_is_the_one_with_its_operation_or_its_numbers(
     folder: Path, model: Model, tmp_path: Path
 ) -> None:

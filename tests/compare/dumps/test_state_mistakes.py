@@ -40,6 +40,7 @@ def mistaken(kind: str) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.slow
 def test_a_mistake_of_a_state_is_named(kind: str) -> None:
     tried = list(mistaken(kind))
     assert len(tried) > 2

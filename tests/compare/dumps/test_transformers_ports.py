@@ -75,6 +75,7 @@ def transposed(model: Any) -> None:
     ],
     ids=["base", "eps", "swapped", "activation", "bias", "transposed", "positions"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_change_in_transformers_is_named_with_its_cause(
     tmp_path: Path, family: str, change: Any, settings: dict[str, Any], first: str, step: str, words: str
 ) -> None:
@@ -138,6 +139,7 @@ def test_faults_that_differ_by_layer_stay_separate(tmp_path: Path) -> None:
     assert [one.words for one in found] == ["the bias is left out", "the activation is GELU(erf)"]
 
 
+@pytest.mark.slow
 def test_embeddings_without_their_scale_are_the_cause_and_nothing_after_them(tmp_path: Path) -> None:
     """The norm of an unscaled stream has the numbers of another eps, which explains less of what follows."""
 

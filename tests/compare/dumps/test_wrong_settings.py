@@ -16,6 +16,7 @@ _EVERY = 25
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_setting_at_another_value_is_named(kind: str) -> None:
     found = [(words, verdict) for words, verdict, _ in verdicts(kind, _EVERY)]
     assert found

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tinytf.checkpoints.gguf.header import Header, StoredTensor
-from tinytf.checkpoints.load import damage_error
+from tinytf.checkpoints.load import damage_error, identity, require_same
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 
@@ -37,6 +37,7 @@ class GgufWeights:
         self._arrays = {key: torch.tensor([float(number) for number in numbers]) for key, numbers in learned.items()}
         self.shapes = {name: tensor.shape for name, tensor in header.tensors.items()}
         self.shapes |= {name: tuple(numbers.shape) for name, numbers in self._arrays.items()}
+        self._identities = {tensor.path: identity(tensor.path) for tensor in header.tensors.values()}
         for tensor in header.tensors.values():
             if not _is_read(tensor.kind):
                 known = ", ".join(kind.name for kind in type(tensor.kind) if _is_read(kind))
@@ -47,7 +48,15 @@ class GgufWeights:
 
     def stored(self, name: str) -> Tensor:
         """One tensor, in float32."""
-        return self._arrays[name] if name in self._arrays else read_tensor(self._tensors[name])
+        if name in self._arrays:
+            return self._arrays[name]
+        path = self._tensors[name].path
+        require_same(path, self._identities[path])
+        return read_tensor(self._tensors[name])
+
+    def takes(self, dtype: torch.dtype) -> int:
+        """The bytes of all tensors in ``dtype``."""
+        return sum(math.prod(shape) for shape in self.shapes.values()) * dtype.itemsize
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         """Every tensor by name, in ``dtype``."""

@@ -169,7 +169,7 @@ def _write_architecture(config: ModelConfig) -> dict[str, Any]:
 def _read_positions(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """ALiBi or RoPE. Falcon adds the ALiBi bias before scaling the scores, and rounds slope · position to bfloat16."""
     if fields.flag("alibi", False):
-        scale = (draft["d_model"] // draft["n_heads"]) ** -0.5
+        scale = max(1, draft["d_model"] // draft["n_heads"]) ** -0.5  # more heads than numbers are refused below
         return {"positions": "alibi", "alibi_scale": scale, "alibi_rounded": True}
     return {"positions": "rotary", **ROPE.read(fields, draft, tensors)}
 

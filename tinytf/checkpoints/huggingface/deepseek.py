@@ -145,6 +145,13 @@ DEEPSEEK_V3 = replace(
 KIMI_K2 = replace(DEEPSEEK_V3, name="Kimi K2", model_type="kimi_k2")
 """Kimi K2 (Moonshot AI 2025): a DeepSeek-V3 with more experts and fewer heads."""
 
+
+def _require_rotary_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """Refuse another ``head_dim``, which transformers takes for the rotary width here."""
+    fields.require("head_dim", (draft["rope_width"],))
+    return {}
+
+
 GLM4_MOE_LITE = replace(
     DEEPSEEK_V3,
     name="GLM-4.7-Flash",
@@ -155,6 +162,7 @@ GLM4_MOE_LITE = replace(
         Key("rms_norm_eps", "norm_eps", 1e-5),
         routed(first=1, kinds=True),
         sigmoid_router(),
+        Group(_require_rotary_width),
     ),
 )
 """GLM-4.7-Flash (Zhipu 2026): latent attention and the experts of GLM-4.5."""
@@ -225,6 +233,7 @@ MISTRAL4 = replace(
     model_type="mistral4",
     classes={"none": "Mistral4Model", "lm": "Mistral4ForCausalLM"},
     only={**DEEPSEEK_V3.only, "n_group": (1,)},
+    harmless=(*DEEPSEEK_V3.harmless, "topk_group"),
     needs=("kv_rank", "query_scale", "experts"),
     stored={**DEEPSEEK_V3.stored, **stacked_experts("layers.{n}.mlp.experts")},
     settings=(

@@ -265,7 +265,10 @@ ESM = replace(
     model_type="esm",
     prefix="esm.",
     classes={"none": "EsmModel", "mlm": "EsmForMaskedLM"},
-    only={"is_decoder": (False,), "add_cross_attention": (False,), "is_folding_model": (False,)},
+    only={
+        **dict.fromkeys(("is_decoder", "add_cross_attention", "is_folding_model"), (False,)),
+        "rope_parameters": (),
+    },
     needs=(),
     fixed={"causal": False, "norm_order": "pre", "activation": "gelu"},
     settings=(

@@ -36,7 +36,7 @@ SOME_LAYERS = Group(_read_experts, _write_experts)
 """Experts in all layers except those that the configuration excludes."""
 _WINDOW = Group(
     lambda fields, draft, tensors: {
-        "window": fields.whole("sliding_window", 0) if fields.flag("use_sliding_window", False) else 0
+        "window": fields.whole("sliding_window", 0) * fields.flag("use_sliding_window", False)
     },
     lambda config: {"use_sliding_window": config.window > 0, "sliding_window": config.window or None},
 )
@@ -187,6 +187,7 @@ OLMOE = replace(
     name="OLMoE",
     model_type="olmoe",
     classes={"none": "OlmoeModel", "lm": "OlmoeForCausalLM"},
+    only={**QWEN3_MOE.only, "sliding_window": ()},  # some kernels of attention read it, others do not
     fixed={**LLAMA.fixed, "qk_norm": True, "qk_norm_across": "all"},
     settings=(
         *SHARED,

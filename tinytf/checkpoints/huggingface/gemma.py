@@ -104,15 +104,19 @@ _WINDOWS = windows(_FIVE_OF_SIX, 4096)
 
 
 def _read_sight(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The windows; a model that looks both ways (EmbeddingGemma) sees half of one to each side, and has no head."""
+    """The windows; a model that attends both ways (EmbeddingGemma) sees half of one to each side."""
     found = _WINDOWS.read(fields, draft, tensors)
     if not fields.flag("use_bidirectional_attention", False):
         return found
-    if any("CausalLM" in name for name in fields.array("architectures", str, ())):
-        raise fields.fault("use_bidirectional_attention true is not implemented with a next-token head")
+    fields.require("is_causal", ())  # the union of both masks
     halved = {"window": _half(found.get("window", 0))}
     by_layer = tuple((name, tuple(map(_half, values))) for name, values in found.get("by_layer", ()))
-    return {"causal": False, "head": "none", **({"by_layer": by_layer} if by_layer else halved)}
+    has_head = any("CausalLM" in name for name in fields.array("architectures", str, ()))
+    return {
+        "causal": False,
+        **({} if has_head else {"head": "none"}),
+        **({"by_layer": by_layer} if by_layer else halved),
+    }
 
 
 def _half(window: int) -> int:

@@ -29,10 +29,10 @@ def _read_heads(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     usual = {"d_head": fields.whole("head_dim", 256, least=1), "n_kv_heads": fields.whole("num_key_value_heads", 4)}
     wide = {
         "d_head": fields.whole("global_head_dim", 512, least=1),
-        "n_kv_heads": fields.whole("num_global_key_value_heads", usual["n_kv_heads"])
-        if shared
-        else usual["n_kv_heads"],
+        "n_kv_heads": fields.whole("num_global_key_value_heads", usual["n_kv_heads"]),
     }
+    if not shared:
+        wide["n_kv_heads"] = usual["n_kv_heads"]
     layers = [wide if kind == FULL else usual for kind in kinds]
     if (own := fields.object("per_layer_config")) is not None:
         of_layers = [own.object(str(layer)) or Fields({}, fields.source) for layer in range(len(kinds))]

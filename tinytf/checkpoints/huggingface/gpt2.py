@@ -132,7 +132,7 @@ GPT_NEO = replace(
     name="GPT-Neo",
     model_type="gpt_neo",
     classes={"lm": "GPTNeoForCausalLM"},
-    only={},
+    only={"is_causal": (True,)},  # it masks by a buffer of its own
     fixed={"attention_divisor": 1.0, "qkv_bias": False},
     settings=(
         Key("vocab_size"),
@@ -169,7 +169,7 @@ OPENAI_GPT = replace(
     name="GPT-1",
     model_type="openai-gpt",
     classes={"lm": "OpenAIGPTLMHeadModel"},
-    only={},
+    only={"is_causal": (True,)},
     fixed={"norm_order": "post"},
     settings=(
         *_SHARED,

@@ -77,6 +77,14 @@ def stored_head(heads: Mapping[str, ClassHead], fields: Fields, tensors: Tensors
     return ""
 
 
+def named_head(heads: Mapping[str, ClassHead], name: str) -> str:
+    """Our word for the classification head that the class ``name`` of transformers has; empty for none."""
+    for head, class_head in heads.items():
+        if name.endswith(class_head.ends or _ENDS[head]):
+            return class_head.head or head
+    return ""
+
+
 def written_head(config: ModelConfig, default_class: str, class_head: ClassHead) -> dict[str, Any]:
     """The keys of config.json for a classification head; its class name has the stem of ``default_class``."""
     stem = re.sub(r"(For[A-Z]\w*|LMHeadModel|Model)$", "", default_class)
@@ -106,6 +114,6 @@ def _labels(fields: Fields) -> tuple[str, ...]:
 
 DECODER_HEADS = {
     "sequence": ClassHead({"head.decoder": Stored("score")}, reads="last", bias=False),
-    "token": ClassHead({"head.decoder": Stored("score")}),
+    "token": ClassHead({"head.decoder": Stored("score")}, only={"token_classification_bias": (True,)}),
 }
 """The heads of most decoders."""

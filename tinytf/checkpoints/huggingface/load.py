@@ -1,6 +1,5 @@
 """The family and configuration of a transformers directory, before its weights are read."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +56,7 @@ from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
+from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys
 from tinytf.checkpoints.huggingface.kimi_linear import KIMI_LINEAR
 from tinytf.checkpoints.huggingface.layernorm import (
     COHERE,
@@ -106,7 +106,7 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     MELLUM,
 )
 from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
-from tinytf.checkpoints.huggingface.table import HARMLESS, Family
+from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.huggingface.text_parts import (
     COSMOS3,
     GLM4V,
@@ -120,12 +120,13 @@ from tinytf.checkpoints.huggingface.text_parts import (
     QWEN3_VL,
     QWEN3_VL_MOE,
 )
+from tinytf.checkpoints.huggingface.whole_model import TextPart, keys_of_text, text_part
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
 from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
-from tinytf.checkpoints.table import Skip
+from tinytf.checkpoints.quantized import QuantizedWeights, require_plain, settings_of
 from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
@@ -177,8 +178,22 @@ def read_directory(directory: Path) -> Checkpoint:
     """
     path = directory / "config.json"
     data = read_json(path)
-    weights = lambda: _open_weights(directory, data.get("quantization_config"))  # noqa: E731
-    return read_sentence_modules(checkpoint_of(data, weights, directory, path), directory)
+    weights = lambda: _open_weights(directory, data)  # noqa: E731
+    checkpoint = read_sentence_modules(checkpoint_of(data, weights, directory, path), directory)
+    lacking = _head_that_is_lacking(checkpoint, data)
+    return replace(checkpoint, notes=(*checkpoint.notes, lacking)) if lacking else checkpoint
+
+
+def _head_that_is_lacking(checkpoint: Checkpoint, data: Mapping[str, Any]) -> str:
+    """A note if config.json names a class with a head that the files lack, and nothing takes a vector instead."""
+    assert isinstance(checkpoint.table, Family)
+    if checkpoint.config.pooling != "none":
+        return ""
+    for name in Fields(data, checkpoint.source).array("architectures", str, ()):
+        head = checkpoint.table.head_of_class(name)
+        if head not in ("none", checkpoint.config.head.kind):
+            return f"opened without its head: config.json says {quoted(name)}, and the files have no weights for one"
+    return ""
 
 
 def checkpoint_of(
@@ -196,16 +211,19 @@ def checkpoint_of(
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     (family, data), weights = found, open_weights()
-    fields = Fields(data, path)
+    family = family.in_whole_model(weights.shapes) if isinstance(family, TextPart) else family
+    fields = NamedFields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
         config = family.read(fields, tensors)
     family = family.with_factors(fields)
-    unknown_keys = tuple(fields.unknown({*HARMLESS, *family.harmless}))
+    unknown = tuple(unknown_keys(fields, family, config))
     message = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
-    notes = (f"{message}: {', '.join(unknown_keys)}",) if unknown_keys else ()
-    return Checkpoint(source, family.with_head(config), config, weights, notes)
+    notes = [f"{message}: {', '.join(unknown)}"] if unknown else []
+    if isinstance(weights, QuantizedWeights):
+        notes += filter(None, [weights.words])
+    return Checkpoint(source, family.with_head(config), config, weights, tuple(notes))
 
 
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:
@@ -214,9 +232,9 @@ def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | No
     if kind in FAMILIES:
         return FAMILIES[kind], data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
-        return _text_part(FAMILIES[inner]), {**{k: data[k] for k in _OUTSIDE if k in data}, **text}
+        return text_part(FAMILIES[inner], kind), keys_of_text(data, text)
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
-        return _text_part(FAMILIES[older]), data
+        return text_part(FAMILIES[older], kind), data
     return None
 
 
@@ -225,30 +243,12 @@ def has_table(directory: Path) -> bool:
     return _family_of(read_json(directory / "config.json")) is not None
 
 
-_OUTSIDE = ("tie_word_embeddings", "quantization_config")
-"""Keys outside text_config that apply to the whole multimodal model."""
-
-
-def _text_part(family: Family) -> Family:
-    """The table of a family as the text part of a multimodal model."""
-    return replace(
-        family,
-        prefix=f"language_model.{family.prefix}",
-        spellings=((r"^(model\.)?language_model\.", ""), (f"^{re.escape(family.prefix)}", ""), *family.spellings),
-        skipped=(
-            *family.skipped,
-            Skip(r"(model\.)?(vision|visual|multi_modal|audio|embed_).*", "the parts for images or sound", noted=True),
-        ),
-    )
-
-
-def _open_weights(directory: Path, quantization: object) -> WeightFiles:
-    """The weights of a directory; ``quantization`` is the quantization_config of its config.json."""
-    if not quantization:
-        return Weights(directory)
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-    if method != "mxfp4":
-        method_suffix = f" by {quoted(method)}" if isinstance(method, str) else ""
-        message = f"quantised weights{method_suffix} (quantization_config) are not implemented in this format"
-        raise CheckpointError(f"{directory / 'config.json'}: {message}", "only mxfp4 is implemented")
-    return Mxfp4Weights(Weights(directory))
+def _open_weights(directory: Path, config: Mapping[str, Any]) -> WeightFiles:
+    """The weights of a directory, dequantised as its config.json says."""
+    files = Weights(directory)
+    with faults_of(directory / "config.json"):
+        quantized = settings_of(config)
+        if quantized is None:
+            require_plain(files)
+            return files
+        return Mxfp4Weights(files) if quantized[0] == "mxfp4" else QuantizedWeights(files, *quantized)

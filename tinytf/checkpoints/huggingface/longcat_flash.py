@@ -75,6 +75,7 @@ LONGCAT_FLASH = replace(
         **dict.fromkeys(("mla_scale_q_lora", "mla_scale_kv_lora"), (True,)),
         "zero_expert_type": ("identity",),
         "attention_method": ("MLA",),
+        **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), ()),  # they win over their own names
     },
     harmless=TRAINING,
     fixed={**LLAMA.fixed, "choice_bias": True, "routes_renormed": False},

@@ -91,7 +91,7 @@ BAMBA = replace(
     name="Bamba",
     model_type="bamba",
     classes={"none": "BambaModel", "lm": "BambaForCausalLM"},
-    only=_ONLY,
+    only={**_ONLY, "layer_types": (), "layers_block_type": ()},  # attn_layer_indices says it
     harmless=("mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"),
     settings=(
         *UNTURNED,

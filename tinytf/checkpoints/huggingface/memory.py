@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.load import checkpoint_of
-from tinytf.checkpoints.load import Checkpoint, Shapes
+from tinytf.checkpoints.load import Checkpoint, Shapes, takes
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import quoted
 from tinytf.files import parse_json
@@ -23,6 +23,9 @@ class MemoryWeights:
 
     def stored(self, name: str) -> Tensor:
         return self._state[name]
+
+    def takes(self, dtype: torch.dtype) -> int:
+        return takes(self._state.values(), dtype)
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._state.items():

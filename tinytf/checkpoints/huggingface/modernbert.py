@@ -77,6 +77,7 @@ MODERNBERT = Family(
     model_type="modernbert",
     prefix="model.",
     classes={"none": "ModernBertModel", "mlm": "ModernBertForMaskedLM"},
+    only={"rope_scaling": ()},
     fixed={"causal": False, "embed_norm": True, "positions": "rotary", "gated": True},
     settings=(
         *SIZES,

@@ -87,6 +87,11 @@ _OF_EXPERTS = (
     "norm_topk_prob", "n_group", "topk_group",
 )  # fmt: skip
 """Keys that files without experts have, too."""
+_OTHER_NAMES = (
+    "mamba_n_groups", "mamba_d_conv", "mamba_expand", "mamba_dt_min", "mamba_dt_max", "mamba_dt_limit",
+    "mamba_dt_init_floor", "mamba_conv_bias", "mamba_chunk_size",
+)  # fmt: skip
+"""Names that win over n_groups, conv_kernel and so on in transformers."""
 _IN = "layers.{n}.mixer"
 NEMOTRON_H = replace(
     LLAMA,
@@ -97,12 +102,14 @@ NEMOTRON_H = replace(
     only={
         **dict.fromkeys(("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias"), (False,)),
         "mamba_hidden_act": ("silu", "swish"),
+        **dict.fromkeys(_OTHER_NAMES, ()),
         "moe_latent_size": (None,),
         "sliding_window": (None,),
     },
     fixed={**FIXED, "positions": "none", "gated": False},
-    harmless=(*TRAINING, *TRAINING_OF_STEPS, *_OF_EXPERTS, "chunk_size", "expand", "use_mamba_kernels",
-              "num_logits_to_keep", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "num_nextn_predict_layers",
+    harmless=(*TRAINING, *TRAINING_OF_STEPS, *_OF_EXPERTS, "hybrid_override_pattern", "chunk_size", "expand",
+              "use_mamba_kernels", "num_logits_to_keep", "mamba_ssm_cache_dtype",
+              "moe_shared_expert_overlap", "num_nextn_predict_layers",
               "n_shared_experts", "mtp_layers_block_type", "num_hidden_layers"),
     settings=(
         Key("vocab_size"),

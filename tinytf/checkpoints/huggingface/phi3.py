@@ -30,7 +30,11 @@ PHI3 = replace(
         WINDOW,
     ),
     only=dict.fromkeys(("attention_bias", "mlp_bias", "lm_head_bias"), (False,)),
-    harmless=("full_attn_mod", "interpolate_factor"),
+    harmless=(
+        "full_attn_mod",
+        "interpolate_factor",
+        "original_max_position_embeddings",
+    ),  # of a scaling that is not there
     stored={**LLAMA.stored, **fused("layers.{n}.self_attn.qkv_proj"), **GATE_AND_UP},
 )
 """Phi-3 and Phi-4 (Abdin et al. 2024)."""

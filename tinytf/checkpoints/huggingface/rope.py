@@ -81,18 +81,22 @@ def rope(
     def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
         base = fields.number("rope_theta", theta)
         parameters, empty = fields.object("rope_parameters"), Fields({}, fields.source)
+        scaling = fields.object("rope_scaling")
+        scaling = scaling if scaling is not None and scaling.data else None
         if share is None:
             fields.require("partial_rotary_factor", _WHOLE_WIDTH)
         if kinds is None:
-            rotary = parameters or fields.object("rope_scaling") or empty
+            rotary = scaling or parameters or empty  # as in transformers, the older name wins
             return read_settings(fields, rotary, rotary, draft, base)
         if parameters is not None and parameters.data and not {FULL, SLIDING} & set(parameters.data):
             raise fields.fault(
                 "rope_parameters that are not by kind of layer are not implemented for this architecture"
             )
+        if scaling is not None and parameters is not None and parameters.data:
+            raise fields.fault("rope_scaling beside rope_parameters is not implemented for this architecture")
         common = parameters or empty
         by_kind = {
-            FULL: common.object(FULL) or fields.object("rope_scaling") or empty,
+            FULL: common.object(FULL) or scaling or empty,
             SLIDING: common.object(SLIDING) or empty,
         }
         bases = {FULL: base, SLIDING: base if local is None else local(fields)}

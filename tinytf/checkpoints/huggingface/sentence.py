@@ -181,6 +181,9 @@ class _WithDense:
                 return weights.stored(name.removeprefix(f"{module}."))
         return self.main.stored(name)
 
+    def takes(self, dtype: torch.dtype) -> int:
+        return self.main.takes(dtype) + sum(weights.takes(dtype) for weights in self.dense.values())
+
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         yield from self.main.tensors(dtype, pieces)
         for module, weights in self.dense.items():

@@ -124,6 +124,7 @@ KOLIBRI = replace(
     name="Kolibri",
     model_type="kolibri1",
     classes={"none": "Kolibri1Model", "lm": "Kolibri1ForCausalLM"},
+    harmless=(*QWEN3_MOE.harmless, "intermediate_size"),  # every expert has its own width
     fixed={**QWEN3_MOE.fixed, **SIGMOID, "choice_of_scores": False, "norm_order": "both"},
     settings=(
         *(key for key in UNTURNED if not isinstance(key, Key) or key.name != "intermediate_size"),

@@ -54,7 +54,10 @@ ERNIE4_5_MOE = replace(
     name="ERNIE 4.5 MoE",
     model_type="ernie4_5_moe",
     classes={"none": "Ernie4_5_MoeModel", "lm": "Ernie4_5_MoeForCausalLM"},
-    only={"use_bias": (False,)},  # the shared expert would have biases, and the others not
+    only={
+        "use_bias": (False,),  # the shared expert would have biases, and the others not
+        "moe_norm_min": (1e-12,),
+    },
     fixed={**ERNIE4_5.fixed, "choice_bias": True},
     needs=("experts",),
     settings=(
@@ -67,7 +70,7 @@ ERNIE4_5_MOE = replace(
         lm_head(),
         Group(_read_ernie, _write_ernie),
     ),
-    harmless=(*TRAINING, "moe_norm_min", "moe_capacity", "moe_gate", "moe_use_aux_free", "num_nextn_predict_layers"),
+    harmless=(*TRAINING, "moe_capacity", "moe_gate", "moe_use_aux_free", "num_nextn_predict_layers"),
     stored={
         **ERNIE4_5.stored,
         **MIXED,

@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.heads import ClassHead, stored_head, written_head
+from tinytf.checkpoints.huggingface.heads import ClassHead, named_head, stored_head, written_head
+from tinytf.checkpoints.huggingface.sight import read_sight, write_sight
 from tinytf.checkpoints.table import Draft, FamilyTable, Group, Key, Tensors
 from tinytf.config import ModelConfig
+from tinytf.errors import ConfigError
 from tinytf.fields import Fields
 
 
@@ -30,6 +32,7 @@ class Family(FamilyTable):
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields from a file, with those of its classification head, whose dense layer is then not the pooler."""
         draft = super().read_fields(fields, tensors)
+        draft |= read_sight(fields, draft)
         head = stored_head(self.heads, fields, tensors)
         if not head:
             return draft
@@ -43,6 +46,11 @@ class Family(FamilyTable):
         """The table including the classification head of this configuration."""
         head = self._head_of(config)
         return self if head is None else replace(self, stored={**self.stored, **head.stored})
+
+    def head_of_class(self, name: str) -> str:
+        """Our word for the head of a class of transformers; none for a class that is not in the table."""
+        of_class = {theirs: ours for ours, theirs in self.classes.items()}
+        return of_class.get(name) or named_head(self.heads, name) or "none"
 
     def written_name(self, plain: str, config: ModelConfig) -> str:
         """The name under which a tensor is written."""
@@ -59,6 +67,17 @@ class Family(FamilyTable):
 
     def write(self, config: ModelConfig) -> dict[str, Any] | None:
         """The keys of config.json for our ``config``; None where the family cannot express it."""
+        keys = self._write(config)
+        attends_both_ways = not config.causal and "causal" not in self.fixed
+        if keys is None or not attends_both_ways or _BOTH_WAYS & keys.keys():
+            return keys
+        try:
+            causal = write_sight(config)
+        except ConfigError:  # such as one with a head that fills masks
+            return keys
+        return {**(self._write(causal) or {}), "is_causal": False}
+
+    def _write(self, config: ModelConfig) -> dict[str, Any] | None:
         head = self._head_of(config)
         needed = (*self.needs, *["d_ff"] * ("d_ff" not in self.fixed))
         if not all(getattr(config, name) for name in needed) or (config.labels and head is None):
@@ -72,6 +91,9 @@ class Family(FamilyTable):
                 keys[name] = {**keys.get(name, {}), **value} if isinstance(value, dict) else value
         return {**keys, **self.written}
 
+
+_BOTH_WAYS = {"is_decoder", "use_bidirectional_attention"}
+"""Keys by which a family says itself whether it attends both ways."""
 
 SIZES = (
     Key("vocab_size"),
@@ -124,29 +146,3 @@ def mixers(draft: Draft, kinds: Sequence[str], sizes: Mapping[str, Mapping[str, 
     every = {**sizes, "attention": {name: draft.get(name, 0) for name in names}}
     by_size = (by_layer(name, [every[kind][name] for kind in kinds]) for name in names)
     return merge_fields(by_layer("mixer", kinds), *by_size)
-
-
-HARMLESS = frozenset(
-    {
-        "_attn_implementation", "_commit_hash", "_model_name_or_path", "_name_or_path", "_num_labels", "architectures",
-        "attention_dropout", "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample",
-        "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-        "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length",
-        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
-        "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature",
-        "top_k", "top_p", "typical_p", "xla_device", "torchscript", "tf_legacy_loss",
-        "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "auto_map", "bos_token_id",
-        "chunk_size_feed_forward", "classifier_dropout", "cls_token_id", "directionality", "dropout", "dtype",
-        "embd_pdrop", "eos_token_id", "finetuning_task", "gradient_checkpointing", "hidden_dropout",
-        "hidden_dropout_prob", "id2label", "initializer_range", "is_encoder_decoder", "is_llama_config",
-        "label2id", "mask_token_id", "max_window_layers", "model_type", "n_ctx", "num_labels",
-        "output_attentions", "output_hidden_states", "pad_token_id", "pooler_fc_size",
-        "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
-        "pretraining_tp", "problem_type", "qa_dropout", "reorder_and_upcast_attn", "resid_pdrop",
-        "return_dict", "sep_token_id", "seq_classif_dropout", "summary_activation", "summary_first_dropout",
-        "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "tie_weights_",
-        "tokenizer_class", "torch_dtype", "transformers.js_config", "transformers_version", "unk_token_id",
-        "unsloth_fixed", "unsloth_version", "use_cache",
-    }
-)  # fmt: skip
-"""Keys of config.json that do not affect a forward pass in evaluation."""

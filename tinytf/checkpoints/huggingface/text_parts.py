@@ -43,6 +43,7 @@ QWEN3_VL = replace(
     name="Qwen3-VL",
     model_type="qwen3_vl_text",
     classes={"none": "Qwen3VLTextModel"},
+    only={**QWEN3.only, "layer_types": ()},  # windows of the cache alone
     settings=(
         *UNTURNED,
         rope(500_000.0, sections=True, scalings=_MROPE),
@@ -56,6 +57,7 @@ QWEN3_VL_MOE = replace(
     name="Qwen3-VL-MoE",
     model_type="qwen3_vl_moe_text",
     classes={"none": "Qwen3VLMoeTextModel"},
+    only=QWEN3_VL.only,
     settings=(
         *QWEN3_VL.settings,
         SOME_LAYERS,
@@ -125,6 +127,7 @@ COSMOS3 = replace(
     name="Cosmos3-Edge",
     model_type="cosmos3_edge_text",
     classes={"none": "Cosmos3EdgeTextModel"},
+    harmless=("layer_norm_eps",),  # of images
     settings=(
         *UNTURNED,
         _EPS,
@@ -140,4 +143,9 @@ COSMOS3 = replace(
         "blocks.{n}.ffn.up": Stored("layers.{n}.mlp.fc1"),
         "blocks.{n}.ffn.down": Stored("layers.{n}.mlp.fc2"),
     },
+    spellings=(
+        (r"\.mlp\.up_proj\.", ".mlp.fc1."),
+        (r"\.mlp\.down_proj\.", ".mlp.fc2."),
+        *ARCEE.spellings,
+    ),
 )

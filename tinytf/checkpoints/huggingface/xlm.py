@@ -47,6 +47,7 @@ XLM = Family(
         Group(_read_head),
     ),
     harmless=(
+        *("asm_cutoffs", "asm_div_value"),  # of a softmax that asm chooses
         *("bos_index", "embed_init_std", "end_n_top", "eos_index", "id2lang", "init_std", "lang2id", "lang_id"),
         *("mask_index", "max_vocab", "min_count", "n_langs", "pad_index", "same_enc_dec", "share_inout_emb"),
         *("sinusoidal_embeddings", "start_n_top", "unk_index", "use_lang_emb", "encoder_only"),

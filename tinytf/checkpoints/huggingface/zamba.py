@@ -165,6 +165,7 @@ ZAMBA2 = _Hybrid(
     },
     fixed={**FIXED, "mixer": "mamba2", "norm_eps": 1e-5, "conv_bias": True},
     harmless=(
+        "rope_parameters",  # of use_mem_rope
         "chunk_size", "kv_channels", "num_hidden_layers", "num_logits_to_keep", "num_query_groups", "time_step_floor",
         "time_step_max", "use_conv_bias", "use_mamba_kernels", "use_mem_eff_path",
     ),

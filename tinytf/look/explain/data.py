@@ -93,8 +93,10 @@ class Explained(Report):
             return ""
         most = cell.terms[0]
         share = percent(abs(most.contribution) / whole)
-        words = f"{cell.address} is {cell.total:.4g}: the largest of its {count:,} summands is {most.label} "
-        words += f"({most.contribution:+.3g}), {share} of all their sizes"
+        words = (
+            f"{cell.address} ({cell.place}) is {cell.total:.4g}: the largest of its {count:,} summands is {most.label} "
+        )
+        words += f"({most.contribution:+.3g}), {share} of their absolute sum"
         cancels = "; most of the sum cancels" if abs(cell.total) < whole / 2 else ""
         return f"{words}{cancels}."
 

@@ -8,6 +8,7 @@ import torch
 from tinytf.errors import AddressError, UsageError
 from tinytf.look.explain.cell import Cell, find_cell
 from tinytf.look.explain.data import TEMPERATURES, Explained, Explanation, Input
+from tinytf.look.prediction import predictions
 from tinytf.report import About
 from tinytf.steps.operations import VocabularySoftmax
 from tinytf.steps.operations.operation import dimension
@@ -27,7 +28,7 @@ _CURVES = 4
 def explain(
     model: TextModel,
     text: Text,
-    address: str | Address,
+    address: str | Address | None = None,
     *,
     depth: int = 1,
     top: int = 8,
@@ -35,12 +36,17 @@ def explain(
 ) -> Explained:
     """Explain the number at ``address`` of a text, or of its trace, then the numbers of its largest terms.
 
-    There are ``depth`` levels, each cell once, with the ``top`` largest terms. It ends early at the embeddings, at a
-    masked cell, and at a value of an intervention. ``temperature`` divides the logits of a cell of ``probs``. Raises
-    AddressError for an address that is not one cell of computed numbers; UsageError for a ``depth`` or ``top`` below 1,
-    for a temperature that is not above 0, and for a temperature with another step.
+    Without an address it is the logit of the prediction. There are ``depth`` levels, each cell once, with the ``top``
+    largest terms. It ends early at the embeddings, at a masked cell, and at a value of an intervention.
+    ``temperature`` divides the logits of a cell of ``probs``. Raises AddressError for an address that is not one cell
+    of computed numbers, and without one if nothing is predicted; UsageError for a ``depth`` or ``top`` below 1, for a
+    temperature that is not above 0, and for a temperature with another step.
     """
     trace, label = model.trace(text), model.shown
+    if address is None:
+        if not (predicted := predictions(trace, model, 1)):
+            raise AddressError("nothing is predicted in this text", "name a cell, such as L0H0.scores[1,0]")
+        address = predicted[0].address
     cell, note = find_cell(trace, address)
     if _is_exchanged(cell):
         raise AddressError(

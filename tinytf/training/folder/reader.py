@@ -17,6 +17,7 @@ from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of, read_
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
+from tinytf.nearest import near_path
 from tinytf.training.folder.history import History, Sample, SavedModel, Speed, Steps
 from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
 from tinytf.training.folder.measured import BEFORE, PointColumn, ValueColumn, extras_of
@@ -50,7 +51,9 @@ class RunReader:
             reason = (
                 f"neither {RECIPE} nor {METRICS} is in it" if self.directory.is_dir() else "there is no such folder"
             )
-            raise UsageError(f"{self.directory} is not a run: {reason}", "tinytf runs lists the runs")
+            raise UsageError(
+                f"{self.directory} is not a run: {reason}", near_path(self.directory) or "tinytf runs lists the runs"
+            )
         recipe = read_json(self.directory / RECIPE)
         steps = Fields(recipe, self.directory / RECIPE).whole("steps", least=1, most=2**63 - 1)
         checkpoints = _models_in(self.directory)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tinytf import kept
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json
+from tinytf.nearest import near_path
 from tinytf.outputs import move, remove, remove_folder, temporary_path
 
 METRICS, SAMPLES, SPEED = kept.METRICS, "samples.jsonl", "speed.jsonl"
@@ -159,7 +160,7 @@ def find_runs(folder: Path) -> list[Path]:
     Raises UsageError for a folder that does not exist or cannot be read.
     """
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", "tinytf train makes one for every run")
+        raise UsageError(f"there is no folder {folder}", near_path(folder) or "tinytf train makes one for every run")
     if is_run(folder):
         return [folder]
     try:

@@ -36,7 +36,10 @@ class _Streamed(Report):
 
 @dataclass(frozen=True)
 class RunReport(_Streamed):
-    """A training run so far; for a damaged run ``history`` is None, and ``problem`` says why."""
+    """A training run so far; for a damaged run ``history`` is None, and ``problem`` says why.
+
+    ``stopped``: no process trains it now, as far as that is known.
+    """
 
     KIND = "run"
     TABLE = ("metrics",)
@@ -46,6 +49,7 @@ class RunReport(_Streamed):
     path: Path
     history: History | None
     problem: str = ""
+    stopped: bool = False
 
     def in_a_sentence(self) -> str:
         """How unsure the model is at its best about text that it did not train on, and how unsure it was at first."""
@@ -104,7 +108,7 @@ class RunReport(_Streamed):
         last = {name: _number(float(v[-1])) if v.size else None for name, v in _columns(history).items()}
         return {
             **identity,
-            "state": "finished" if history.finished else "unfinished",
+            "state": "finished" if history.finished else "stopped" if self.stopped else "unfinished",
             "problem": "",
             "step": history.last,
             "steps": history.steps,
@@ -252,7 +256,7 @@ def compare_runs(folders: Sequence[Path], *, must_open: bool = False, by: str | 
             name = str(path.relative_to(folder)) if len(folders) == 1 and path != folder else str(path)
             name = resolve_links(path).name if name == "." else name
             try:
-                run = RunReport(name, path, read_history(path))
+                run = RunReport(name, path, read_history(path), stopped=is_stopped(path))
             except TinytfError as error:
                 if must_open and path == folder:
                     raise

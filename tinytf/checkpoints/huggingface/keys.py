@@ -1,0 +1,106 @@
+"""Keys of config.json beside those that a table reads: which change nothing and why, and other names of those read."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.table import Family
+from tinytf.config import ModelConfig
+from tinytf.fields import Field, Fields, shown
+
+_IDS = "bos|eos|pad|cls|sep|mask|unk|forced_bos|forced_eos|decoder_start"
+HARMLESS: Mapping[str, str] = {
+    "dropout is off in evaluation": r"(\w+_)?(dropout|pdrop|layerdrop)(_prob|_rate)?",
+    "weights are read, not drawn": r"(\w+_)?initializer_(range|factor|cutoff_factor)",
+    "ids of tokens, which the tokenizer has": rf"({_IDS})_token_id|pad_id",
+    "labels are read with the head that has them": "id2label|label2id|_?num_labels|finetuning_task|problem_type",
+    "generation chooses tokens by its own options": (
+        "bad_words_ids|(begin_)?suppress_tokens|(diversity|length|repetition|exponential_decay_length)_penalty|do_sample"
+        "|early_stopping|(encoder_)?no_repeat_ngram_size|(max|min)_length|num_beam(s|_groups)|num_return_sequences"
+        "|remove_invalid_values|temperature|top_[kp]|typical_p|use_cache"
+    ),
+    "what a call returns besides the logits": "output_(scores|attentions|hidden_states)|return_dict(_in_generate)?",
+    "how it is computed, to the same numbers": (
+        "_?attn_implementation|chunk_size_feed_forward|gradient_checkpointing|pretraining_tp|reorder_and_upcast_attn"
+        "|torchscript|use_falcon_mambapy|xla_device"
+    ),
+    "types of the stored weights, which the files say": "(torch_)?dtype|_is_quantized",
+    "where the file comes from": (
+        "_commit_hash|_?model_name_or_path|_name_or_path|architectures|auto_map|directionality|is_llama_config|model_type"
+        "|tokenizer_class|transformers_version|transformers.js_config|unsloth_(fixed|version)"
+    ),
+    "training of another task": "tf_legacy_loss|task_specific_params|tie_weights_|is_encoder_decoder",
+    "a head for which there are no weights": (
+        r"pooler_(fc_size|num_attention_heads|num_fc_layers|size_per_head|type)|summary_\w+"
+    ),
+    "layers that predict tokens further ahead, which are not opened": r"num_(mtp|nextn_predict)_layers|mtp_\w+",
+    "it excuses widths that heads do not divide": "embedding_size",
+    "layer_types, which it would make, stands beside it": "_?sliding_window_pattern|max_window_layers",
+    "it repeats the context": "n_ctx",
+}
+"""Keys that do not change a forward pass in evaluation, as regular expressions by the reason.
+
+A table that reads such a key all the same, such as the width of ELECTRA's embeddings, reads it first.
+"""
+_HARMLESS = re.compile("|".join(HARMLESS.values()))
+
+_SYNONYMS = (
+    ("hidden_size", "n_embd", "d_model", "dim", "emb_dim"),
+    ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
+    ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    ("vocab_size", "n_token", "n_words", "org_vocab_size"),
+    ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"),
+    ("norm_topk_prob", "moe_renormalize"),
+    ("n_group", "num_expert_group"),
+    ("n_shared_experts", "num_shared_experts"),
+    ("head_dim", "attention_head_dim", "kv_channels"),
+    ("attention_bias", "qkv_bias"),
+    ("mlp_bias", "bias"),
+    ("sliding_window", "attention_window_size"),
+    ("layer_types", "layers_block_type"),
+)
+"""Names that transformers takes for one another in some families, by the attribute_map of their configurations."""
+
+
+class NamedFields(Fields):
+    """The keys of a config.json, each under the name that the table asks for or another that transformers takes."""
+
+    def get(self, field: Field) -> Any:
+        """The value of a field, or its default."""
+        given = [name for name in _names_of(field.name) if self.data.get(name) is not None]
+        if given and field.name not in given:
+            self.asked.add(field.name)
+            field = replace(field, name=given[0])
+        return super().get(field)
+
+
+def _names_of(name: str) -> tuple[str, ...]:
+    """The names that transformers takes for this one, with it."""
+    return next((names for names in _SYNONYMS if name in names), (name,))
+
+
+def unknown_keys(fields: Fields, family: Family, config: ModelConfig) -> Iterator[str]:
+    """Yield the keys that the table of ``family`` did not read, and that are not known to change nothing.
+
+    Raises CheckpointError for another name of a key that it did read, with another value.
+    """
+    unknown = [name for name in fields.unknown(family.harmless) if not _HARMLESS.fullmatch(name)]
+    for name in (name for name in fields.data if name in fields.asked or name in unknown):
+        repeats = _repeated(name, fields, config)
+        if fields.data[name] not in (None, *repeats.values()) and repeats:
+            other, value = next(iter(repeats.items()))
+            message = f"{name} {shown(fields.data[name])} is another name of {other}, which is {shown(value)}"
+            raise fields.fault(message, "leave out one of the two")
+        if name in unknown and not repeats:
+            yield name
+
+
+def _repeated(name: str, fields: Fields, config: ModelConfig) -> dict[str, Any]:
+    """The values that a key may repeat, by their names: of the keys that were read, or the width of a head."""
+    read = {other: fields.data.get(other) for other in _names_of(name) if other in fields.asked and other != name}
+    if name == "head_dim" and not read and name not in fields.asked:
+        return {"hidden_size / num_attention_heads": config.d_head}
+    return {other: value for other, value in read.items() if value is not None}

@@ -1,0 +1,59 @@
+"""Weights that stay in their file, as it stores them, and are converted each time they are used.
+
+So a model may be larger than the memory: of its matrices those in use are held, and dropped after.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from tinytf.errors import UsageError
+
+
+class InFile(Tensor):
+    """A tensor without numbers in memory: ``read`` gives them, in this shape and dtype, to each operation on it.
+
+    A view of all of it stays in the file too, so that a backward pass holds no weights. Raises UsageError where an
+    operation would write to it.
+    """
+
+    read: Callable[[], Tensor]
+    like: Tensor
+
+    @staticmethod
+    def __new__(cls, read: Callable[[], Tensor], like: Tensor) -> "InFile":
+        """``like`` has the shape, the strides and the dtype, on the meta device."""
+        made: InFile = Tensor._make_wrapper_subclass(
+            cls, like.shape, strides=like.stride(), dtype=like.dtype, device=torch.device("cpu")
+        )
+        made.read, made.like = read, like
+        return made
+
+    def __init__(self, read: Callable[[], Tensor], like: Tensor) -> None: ...
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            raise UsageError("weights that stay in their file cannot be changed", "leave out --keep-quantized")
+        source = args[0]
+        if not (func.is_view and isinstance(source, InFile)):
+            read_args, read_kwargs = tree_map_only(InFile, lambda weight: weight.read(), (args, kwargs))
+            return func(*read_args, **read_kwargs)
+        with torch.inference_mode(source.is_inference()):  # as torch expects of a view
+            like = func(source.like, *args[1:], **kwargs)
+            if isinstance(like, Tensor) and like.numel() == source.numel():
+                return InFile(lambda: func(source.read(), *args[1:], **kwargs), like)
+            views = func(source.read(), *args[1:], **kwargs)
+            return tree_map_only(Tensor, torch.clone, views)  # lets go of the rest
+
+    def __deepcopy__(self, memo: Any) -> "InFile":
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"InFile({tuple(self.shape)}, {self.dtype})"
