@@ -29,9 +29,11 @@ _SIZE = 20.27
 _LINE, _ABOVE = 20 * 1.22, 18.5
 """Pixels of a line in rich's SVG, and from the top of its background to the foot of its letters."""
 _SHAPES = "─│┌┐└┘├┤┬┴┼╭╮╯╰\u2580-\u2590\u2594-\u259f\u2800-\u28ff"
-_SHAPE, _PIECES = re.compile(f"[{_SHAPES}]"), re.compile(f"[ -~\xa0]+|[{_SHAPES}]+|[^ -~\xa0{_SHAPES}]+")
+_GAP = "[ \xa0]{2,}"
+_SHAPE, _APART = re.compile(f"[{_SHAPES}]"), re.compile(f"{_GAP}|[{_SHAPES}]")
+_PIECES = re.compile(f"{_GAP}|(?:(?!{_GAP})[ -~\xa0])+|[{_SHAPES}]+|[^ -~\xa0{_SHAPES}]+")
 """Signs that are drawn as shapes, as terminals do: a font leaves gaps between lines, and many have no braille. And the
-pieces of a text: ASCII, shapes, other signs."""
+pieces of a text: gaps, ASCII, shapes, other signs."""
 _DOTS = [(column, row, bit) for column, bits in enumerate(((0, 1, 2, 6), (3, 4, 5, 7))) for row, bit in enumerate(bits)]
 """The column, row and bit of each of the 2 × 4 dots of a braille sign."""
 _DOT, _STROKE = 2.4, 1.6
@@ -99,19 +101,19 @@ def picture(lines: Iterable[str], extension: str, screen: Terminal, name: str = 
 def _on_the_grid(text: re.Match[str]) -> str:
     """An element of text in its columns; rich counts letters, and 猫 has two columns, an accent none.
 
-    What follows such letters, or blanks at the beginning, is an element of its own, so that it stands in its column in
+    What follows such letters, or a gap, is an element of its own, so that it stands in its column in
     any font. Blocks, lines and braille are drawn as shapes.
     """
     whole = unescape(text[5])
     words = whole.lstrip(" \xa0") or whole
-    if cell_len(words) == len(whole) and not _SHAPE.search(words):
+    if cell_len(words) == len(whole) and not _APART.search(words):
         return text[0]
     x, pieces = float(text[2]) + _COLUMN * (len(whole) - len(words)), []
     for piece in _PIECES.findall(words):
         length = _COLUMN * cell_len(piece)
         if _SHAPE.match(piece):
             pieces.append(_shapes(piece, x, text[0]))
-        else:
+        elif not re.match(_GAP, piece):
             shown = escape(piece).replace("\xa0", "&#160;")
             pieces.append(f'{text[1]}x="{x:g}"{text[3]}textLength="{length:g}"{text[4]}>{shown}</text>')
         x += length
