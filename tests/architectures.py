@@ -407,13 +407,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "rope_attention_factor": 1.2,
         "by_layer": (("window", (4, 0)), ("rope_scaling", ("none", "yarn"))),
     },
-    "llama, a base that grows with a longer text": {
-        **LLAMA,
-        "context": 32,
-        "rope_scaling": "dynamic",
-        "rope_factor": 4.0,
-        "rope_original_context": 8,
-    },
     "phi 3, long texts turned by other factors": {
         **LLAMA,
         "d_head": 8,

@@ -49,8 +49,6 @@ class Rope(NamedTuple):
       the number of turns, yarn by the index of the pair; with ``truncate`` yarn's range begins and ends at whole pairs.
     - ``longrope`` divides each frequency by its own entry of ``factors``, or of ``long_factors`` in a text longer than
       ``original_context``.
-    - ``dynamic`` multiplies ``theta`` in a text of t > ``original_context`` tokens by (factor·t/original − factor +
-      1)^(width/(width − 2)), so that every length turns by angles of its own.
     - ``proportional`` turns only the first ``turned`` pairs of dimensions, and divides their frequencies by ``factor``.
 
     yarn and longrope also multiply the rotated queries and keys by ``attention_factor``.
@@ -71,12 +69,7 @@ class Rope(NamedTuple):
 
     def of_text(self, length: int) -> "Rope":
         """The settings for a text of ``length`` tokens."""
-        if length <= self.original_context:
-            return self
-        if self.scaling == "dynamic":
-            stretch = self.factor * length / self.original_context - self.factor + 1
-            return self._replace(theta=self.theta * stretch ** (self.width / (self.width - 2)))
-        if not self.long_factors:
+        if not self.long_factors or length <= self.original_context:
             return self
         return self._replace(factors=self.long_factors, long_factors=())
 
@@ -397,20 +390,9 @@ class ModelConfig(Part):
 
     @property
     def rope_switch(self) -> int:
-        """The length in tokens beyond which a text is turned by other angles; 0 where all lengths are turned alike."""
-        return self.rope_original_context if {"longrope", "dynamic"} & self._rope_scalings else 0
-
-    def turned_alike_from(self, length: int) -> int:
-        """The shortest text that is turned by the same angles as one of ``length`` tokens."""
-        switch = self.rope_switch
-        if not 0 < switch < length:
-            return 1
-        return length if "dynamic" in self._rope_scalings else switch + 1
-
-    @property
-    def _rope_scalings(self) -> set[str]:
-        layers = range(self.n_layers) if self.by_layer else ()
-        return {self.rope_scaling, *(self.at(layer).rope_scaling for layer in layers)}
+        """The length in tokens beyond which LongRoPE turns a text by other angles; 0 without LongRoPE."""
+        scalings = {self.at(layer).rope_scaling for layer in range(self.n_layers)} if self.by_layer else ()
+        return self.rope_original_context if "longrope" in (self.rope_scaling, *scalings) else 0
 
     @property
     def rotary_layers(self) -> tuple[int, ...]:

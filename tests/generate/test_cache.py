@@ -17,9 +17,9 @@ from tinytf.parts.lightning import Lightning
 from tinytf.parts.mamba2 import Mamba2
 from tinytf.steps.work import cache_bytes_per_token
 
-LONGROPE, DYNAMIC = "phi 3, long texts turned by other factors", "llama, a base that grows with a longer text"
-DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True) and kind not in (LONGROPE, DYNAMIC)]
-DECODER_FAMILIES = [name for name in FAMILIES if not is_encoder(name) and name not in (LONGROPE, DYNAMIC)]
+LONGROPE = "phi 3, long texts turned by other factors"
+DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True) and kind != LONGROPE]
+DECODER_FAMILIES = [name for name in FAMILIES if not is_encoder(name) and name != LONGROPE]
 
 
 def in_pieces(model: Transformer, ids: Tensor, lengths: list[int], real: Tensor | None = None) -> Tensor:

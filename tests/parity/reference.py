@@ -365,7 +365,6 @@ _OLMO3 = {
     "full_attention": {**_YARN, "attention_factor": 1.2},
     "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
 }
-DYNAMIC = {"rope_type": "dynamic", "factor": 3.5}
 _LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 700.0,
@@ -373,21 +372,6 @@ _LONGROPE = {
     "long_factor": [1.5, 4.0, 9.0],
     "partial_rotary_factor": 0.75,
 }
-
-
-def as_if_first(model: nn.Module) -> nn.Module:
-    """The model, whose growing base no longer depends on the texts that it has read before this one."""
-
-    def forget(rotary: Any, *_: Any) -> None:
-        for name in [name for name in vars(rotary) if name.endswith("max_seq_len_cached")]:
-            setattr(rotary, name, rotary.original_max_seq_len)
-        for name in [name for name in rotary._buffers if name.endswith("original_inv_freq")]:
-            rotary._buffers[name.replace("original_", "")] = rotary._buffers[name]
-
-    for path, module in model.named_modules():
-        if path.endswith("rotary_emb"):
-            module.register_forward_pre_hook(forget)
-    return model
 
 
 def _gemma3(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
@@ -974,9 +958,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
     "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),
     "iquest-coder": lambda: _as_llama("IQuestCoder"),
-    "llama, a base that grows with a longer text": lambda: as_if_first(
-        _decoder("Llama", max_position_embeddings=9, rope_parameters={**DYNAMIC, "rope_theta": 500.0})
-    ),
     "phi 3, long texts turned by other factors": lambda: _phi3(rope_parameters=_LONGROPE),
     "phi 3 with a window": lambda: _phi3(sliding_window=4, original_max_position_embeddings=T),
     "starcoder 2": lambda: _decoder("Starcoder2", norm_epsilon=1e-3, sliding_window=4),

@@ -319,8 +319,8 @@ class Sides:
     @torch.no_grad()
     def _run_in_chunks(self, name: str, ids: list[int], last: "_Step", worst: _WorstStep) -> None:
         """Run the text through a cache, a few tokens at a time."""
-        cache = self.ours.cache(len(ids))
-        size = max(_CHUNK, self.ours.config.turned_alike_from(len(ids)))  # turned as the whole text
+        cache, switch = self.ours.cache(len(ids)), self.ours.config.rope_switch
+        size = max(_CHUNK, switch + 1) if 0 < switch < len(ids) else _CHUNK  # switch RoPE as for the whole text
         pieces = torch.tensor([ids], device=self.device).split(size, dim=1)
         logits = [self.ours.unembed(self.ours.hidden(piece, cache=cache))[0].float().cpu() for piece in pieces]
         worst.tokens += len(ids)

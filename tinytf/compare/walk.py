@@ -307,8 +307,7 @@ class Walk:
         """
         count, config = len(first.encoding.tokens), first.config
         begins = min((step.begins or 0 for step in self.steps if step.differs(self.tolerance)), default=0)
-        kept = max(_ENOUGH, begins + _ENOUGH // 2)
-        turned = kept < config.turned_alike_from(count)
+        kept, turned = max(_ENOUGH, begins + _ENOUGH // 2), 0 < config.rope_switch < count
         if config.looks_ahead or turned or dumped.dump.passes or dumped.dump.shards or kept > 0.75 * count:
             return False
         cut = dumped.beginning(kept)

@@ -155,7 +155,7 @@ class Runner:
 
     @property
     def _is_turned(self) -> bool:
-        """Whether the text is now so long that RoPE turns it by other angles than the cached keys."""
+        """Whether the text is now so long that LongRoPE turns it by other angles than the cached keys."""
         return self.cache is not None and self.cache.is_turned(len(self.texts[0]))
 
     def _slide(self) -> None:
@@ -168,13 +168,14 @@ class Runner:
     def _whole(self) -> Tensor:
         """Compute all tokens that are not cached yet, and the last one again if it is looked at: logits (B, V)."""
         ids = torch.tensor(self.texts, device=self._device)  # (B, T)
-        length = ids.shape[1]
+        length, turn = ids.shape[1], self.model.config.rope_switch
         if self.cache is not None:
             if self._is_turned:
                 self.cache.clear()
             ids = ids[:, self.cache.position :]
         size = min(self.chunk, length) if self.chunk and self.cache is not None else length
-        size = max(size, self.model.config.turned_alike_from(length))  # by the angles of the whole text
+        if 0 < turn < length:  # the first piece must be turned by the angles of the whole text
+            size = max(size, turn + 1)
         with evaluating(self.model), torch.inference_mode():
             for piece in ids.split(size, dim=1):
                 hidden = self.model.hidden(piece, cache=self.cache)

@@ -127,20 +127,13 @@ def _rotary(config: ModelConfig) -> Positions:
     rotated = rotated / rope.attention_factor
     table = {"sines": rotated[:, half:], "cosines": rotated[:, :half]}
     frequencies = rotary_frequencies(rope).double().tolist()
-    if rope.scaling in ("none", "linear", "dynamic"):
+    if rope.scaling in ("none", "linear"):
         divisor = rope.factor if rope.scaling == "linear" else 1.0
         frequencies = [rope.theta ** (-2 * pair / rope.width) / divisor for pair in range(half)]
     waves = tuple(Wave((i, i + half), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
     similarity = tuple(sum(math.cos(k * f) for f in frequencies) / half for k in DISTANCES if k < length)
     long = f", long waves / {rope.factor:g}"
-    ends = {
-        "none": "",
-        "dynamic": "",
-        "linear": f" / {rope.factor:g}",
-        "llama3": long,
-        "yarn": long,
-        "longrope": " / its own factor",
-    }
+    ends = {"none": "", "linear": f" / {rope.factor:g}", "llama3": long, "yarn": long, "longrope": " / its own factor"}
     formula = f"di and di+{half} of q and k turn by pos · {rope.theta:g}^(−2i/{rope.width}){ends[rope.scaling]}"
     return Positions("rotary", formula, config.context, table, waves, similarity, _checked(table, frequencies))
 

@@ -21,15 +21,15 @@ def most_tokens(device: torch.device) -> int:
 def batches(lengths: Sequence[int], model: Transformer, most: int | None = None) -> Iterator[list[int]]:
     """Yield batches as indices of texts, with texts of similar lengths together, and at most ``most`` tokens in each.
 
-    With interventions or edits, which are made for one text, every text goes alone. Texts that RoPE turns by
-    different angles, because of their lengths, do not go together.
+    With interventions or edits, which are made for one text, every text goes alone. Texts that LongRoPE turns by
+    different angles, below and above its switch, do not go together.
     """
-    usual = most_tokens(model.embed.tokens.weight.device)
+    usual, switch = most_tokens(model.embed.tokens.weight.device), model.config.rope_switch
     most = usual if most is None else min(most, usual)
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lengths.__getitem__):
         length = lengths[number]
-        turned = batch and lengths[batch[-1]] < model.config.turned_alike_from(length)
+        turned = batch and lengths[batch[-1]] <= switch < length
         if batch and (model.exchanged or turned or (len(batch) + 1) * length > most):
             yield batch
             batch = []

@@ -46,7 +46,7 @@ class KVCache:
         require_decoder(config)
         if config.looks_ahead:
             raise UsageError("without its mask every token sees later ones, so nothing can be cached")
-        self._turned_alike_from = config.turned_alike_from
+        self._switch = config.rope_switch
         self.capacity = config.context if capacity is None else capacity
         if not 1 <= self.capacity <= config.context:
             raise UsageError(
@@ -99,8 +99,8 @@ class KVCache:
             )
 
     def is_turned(self, length: int) -> bool:
-        """Whether a text of ``length`` tokens is turned by other angles than the cached keys."""
-        return 0 < self.reached < self._turned_alike_from(length)
+        """Whether LongRoPE turns a text of ``length`` tokens by other angles than the cached keys."""
+        return 0 < self.reached <= self._switch < length
 
     def advance(self, tokens: int) -> None:
         """Count the tokens that every layer has stored; an interrupted pass before this call changes nothing."""

@@ -19,7 +19,6 @@ _SCALED_BY: Mapping[str, set[str]] = {
     "reversed": set(),
     "linear": {"rope_factor"},
     "llama3": {"rope_factor", *_TURNS},
-    "dynamic": {"rope_factor", "rope_original_context"},
     "yarn": {"rope_factor", *_TURNS, "rope_attention_factor", "rope_truncate"},
     "longrope": {"rope_original_context", "rope_attention_factor", "rope_short_factors", "rope_long_factors"},
     "proportional": {"rope_factor", "rope_turned"},
@@ -41,7 +40,7 @@ class Rotary(Part):
     )
     rope_width: int = leaf(0, COUNT, differs=True, zero="d_head", said="a rotation of {} dimensions of a head")
     rope_scaling: str = choice(
-        "none", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "reversed", differs=True,
+        "none", "linear", "llama3", "yarn", "longrope", "proportional", "reversed", differs=True,
         said="{} scaling of RoPE", named={"llama3": "Llama 3's", "yarn": "YaRN's", "longrope": "LongRoPE's"},
     )  # fmt: skip
     rope_factor: float = leaf(
@@ -65,7 +64,7 @@ class Rotary(Part):
                 f"rope_low_frequency {self.rope_low_frequency} is not between 0 and "
                 f"rope_high_frequency {self.rope_high_frequency}"
             )
-        if self.rope_scaling in ("dynamic", "llama3", "yarn", "longrope") and not self.rope_original_context:
+        if self.rope_scaling in ("llama3", "yarn", "longrope") and not self.rope_original_context:
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rope_original_context")
         if self.rope_scaling == "yarn" and self.rope_theta <= 1:
             raise ConfigError(f"rope_scaling 'yarn' needs a rope_theta above 1, not {self.rope_theta}")
@@ -87,7 +86,6 @@ class Rotary(Part):
             "none": "",
             "reversed": "turned the other way",
             "linear": f"all frequencies / {self.rope_factor:g}",
-            "dynamic": f"a base that grows with a longer text (dynamic, {since}, factor {self.rope_factor:g})",
             "llama3": f"long waves / {self.rope_factor:g} (llama3, {waves})",
             "yarn": f"long waves / {self.rope_factor:g} (yarn, {waves}{'' if self.rope_truncate else ', not rounded'})",
             "proportional": listed(
@@ -110,8 +108,6 @@ class Rotary(Part):
             raise ConfigError(f"d_head {width} is odd, but RoPE rotates pairs of dimensions")
         if self.rope_scaling != "none" and positions != "rotary":
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rotary positions")
-        if self.rope_scaling == "dynamic" and (self.rope_width or width) <= 2:
-            raise ConfigError("rope_scaling 'dynamic' needs more than one pair of dimensions")
         if self.rope_scaling == "proportional" and not 2 * self.rope_turned <= (self.rope_width or width):
             raise ConfigError(f"rope_turned {self.rope_turned} pairs are more than d_head {width} has")
         for name in ("rope_short_factors", "rope_long_factors") if self.rope_scaling == "longrope" else ():

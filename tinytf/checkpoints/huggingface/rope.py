@@ -9,10 +9,7 @@ from tinytf.checkpoints.table import Draft, Group, Key, Tensors
 from tinytf.config import DIFFERING, ModelConfig
 from tinytf.fields import Fields
 
-SCALINGS: Mapping[str, str] = {
-    "default": "none",
-    **{word: word for word in ("linear", "dynamic", "llama3", "yarn", "longrope")},
-}
+SCALINGS: Mapping[str, str] = {"default": "none", **{word: word for word in ("linear", "llama3", "yarn", "longrope")}}
 _LLAMA3 = (
     Key("low_freq_factor", "rope_low_frequency"),
     Key("high_freq_factor", "rope_high_frequency"),
@@ -63,14 +60,8 @@ def rope(
             values |= rotary_pairs(rotary, draft, part, values["rope_theta"], odd=odd and word != "yarn")
         if word in ("none", "reversed"):
             return values
-        if word in ("linear", "dynamic", "llama3"):
+        if word in ("linear", "llama3"):
             values["rope_factor"] = rotary.number("factor")
-        if word == "dynamic" and values["rope_theta"] != rotary.number("rope_theta", base):
-            raise rotary.fault("a dynamic base of an odd number of rotated dimensions is not implemented")
-        if word == "dynamic":  # the file's context is the original one, and texts may be longer
-            original_context = draft["context"]
-            context = int(original_context * max(1.0, values["rope_factor"]))
-            return {**values, "rope_original_context": original_context, "context": context}
         if word != "linear":
             context = draft.get("context", 0)  # some families have none
             original_context = fields.whole(_ORIGINAL, original) or rotary.whole(_ORIGINAL, 0) or context
@@ -121,11 +112,11 @@ def rope(
         keys: dict[str, Any] = {"rope_type": word, "rope_theta": config.rope_theta}
         if share is not None:
             keys["partial_rotary_factor"] = written_share(config)
-        if word in ("linear", "dynamic", "llama3", "yarn", "proportional"):
+        if word in ("linear", "llama3", "yarn", "proportional"):
             keys["factor"] = config.rope_factor
         if word == "proportional":
             keys["partial_rotary_factor"] = _share_of(2 * config.rope_turned, config.d_head)
-        if word in ("dynamic", "llama3", "yarn", "longrope"):
+        if word in ("llama3", "yarn", "longrope"):
             keys[_ORIGINAL] = config.rope_original_context
         for key in {"llama3": _LLAMA3, "yarn": _YARN}.get(word, ()):
             keys |= key.write(config)
@@ -143,16 +134,11 @@ def rope(
         if not used <= set(scalings.values()) or (share is None and first.rope_width and not first.kv_rank):
             return {}  # this family cannot express it
         outside = {_ORIGINAL: first.rope_original_context} if original and first.rope_original_context else {}
-        if "dynamic" in used:
-            outside["max_position_embeddings"] = first.rope_original_context
         if kinds is None:
             return {"rope_parameters": write_settings(first), "rope_theta": first.rope_theta, **outside}
         layers = [config.at(layer) for layer in range(config.n_layers) if config.at(layer).mixer != "none"]
         by_kind = {kind_of(layer): write_settings(layer) for layer in reversed(layers)}
-        return {
-            "rope_parameters": {kind: by_kind.get(kind, write_settings(first)) for kind in (FULL, SLIDING)},
-            **outside,
-        }
+        return {"rope_parameters": {kind: by_kind.get(kind, write_settings(first)) for kind in (FULL, SLIDING)}}
 
     return Group(read, write)
 

@@ -13,7 +13,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.llama import FIXED, LLAMA
 from tinytf.checkpoints.huggingface.mamba import STATE_SPACE
 from tinytf.checkpoints.huggingface.mamba2 import read_rank
-from tinytf.checkpoints.huggingface.rope import SCALINGS, rope
+from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, by_layer, lm_head, merge_fields, mixers
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -57,10 +57,6 @@ class _Hybrid(Family):
 
     def pattern(self, name: str) -> str:
         return re.sub(r"(?<=_adapter_list\.)\d+", "{i}", super().pattern(name).replace(".mamba_decoder", "", 1))
-
-
-_ROPE = rope(scalings={word: ours for word, ours in SCALINGS.items() if ours != "dynamic"})
-"""transformers turns by other angles where the base grows, even in short texts."""
 
 
 def _read_layers(
@@ -126,11 +122,11 @@ def _write(config: ModelConfig) -> dict[str, Any]:
 
 def _read_positions(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     turned = fields.flag("use_mem_rope", False)
-    return {"positions": "rotary", **_ROPE.read(fields, draft, tensors)} if turned else {"positions": "none"}
+    return {"positions": "rotary", **ROPE.read(fields, draft, tensors)} if turned else {"positions": "none"}
 
 
 def _write_positions(config: ModelConfig) -> dict[str, Any]:
-    return {"use_mem_rope": config.positions == "rotary", **_ROPE.write(config)}
+    return {"use_mem_rope": config.positions == "rotary", **ROPE.write(config)}
 
 
 _AROUND = {

@@ -50,7 +50,6 @@ def _first(turned: int, frequency: Tensor) -> Tensor:
 ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
     "none": lambda frequency, _: frequency,
     "reversed": lambda frequency, _: -frequency,
-    "dynamic": lambda frequency, _: frequency,  # whose base depends on the length, see Rope.of_text
     "linear": lambda frequency, rope: frequency / rope.factor,
     "llama3": _stretched,
     "yarn": _yarn,
@@ -67,7 +66,6 @@ def _start_and_length(rope: Rope) -> tuple[float, float]:
 ROPE_SCALING_CODE: dict[str, Callable[[Rope], list[str]]] = {
     "none": lambda _: [],
     "reversed": lambda _: ["turn = -turn"],
-    "dynamic": lambda _: [],
     "linear": lambda rope: [f"turn = turn / {rope.factor}"],
     "llama3": lambda rope: [
         f"turns = {rope.original_context} * turn / (2 * torch.pi)",

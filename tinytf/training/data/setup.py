@@ -117,7 +117,7 @@ def prepare(
 def _has_relative_positions(config: ModelConfig) -> bool:
     """Whether a text in the middle of a row is computed as at the start of a row."""
     relative = config.positions in ("rotary", "alibi", "none")
-    return relative and not config.chunk and not config.rope_switch
+    return relative and not config.chunk and config.rope_scaling != "longrope"  # which changes with the length
 
 
 @dataclass(frozen=True)
