@@ -144,6 +144,11 @@ def eight_bits(matrix: Tensor) -> Written:
     return {"weight": stored, "SCB": largest}, stored.double() * largest.double()[:, None] / 127
 
 
+def in_blocks_of_compressed_tensors(matrix: Tensor, block: int) -> Written:
+    tensors, means = in_blocks(matrix, block)
+    return {"weight": tensors["weight"], "weight_scale": tensors["weight_scale_inv"]}, means
+
+
 def of_groups(bits: int, size: int | None) -> dict[str, Any]:
     return {"config_groups": {"group_0": {"weights": {"num_bits": bits, "group_size": size}}}}
 
@@ -174,6 +179,14 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Written]]] = {
         {"quant_method": "compressed-tensors", **of_groups(8, None)}, lambda m: by_row(m, torch.float8_e4m3fn),
     ),
     "fp8 in blocks": ({"quant_method": "fp8", "weight_block_size": [6, 6]}, lambda m: in_blocks(m, 6)),
+    "fp8 in blocks with ragged edges": (
+        {"quant_method": "fp8", "weight_block_size": [20, 20]}, lambda m: in_blocks(m, 20),
+    ),
+    "compressed-tensors, fp8 in blocks with ragged edges": (
+        {"quant_method": "compressed-tensors",
+         "config_groups": {"group_0": {"weights": {"num_bits": 8, "strategy": "block", "block_structure": [20, 20]}}}},
+        lambda m: in_blocks_of_compressed_tensors(m, 20),
+    ),
     "mlx": ({"bits": 4, "group_size": 8}, lambda m: mlx(m, 4, 8)),
     "nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, lambda m: nf4(m, nested=False)),
     "nf4, nested": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, lambda m: nf4(m, nested=True)),
@@ -234,7 +247,7 @@ def test_a_folder_gives_what_its_plain_matrices_give(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind not in ("mlx", "compressed-tensors, int8", "compressed-tensors, fp8")]
+    "kind", [kind for kind in KINDS if kind != "mlx" and not kind.startswith("compressed-tensors, ")]
 )
 def test_without_its_config_a_quantised_tensor_is_named(tmp_path, kind):
     quantised(tmp_path, kind)
@@ -276,6 +289,15 @@ def test_four_bits_of_another_kind_are_refused(tmp_path):
     packed = {name: tensor.view(torch.uint8) for name, tensor in tensors.items() if name.endswith("weight_packed")}
     save_file(tensors | packed, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"numbers in words of type uint8 are not implemented|do not fit"):
+        read_directory(tmp_path).load()
+
+
+def test_blocks_of_unknown_size_are_refused_rather_than_guessed(tmp_path):
+    """32 rows with 2 scales can be blocks of 16 or of 20."""
+    quantised(tmp_path, "fp8 in blocks with ragged edges")
+    text = (tmp_path / "config.json").read_text("utf-8").replace('"weight_block_size"', '"block_size"')
+    (tmp_path / "config.json").write_text(text, "utf-8")
+    with pytest.raises(CheckpointError, match=r"blocks whose size config\.json does not give"):
         read_directory(tmp_path).load()
 
 

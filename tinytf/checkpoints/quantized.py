@@ -92,7 +92,15 @@ def _scaled(parts: Parts, settings: Settings) -> Tensor:
     if scale.numel() == 1:
         return weight * scale.reshape(())
     scale = scale.reshape(len(scale), -1)
-    blocks = settings.get("weight_block_size") or [-(-a // b) for a, b in zip(weight.shape, scale.shape, strict=True)]
+    blocks = settings.get("weight_block_size") or settings.get("block_structure")
+    if not blocks:  # rows of their own, and groups of columns; a ragged last block would hide any other size
+        columns = weight.shape[1] if scale.shape[1] == 1 else int(settings.get("group_size") or 0)
+        if len(scale) != len(weight) or columns < 1:
+            raise CheckpointError(
+                f"scales of shape {tuple(scale.shape)} are of blocks whose size config.json does not give",
+                "weight_block_size or block_structure has it",
+            )
+        blocks = [1, columns]
     if [-(-a // b) for a, b in zip(weight.shape, blocks, strict=True)] != [*scale.shape]:
         raise CheckpointError(f"scales of shape {tuple(scale.shape)} do not fit a matrix {tuple(weight.shape)}")
     row, column = (torch.arange(a, device=scale.device) // b for a, b in zip(weight.shape, blocks, strict=True))
