@@ -155,7 +155,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     ),
 }  # fmt: skip
 """By the quant_method of config.json, which of MLX is its key ``quantization``."""
-_SIGNS = ("qweight", "weight_packed", "weight_scale_inv", "weight.absmax", "SCB")
+_SIGNS = ("qweight", "weight_packed", "weight_scale_inv", "weight_scale", "scales", "weight.absmax", "SCB")
 """Endings that only a quantised tensor has."""
 
 
