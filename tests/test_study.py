@@ -8,7 +8,7 @@ import click
 import pytest
 from test_docs import EXAMPLES, PAGES, TOUR, code_blocks
 
-from tinytf_cli.asking import answering, command_meant
+from tinytf_cli.asking import answering, command_meant, is_how
 from tinytf_cli.command import Command
 from tinytf_cli.main import cli, run
 from tinytf_cli.words import help_command
@@ -59,8 +59,8 @@ def test_every_command_of_the_docs_is_one_that_is_taken(line: str) -> None:
         assert name in cli.make_context("tinytf", [], resilient_parsing=True).get_help()
         return
     command = help_command if name == "help" else cli.get_command(click.Context(cli), name)
-    if command is None:  # a word or a question, to which tinytf says the command
-        assert command_meant(name) or answering(name), name
+    if command is None:  # a word, a question, a text or a file, to which tinytf says the command
+        assert command_meant(name) or answering(name) or " " in name or name.endswith(".gguf") or is_how(line[7:]), name
         return
     form, rest = command.in_form(words) if isinstance(command, Command) else (command, words)
     if rest:

@@ -46,7 +46,7 @@ def recording(frames: Sequence[Sequence[str]], screen: Terminal) -> str:
 
 
 def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal, about: str = "", seconds: float = SECONDS) -> str:
-    """An SVG that loops through the frames. A viewer without animation shows the last one.
+    """An SVG that loops through the frames. It opens with the last one, which a viewer without animation shows.
 
     ``about`` is its title and alternative text, as ``described`` makes them; a frame is shown for some ``seconds``.
     """
@@ -55,11 +55,11 @@ def moving_picture(frames: Sequence[Sequence[str]], screen: Terminal, about: str
     for number, frame in enumerate(frames):
         last = number == len(frames) - 1
         still = picture(frame, ".svg", screen, name=f"frame{number}")
-        begin, end = number * seconds / total, 1.0 if last else (number + 1) * seconds / total
+        begin, end = (number + 3) * seconds / total, (number + 4) * seconds / total
         values, times = ["hidden", "visible", "hidden"], [0.0, begin, end]
-        if not number:
-            values, times = values[1:], [0.0, end]
         if last:
+            values, times = ["visible", "hidden"], [0.0, 3 * seconds / total]
+        elif number == len(frames) - 2:
             values, times = values[:2], times[:2]
         timing = f'values="{";".join(values)}" keyTimes="{";".join(f"{time:.4f}" for time in times)}"'
         turn = f'<animate attributeName="visibility" {timing} dur="{total:g}s" calcMode="discrete"'

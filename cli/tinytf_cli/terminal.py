@@ -160,6 +160,10 @@ def _ask_background() -> str | None:
 
 
 def _encodes_unicode(stream: TextIO) -> bool:
+    """Whether a stream takes more than 7 bits: Python's says so in the locale C too, where a terminal may not."""
+    locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "")
+    if locale in ("C", "POSIX"):
+        return False
     try:
         "·▀█√⊙".encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -1,5 +1,6 @@
 """One place decides the colours; where there are none, no escape code appears at all."""
 
+import io
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -371,3 +372,25 @@ def test_precision_colours_and_theme_are_options_of_a_command(tinytf: Tinytf, de
     assert len({usual, *(tinytf(*asked, "--color", "always", "--colormap", name).out for name in COLORMAPS)}) == 3
     assert tinytf(*asked, "--color", "always", "--theme", "light").out != usual
     assert tinytf(*asked).out == tinytf(*asked, "--theme", "light", "--colormap", "grey").out
+
+
+@pytest.mark.parametrize(
+    ("given", "is_seven_bits"),
+    [
+        ({"LC_ALL": "C"}, True),
+        ({"LANG": "POSIX"}, True),
+        ({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}, True),
+        ({"LC_ALL": "", "LANG": "C.UTF-8"}, False),
+        ({"LC_CTYPE": "en_US.UTF-8", "LANG": "C"}, False),
+        ({}, False),
+    ],
+)
+def test_whoever_says_that_the_locale_is_c_gets_7_bits(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], is_seven_bits: bool
+) -> None:
+    """The first of the variables that is set counts; Python's own streams are UTF-8 in any case."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert detect(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")).ascii == is_seven_bits

@@ -63,6 +63,23 @@ def test_a_sheet_has_a_blank_for_each_number_of_its_solution_and_gives_none_away
     assert not re.search(r"^ .*\d\.\d", answers, re.MULTILINE)
 
 
+def test_a_sheet_of_some_steps_asks_for_them_and_gives_what_their_formulas_read(tinytf: Tinytf) -> None:
+    chosen = ("verify", "cat-sleeps", "--step", "scores", "--step", "weights")
+    sheet, solution = tinytf(*chosen, "--homework"), tinytf(*chosen, "--solution")
+    heads = re.findall(r"^(\w+)   (given)?", sheet.out, re.MULTILINE)
+    assert heads == [("given", ""), ("Q", "given"), ("K", "given"), ("scores", ""), ("weights", "")]
+    assert sheet.out.count(BLANK) == 2 * 9
+    assert sheet.out.split("\nscores ")[0].splitlines()[2:] == solution.out.split("\nscores ")[0].splitlines()[1:]
+
+
+def test_what_leads_to_a_loss_is_given_for_its_gradient() -> None:
+    example = open_example("cat-sleeps")
+    everything = {*example.given, *(step.name for step in example.steps)}
+    read = example.read_by(["gradient_logits"])
+    assert {"X", "W_Q", "W_FFN2", "scores", "predictions", "labels", "loss"} <= read <= everything
+    assert not any(name.startswith(("gradient", "new", "lr")) for name in read)
+
+
 def test_the_matrices_of_a_solution_are_those_of_the_example(tinytf: Tinytf, tmp_path: Path) -> None:
     path = tmp_path / "x.tex"
     assert tinytf("verify", "cat-sleeps", "--solution", "-o", path).status == 0
@@ -91,6 +108,16 @@ def test_a_picture_of_homework_does_not_say_the_answer_in_its_alternative_text(t
     assert tinytf(*CELL, "--homework", "-o", tmp_path / "x.svg").status == 0
     text = (tmp_path / "x.svg").read_text("utf-8")
     assert "53.0" not in text
+
+
+def test_a_blank_on_paper_has_room_for_a_number(tinytf: Tinytf, tmp_path: Path) -> None:
+    path = tmp_path / "x.tex"
+    for words, blanks in ((("verify", "cat-sleeps", "--step", "weights"), 9), (CELL, 8 + 2)):
+        assert tinytf(*words, "--homework", "-o", path).status == 0
+        text = path.read_text("utf-8")
+        assert_sound(text)
+        assert text.count(r"\rule{4em}{0.4pt}") == blanks
+        assert r"\_\_" not in text
 
 
 @pytest.mark.parametrize(
@@ -179,6 +206,9 @@ def test_a_sheet_of_no_example_by_name_is_of_the_first_and_names_the_others(tiny
         ("verify", "paper:induction", "--solution"),
         ("verify", "cat-sat", "--homework", "--edit", "missing.toml"),
         ("explain", "L0H0.W_Q[1,2]", "--homework"),
+        ("verify", "cat-sat", "--step", "scores"),
+        ("verify", "cat-sat", "--homework", "--step", "no such step"),
+        ("verify", "paper:induction", "--step", "scores"),
     ],
     ids=" ".join,
 )

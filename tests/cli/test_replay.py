@@ -136,6 +136,7 @@ def test_an_svg_shows_one_frame_at_a_time(tinytf: Tinytf, run: Path, tmp_path: P
             visible += values.split(";")[at] == "visible"
         assert visible == 1
     assert text.count('<g visibility="visible">') == 1
+    assert [values.startswith("visible") for values, _ in moves] == [False] * (len(STEPS) - 1) + [True]
 
 
 def test_what_does_not_move_is_no_cast(tinytf: Tinytf, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_many_runs_fit_one_screen_and_a_pipe_has_them_all(tinytf: Tinytf, tmp_pa
         made(tmp_path / f"run-{place:02}", held_out=1.0 + place)
     seen = tinytf("runs", tmp_path, screen=True)
     assert len(seen.lines) <= 45
-    assert "the best 12 of 30 runs" in without_colour(seen.out)
+    assert "the best 10 of 30 runs" in without_colour(seen.out)
     assert sum(line.startswith("  run-") for line in tinytf("runs", tmp_path).lines) == 2 * 30  # and a milestone each
 
 

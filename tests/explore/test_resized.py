@@ -16,7 +16,7 @@ from tinytf_cli.terminal import SMALLEST
 
 run = run_once(changed(FILMED, keep=1))
 SIZES = [(80, 24), (120, 40), (200, 60), (60, 15), (30, 8), (200, 9), (39, 30), (60, 15), (120, 40), (80, 24)]
-KEYS = {"explore": r" ↑↓ step", "learn": r"(up down scroll   )?space show the answer", "runs": r"← → turn"}
+KEYS = {"explore": r" ↑↓ step", "learn": r"(up down scroll   )?space show the answer", "runs": r"←→ step"}
 """What the last line of each program begins with."""
 ENDS = {"explore": r"step \d+/\d+", "learn": r"\d+ of \d+", "runs": r"step \d+ of \d+.*"}
 """What the first line of each program ends with."""

@@ -10,10 +10,11 @@ from prompt_toolkit.layout.screen import Char
 from hostile.bases import ours
 from hostile.strings import NASTY, text
 from hostile.watchdog import acting_in
-from tinytf_cli.repl.prompt import banner, bar_of
+from tinytf_cli.repl.prompt import bar_of
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Spec
+from tinytf_cli.repl.welcome import banner
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ ATTACKS = {
             "model tiny --tokenizer hub:org/name\nkeep theirs\n"
             "model tiny --adapter code"
         ),
-        "Spec.device Spec.dtype Spec.seed Spec.adapter Spec.tokenizer",
+        "Spec.device Spec.dtype Spec.seed Spec.adapter Spec.tokenizer Spec.keep_quantized",
     ),
     "runs": (
         f"model hub:org/name\nrun The cat --truncate --force\n{RUN}keep theirs",

@@ -226,6 +226,59 @@ def xlnet(directory: Path) -> None:
     write(directory, tokenizer=data, config={"model_type": "xlnet"}, tokenizer_config={"do_lower_case": True})
 
 
+def _pieces_of(directory: Path, names: tuple[str, ...], model_type: str, **settings: Any) -> None:
+    """A Unigram tokenizer.json as a class saves it, whose first pieces are special."""
+    data = json.loads(_unigram().to_str())
+    data["model"]["vocab"] = [*([name, 0.0] for name in names), *data["model"]["vocab"][4:]]
+    data["model"]["unk_id"] = names.index("<unk>")
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    data["added_tokens"] = [
+        {"id": i, "content": name, **flags, "lstrip": "mask" in name.lower(), "special": True}
+        for i, name in enumerate(names)
+    ]
+    data["post_processor"] = None
+    write(directory, tokenizer=data, config={"model_type": model_type}, tokenizer_config=settings)
+
+
+_XLM_ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_CAMEMBERT = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>")
+_REMBERT = ("<pad>", "[CLS]", "<unk>", "[SEP]", "[MASK]")
+_ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+
+
+def xlm_roberta(directory: Path) -> None:
+    _pieces_of(directory, _XLM_ROBERTA, "xlm-roberta", tokenizer_class="XLMRobertaTokenizer", model_max_length=512)
+
+
+def xlm_roberta_of_a_bert(directory: Path) -> None:
+    _pieces_of(directory, _XLM_ROBERTA, "bert", tokenizer_class="XLMRobertaTokenizerFast", add_prefix_space=False)
+
+
+def camembert(directory: Path) -> None:
+    _pieces_of(directory, _CAMEMBERT, "camembert")
+
+
+def albert(directory: Path) -> None:
+    _pieces_of(directory, _ALBERT, "albert")
+
+
+def albert_cased(directory: Path) -> None:
+    _pieces_of(directory, _ALBERT, "albert", do_lower_case=False, keep_accents=True)
+
+
+def rembert(directory: Path) -> None:
+    _pieces_of(directory, _REMBERT, "rembert")
+
+
+def rembert_with_ends(directory: Path) -> None:
+    rembert(directory)
+    data = json.loads((directory / "tokenizer.json").read_text("utf-8"))
+    library = Tokenizer.from_str(json.dumps(data))
+    ends = [(name, _REMBERT.index(name)) for name in ("[CLS]", "[SEP]")]
+    library.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    write(directory, tokenizer__json=library.to_str())
+
+
 def unigram_as_stands(directory: Path) -> None:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}
     write(directory, tokenizer__json=_unigram().to_str(), tokenizer_config=settings)
@@ -407,7 +460,8 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
         gpt2_json, gpt2_files, gpt2_old_files, opt_files,
         roberta_files, roberta_settings, roberta_json,
         bert_uncased, bert_cased, bert_other_switches, distilbert, bert_json, wordpiece_json,
-        deberta_v3, deberta_other_switches, xlnet, unigram_as_stands,
+        deberta_v3, deberta_other_switches, xlnet, xlm_roberta, xlm_roberta_of_a_bert, camembert, albert,
+        albert_cased, rembert, rembert_with_ends, unigram_as_stands,
         llama, llama_legacy, mistral, metaspace, gemma,
         qwen2, qwen2_files, qwen3_as_stands, llama3, llama3_called_llama, gpt_neox,
     )

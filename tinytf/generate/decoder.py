@@ -195,8 +195,8 @@ def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
 class Decoder:
     """Computes one token per call with a decoder-only model; ``cache`` holds the earlier tokens.
 
-    One object serves one generation. Before its first token it lays the model's weights side by side (and leaves them
-    so), or packs bfloat16 weights into a copy of its own. ``texts`` is the largest batch. Rows of the model's program
+    One object serves one generation. It lays the model's weights side by side (and leaves them so), or at its first
+    token packs bfloat16 weights into a copy of its own. ``texts`` is the largest batch. Rows of the model's program
     run by kernels for one token; a row without one runs by its module, the reference. Raises UsageError for a model
     that it does not ``fit``, and where the ``kind`` is not available.
     """
@@ -206,6 +206,9 @@ class Decoder:
             raise UsageError("the model has hooks, or is not a plain decoder", "run it through its modules instead")
         self.model, self.cache, self.config = model, cache, model.config
         self.kernels = _kernels_for(model, texts, kind)
+        self._packs = self.kernels.copies(model.unembedding)
+        if not self._packs:
+            lay_out(model)  # before the prompt: its sums too depend on how a matrix lies
         self.ropes: list[Rope] = []
         self.sights: list[Sight] = []
         self.ends = [program.rows[-1].name for program in self._programs]
@@ -222,12 +225,9 @@ class Decoder:
         Where these hold copies of the weights, what was read of a mapped file is let go, block by block.
         """
         model, layers = self.model, []
-        packed = self.kernels.copies(model.unembedding)
-        if not packed:
-            lay_out(model)
         for number, program in enumerate(self._programs):
             layers.append(list(self._calls(program, number)))
-            if packed:
+            if self._packs:
                 page_out([mapped.path for mapped in model.mapped])
         head = model.head
         assert isinstance(head, Head)

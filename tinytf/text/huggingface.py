@@ -22,12 +22,14 @@ from tinytf.text.printable import printable
 from tinytf.text.special_tokens import ROLES, SpecialTokens, add_special_tokens, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.tokenizer_classes import (
+    ALBERT,
     BERT,
     CHARSMAP,
     CLASSES,
     ESM,
     GPT2,
     QWEN2,
+    REMBERT,
     ROBERTA,
     TokenizerClass,
     choose_class,
@@ -156,7 +158,7 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, 
     if kind not in _READ_MODELS and not (kind == _UNIGRAM and (tokenizer_class or is_unchanged)):
         raise CheckpointError(
             f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
-            f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of DeBERTa and XLNet",
+            f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of some classes of transformers",
         )
     _require_complete_templates(data.get("post_processor"), path)
     untrusted = untrusted_tokenizer(data, path)
@@ -193,6 +195,8 @@ def _require_complete_templates(stored: Any, path: Path) -> None:
 
 def _from_vocabulary(directory: Path, config: Settings, settings: Settings, given: Settings) -> _Loaded:
     tokenizer_class = _class_of(config, settings, given, False)
+    if tokenizer_class is ALBERT and not _declared(config, settings):  # chemists pair it with words of BERT
+        tokenizer_class = None
     available = [files for files in (("vocab.json", "merges.txt"), ("vocab.txt",)) if _has_all(directory, files)]
     if not available:
         raise _no_vocabulary(directory)
@@ -255,7 +259,7 @@ def _build(
     """The vocabulary of ``model`` with the parts of its class around it; ``stored`` is the file's post-processor."""
     parts = tokenizer_class.parts(settings, special.names)
     if tokenizer_class.model == _UNIGRAM:
-        library = Library(_unigram(model.get("vocab"), special.names.get("unk_token")))
+        library = Library(_unigram(model.get("vocab"), special.names.get("unk_token"), parts.model.get("unk_id")))
     else:
         stored_model = {key: model[key] for key in ("vocab", "merges") if key in model}
         model = {"type": tokenizer_class.model, **parts.model, **stored_model}
@@ -263,7 +267,7 @@ def _build(
     library.normalizer, library.pre_tokenizer = parts.normalizer, parts.pre_tokenizer
     library.decoder = parts.decoder
     add_special_tokens(library, special)
-    if tokenizer_class is QWEN2:  # this class adds its special tokens again, whatever their flags were
+    if tokenizer_class in (QWEN2, REMBERT):  # these add their special tokens again, whatever their flags were
         names = dict.fromkeys([*special.names.values(), *(token.content for token in special.extra)])
         library.add_tokens([AddedToken(name, special=True) for name in names])
     if tokenizer_class is ESM:  # residues have no spaces between them: make every piece an added token
@@ -273,12 +277,18 @@ def _build(
     return library
 
 
-def _unigram(vocabulary: Any, unknown: str | None) -> models.Unigram:
-    """A Unigram model from pieces and scores; reading the scores from JSON, the library would change last digits."""
+def _unigram(vocabulary: Any, unknown: str | None, unknown_id: int | None) -> models.Unigram:
+    """A Unigram model from pieces and scores; reading the scores from JSON, the library would change last digits.
+
+    A class that gives an ``unknown_id`` takes that whatever the vocabulary has there, but for 0: the ``unknown`` piece.
+    """
     if not isinstance(vocabulary, list) or not all(isinstance(entry, list) and len(entry) == 2 for entry in vocabulary):
         raise CheckpointError("the vocabulary of a Unigram tokenizer is not a list of pieces and scores")
     pieces = [(piece, score) for piece, score in vocabulary]
-    unknown_id = pieces.index((unknown, 0.0)) if (unknown, 0.0) in pieces else 1
+    if unknown_id is None:
+        unknown_id = pieces.index((unknown, 0.0)) if (unknown, 0.0) in pieces else 1
+    elif not unknown_id:
+        unknown_id = next((number for number, (piece, _) in enumerate(pieces) if piece == unknown), 0)
     return models.Unigram(pieces, unk_id=unknown_id, byte_fallback=False)
 
 

@@ -6,7 +6,7 @@ and ``AutoTokenizer.from_pretrained``, in transformers 5.23.
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,10 @@ def start_and_end(settings: Settings, names: Names, library: Library) -> Any:
 def _stored_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
     has_switch = "add_bos_token" in settings or "add_eos_token" in settings
     return start_and_end(settings, names, library) if has_switch or stored is None else stored
+
+
+def _as_stored(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    return stored
 
 
 def _switched_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
@@ -196,16 +200,48 @@ def _deberta_v2(settings: Settings, names: Names) -> Parts:
     )
 
 
-def _xlnet(settings: Settings, names: Names) -> Parts:
-    quotes = [normalizers.Replace(pair, '"') for pair in ("``", "''")]
-    lower = [normalizers.Lowercase()] if settings["do_lower_case"] else []
+def _around_pieces(settings: Settings, changes: Sequence[Any], *, words: bool = True, **model: Any) -> Parts:
+    """SentencePiece's parts: some ``changes`` of the text and the file's table of characters, then ▁ before pieces.
+
+    With ``words`` the text is split at white space first.
+    """
     table = settings[CHARSMAP]
-    mapped = [normalizers.Precompiled(base64.b64decode(str(table)))] if table else []
-    words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    changes = [*changes, *([normalizers.Precompiled(base64.b64decode(str(table)))] if table else [])]
+    scheme = "always" if settings["add_prefix_space"] else "never"
+    space = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)
     return Parts(
-        pre_tokenizers.Sequence(words),
-        decoders.Metaspace(replacement="▁", prepend_scheme="always"),
-        normalizers.Sequence([*quotes, normalizers.NFKD(), normalizers.StripAccents(), *lower, *mapped]),
+        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), space]) if words else space,
+        decoders.Metaspace(replacement="▁", prepend_scheme=scheme),
+        normalizers.Sequence(changes) if len(changes) != 1 or not table else changes[0],
+        model,
+    )
+
+
+def _plain_pieces(**model: Any) -> Callable[[Settings, Names], Parts]:
+    return lambda settings, names: _around_pieces(settings, (), **model)
+
+
+def _folded_pieces(*, spaces: bool = False, **model: Any) -> Callable[[Settings, Names], Parts]:
+    """Quotes are made one kind, and unless the settings say otherwise accents and capitals are taken away.
+
+    With ``spaces`` several spaces become one, and the text is not split at white space.
+    """
+
+    def make(settings: Settings, names: Names) -> Parts:
+        changes: list[Any] = [normalizers.Replace(pair, '"') for pair in ("``", "''")]
+        changes += [normalizers.Replace(Regex(" {2,}"), " ")] if spaces else []
+        changes += [] if settings["keep_accents"] else [normalizers.NFKD(), normalizers.StripAccents()]
+        changes += [normalizers.Lowercase()] if settings["do_lower_case"] else []
+        return _around_pieces(settings, changes, words=not spaces, **model)
+
+    return make
+
+
+def _bos_and_eos(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    bos, eos = names.get("bos_token", "<s>"), names.get("eos_token", "</s>")
+    ids = [_with_id(name, library) for name in dict.fromkeys((bos, eos))]
+    return processors.TemplateProcessing(
+        single=[bos, "$A", eos], pair=[bos, "$A", eos, eos, "$B", eos], special_tokens=ids
     )
 
 
@@ -250,6 +286,11 @@ _XLNET_SPECIALS = {
     **_LLAMA_SPECIALS,
     **{f"{word}_token": f"<{word}>" for word in ("sep", "pad", "cls", "mask")},
 }
+_ALBERT_SPECIALS = {
+    **_BERT_SPECIALS, "unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "[CLS]", "eos_token": "[SEP]",
+}  # fmt: skip
+_PIECES: Settings = {"add_prefix_space": True, CHARSMAP: None}
+_FOLDS = {"do_lower_case": False, "keep_accents": False}
 _ESM_SPECIALS = {f"{word}_token": f"<{word}>" for word in ("unk", "cls", "pad", "mask", "eos")}
 _QWEN2_SPECIALS = {"eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT, "pad_token": _END_OF_TEXT}
 
@@ -300,13 +341,28 @@ XLNET = TokenizerClass(
     "Unigram",
     (),
     _XLNET_SPECIALS,
-    _xlnet,
+    _folded_pieces(),
     _sep_and_cls,
-    {"do_lower_case": False, CHARSMAP: None},
+    {**_PIECES, **_FOLDS},
 )
+XLM_ROBERTA = TokenizerClass(
+    "XLMRobertaTokenizer", "Unigram", (), _ROBERTA_SPECIALS, _plain_pieces(unk_id=3), _bos_and_eos, _PIECES
+)
+CAMEMBERT = TokenizerClass(
+    "CamembertTokenizer", "Unigram", (), _ROBERTA_SPECIALS, _plain_pieces(unk_id=0), _bos_and_eos, _PIECES
+)
+ALBERT = TokenizerClass(
+    "AlbertTokenizer", "Unigram", (), _ALBERT_SPECIALS, _folded_pieces(unk_id=1), _cls_and_sep,
+    {**_PIECES, **_FOLDS, "do_lower_case": True},
+)  # fmt: skip
+REMBERT = TokenizerClass(
+    "RemBertTokenizer", "Unigram", (), _ALBERT_SPECIALS, _folded_pieces(spaces=True, unk_id=2), _as_stored,
+    {**_PIECES, **_FOLDS, "keep_accents": True},
+)  # fmt: skip
 
 CLASSES: Mapping[str, TokenizerClass] = {
-    **{c.name: c for c in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX, DEBERTA_V2, XLNET)},
+    **{c.name: c for c in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX)},
+    **{c.name: c for c in (DEBERTA_V2, XLNET, XLM_ROBERTA, CAMEMBERT, ALBERT, REMBERT)},
     "BartTokenizer": ROBERTA,
     "DistilBertTokenizer": BERT,
     "ElectraTokenizer": BERT,
@@ -324,6 +380,10 @@ _REGISTERED: Mapping[str, TokenizerClass | None] = {
     "deberta-v2": DEBERTA_V2,
     "esm": ESM,
     "xlnet": XLNET,
+    **dict.fromkeys(("gte", "jina_embeddings_v3", "xlm-roberta", "xmod"), XLM_ROBERTA),
+    "camembert": CAMEMBERT,
+    "albert": ALBERT,
+    "rembert": REMBERT,
     **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
 }
 _IGNORES_DECLARED = {"qwen2"}

@@ -18,7 +18,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.words import AxisNames, as_slice, find_index
 from tinytf.verify.claims import Claim, read_claim
-from tinytf.verify.language import Formula, LanguageError
+from tinytf.verify.language import BY_NAME, Formula, LanguageError
 from tinytf.verify.operations import CONSTANTS, OPERATIONS
 
 _SHIPPED = Path(__file__).parents[1] / "assets" / "worked"
@@ -136,6 +136,24 @@ class Example:
     seed: int = 0
     vocabulary: Vocabulary | None = None
     edits: tuple[Edit, ...] = ()
+
+    def read_by(self, names: Collection[str]) -> frozenset[str]:
+        """The given values and steps that the formulas of some steps read; for a gradient, all that leads to its loss.
+
+        Raises ExampleError for a name that is no step.
+        """
+        formulas = {step.name: step.formula for step in self.steps}
+        for name in names:
+            if name not in formulas:
+                raise ExampleError(f"{self.name} has no step {name!r}", did_you_mean(name, formulas))
+        read = frozenset[str]().union(*(formulas[name].names for name in names))
+        behind = [name for step in names if formulas[step].calls & BY_NAME for name in formulas[step].names]
+        while behind:
+            formula = formulas.get(behind.pop())
+            if formula is not None:
+                behind += formula.names - read
+                read |= formula.names
+        return read
 
 
 def shipped() -> tuple[str, ...]:

@@ -116,6 +116,11 @@ class Formula:
             shown = re.sub(r"(?<=[\[(]) |,? (?=[\])])", "", shown)  # spaces left over from line ends
         return cls(shown, tree, frozenset(calls))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The given values and steps that the formula names."""
+        return frozenset(node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)) - self.calls
+
     def compute(self, values: Namespace) -> Any:
         """The value of the formula. Raises LanguageError if it has none."""
         try:

@@ -27,6 +27,10 @@ class Options:
     wrong: bool = option(is_flag=True, help="Show every number of the wrong steps only.")
     homework: bool = option(is_flag=True, help="Print a sheet for students: the example with blanks for its numbers.")
     solution: bool = option(is_flag=True, help="Print that sheet with the true numbers.")
+    steps: tuple[str, ...] = option(
+        "--step", multiple=True, metavar="NAME",
+        help="Ask the sheet for this step only, and give what its formula reads; repeatable.",
+    )  # fmt: skip
     budget: int = option(
         type=Whole(1, CORPUS),
         shown=2_000_000_000,
@@ -73,11 +77,15 @@ def verify(options: Options, model_options: ModelOptions, output: Output) -> int
             f"--{sheet} is of the numbers as they are, and --edit changes them",
             f"such as: tinytf verify cat-sat --{sheet}",
         )
+    if options.steps and not sheet:
+        raise UsageError("--step chooses the steps of a sheet", "add --homework or --solution")
     if sheet and not options.files:
         first, *others = shipped()
         output.note(f"this is of {first}; there are {', '.join(others)} too")
         options = replace(options, files=(first,))
     examples = [open_example(name) for name in options.files or shipped()]  # open all before the first slow check
+    for example in examples:
+        example.read_by(options.steps)  # refuse an unknown step before the first slow check
     reports = []
     for example in examples:
         # In the list, an example of another vocabulary is checked without ids; named explicitly, it is refused.
@@ -88,7 +96,7 @@ def verify(options: Options, model_options: ModelOptions, output: Output) -> int
     if not options.files:
         output.draw(ExampleScores(tuple(reports), shipped_papers()))
         return 0
-    display = VerificationDisplay(options.full, options.wrong, sheet)
+    display = VerificationDisplay(options.full, options.wrong, sheet, options.steps)
     status = output.draw_all(reports, "verifications", len(reports) > 1, display)
     return 0 if sheet else status  # a sheet says nothing of the author's claims
 
@@ -112,9 +120,13 @@ def _recompute(papers: "list[Paper]", options: Options, model_options: ModelOpti
     from tinytf_cli.views.paper import PaperDisplay
 
     if unused := next(
-        (name for name in ("wrong", "homework", "solution", "budget", "edit", "seconds") if is_typed(name)), None
+        (name for name in ("wrong", "homework", "solution", "steps", "budget", "edit", "seconds") if is_typed(name)),
+        None,
     ):
-        raise UsageError(f"--{unused} is for worked examples, and {papers[0].name} is a paper", "leave it out")
+        raise UsageError(
+            f"--{'step' if unused == 'steps' else unused} is for worked examples, and {papers[0].name} is a paper",
+            "leave it out",
+        )
     for paper in papers:
         if not paper.model and not (is_typed("model") or host() is not None):
             raise UsageError(f"{paper.name} is about {paper.needs or 'a model of your own'}", "name its folder with -m")

@@ -28,7 +28,7 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
-from tinytf_cli.views.parts import BY_HAND
+from tinytf_cli.views.parts import BLANK, BY_HAND
 
 _DRAWN = (Bars, Curves, Links, RowBars, Scale)
 """Charts beside the numbers, which a document goes without."""
@@ -36,6 +36,7 @@ _BEGIN = r"""% Written by tinytf. Its parts need the package amsmath; letters th
 \documentclass{article}
 \usepackage{amsmath}
 \setlength{\parindent}{0pt}
+\raggedright
 \begin{document}
 """
 _SIGNS = {
@@ -53,13 +54,17 @@ _SIGNS = {
         "⁻": "^{-}", "¹": "^1", "½": r"\tfrac12", "‖": r"\Vert", "ĝ": r"\hat{g}",
     }.items()},
 }  # fmt: skip
+_STRUT = r"\rule{0pt}{5ex}"
+_RULE = rf"{_STRUT}\rule{{4em}}{{0.4pt}}"
+"""A blank, with room for handwriting, and its height alone."""
 _ESCAPES = str.maketrans(_SIGNS)
 _HAT = re.compile("([a-z])\u0302")
 
 
 def escaped(text: str) -> str:
     """Text as LaTeX sets it, with every sign that is a command there spelt out."""
-    return _HAT.sub(r"$\\hat{\1}$", printable(text, spaces=False).translate(_ESCAPES))
+    parts = (printable(part, spaces=False).translate(_ESCAPES) for part in text.split(BLANK))
+    return _HAT.sub(r"$\\hat{\1}$", _RULE.join(parts))
 
 
 def document(blocks: Iterable[Block], terminal: Terminal) -> Iterator[str]:
@@ -127,7 +132,10 @@ def _matrix(cells: Sequence[Sequence[str]], rows: Sequence[str], columns: Sequen
     yield "\\[\n"
     if any(label.strip() for label in rows):
         strut = r"\vphantom{\overset{\text{X}}{0}}" if any(name.strip() for name in over) else ""
-        labels = [f"{strut * (not index)}\\text{{{escaped(label.strip())}}} \\\\" for index, label in enumerate(rows)]
+        high = _STRUT if any(BLANK in text for row in cells for text in row) else ""
+        labels = [
+            f"{strut * (not index)}{high}\\text{{{escaped(label.strip())}}} \\\\" for index, label in enumerate(rows)
+        ]
         yield "\\begin{array}{r}\n" + "\n".join(labels) + "\n\\end{array}\n"
     yield "\\begin{pmatrix}\n" + "\n".join(lines) + "\n\\end{pmatrix}\n\\]\n\n"
 
@@ -145,10 +153,14 @@ def _is_number(text: str) -> bool:
 
 
 def _tabular(block: Table, rows: Sequence[Sequence[str]], titles: Sequence[str]) -> Iterator[str]:
-    letters = "".join("r" if column.align == "right" else "l" for column in block.columns)
+    letters = "".join(
+        "r" if column.align == "right" or all(_is_number(row[index]) for row in rows) else "l"
+        for index, column in enumerate(block.columns)
+    )
     head = [titles] if block.header and any(titles) else []
     lines = [
         " & ".join(f"${_entry(text)}$" if _is_number(text) else escaped(text) for text in row) + r" \\"
         for row in (*head, *rows)
     ]
+    lines[: len(head)] = [line + r" \hline" for line in lines[: len(head)]]
     yield f"\\begin{{tabular}}{{{letters}}}\n" + "\n".join(lines) + "\n\\end{tabular}\n\n"

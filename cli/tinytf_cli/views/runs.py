@@ -19,7 +19,7 @@ from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import next_lines, note, row_limit
 from tinytf_cli.views.run import resuming, spike_line
 
-_RUNS, _FIELDS = 12, 4
+_RUNS, _FIELDS = 10, 4
 """Runs in the table on a screen, and recipe fields that it shows."""
 _CHART = 50
 """Least width of a chart, in columns."""

@@ -1,6 +1,6 @@
 """A worked example beside the truth: the verdict and the faults, or every cell; and the scores of several examples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -30,12 +30,14 @@ _MOST_STEPS, _EDITS = 16, 4
 class VerificationDisplay(Display):
     """``full`` shows every number of every step, ``wrong`` every number of the steps that do not hold.
 
-    A ``sheet`` is for students: the ``homework`` with blanks for the numbers to work out, or its ``solution``.
+    A ``sheet`` is for students: the ``homework`` with blanks for the numbers to work out, or its ``solution``, for
+    the ``steps``, or for all of them.
     """
 
     full: bool = False
     wrong: bool = False
     sheet: str = ""
+    steps: tuple[str, ...] = ()
 
     @property
     def conceals(self) -> bool:
@@ -47,7 +49,7 @@ def verification(report: Verification, terminal: Terminal, display: Verification
     """The example's score and title, then a line for each step that does not hold, or the numbers of the steps."""
     example = report.example
     if display.sheet:
-        yield from _sheet(report, display.sheet == "homework", terminal)
+        yield from _sheet(report, display.sheet == "homework", display.steps, terminal)
         return
     yield Line(_score(report))
     source = f", after {safe(example.source)}" if example.source else ""
@@ -94,17 +96,29 @@ def example_scores(report: ExampleScores, terminal: Terminal, display: Display) 
         yield Line(["papers, whose claims are measured on a model:", *names], hanging=2)
 
 
-def _sheet(report: Verification, blank: bool, terminal: Terminal) -> Iterator[Block]:
-    """The title, what is given, and each step with its formula and a matrix of blanks or of the true numbers."""
-    yield Line(Span(safe(report.example.title), "strong"))
-    yield Heading("given", "what the author starts from")
-    for name, value in report.example.given.items():
+def _sheet(report: Verification, blank: bool, asked: Sequence[str], terminal: Terminal) -> Iterator[Block]:
+    """The title, what is given, and each step with its formula and a matrix of blanks or of the true numbers.
+
+    Of the steps that are not ``asked``, those that the formulas read are given.
+    """
+    example = report.example
+    steps = [checked for checked in report.steps if checked.true is not None and checked.true.size]
+    asked = asked or [checked.step.name for checked in steps]
+    read = example.read_by(asked)
+    yield Line(Span(safe(example.title), "strong"))
+    if blank:
+        yield Line("Work out what goes into each blank, numbers to four significant digits.")
+    given = {name: value for name, value in example.given.items() if name in read}
+    if given:
+        yield Heading("given", "what you start from")
+    for name, value in given.items():
         yield from given_cells(name, value, terminal)
-    for checked in report.steps:
-        if checked.true is not None and checked.true.size:
-            step = checked.step
-            yield Heading(safe(step.name), safe(": ".join(filter(None, (step.title, step.formula.text)))))
-            yield from answer_cells(checked, blank, terminal)
+    for checked in steps:
+        step = checked.step
+        if step.name in asked or step.name in read:
+            words = (step.title, step.formula.text) if step.name in asked else ("given", step.title)
+            yield Heading(safe(step.name), safe(": ".join(filter(None, words))))
+            yield from answer_cells(checked, blank and step.name in asked, terminal)
 
 
 def _score(report: Verification) -> list[Span]:

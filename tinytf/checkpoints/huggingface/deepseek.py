@@ -147,7 +147,7 @@ KIMI_K2 = replace(DEEPSEEK_V3, name="Kimi K2", model_type="kimi_k2")
 
 
 def _require_rotary_width(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """Refuse a head_dim that is not the width that RoPE turns."""
+    """Refuse another ``head_dim``, which transformers takes for the rotary width here."""
     fields.require("head_dim", (draft["rope_width"],))
     return {}
 

@@ -26,6 +26,7 @@ HARMLESS: Mapping[str, str] = {
         "|torchscript|use_falcon_mambapy|xla_device"
     ),
     "types of the stored weights, which the files say": "(torch_)?dtype|_is_quantized",
+    "how the stored weights are quantised, which is read as they are opened": "quantization(_config)?",
     "where the file comes from": (
         "_commit_hash|_?model_name_or_path|_name_or_path|architectures|auto_map|directionality|is_llama_config|model_type"
         "|tokenizer_class|transformers_version|transformers.js_config|unsloth_(fixed|version)"

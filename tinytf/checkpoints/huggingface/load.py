@@ -126,6 +126,7 @@ from tinytf.checkpoints.huggingface.xlnet import XLNET
 from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
+from tinytf.checkpoints.quantized import QuantizedWeights, require_plain, settings_of
 from tinytf.checkpoints.unsupported import explain_unsupported
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
@@ -177,7 +178,7 @@ def read_directory(directory: Path) -> Checkpoint:
     """
     path = directory / "config.json"
     data = read_json(path)
-    weights = lambda: _open_weights(directory, data.get("quantization_config"))  # noqa: E731
+    weights = lambda: _open_weights(directory, data)  # noqa: E731
     checkpoint = read_sentence_modules(checkpoint_of(data, weights, directory, path), directory)
     lacking = _head_that_is_lacking(checkpoint, data)
     return replace(checkpoint, notes=(*checkpoint.notes, lacking)) if lacking else checkpoint
@@ -219,8 +220,10 @@ def checkpoint_of(
     family = family.with_factors(fields)
     unknown = tuple(unknown_keys(fields, family, config))
     message = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
-    notes = (f"{message}: {', '.join(unknown)}",) if unknown else ()
-    return Checkpoint(source, family.with_head(config), config, weights, notes)
+    notes = [f"{message}: {', '.join(unknown)}"] if unknown else []
+    if isinstance(weights, QuantizedWeights):
+        notes += filter(None, [weights.words])
+    return Checkpoint(source, family.with_head(config), config, weights, tuple(notes))
 
 
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:
@@ -240,13 +243,12 @@ def has_table(directory: Path) -> bool:
     return _family_of(read_json(directory / "config.json")) is not None
 
 
-def _open_weights(directory: Path, quantization: object) -> WeightFiles:
-    """The weights of a directory; ``quantization`` is the quantization_config of its config.json."""
-    if not quantization:
-        return Weights(directory)
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-    if method != "mxfp4":
-        method_suffix = f" by {quoted(method)}" if isinstance(method, str) else ""
-        message = f"quantised weights{method_suffix} (quantization_config) are not implemented in this format"
-        raise CheckpointError(f"{directory / 'config.json'}: {message}", "only mxfp4 is implemented")
-    return Mxfp4Weights(Weights(directory))
+def _open_weights(directory: Path, config: Mapping[str, Any]) -> WeightFiles:
+    """The weights of a directory, dequantised as its config.json says."""
+    files = Weights(directory)
+    with faults_of(directory / "config.json"):
+        quantized = settings_of(config)
+        if quantized is None:
+            require_plain(files)
+            return files
+        return Mxfp4Weights(files) if quantized[0] == "mxfp4" else QuantizedWeights(files, *quantized)

@@ -22,6 +22,7 @@ from tinytf.parts.pooling import UNREAD, Pooling
 from tinytf.text.prompts import Prompts
 
 _MODULES, _PROMPTS = "modules.json", "config_sentence_transformers.json"
+_TRANSFORMER = "sentence_bert_config.json"
 _POOLING = {
     "mean": "mean",
     "mean_sqrt_len_tokens": "sqrt",
@@ -76,7 +77,10 @@ def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint
     stored = {module: Stored(f"{module}.linear") for module in _DENSE[: len(folders)]}
     family = replace(family, stored={**family.stored, **stored}, outside=(*family.outside, "pooling."))
     weights: WeightFiles = _WithDense(checkpoint.weights, folders) if folders else checkpoint.weights
-    return replace(checkpoint, table=family, config=checkpoint.config.but(**fields), weights=weights)
+    most = _optional(directory / _TRANSFORMER).whole("max_seq_length", 0)
+    cut = f"sentence-transformers cuts texts at {most:,} tokens (max_seq_length); here they are taken whole"
+    notes = (*checkpoint.notes, cut) if 0 < most < checkpoint.config.context else checkpoint.notes
+    return replace(checkpoint, table=family, config=checkpoint.config.but(**fields), weights=weights, notes=notes)
 
 
 def _settings(directory: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
@@ -100,8 +104,8 @@ def _settings(directory: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
     if order != ["Transformer", *["Pooling"] * ("pooling" in fields), *["Dense"] * len(dense),
                  *["Normalize"] * ("unit_embedding" in fields)]:  # fmt: skip
         raise _Unread(f"{_MODULES} has {', '.join(order) or 'no module'}, and that order is not implemented")
-    if _optional(directory / "sentence_bert_config.json").flag("do_lower_case", False):
-        raise _Unread("do_lower_case in sentence_bert_config.json is not implemented")
+    if _optional(directory / _TRANSFORMER).flag("do_lower_case", False):
+        raise _Unread(f"do_lower_case in {_TRANSFORMER} is not implemented")
     return {**fields, **_dense(dense)}, tuple(folder for folder, _ in dense)
 
 

@@ -12,7 +12,7 @@ from tinytf.fields import Fields
 _OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
 """Keys of the whole model, which count more than those of its text_config."""
 SCALED_HEADS = frozenset(
-    {"gemma3n", "gemma4", "gemma4_unified", "granite_docling", "granite4_vision", "hyperclovax_vision_v2"}
+    {"gemma3n", "gemma4", "gemma4_unified", "granite_docling", "hyperclovax_vision_v2", "paligemma"}
 )
 """Whole models whose head applies the scale or the soft cap of the text_config; that of any other is a matrix alone."""
 _HEAD = "lm_head"
@@ -22,7 +22,7 @@ _RENAMED = (
     (r"\.to_out\.", ".o_proj."),
     (r"\.norm_([qk])\.", r".\1_norm."),
 )
-"""Words of a tower or of diffusers, which transformers puts into the text part's names when it saves some models."""
+"""Words of a tower or of diffusers that transformers, saving some models, puts into the names of the text part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def text_part(family: Family, whole: str) -> TextPart:
         stored = f"{_HEAD}.weight" in tensors
         classes = data.array("architectures", str, ())
         predicts = any(not name.endswith("Model") for name in classes)
-        tied = draft["tied_head"] or (predicts and not stored)
+        tied = not stored and (predicts or draft["tied_head"])  # transformers unties a stored head that differs
         if not (stored or tied):
             return {}
         return {"head": "lm", "tied_head": tied, "head_bias": f"{_HEAD}.bias" in tensors, **plain_head}

@@ -1,0 +1,307 @@
+"""Quantised folders: each layout written number by number, and opened to the numbers that its formula gives."""
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from architectures import enliven, furthest
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tinytf.checkpoints.huggingface.load import read_directory
+from tinytf.checkpoints.load import Checkpoint
+from tinytf.errors import CheckpointError
+
+Tensors = dict[str, Tensor]
+Written = tuple[Tensors, Tensor]
+"""The tensors of a module by their endings, and the matrix (out, in) that they mean."""
+
+DICE = np.random.default_rng(3)
+
+
+def words(numbers: np.ndarray, bits: int, axis: int) -> Tensor:
+    """Whole numbers in 32-bit words along an axis, the first lowest, padded by zeros."""
+    each = 32 // bits
+    lines = np.moveaxis(numbers, axis, -1).astype(np.uint64)
+    lines = np.pad(lines, [(0, 0)] * (lines.ndim - 1) + [(0, -lines.shape[-1] % each)])
+    packed = np.zeros((*lines.shape[:-1], lines.shape[-1] // each), np.uint64)
+    for place in np.ndindex(*lines.shape):
+        packed[(*place[:-1], place[-1] // each)] |= lines[place] << np.uint64(bits * (place[-1] % each))
+    return torch.from_numpy(np.moveaxis(packed.astype(np.uint32), -1, axis).copy().view(np.int32))
+
+
+def gptq(matrix: Tensor, bits: int, size: int, *, ordered: bool = False, version: int = 1) -> Written:
+    rows, columns = matrix.shape
+    group = np.arange(columns) // size
+    group = DICE.permutation(group) if ordered else group
+    numbers, zeros = DICE.integers(0, 2**bits, (columns, rows)), DICE.integers(1, 2**bits, (max(group) + 1, rows))
+    scales = (DICE.uniform(0.5, 1.5, zeros.shape) / 2**bits).astype(np.float16)
+    means = np.array(
+        [[float(scales[group[i], o]) * (int(numbers[i, o]) - int(zeros[group[i], o])) for i in range(columns)]
+         for o in range(rows)]
+    )  # fmt: skip
+    tensors = {
+        "qweight": words(numbers, bits, 0),
+        "qzeros": words(zeros - (version == 1), bits, 1),
+        "scales": torch.from_numpy(scales),
+        "g_idx": torch.from_numpy(group.astype(np.int32)),
+    }
+    return tensors, torch.from_numpy(means)
+
+
+def awq(matrix: Tensor, size: int) -> Written:
+    tensors, means = gptq(matrix, 4, size, version=2)
+    for name in ("qweight", "qzeros"):  # columns side by side in words, of which the second is the third, and so on
+        numbers = unpacked_by_hand(tensors[name], 0 if name == "qweight" else 1)
+        shuffled = numbers.reshape(len(numbers), -1, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(numbers.shape)
+        tensors[name] = words(shuffled, 4, 1)
+    del tensors["g_idx"]
+    return tensors, means
+
+
+def unpacked_by_hand(packed: Tensor, axis: int) -> np.ndarray:
+    lines = np.moveaxis(packed.numpy().view(np.uint32), axis, -1)
+    numbers = [[int(word) >> (4 * n) & 15 for word in line for n in range(8)] for line in lines]
+    return np.moveaxis(np.array(numbers), -1, axis)
+
+
+def packed(matrix: Tensor, bits: int, size: int, *, symmetric: bool) -> Written:
+    (rows, columns), half = matrix.shape, 2 ** (bits - 1)
+    numbers = DICE.integers(-half, half, (rows, columns))
+    zeros = DICE.integers(-half, half, (rows, columns // size)) * (not symmetric)
+    scale = DICE.uniform(0.5, 1.5, zeros.shape).astype(np.float32) / 2**bits
+    means = np.array(
+        [[scale[o, i // size] * (numbers[o, i] - zeros[o, i // size]) for i in range(columns)] for o in range(rows)]
+    )
+    tensors = {
+        "weight_packed": words(numbers + half, bits, 1),
+        "weight_scale": torch.from_numpy(scale),
+        "weight_shape": torch.tensor([rows, columns]),
+    }
+    if not symmetric:
+        tensors["weight_zero_point"] = words(zeros + half, bits, 0)
+    return tensors, torch.from_numpy(means)
+
+
+def in_blocks(matrix: Tensor, block: int) -> Written:
+    stored = (torch.from_numpy(DICE.normal(size=tuple(matrix.shape)))).to(torch.float8_e4m3fn)
+    scale = torch.from_numpy(DICE.uniform(0.5, 1.5, [math.ceil(size / block) for size in matrix.shape])).float()
+    means = torch.zeros(matrix.shape, dtype=torch.float64)
+    for o, i in np.ndindex(*matrix.shape):
+        means[o, i] = float(stored[o, i]) * float(scale[o // block, i // block])
+    return {"weight": stored, "weight_scale_inv": scale}, means
+
+
+def by_row(matrix: Tensor, dtype: torch.dtype) -> Written:
+    stored = torch.from_numpy(DICE.uniform(-100, 100, tuple(matrix.shape))).to(dtype)
+    scale = torch.from_numpy(DICE.uniform(0.005, 0.01, (len(matrix), 1))).float()
+    return {"weight": stored, "weight_scale": scale}, stored.double() * scale.double()
+
+
+def mlx(matrix: Tensor, bits: int, size: int) -> Written:
+    rows, columns = matrix.shape
+    numbers = DICE.integers(0, 2**bits, (rows, columns))
+    scales, biases = (torch.from_numpy(DICE.uniform(-0.1, 0.1, (rows, columns // size))).half() for _ in range(2))
+    group = torch.arange(columns) // size
+    means = scales.double()[:, group] * torch.from_numpy(numbers) + biases.double()[:, group]
+    return {"weight": words(numbers, bits, 1).view(torch.uint32), "scales": scales, "biases": biases}, means
+
+
+def nf4(matrix: Tensor, *, nested: bool) -> Written:
+    count, block = matrix.numel(), 16
+    codes = DICE.integers(0, 16, count)
+    table = torch.linspace(-1, 1, 16) ** 3
+    largest = torch.from_numpy(DICE.uniform(0.5, 1.5, math.ceil(count / block))).float()
+    state: dict[str, Any] = {"quant_type": "nf4", "blocksize": block, "shape": [*matrix.shape]}
+    tensors = {
+        "weight": torch.from_numpy((codes[0::2] << 4 | codes[1::2]).astype(np.uint8))[:, None],
+        "weight.quant_map": table,
+    }
+    if nested:
+        outer, places = torch.tensor([0.25, 0.5, 0.75, 1.0]).repeat(len(largest))[: math.ceil(len(largest) / 8)], 8
+        stored = torch.from_numpy(DICE.integers(0, 256, len(largest)).astype(np.uint8))
+        outer_table = torch.linspace(-1, 1, 256)
+        largest = torch.stack([outer_table[int(code)] * outer[n // places] + 1.25 for n, code in enumerate(stored)])
+        tensors |= {"weight.absmax": stored, "weight.nested_absmax": outer, "weight.nested_quant_map": outer_table}
+        state |= {"nested_blocksize": places, "nested_offset": 1.25}
+    else:
+        tensors["weight.absmax"] = largest
+    tensors["weight.quant_state.bitsandbytes__nf4"] = torch.tensor([*json.dumps(state).encode()], dtype=torch.uint8)
+    means = torch.tensor([float(table[code]) * float(largest[n // block]) for n, code in enumerate(codes)])
+    return tensors, means.view(matrix.shape)
+
+
+def eight_bits(matrix: Tensor) -> Written:
+    stored = torch.from_numpy(DICE.integers(-127, 128, tuple(matrix.shape)).astype(np.int8))
+    largest = torch.from_numpy(DICE.uniform(0.5, 1.5, len(matrix))).float()
+    return {"weight": stored, "SCB": largest}, stored.double() * largest.double()[:, None] / 127
+
+
+def in_blocks_of_compressed_tensors(matrix: Tensor, block: int) -> Written:
+    tensors, means = in_blocks(matrix, block)
+    return {"weight": tensors["weight"], "weight_scale": tensors["weight_scale_inv"]}, means
+
+
+def of_groups(bits: int, size: int | None) -> dict[str, Any]:
+    return {"config_groups": {"group_0": {"weights": {"num_bits": bits, "group_size": size}}}}
+
+
+KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Written]]] = {
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 8}, lambda m: gptq(m, 4, 8)),
+    "gptq, 8 bits in one group": (
+        {"quant_method": "gptq", "bits": 8, "group_size": -1}, lambda m: gptq(m, 8, m.shape[1]),
+    ),
+    "gptq, inputs in another order": (
+        {"quant_method": "gptq", "bits": 2, "group_size": 8, "desc_act": True}, lambda m: gptq(m, 2, 8, ordered=True),
+    ),
+    "gptq v2": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "gptq_v2"},
+        lambda m: gptq(m, 4, 8, version=2),
+    ),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 8, "version": "gemm"}, lambda m: awq(m, 8)),
+    "compressed-tensors": (
+        {"quant_method": "compressed-tensors", **of_groups(4, 8)}, lambda m: packed(m, 4, 8, symmetric=True),
+    ),
+    "compressed-tensors with zero points": (
+        {"quant_method": "compressed-tensors", **of_groups(8, 8)}, lambda m: packed(m, 8, 8, symmetric=False),
+    ),
+    "compressed-tensors, int8": (
+        {"quant_method": "compressed-tensors", **of_groups(8, None)}, lambda m: by_row(m, torch.int8),
+    ),
+    "compressed-tensors, fp8": (
+        {"quant_method": "compressed-tensors", **of_groups(8, None)}, lambda m: by_row(m, torch.float8_e4m3fn),
+    ),
+    "fp8 in blocks": ({"quant_method": "fp8", "weight_block_size": [6, 6]}, lambda m: in_blocks(m, 6)),
+    "fp8 in blocks with ragged edges": (
+        {"quant_method": "fp8", "weight_block_size": [20, 20]}, lambda m: in_blocks(m, 20),
+    ),
+    "compressed-tensors, fp8 in blocks with ragged edges": (
+        {"quant_method": "compressed-tensors",
+         "config_groups": {"group_0": {"weights": {"num_bits": 8, "strategy": "block", "block_structure": [20, 20]}}}},
+        lambda m: in_blocks_of_compressed_tensors(m, 20),
+    ),
+    "mlx": ({"bits": 4, "group_size": 8}, lambda m: mlx(m, 4, 8)),
+    "nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, lambda m: nf4(m, nested=False)),
+    "nf4, nested": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, lambda m: nf4(m, nested=True)),
+    "bitsandbytes in 8 bits": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, eight_bits),
+}  # fmt: skip
+
+
+@cache
+def llama() -> tuple[dict[str, Any], Tensors]:
+    """The config.json and the tensors of a Llama, of sizes that groups and words divide."""
+    config = transformers.LlamaConfig(
+        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, architectures=["LlamaForCausalLM"],
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    enliven(model, 3)
+    return config.to_dict(), {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def written(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, default=str), "utf-8")
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def quantised(folder: Path, kind: str) -> Tensors:
+    """Write a Llama whose layers' matrices are quantised; the plain tensors that it means."""
+    settings, write = KINDS[kind]
+    config, plain = dict(llama()[0]), dict(llama()[1])
+    config["quantization" if kind == "mlx" else "quantization_config"] = settings
+    stored: Tensors = {}
+    for name, tensor in plain.items():
+        if ".layers." not in name or tensor.dim() < 2:
+            stored[name] = tensor
+            continue
+        tensors, means = write(tensor)
+        plain[name] = means.float()
+        stored |= {name.removesuffix("weight") + ending: part.contiguous() for ending, part in tensors.items()}
+    written(folder, config, stored)
+    return plain
+
+
+def logits(checkpoint: Checkpoint, **how: Any) -> Tensor:
+    with torch.inference_mode():
+        model: Any = checkpoint.load(**how).transformer
+        return model(torch.arange(12).reshape(2, 6) * 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_gives_what_its_plain_matrices_give(tmp_path, kind):
+    plain = quantised(tmp_path, kind)
+    checkpoint = read_directory(tmp_path)
+    expected = logits(read_directory(written(tmp_path / "plain", llama()[0], plain)))
+    assert furthest(logits(checkpoint), expected) < 1e-5
+    assert furthest(logits(checkpoint, keep=True), expected) < 1e-5, "and where they stay in their file"
+    assert ["matrices stored as" in note for note in checkpoint.load().notes] == [True], "and no key is unknown"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_its_config_a_quantised_tensor_is_named(tmp_path, kind):
+    quantised(tmp_path, kind)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    del config["quantization" if kind == "mlx" else "quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(CheckpointError, match=r"no quantization_config, but '.*' is a quantised tensor"):
+        read_directory(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_that_do_not_fit_each_other_are_named(tmp_path, kind):
+    quantised(tmp_path, kind)
+    tensors = load_file(tmp_path / "model.safetensors")
+    beside = ("scales", "weight_scale", "weight_scale_inv", "weight.absmax", "SCB")
+    name = next(name for name in tensors if name.endswith(beside))
+    tensors[name] = tensors[name].repeat(3, *[5] * (tensors[name].dim() - 1))[1:].contiguous()
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=name.rpartition(".layers.")[2].split(".weight")[0].rpartition(".")[0]):
+        read_directory(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("torchao", "by 'torchao'"), (None, "weights \\(quant"), ([1], "weights")]
+)
+def test_any_other_method_is_refused_by_name(tmp_path, method, said):
+    quantised(tmp_path, "gptq")
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    config["quantization_config"] = {"quant_method": method}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(CheckpointError, match=said):
+        read_directory(tmp_path)
+
+
+def test_four_bits_of_another_kind_are_refused(tmp_path):
+    """NVFP4 lies in bytes under the same names."""
+    quantised(tmp_path, "compressed-tensors")
+    tensors = load_file(tmp_path / "model.safetensors")
+    packed = {name: tensor.view(torch.uint8) for name, tensor in tensors.items() if name.endswith("weight_packed")}
+    save_file(tensors | packed, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"numbers in words of type uint8 are not implemented|do not fit"):
+        read_directory(tmp_path).load()
+
+
+def test_blocks_of_unknown_size_are_refused_rather_than_guessed(tmp_path):
+    """32 rows with 2 scales can be blocks of 16 or of 20."""
+    quantised(tmp_path, "fp8 in blocks with ragged edges")
+    text = (tmp_path / "config.json").read_text("utf-8").replace('"weight_block_size"', '"block_size"')
+    (tmp_path / "config.json").write_text(text, "utf-8")
+    with pytest.raises(CheckpointError, match=r"blocks whose size config\.json does not give"):
+        read_directory(tmp_path).load()
+
+
+def test_three_bits_are_refused(tmp_path):
+    quantised(tmp_path, "gptq")
+    text = (tmp_path / "config.json").read_text("utf-8").replace('"bits": 4', '"bits": 3')
+    (tmp_path / "config.json").write_text(text, "utf-8")
+    with pytest.raises(CheckpointError, match="numbers of 3 bits are not implemented"):
+        read_directory(tmp_path)

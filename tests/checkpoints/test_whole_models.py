@@ -1,0 +1,62 @@
+"""A folder of a model that takes images or sound too: its text part gives the logits of the whole model on a text."""
+
+import json
+import re
+
+import pytest
+import torch
+import whole_models
+from architectures import furthest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from whole_models import build, outcome, registered
+
+from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
+from tinytf.checkpoints.huggingface.whole_model import SCALED_HEADS
+
+REGISTERED = dict(registered())
+LEAST_RIGHT = 57
+"""How many of the registered types open, of those that can be made tiny without further packages."""
+
+
+@pytest.mark.share(12)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", REGISTERED)
+def test_a_whole_model_is_right_or_refused_by_name(kind: str, tied: bool) -> None:
+    result = outcome(kind, REGISTERED[kind], tie_word_embeddings=tied)
+    assert result.word in ("right", "refused", "not built"), result
+    assert result.word != "refused" or "is not one that tinytf opens" in result.why, result
+
+
+@pytest.mark.exhaustive
+def test_most_whole_models_open() -> None:
+    assert sum(outcome(kind, name).word == "right" for kind, name in REGISTERED.items()) >= LEAST_RIGHT
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("inner", ["granite", "gemma2", "cohere", "cohere2", "phi", "gemma3_text", "qwen2", "llama"])
+@pytest.mark.parametrize("kind", ["llava", "idefics3", "voxtral"])
+def test_the_head_is_that_of_the_outer_class_around_any_text_model(kind: str, inner: str, tied: bool) -> None:
+    assert outcome(kind, REGISTERED[kind], inner=inner, tie_word_embeddings=tied).word == "right"
+
+
+def test_the_heads_that_apply_the_scale_of_their_text_part_are_those_whose_code_reads_it() -> None:
+    reads = re.compile(r"logits_scaling|logit_scale|final_logit_softcapping")
+    found = {kind for kind, name in REGISTERED.items() if reads.search(whole_models.head_of(name))}
+    assert {kind for kind in found if _has_a_table(kind)} == SCALED_HEADS
+
+
+def _has_a_table(kind: str) -> bool:
+    text = getattr(CONFIG_MAPPING[kind](), "text_config", None)
+    return getattr(text, "model_type", "") in FAMILIES
+
+
+@torch.no_grad()
+def test_a_whole_model_without_a_head_has_none(tmp_path) -> None:
+    model = build("llava", "LlavaForConditionalGeneration").model
+    model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text("utf-8"))["architectures"] == ["LlavaModel"]
+    ours = read_directory(tmp_path).load().transformer
+    ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
+    assert ours.head is None
+    assert furthest(ours(ids), model(input_ids=ids).last_hidden_state) < 1e-5

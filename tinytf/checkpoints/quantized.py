@@ -1,0 +1,260 @@
+"""Quantised weights as Hugging Face folders store them: each matrix from the several tensors of a published layout.
+
+Shapes: (out, in) a matrix, G groups of its inputs. Whole numbers of a few bits lie in 32-bit words, the first lowest.
+"""
+
+import math
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tinytf.checkpoints.load import Shapes, WeightFiles
+from tinytf.errors import CheckpointError, ConfigError
+from tinytf.fields import quoted
+from tinytf.files import parse_json
+
+Parts = Mapping[str, Tensor]
+Settings = Mapping[str, Any]
+
+
+class Layout(NamedTuple):
+    """One way to store a matrix: the endings of its tensors, after the name of its module, and how it is read.
+
+    A module is stored so if it has all tensors of ``parts``; those of ``may`` can be lacking. ``facts`` have numbers
+    that say what shape the matrix has. Tensors of ``unread`` are of activations, which stay as they are here.
+    """
+
+    title: str
+    parts: tuple[str, ...]
+    read: Callable[[Parts, Settings], Tensor]
+    may: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def unpacked(words: Tensor, bits: int, axis: int = -1) -> Tensor:
+    """The numbers of ``bits`` bits in 32-bit words, which run along an axis of a matrix."""
+    if bits not in (2, 4, 8):
+        raise CheckpointError(f"numbers of {bits} bits are not implemented", "2, 4 and 8 are")
+    if words.element_size() != 4:
+        raise CheckpointError(f"numbers in words of type {str(words.dtype).removeprefix('torch.')} are not implemented")
+    words = words.view(torch.int32) if words.dtype != torch.int32 else words
+    numbers = (words.movedim(axis, -1)[..., None] >> torch.arange(0, 32, bits, device=words.device)) & (2**bits - 1)
+    return numbers.flatten(-2).movedim(-1, axis)
+
+
+def _groups(parts: Parts, name: str, count: int, settings: Settings) -> Tensor:
+    """The group of each input: stored, or as many inputs after each other as the settings say."""
+    if name in parts and parts[name].numel():
+        return parts[name].long()
+    size = int(settings.get("group_size") or -1)
+    return torch.arange(count, device=next(iter(parts.values())).device) // (count if size < 0 else size)
+
+
+def _gptq(parts: Parts, settings: Settings) -> Tensor:
+    bits = int(settings.get("bits", 4))
+    numbers, zeros = unpacked(parts["qweight"], bits, 0), unpacked(parts["qzeros"], bits)  # (in, out), (G, out)
+    zeros = zeros + (settings.get("checkpoint_format") != "gptq_v2")  # stored less 1 at first
+    group = _groups(parts, "g_idx", len(numbers), settings)
+    return (parts["scales"].float()[group] * (numbers - zeros[group])).t()
+
+
+_AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
+"""Where in its word each of eight columns lies."""
+
+
+def _awq(parts: Parts, settings: Settings) -> Tensor:
+    numbers, zeros = (
+        unpacked(parts[name], 4).unflatten(-1, (-1, 8))[..., _AWQ_PLACES].flatten(-2) for name in ("qweight", "qzeros")
+    )
+    group = _groups({"scales": parts["scales"]}, "", len(numbers), settings)
+    return (parts["scales"].float()[group] * (numbers - zeros[group])).t()
+
+
+def _packed(parts: Parts, settings: Settings) -> Tensor:
+    """compressed-tensors: numbers and zero points less half of their range, (out, in) and (out, G)."""
+    (rows, columns), bits = parts["weight_shape"].tolist(), int(settings.get("num_bits", 4))
+    numbers = unpacked(parts["weight_packed"], bits)[:, :columns] - 2 ** (bits - 1)
+    scale = parts["weight_scale"].float()
+    group = _groups(parts, "weight_g_idx", columns, {"group_size": columns // scale.shape[1]})
+    if "weight_zero_point" in parts:
+        numbers = numbers - (unpacked(parts["weight_zero_point"], bits, 0)[:rows] - 2 ** (bits - 1))[:, group]
+    return numbers * scale[:, group]
+
+
+def _scaled(parts: Parts, settings: Settings) -> Tensor:
+    """A number in 8 bits times the scale of all, of its row, or of its block of rows and columns."""
+    weight, scale = parts["weight"].float(), parts[next(name for name in parts if "_scale" in name)].float()
+    if "weight_zero_point" in parts:
+        weight = weight - parts["weight_zero_point"].float().reshape(scale.shape)
+    if scale.numel() == 1:
+        return weight * scale.reshape(())
+    scale = scale.reshape(len(scale), -1)
+    blocks = settings.get("weight_block_size") or settings.get("block_structure")
+    if not blocks:  # rows of their own, and groups of columns; a ragged last block would hide any other size
+        columns = weight.shape[1] if scale.shape[1] == 1 else int(settings.get("group_size") or 0)
+        if len(scale) != len(weight) or columns < 1:
+            raise CheckpointError(
+                f"scales of shape {tuple(scale.shape)} are of blocks whose size config.json does not give",
+                "weight_block_size or block_structure has it",
+            )
+        blocks = [1, columns]
+    if [-(-a // b) for a, b in zip(weight.shape, blocks, strict=True)] != [*scale.shape]:
+        raise CheckpointError(f"scales of shape {tuple(scale.shape)} do not fit a matrix {tuple(weight.shape)}")
+    row, column = (torch.arange(a, device=scale.device) // b for a, b in zip(weight.shape, blocks, strict=True))
+    return weight * scale[row][:, column]
+
+
+def _affine(parts: Parts, settings: Settings) -> Tensor:
+    """MLX: a number times the scale of its group, plus that group's bias."""
+    numbers, group = unpacked(parts["weight"], int(settings.get("bits", 4))), int(settings.get("group_size", 64))
+    scales, biases = (parts[name].float().repeat_interleave(group, -1) for name in ("scales", "biases"))
+    return numbers * scales + biases
+
+
+def _by_code(parts: Parts, settings: Settings) -> Tensor:
+    """bitsandbytes: two numbers a byte, the first in the high half, by a table, times the largest of their block."""
+    state: Any = parse_json(bytes(parts[next(name for name in parts if "quant_state" in name)].tolist()))
+    largest = parts["weight.absmax"]
+    if "weight.nested_absmax" in parts:
+        outer = parts["weight.nested_absmax"].repeat_interleave(state["nested_blocksize"])[: largest.numel()]
+        largest = parts["weight.nested_quant_map"][largest.long()] * outer + state["nested_offset"]
+    packed = parts["weight"].flatten().long()
+    numbers = parts["weight.quant_map"][torch.stack((packed >> 4, packed & 15), -1).flatten()]
+    if largest.numel() != -(-numbers.numel() // state["blocksize"]):
+        raise ValueError("blocks")
+    numbers = numbers * largest.repeat_interleave(state["blocksize"])[: numbers.numel()]
+    return numbers[: math.prod(state["shape"])].view(state["shape"])
+
+
+def _by_row(parts: Parts, settings: Settings) -> Tensor:
+    """bitsandbytes in 8 bits: of 127 parts of the largest of a row."""
+    return parts["weight"].float() * parts["SCB"].float()[:, None] / 127
+
+
+_OF_ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "k_scale", "v_scale", "q_scale")
+_NESTED = ("weight.nested_absmax", "weight.nested_quant_map")
+_STATES = tuple(f"weight.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
+LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
+    "gptq": (Layout("GPTQ", ("qweight", "qzeros", "scales"), _gptq, ("g_idx",)),),
+    "awq": (Layout("AWQ", ("qweight", "qzeros", "scales"), _awq),),
+    "fp8": (Layout("FP8", ("weight", "weight_scale_inv"), _scaled, unread=("activation_scale", *_OF_ACTIVATIONS)),),
+    "fbgemm_fp8": (Layout("FP8", ("weight", "weight_scale"), _scaled, unread=_OF_ACTIVATIONS),),
+    "compressed-tensors": (
+        Layout("compressed-tensors", ("weight_packed", "weight_scale", "weight_shape"), _packed,
+               ("weight_zero_point", "weight_g_idx"), ("weight_shape",), _OF_ACTIVATIONS),
+        Layout("compressed-tensors", ("weight", "weight_scale"), _scaled, ("weight_zero_point",), (), _OF_ACTIVATIONS),
+    ),
+    "mlx": (Layout("MLX", ("weight", "scales", "biases"), _affine),),
+    "bitsandbytes": (
+        *(Layout("bitsandbytes", ("weight", "weight.absmax", "weight.quant_map", state), _by_code, _NESTED, (state,))
+          for state in _STATES),
+        Layout("bitsandbytes", ("weight", "SCB"), _by_row, ("weight_format",)),
+    ),
+}  # fmt: skip
+"""By the quant_method of config.json, which of MLX is its key ``quantization``."""
+_SIGNS = ("qweight", "weight_packed", "weight_scale_inv", "weight_scale", "scales", "weight.absmax", "SCB")
+"""Endings that only a quantised tensor has."""
+
+
+class QuantizedWeights:
+    """Weight files in which some matrices are stored in several tensors; each appears as MODULE.weight.
+
+    Raises CheckpointError for tensors whose shapes do not fit each other.
+    """
+
+    def __init__(self, files: WeightFiles, method: str, settings: Settings) -> None:
+        self._files, self._settings = files, settings
+        self._found: dict[str, tuple[Layout, dict[str, str]]] = {}
+        hidden: set[str] = set()
+        for layout in LAYOUTS[method]:
+            for name in files.shapes:
+                module = name.removesuffix(f".{layout.parts[0]}")
+                stored = {part: f"{module}.{part}" for part in (*layout.parts, *layout.may)}
+                stored = {part: full for part, full in stored.items() if full in files.shapes}
+                if module != name and set(layout.parts) <= stored.keys() and name not in hidden:
+                    self._found[f"{module}.weight"] = layout, stored
+                    hidden.update(stored.values())
+            hidden.update(name for name in files.shapes if name.rpartition(".")[2] in layout.unread)
+        self.shapes: Shapes = {name: shape for name, shape in files.shapes.items() if name not in hidden}
+        for name, (layout, stored) in self._found.items():
+            outlines = {
+                part: files.stored(full)
+                if part in layout.facts
+                else torch.empty(files.shapes[full], dtype=torch.int32, device="meta")
+                for part, full in stored.items()
+            }
+            self.shapes[name] = tuple(self._read(name, layout, outlines).shape)
+
+    @property
+    def mapped(self) -> tuple[Any, ...]:
+        return getattr(self._files, "mapped", ())
+
+    @property
+    def words(self) -> str:
+        """What is stored how, for a note."""
+        if not self._found:
+            return ""
+        layout = next(iter(self._found.values()))[0]
+        bits = self._settings.get("bits") or self._settings.get("num_bits")
+        size = self._settings.get("group_size") or 0
+        told = [f"{bits} bits" if bits else "", f"groups of {size}" if size > 0 else ""]
+        as_they_are = "; activations are not quantised here" if layout.unread else ""
+        return f"{len(self._found):,} matrices stored as {', '.join(filter(None, (layout.title, *told)))}{as_they_are}"
+
+    def _read(self, name: str, layout: Layout, parts: Parts) -> Tensor:
+        try:
+            return layout.read(parts, self._settings)
+        except CheckpointError as error:
+            raise CheckpointError(f"{name}: {error.message}", error.hint) from None
+        except (RuntimeError, IndexError, ValueError, KeyError, TypeError) as error:
+            shapes = ", ".join(f"{part} {tuple(tensor.shape)}" for part, tensor in parts.items())
+            raise CheckpointError(f"{name}: its tensors in {layout.title} do not fit: {shapes}") from error
+
+    def stored(self, name: str) -> Tensor:
+        if name not in self._found:
+            return self._files.stored(name)
+        layout, stored = self._found[name]
+        return self._read(name, layout, {part: self._files.stored(full) for part, full in stored.items()})
+
+    def takes(self, dtype: torch.dtype) -> int:
+        return sum(math.prod(shape) for shape in self.shapes.values()) * dtype.itemsize
+
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
+        for name in self.shapes:
+            tensor = self.stored(name)
+            yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def settings_of(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
+    """The method and settings that a config.json names; None for plain weights. Raises ConfigError for others."""
+    given, mlx = config.get("quantization_config"), config.get("quantization")
+    if isinstance(mlx, Mapping) and (not given or "quant_method" not in given):
+        return "mlx", mlx
+    if not given:
+        return None
+    method = given.get("quant_method") if isinstance(given, Mapping) else None
+    if method not in (*LAYOUTS, "mxfp4"):
+        by = f" by {quoted(method)}" if isinstance(method, str) else ""
+        raise ConfigError(
+            f"quantised weights{by} (quantization_config) are not implemented", f"known: {', '.join(LAYOUTS)}, mxfp4"
+        )
+    if method == "compressed-tensors":
+        groups = [group.get("weights") or {} for group in dict(given.get("config_groups") or {}).values()]
+        kinds = {(group.get("num_bits"), group.get("group_size")) for group in groups}
+        if len(kinds) > 1:
+            raise ConfigError("compressed-tensors with several kinds of groups are not implemented")
+        return str(method), dict(groups[0]) if groups else {}
+    return str(method), given
+
+
+def require_plain(files: WeightFiles) -> None:
+    """Raise ConfigError for a quantised tensor in a folder whose config.json says nothing of it."""
+    for name in files.shapes:
+        if name.endswith(tuple(f".{sign}" for sign in _SIGNS)):
+            raise ConfigError(
+                f"no quantization_config, but {quoted(name)} is a quantised tensor",
+                "copy the config.json that belongs to these weights",
+            )
