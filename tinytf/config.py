@@ -75,7 +75,7 @@ class Rope(NamedTuple):
             return self
         if self.scaling == "dynamic":
             stretch = self.factor * length / self.original_context - self.factor + 1
-            return self._replace(theta=self.theta * stretch ** (self.width / (self.width - 2)))
+            return self._replace(theta=self.theta * stretch ** (self.width / (self.width - 2)), scaling="none")
         if not self.long_factors:
             return self
         return self._replace(factors=self.long_factors, long_factors=())
