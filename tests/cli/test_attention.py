@@ -11,7 +11,7 @@ import torch
 from architectures import config_of, encoding_of, lively
 from driving import SENTENCE, Tinytf, digits, is_a_clean_error
 
-from tinytf.loading import Model
+from tinytf.loading import Model, load
 from tinytf.look.heads.measures import MEASURES, measure_heads
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -268,3 +268,17 @@ def test_without_a_head_the_one_that_adds_most_is_shown(
     layer, head = divmod(int(opened.attribute(SENTENCE).heads().argmax()), opened.config.n_heads)
     shown = json.loads(tinytf("attention", SENTENCE, "-m", decoder, *option, "--json").out)["heads"]
     assert [(one["layer"], one["head"]) for one in shown] == [(layer, head)]
+
+
+@pytest.mark.parametrize("options", [(), ("--head", "L0H1")], ids=["all heads", "a head"])
+@pytest.mark.parametrize("text", ["The", "The cat", "The cat sat"])
+def test_texts_of_any_length_have_a_sentence(tinytf: Tinytf, text: str, options: tuple[str, ...]) -> None:
+    first = tinytf("attention", text, "-m", "tiny", *options).lines[0]
+    assert re.search("every head can look at it alone|look|rests", first), first
+
+
+def test_of_two_tokens_it_counts_the_heads_that_look_back(tinytf: Tinytf) -> None:
+    trace = load("tiny").trace("The cat")
+    back = sum(bool(trace[f"L{layer}H{head}.weights"][1, 0] > 0.5) for layer in range(4) for head in range(4))
+    said = tinytf("attention", "The cat", "-m", "tiny").lines[0]
+    assert said == f"{back} of 16 heads look from ·cat more at The than at ·cat itself."

@@ -143,3 +143,10 @@ def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, argumen
     ran = tinytf("explain", *arguments, "-m", decoder)
     assert is_a_clean_error(ran)
     assert said in ran.err
+
+
+@pytest.mark.parametrize("text", ["U.S.", "e.g. this", "a[b", "a\x1b[31mb", "L.A. is", "1.5"])
+def test_a_text_with_dots_and_brackets_is_no_address(tinytf: Tinytf, text: str) -> None:
+    ran = tinytf("explain", text, "-m", "tiny")
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("logits[")

@@ -17,7 +17,7 @@ from tinytf.look.prediction import predictions
 from tinytf.look.values import array_at
 from tinytf.parts.row import Step
 from tinytf.report import About, Report, plain
-from tinytf.sentences import listed, percent, several
+from tinytf.sentences import listed, percent, plural, several
 from tinytf.tables import Array, Sheet, of_records
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
@@ -75,10 +75,12 @@ class Attended(Report):
         """
         if len(self.trace.tokens) == 1:
             return f"The text is one token, {self.trace.tokens[0].shown}: every head can look at it alone."
-        if len(self.heads) == 1 and len(self.trace.tokens) >= _FEW:
+        if len(self.heads) == 1:
             return self._habit(*self.heads[0])
-        if self.glance is None or len(self.trace.tokens) < _FEW:
+        if self.glance is None:
             return ""
+        if len(self.trace.tokens) < _FEW:
+            return self._of_two()
         measured = measures_of(self.trace, list(_PLACES))
         weights = torch.stack(list(measured.values()))  # (places, layers, heads)
         attending = ~weights.isnan().any(dim=0)
@@ -98,6 +100,15 @@ class Attended(Report):
             words += f"; L{layer}H{head}, which adds most to {self.glance.predicted}, looks at {seen}"
         return f"{words}."
 
+    def _of_two(self) -> str:
+        """How many heads look from the second of two tokens more at the first than at itself."""
+        layers, heads = self.trace.steps.attention_layers, range(self.trace.config.n_heads)
+        rows = [self.weights(layer, head)[1] for layer in layers for head in heads]
+        back = sum(bool(row[0] > row[1]) for row in rows)
+        first, second = (token.shown for token in self.trace.tokens)
+        words = f"{back} of {plural(len(rows), 'head')} {'looks' if back == 1 else 'look'}"
+        return f"{words} from {second} more at {first} than at {second} itself."
+
     def _habit(self, layer: int, head: int) -> str:
         """What a head looks at in general, and from which token it looks where.
 
@@ -114,7 +125,7 @@ class Attended(Report):
         names = [self.trace.tokens[position].shown for position in (query, key)]
         at = "itself" if key == query else names[1]
         looks = f"{names[0]} looks most at {at} ({percent(float(weights[query, key]))})"
-        if self.query is not None:
+        if self.query is not None or len(weights) < _FEW:
             return f"In L{layer}H{head} {looks}."
         words = f"L{layer}H{head} has no habit here"
         if measured[does] >= 0.5:

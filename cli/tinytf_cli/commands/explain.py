@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
 
 
-_ADDRESS = re.compile(r"L[0-9*]|(?:enc|dec)\.|[^\s.]\S*[\[.]\S|(?:[EP]|W_\w+)$")
-"""How an address begins, which no word of a text does."""
+_ADDRESS = re.compile(r"L[0-9*]|(?:enc|dec|embed|final|head)\.|[^\s\[\]]+\[[^\[\]]*\]$|(?:[EP]|W_\w+)$")
+"""How an address looks, as no text does: of a layer, of a part outside the layers, or a name with a cell at its end."""
 
 
 @dataclass(frozen=True)
