@@ -154,7 +154,7 @@ def test_either_spelling_of_a_rotary_base_for_layers_with_a_window(tmp_path, ben
 
 
 REFUSED = [
-    ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, "rope_type 'dynamic' is not implemented"),
+    ({"rope_parameters": {"rope_type": "ntk", "factor": 4.0}}, "rope_type 'ntk' is not implemented"),
     ({"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "lacks low_freq_factor"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not implemented"),
     ({"rope_interleaved": True}, "rope_interleaved True is not implemented"),

@@ -60,3 +60,8 @@ def test_a_whole_model_without_a_head_has_none(tmp_path) -> None:
     ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
     assert ours.head is None
     assert furthest(ours(ids), model(input_ids=ids).last_hidden_state) < 1e-5
+
+
+def test_a_prompt_that_a_processor_would_let_see_later_tokens_is_said(tmp_path) -> None:
+    build("paligemma", REGISTERED["paligemma"]).model.save_pretrained(tmp_path)
+    assert any(note.startswith("a prompt is read causally") for note in read_directory(tmp_path).notes)

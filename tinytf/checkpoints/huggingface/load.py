@@ -120,7 +120,7 @@ from tinytf.checkpoints.huggingface.text_parts import (
     QWEN3_VL,
     QWEN3_VL_MOE,
 )
-from tinytf.checkpoints.huggingface.whole_model import TextPart, keys_of_text, text_part
+from tinytf.checkpoints.huggingface.whole_model import TextPart, keys_of_text, notes_on, text_part
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
 from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
@@ -210,7 +210,7 @@ def checkpoint_of(
             f"{explain_unsupported(model_type, data)}",
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
-    (family, data), weights = found, open_weights()
+    told, (family, data), weights = notes_on(data), found, open_weights()
     family = family.in_whole_model(weights.shapes) if isinstance(family, TextPart) else family
     fields = NamedFields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
@@ -220,7 +220,7 @@ def checkpoint_of(
     family = family.with_factors(fields)
     unknown = tuple(unknown_keys(fields, family, config))
     message = f"{path.name if isinstance(path, Path) else path} has keys that tinytf does not know"
-    notes = [f"{message}: {', '.join(unknown)}"] if unknown else []
+    notes = [*told, *([f"{message}: {', '.join(unknown)}"] if unknown else [])]
     if isinstance(weights, QuantizedWeights):
         notes += filter(None, [weights.words])
     return Checkpoint(source, family.with_head(config), config, weights, tuple(notes))

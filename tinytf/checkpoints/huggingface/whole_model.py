@@ -85,6 +85,13 @@ def keys_of_text(data: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, 
     return keys
 
 
+def notes_on(whole: Mapping[str, Any]) -> list[str]:
+    """What else a user of a whole model should know."""
+    if whole.get("model_type") != "paligemma":
+        return []
+    return ["a prompt is read causally, as the model does alone; PaliGemma's processor lets its tokens see later ones"]
+
+
 def text_part(family: Family, whole: str) -> TextPart:
     """The table of a family as the text part of a whole model of this model_type, whose head it has."""
     plain_head = {} if whole in SCALED_HEADS else {"logit_cap": 0.0, "logit_scale": 1.0}
