@@ -3,11 +3,12 @@
 So a model may be larger than the memory: of its matrices those in use are held, and dropped after.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from tinytf.errors import UsageError
@@ -16,8 +17,8 @@ from tinytf.errors import UsageError
 class InFile(Tensor):
     """A tensor without numbers in memory: ``read`` gives them, in this shape and dtype, to each operation on it.
 
-    A view of all of it stays in the file too, so that a backward pass holds no weights. Raises UsageError where an
-    operation would write to it.
+    A view of it stays in the file too, so that a backward pass holds no weights and no write to a view is lost. Raises
+    UsageError where an operation would write to it.
     """
 
     read: Callable[[], Tensor]
@@ -42,18 +43,35 @@ class InFile(Tensor):
         if func._schema.is_mutable:
             raise UsageError("weights that stay in their file cannot be changed", "leave out --keep-quantized")
         source = args[0]
-        if not (func.is_view and isinstance(source, InFile)):
-            read_args, read_kwargs = tree_map_only(InFile, lambda weight: weight.read(), (args, kwargs))
-            return func(*read_args, **read_kwargs)
-        with torch.inference_mode(source.is_inference()):  # as torch expects of a view
-            like = func(source.like, *args[1:], **kwargs)
-            if isinstance(like, Tensor) and like.numel() == source.numel():
-                return InFile(lambda: func(source.read(), *args[1:], **kwargs), like)
-            views = func(source.read(), *args[1:], **kwargs)
-            return tree_map_only(Tensor, torch.clone, views)  # lets go of the rest
+        if func.is_view and isinstance(source, InFile):
+            with torch.inference_mode(source.is_inference()):  # as torch expects of a view
 
-    def __deepcopy__(self, memo: Any) -> "InFile":
-        return self
+                def view() -> Any:
+                    return func(source.read(), *args[1:], **kwargs)
+
+                like = func(source.like, *args[1:], **kwargs)
+                if isinstance(like, Tensor):
+                    return InFile(view, like)
+                return [InFile(partial(_part, view, number), one) for number, one in enumerate(like)]
+        read_args, read_kwargs = tree_map_only(InFile, lambda weight: weight.read(), (args, kwargs))
+        return func(*read_args, **read_kwargs)
+
+    def tolist(self) -> Any:
+        return self.clone().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.clone().numpy(force=force)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A copy in memory, which can be changed."""
+        numbers = self.detach().clone()
+        copied = nn.Parameter(numbers, self.requires_grad) if isinstance(self, nn.Parameter) else numbers
+        memo[id(self)] = copied
+        return copied
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"InFile({tuple(self.shape)}, {self.dtype})"
+
+
+def _part(views: Callable[[], Sequence[Tensor]], number: int) -> Tensor:
+    return views()[number]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched, without_kernel
+from tinytf.in_file import InFile
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.model.turn import using
@@ -68,6 +69,8 @@ class Runner:
         if cache is not None and Decoder.fits(model):
             decoder = Decoder(model, cache, texts, kind)
             return decoder if look is None or decoder.can_look else None
+        if kind != PLAIN and any(isinstance(parameter, InFile) for parameter in model.parameters()):
+            raise UsageError("compiled and int8 decoding need the weights in memory", "leave out --keep-quantized")
         if kind != PLAIN or (look is not None and (cache is None or is_watched(model))):
             raise UsageError(
                 "compiled and int8 decoding, and looking at attention, need a cache and a model without hooks or "

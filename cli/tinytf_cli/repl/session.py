@@ -322,10 +322,10 @@ class Session(Outlet):
         if spec != default or spec != self.state.spec:
             non_default = {name: value for name, value in spec.options.items() if value != default.options[name]}
             words = [
-                f"--{name} {shell_quoted(str(value)) if name in ('adapter', 'tokenizer') else value} "
+                f"--{name.replace('_', '-')}{'' if value is True else f' {shell_quoted(str(value))}'}"
                 for name, value in non_default.items()
             ]
-            outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")
+            outcome = self.execute(" ".join(["model", shell_quoted(spec.name), *words, "--quiet"]))
         if text and outcome.status == 0:
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
         return outcome

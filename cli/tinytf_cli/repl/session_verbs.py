@@ -102,6 +102,9 @@ def _read_ablation(
 @click.option("--adapter", type=click.Path(path_type=Path), metavar="DIR", help="A LoRA adapter of PEFT to merge.")
 @click.option("--tokenizer", metavar="PLACE,KEY=VALUE", help="Where its tokenizer is, or what its files leave open.")
 @click.option("--through", type=click.Choice(["transformers"]), help="Run it through transformers, by its modules.")
+@click.option(
+    "--keep-quantized", is_flag=True, default=None, help="Leave its weights in their file, as it stores them."
+)
 @click.option("--quiet", is_flag=True, help="Show nothing.")
 def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
     """Open another model for the present text, or show which one is open.
@@ -113,7 +116,8 @@ def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
 
     base = session.state.spec
     if options["name"]:
-        base = replace(base, adapter=None, tokenizer=None, through=None, fence=None)
+        base = replace(base, adapter=None, tokenizer=None, through=None)
+        base = replace(base, keep_quantized=False, fence=None)
     spec = replace(base, **{key: value for key, value in options.items() if value is not None})
     try:
         loaded = session.models.opened(spec)
