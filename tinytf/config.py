@@ -86,7 +86,7 @@ class ModelConfig(Part):
     """Everything that decides the architecture and the parameter count of a model.
 
     ``blocks`` has one BlockConfig a layer; layers with equal parts share the object. ``at`` gives the configuration of
-    one layer. ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
+    one layer. ``encoder`` is the stack that this one reads, where there are two. ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
     anywhere in the tree: the value of the layers that have the feature, or the default where they differ.
 
     Raises ConfigError, with the numbers, for combinations that cannot be built.
@@ -97,10 +97,12 @@ class ModelConfig(Part):
     causal: bool = leaf(True, said="the causal mask")
     layer_groups: int = leaf(0, COUNT, said="{} groups of layers that share weights")
     dropout: float = leaf(0.0, SHARE, said="a dropout of {}")
+    start_id: int = leaf(0, COUNT, said="token {} at the start of a target")
     embedding: Embedding
     blocks: tuple[BlockConfig, ...]
     head: Head
     vector: Pooling = field(default_factory=Pooling)
+    encoder: "ModelConfig | None" = None
 
     if TYPE_CHECKING:
 
@@ -116,13 +118,15 @@ class ModelConfig(Part):
 
     def __hash__(self) -> int:
         if "_hash" not in self.__dict__:  # every lookup of a cached table hashes the configuration
-            parts = (self.embedding, self.head, *self._distinct_blocks)
+            parts = (self.embedding, self.head, self.encoder, *self._distinct_blocks)
             self.__dict__["_hash"] = hash((self.d_model, self.context, *parts))
         return int(self.__dict__["_hash"])
 
     @classmethod
-    def of(cls, *, n_layers: int, by_layer: Any = (), **settings: Any) -> "ModelConfig":
+    def of(cls, *, n_layers: int, by_layer: Any = (), encoder: Any = None, **settings: Any) -> "ModelConfig":
         """Build a configuration from settings by flat name; ``by_layer`` pairs a name with one value a layer.
+
+        ``encoder`` is another configuration, or its settings.
 
         ``d_head`` defaults to ``d_model / n_heads``, and ``d_expert`` to ``d_ff``.
         """
@@ -152,7 +156,9 @@ class ModelConfig(Part):
         if [False, *given] != [*taken, False]:
             raise ConfigError("what a layer gives, the layer above must take, and no other: see memory")
         model_settings = {
-            name: flat[name] for name in ("d_model", "context", "causal", "layer_groups", "dropout") if name in flat
+            name: flat[name]
+            for name in ("d_model", "context", "causal", "layer_groups", "dropout", "start_id")
+            if name in flat
         }
         return cls(
             **model_settings,
@@ -160,6 +166,7 @@ class ModelConfig(Part):
             blocks=tuple(kinds[values] for values in layers),
             head=build(Head, flat),
             vector=build(Pooling, flat),
+            encoder=cls.from_dict(encoder) if isinstance(encoder, Mapping) else encoder,
         )
 
     def setting(self, name: str) -> Any:
@@ -173,6 +180,9 @@ class ModelConfig(Part):
 
     def require(self) -> None:
         kinds = self._distinct_blocks
+        read = 0 if self.encoder is None else self.encoder.d_model
+        if {block.cross.d_source for block in kinds} != {read}:
+            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {read or 'missing'}")
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
         if self.d_layer_input and self.embed_norm:
@@ -344,6 +354,7 @@ class ModelConfig(Part):
             "d_dense": (*self.pooled_dense, self.d_model)[0],
             "d_vector": (self.d_model, *self.pooled_dense)[-1],
             "label": len(self.labels),
+            "d_source": self.d_source,
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
             "expert": self.experts,
@@ -467,13 +478,17 @@ class ModelConfig(Part):
         return {name: pair for name, pair in pairs.items() if not _agree(*pair, rounding)}
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings by flat name, ready for JSON."""
-        return {name: self.setting(name) for name in FIELDS}
+        """All settings by flat name, ready for JSON; those of the encoder under its name."""
+        own = {name: self.setting(name) for name in FIELDS}
+        return own if self.encoder is None else {**own, "encoder": self.encoder.to_dict()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
         """Build a configuration from flat settings. Raises ConfigError that names unknown and missing ones."""
-        return cls.of(**require_fields(fields, FIELDS, "the model configuration"))
+        own = {name: value for name, value in fields.items() if name != "encoder"}
+        encoder = fields.get("encoder")
+        read = require_fields(own, FIELDS, "the model configuration")
+        return cls.of(**read, encoder=None if encoder is None else cls.from_dict(encoder))
 
 
 LEAVES: dict[str, Leaf] = {
@@ -486,7 +501,7 @@ ZEROS = {name: setting.zero for name, setting in LEAVES.items() if setting.zero}
 """What a 0 of a setting stands for, as an expression."""
 _INFO_ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
-    "embeddings", "embeddings of layers", "positions", "norm", "residual", "memory", "feed-forward", "biases",
+    "embeddings", "embeddings of layers", "positions", "norm", "residual", "memory", "cross-attention", "feed-forward", "biases",
     "pooling", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""

@@ -104,9 +104,23 @@ class Block(Program):
         if carried is None:
             return self.run({STREAM: x}, Pass(start=start, padding_mask=padding_mask, cache=cache))
         values = {STREAM: x, **carried.steps}
-        output = self.run(values, Pass(carried.ids, carried.types, start, padding_mask, cache))
+        now = Pass(carried.ids, carried.types, start, padding_mask, cache, source_mask=carried.source_mask)
+        output = self.run(values, now)
         carried.steps.update({full: values[name] for name, full in self.lent.items()})
         return output
+
+
+class Source:
+    """What a stack reads of another: its last hidden states (1 or B, S, d_source), and which tokens are real (B, S).
+
+    The ``trace`` of the other stack's text says more of it.
+    """
+
+    def __init__(self, states: Tensor, mask: Tensor | None = None, trace: Any = None) -> None:
+        self.states, self.mask, self.trace = states, mask, trace
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Source":
+        return self
 
 
 class Pooling(Program):
@@ -164,6 +178,11 @@ class Transformer(nn.Module):
         self.final_norm, self.pooler = modules.get("final_norm", merged), modules.get("pooler")
         self.pooling = Pooling(config) if config.pooling != "none" else None
         self.head = Head(config) if config.head.kind != "none" else None
+        self.encoder = None if config.encoder is None else Transformer(config.encoder)
+        if config.encoder is not None:
+            (step,) = (step for step in table_of(config).before if step.name == "source")
+            self.source = step.operation.make_module(config, step)
+        self.reads: Source | None = None
         self.share_layers()
         # address and bytes of the buffers that weights were moved to, see tinytf.model.layout
         self.rooms: set[tuple[int, int]] = set()
@@ -220,8 +239,11 @@ class Transformer(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         std = config.d_model**-0.5
         residual = std / (2 * config.n_layers) ** 0.5
-        rows = table_of(config).rows
-        step_at = {step.path if layer is None else f"blocks.{layer}.{step.path}": step for step, layer in rows}
+        step_at = {
+            stack + (step.path if layer is None else f"blocks.{layer}.{step.path}"): step
+            for stack, of in (("", config), ("encoder.", config.encoder))
+            for step, layer in (table_of(of).rows if of is not None else ())
+        }
         drawn: set[int] = set()  # layers may share their parameters
         with torch.no_grad():
             for buffer in model.buffers():
@@ -244,14 +266,19 @@ class Transformer(nn.Module):
                 first = self.blocks[table.first_layer_with(path, layer)]
                 for leaf, _ in [] if first is block else list(module.named_parameters(recurse=False)):
                     setattr(module, leaf, getattr(first.get_submodule(path), leaf))
+        if self.encoder is not None:
+            self.encoder.share_layers()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As in torch, but ``state_dict`` needs only the first of the layers that share weights."""
-        table, weights = table_of(self.config), dict(state_dict)
-        for name, _ in self.named_parameters(remove_duplicate=False) if table.shares else ():
-            if name.startswith("blocks."):
-                _, layer, rest = name.split(".", 2)
-                weights[name] = weights[f"blocks.{table.first_layer_with(rest.rpartition('.')[0], int(layer))}.{rest}"]
+        weights = dict(state_dict)
+        for stack, of in (("", self), ("encoder.", self.encoder)):
+            table = None if of is None else table_of(of.config)
+            for name, _ in of.named_parameters(remove_duplicate=False) if of and table and table.shares else ():
+                if name.startswith("blocks."):
+                    _, layer, rest = name.split(".", 2)
+                    first = table.first_layer_with(rest.rpartition(".")[0], int(layer))  # type: ignore[union-attr]
+                    weights[stack + name] = weights[f"{stack}blocks.{first}.{rest}"]
         loaded = super().load_state_dict(weights, strict, assign)
         self.share_layers()
         return loaded
@@ -280,12 +307,13 @@ class Transformer(nn.Module):
         padding_mask: Tensor | None = None,
         token_types: Tensor | None = None,
         cache: KVCache | None = None,
+        source: Source | None = None,
     ) -> Tensor:
         """The last hidden states, after the final norm: ids (B, T) -> (B, T, C).
 
         ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids follow the cached tokens and are
-        added to the cache (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
-        beyond the context, beyond the capacity of the cache, and where a cached text grows longer than
+        added to the cache (without gradients: use torch.no_grad); a padding mask then covers both. A stack that reads
+        another takes its ``source``, by default the one that it ``reads``. Raises UsageError without one, beyond the context, beyond the capacity of the cache, and where a cached text grows longer than
         ``config.rope_switch``.
         """
         length, start = ids.shape[1], 0 if cache is None else cache.position
@@ -302,7 +330,7 @@ class Transformer(nn.Module):
                     "clear the cache, and compute the whole text again",
                 )
         x = self.embed(ids, token_types, start, padding_mask)
-        carried = self.carried(ids, x, token_types)
+        carried = self.carried(ids, x, token_types, source)
         x = self.streams(x)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
@@ -311,10 +339,18 @@ class Transformer(nn.Module):
             cache.advance(length)
         return self.final_norm(x)
 
-    def carried(self, ids: Tensor, x: Tensor, types: Tensor | None = None) -> Carried | None:
-        """What the blocks take beside the stream: ids, embeddings and token types; None if they take nothing."""
+    def carried(
+        self, ids: Tensor, x: Tensor, types: Tensor | None = None, source: Source | None = None
+    ) -> Carried | None:
+        """What the blocks take beside the stream: ids, embeddings, token types and the source; None for nothing."""
         last = self.embed.rows[-1].name
-        return Carried(ids, {last: x}, types) if table_of(self.config).carried or self.config.segments else None
+        if self.encoder is None:
+            return Carried(ids, {last: x}, types) if table_of(self.config).carried or self.config.segments else None
+        source = source or self.reads
+        if source is None:
+            raise UsageError("this model reads another text, and has none", "give it: model.reading('The cat sat')")
+        states = self.source(source.states.expand(len(ids), -1, -1))
+        return Carried(ids, {last: x, "source": states}, types, source.mask)
 
     @property
     def recomputes(self) -> bool:

@@ -7,6 +7,7 @@ from tinytf.errors import ConfigError
 from tinytf.parts import (
     altup,
     attention,
+    cross,
     feed_forward,
     gated_delta,
     griffin,
@@ -23,6 +24,7 @@ from tinytf.parts import (
 )
 from tinytf.parts.altup import AltUp
 from tinytf.parts.attention import Attention
+from tinytf.parts.cross import Cross
 from tinytf.parts.feed_forward import FeedForward
 from tinytf.parts.gated_delta import GatedDelta
 from tinytf.parts.griffin import Griffin
@@ -68,6 +70,7 @@ class BlockConfig(Part):
     laurel: Laurel = field(default_factory=Laurel)
     streams: AltUp = field(default_factory=AltUp)
     memory: Memory = field(default_factory=Memory)
+    cross: Cross = field(default_factory=Cross)
 
     def require(self) -> None:
         norms, kind = self.norms, self.residual.residual
@@ -119,6 +122,8 @@ class BlockConfig(Part):
             raise ConfigError("input_norm is false, but only a sequential pre-norm block can do without that norm")
         if self.memory.memory != "none":
             self._require_memory()
+        if self.cross.d_source:
+            self.cross.require_block(self)
 
     def _require_memory(self) -> None:
         """Raise ConfigError for settings that a layer beside the stream, or the one above it, does not fit."""
@@ -142,7 +147,7 @@ class BlockConfig(Part):
     def words(self, causal: bool) -> dict[str, str]:
         parts = (
             self.residual, self.streams, self.laurel, self.norms, self.mixer, self.feed_forward, self.layer_inputs,
-            self.side, self.memory,
+            self.side, self.memory, self.cross,
         )  # fmt: skip
         return merged(*(part.words(causal) for part in parts))
 
@@ -159,7 +164,8 @@ ROWS: tuple[Step, ...] = (
     *_rows_of(GatedDelta, gated_delta), *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
-    *norm.ATTENTION_ADDED, *laurel.ROWS, *norm.BETWEEN, *feed_forward.ROWS, *memory.GIVEN, *norm.FFN_ADDED,
+    *norm.ATTENTION_ADDED, *laurel.ROWS, *norm.BETWEEN, *cross.ROWS, *norm.BEFORE_FFN,
+    *feed_forward.ROWS, *memory.GIVEN, *norm.FFN_ADDED,
     *altup.AFTER_LAYER, *layer_inputs.ROWS, *norm.AFTER, altup.OUT, *side_conv.ROWS,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

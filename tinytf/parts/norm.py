@@ -119,7 +119,8 @@ def normed_input(c: Config) -> bool:
     return c.norm_order in ("pre", "both") and c.input_norm
 
 
-def _order(*orders: str) -> Predicate:
+def order(*orders: str) -> Predicate:
+    """Whether the norms of a layer stand in one of these orders."""
     return lambda c: c.norm_order in orders
 
 
@@ -189,7 +190,7 @@ BEFORE_MIXER: tuple[Step, ...] = (
 """From the stream that enters the layer to the input of attention."""
 ATTENTION_ADDED: tuple[Step, ...] = (
     Step("attn_norm", "attention output, normed", "{norm}({0})", WIDE, ("attn",), "attention",
-         when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
+         when=order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="attn_norm", matrix="gain"),
     Step("attn_scaled", "attention output, scaled", "{0} · {residual_scale}", WIDE, (ATTN,), "attention",
          when=lambda c: _scaled_residual(c) and has_mixer(c), absent=_NOT_SCALED, make=_scale_added),
@@ -203,19 +204,22 @@ BETWEEN: tuple[Step, ...] = (
          make=lambda o, _: o.Add()),
     Step("mid", "residual after attention and its low-rank residual", "{0} / √2", WIDE, ("laurel.sum",),
          when=has_laurel, make=lambda o, _: o.Multiply(2**-0.5)),
-    Step("norm1", "norm after attention", "n = {norm}({0})", WIDE, ("mid",), symbol="n", when=_order("post"),
+    Step("norm1", "norm after attention", "n = {norm}({0})", WIDE, ("mid",), symbol="n", when=order("post"),
          absent="the inputs of attention and feed-forward are not normed in this model",
          make=make_norm, module="norm1", matrix="gain"),
+)  # fmt: skip
+"""From what attention adds to the stream after it."""
+BEFORE_FFN: tuple[Step, ...] = (
     Step("norm2", "norm before feed-forward", "n = {norm}({0})", WIDE, ("<read>",), symbol="n",
          when=lambda c: c.norm_order in ("pre", "both") and not (c.shared_norm or c.shortcut) and has_ffn(c),
          absent="{no_norm2}", make=make_norm, module="norm2", matrix="gain"),
     Step("norm2", "norm of two layers below", "n = {0} of two layers below", WIDE, ("norm2",), symbol="n",
          when=lambda c: has_ffn(c) and c.shortcut, recorded=True, make=lambda o, _: o.Same(), below=2),
 )  # fmt: skip
-"""From what attention adds to the input of the feed-forward."""
+"""From the stream before the feed-forward to its input."""
 FFN_ADDED: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}({0})", WIDE, ("ffn",), "ffn",
-         when=_order("both", "output"), absent=_NO_OUTPUT_NORM,
+         when=order("both", "output"), absent=_NO_OUTPUT_NORM,
          make=make_norm, module="ffn_norm", matrix="gain"),
     Step("ffn_scaled", "feed-forward output, scaled", "{0} · {residual_scale}", WIDE, (FFN,), "ffn",
          when=lambda c: _scaled_residual(c) and has_ffn(c), absent=_NOT_SCALED, make=_scale_added),
@@ -233,7 +237,7 @@ AFTER: tuple[Step, ...] = (
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True,
          when=lambda c: c.norm_order != "post" and not c.layer_scale and not has_streams(c),
          make=lambda o, c: o.Same() if beside(c) else o.Add()),
-    Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("norm1", FFN), when=_order("post"), absent=
+    Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("<normed>", FFN), when=order("post"), absent=
          "the layers of this model add up to out directly", make=lambda o, _: o.Add()),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}({0})", WIDE, ("sum",), recorded=True,
          when=lambda c: c.norm_order == "post" and not c.side_width, make=make_norm, module="norm2", matrix="gain"),
@@ -269,17 +273,23 @@ def formulas(c: Config) -> dict[str, str]:
     }
 
 
+def _mid(c: Config) -> str:
+    """The stream before the feed-forward."""
+    return "cross.mid" if c.d_source else "mid"
+
+
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     normed, kept = c.residual_of == "normed", c.kept_scale != 1
     return {
         "<kept>": ("in_kept" if kept else "norm1" if normed else "<entering>",),
         "<into norm1>": ("memory.sum" if c.memory == "takes" else "<entering>",),
-        "<read>": ("attn",) if beside(c) else ("mid",) if _sequential(c) and has_mixer(c) else ("in",),
+        "<read>": ("attn",) if beside(c) else (_mid(c),) if _sequential(c) and has_mixer(c) else ("in",),
         "<added>": ("in",)
         if beside(c)
-        else ("mid_kept" if kept else "norm2" if normed else "mid", FFN)
+        else ("mid_kept" if kept else "norm2" if normed else _mid(c), FFN)
         if _sequential(c) and _has_both(c)
         else ("in", *[ATTN] * has_mixer(c), *[FFN] * has_ffn(c)),
+        "<normed>": ("cross.norm" if c.d_source else "norm1",),
         "<final>": ("final.norm",) if c.final_norm else ("out",) if c.side_width else ("norm2",),
     }

@@ -31,6 +31,8 @@ STREAM, STREAMS, OTHERS = ("token", "<stream>"), ("token", "streams·d_model"), 
 """The axes of what runs through all layers: one stream or several side by side, several, and all but the first."""
 HEADS, KV, VALUES = ("head", "token", "d_head"), ("kv head", "token", "d_head"), ("kv head", "token", "d_value")
 OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
+CROSS_MAP = ("head", "query", "source")
+"""The axes of a map from the tokens of this stack to those of the one that it reads."""
 ROUTES = ("token", "expert")
 
 
@@ -166,7 +168,12 @@ class Step:
     @property
     def is_map(self) -> bool:
         """Whether it has a number for every query and key."""
-        return self.axes[-2:] == ("query", "key")
+        return self.axes[-2:] in (("query", "key"), CROSS_MAP[1:])
+
+    @property
+    def of_source(self) -> bool:
+        """Whether one of its axes is of the tokens of the stack that this one reads."""
+        return "source" in self.axes
 
     @property
     def is_drawn(self) -> bool:

@@ -16,7 +16,7 @@ from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.delta import Write, delta_rule
 from tinytf.steps.operations.expert_linear import used_experts
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
-from tinytf.steps.operations.mask import Sight, real_tokens
+from tinytf.steps.operations.mask import Sight, real_keys, real_tokens
 from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.operation import Operation, Pass, wide
 from tinytf.steps.operations.scale import Scale
@@ -29,7 +29,8 @@ from tinytf.steps.program import Fused, Instruction
 class FusedAttention:
     """Queries, keys and values to head outputs by torch's scaled_dot_product_attention, without storing (Q, K) maps."""
 
-    def __init__(self, sight: Sight, divisor: float) -> None:
+    def __init__(self, sight: Sight | None, divisor: float) -> None:
+        """``sight`` is None for keys of another stack, of which every query sees all."""
         self.sight, self.scale = sight, 1 / divisor
 
     def __call__(self, now: Pass, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -38,6 +39,10 @@ class FusedAttention:
             # torch's backward pass of it is five times as slow in bfloat16 as in float32.
             with torch.autocast("cpu", enabled=False):
                 return self(now, q.float(), k.float(), v.float()).to(q.dtype)
+        if self.sight is None:
+            allowed = None if now.source_mask is None else real_keys(now.source_mask)
+            grouped = q.shape[1] != k.shape[1]
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=self.scale, enable_gqa=grouped)
         grouped, length, past = q.shape[1] != k.shape[1], q.shape[2], k.shape[2] - q.shape[2]
         if now.padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
             causal = self.sight.causal and not past  # a single query after cached tokens sees all of them
@@ -173,9 +178,10 @@ def kernels(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]
 
 def attention(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]:
     """Find the rows from scores to head outputs, if torch's fused attention computes all of them."""
-    core = [row for row in rows if row.step.core]
-    if core and all(row.operation.fused for row in core):
-        yield Fused(core, FusedAttention(Sight.of(config), config.score_divisor))
+    own, crossing = ([row for row in rows if row.step.core and row.step.name.startswith("cross.") is of] for of in (False, True))
+    for core, sight in ((own, Sight.of(config)), (crossing, None)):
+        if core and all(row.operation.fused for row in core):
+            yield Fused(core, FusedAttention(sight, config.score_divisor))
 
 
 def experts(rows: Sequence[Instruction]) -> Iterator[Fused]:

@@ -69,8 +69,9 @@ class Instruction:
             output = module(*self.operation.arguments(now, *inputs))
         if self.heads and output.dim() == 3:
             output = output.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, H·D) -> (B, H, T, D)
-        if self.hides and now.padding_mask is not None:
-            output = mask_scores(output, real_keys(now.padding_mask))
+        mask = now.source_mask if self.step.of_source else now.padding_mask
+        if self.hides and mask is not None:
+            output = mask_scores(output, real_keys(mask))
         return output
 
 
@@ -118,6 +119,7 @@ _BLOCK = (
     "altup",
     "norm1",
     "attention",
+    "cross",
     "delta",
     "conv",
     "mamba",

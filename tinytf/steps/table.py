@@ -18,6 +18,7 @@ from tinytf.parts import (
     altup,
     attention,
     block,
+    cross,
     embedding,
     feed_forward,
     gated_delta,
@@ -67,7 +68,7 @@ RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
 STEPS: tuple[Step, ...] = (
-    *embedding.ROWS, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, *pooling.ROWS, *head.ROWS,
+    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
 _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enumerate(STEPS)}
@@ -81,7 +82,7 @@ _FORMULAS = tuple(
 _INPUTS = tuple(
     part.inputs
     for part in (
-        embedding, norm, attention, gated_delta, mamba2, mamba, memory, positions, feed_forward, layer_inputs, altup,
+        embedding, norm, attention, cross, gated_delta, mamba2, mamba, memory, positions, feed_forward, layer_inputs, altup,
         pooling, head,
     )
 )  # fmt: skip

@@ -20,6 +20,7 @@ from tinytf.steps.operations.exceed import Exceed
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
 from tinytf.steps.operations.gain import Gain
+from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_linear import HeadLinear
@@ -31,7 +32,7 @@ from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.match_streams import MatchStreams
-from tinytf.steps.operations.mix import Mix
+from tinytf.steps.operations.mix import CrossMix, Mix
 from tinytf.steps.operations.mix_heads import MixHeads
 from tinytf.steps.operations.mix_streams import MixStreams
 from tinytf.steps.operations.multiply import Multiply
@@ -52,7 +53,7 @@ from tinytf.steps.operations.route_near import RouteNear
 from tinytf.steps.operations.same import Same
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scan import Scan
-from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.scores import CrossScores, Scores
 from tinytf.steps.operations.shift import Shift
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
@@ -68,6 +69,9 @@ from tinytf.steps.operations.weigh_heads import WeighHeads
 from tinytf.steps.operations.xielu import Xielu
 
 __all__ = [
+    "CrossMix",
+    "CrossScores",
+    "Given",
     "Activate",
     "Add",
     "Alibi",

@@ -68,3 +68,9 @@ class Mix(Operation):
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         return tokens * keys * config.n_heads * config.value_width
+
+
+class CrossMix(Mix):
+    """Weighted values of another stack, which are the same for every new token."""
+
+    remembers = ()

@@ -1,7 +1,7 @@
 """A learned bias of scores by the distance between key and query, in buckets that widen with distance.
 
-Raffel et al. 2020, section 2.1: half of the buckets are for keys after the query. In each half, the first half hold one
-distance each; the others widen up to 128 tokens.
+Raffel et al. 2020, section 2.1: half of the buckets are for keys after the query, where it sees any. Of those of each
+direction, the first half hold one distance each; the others widen up to the farthest.
 """
 
 import math
@@ -18,12 +18,10 @@ from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pa
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Series, Value, Working
 
-_FARTHEST = 128
-"""All distances from this one on share one bucket."""
-
-
 @lru_cache(maxsize=8)
-def distance_buckets(queries: int, keys: int, buckets: int, device: torch.device) -> Tensor:
+def distance_buckets(
+    queries: int, keys: int, buckets: int, device: torch.device, both_ways: bool = True, farthest: int = 128
+) -> Tensor:
     """The bucket of every query and key, (Q, K); the queries are the last of the K tokens.
 
     The logarithm is in float32, as in the training of the checkpoints.
@@ -31,18 +29,25 @@ def distance_buckets(queries: int, keys: int, buckets: int, device: torch.device
     with torch.inference_mode(False):
         position = torch.arange(keys, device=device)
         distance = position - position[keys - queries :, None]  # (Q, K), of the key from the query
-        half, exact = buckets // 2, buckets // 4
-        magnitude = distance.abs()
-        share = torch.log(magnitude.clamp(min=1).float() / exact) / math.log(_FARTHEST / exact)
+        half = buckets // 2 if both_ways else buckets
+        exact = half // 2
+        magnitude = distance.abs() if both_ways else (-distance).clamp(min=0)
+        share = torch.log(magnitude.clamp(min=1).float() / exact) / math.log(farthest / exact)
         far = (exact + (share * (half - exact)).long()).clamp(max=half - 1)
-        return torch.where(magnitude < exact, magnitude, far) + half * (distance > 0)
+        bucket = torch.where(magnitude < exact, magnitude, far)
+        return bucket + half * (distance > 0) if both_ways else bucket
 
 
 @dataclass(frozen=True)
 class RelativeBias(Operation):
-    """Adds to each score the learned number of its head and of the one of ``buckets`` that the distance falls into."""
+    """Adds to each score the learned number of its head and of the one of ``buckets`` that the distance falls into.
+
+    Without ``both_ways`` all buckets are for keys before the query. All distances from ``farthest`` on share one.
+    """
 
     buckets: int
+    both_ways: bool = True
+    farthest: int = 128
 
     words = "a sum"
 
@@ -50,7 +55,7 @@ class RelativeBias(Operation):
         return (Parameter(step.parameter, "weight", ("bucket", "head")),)
 
     def _buckets(self, x: Tensor) -> Tensor:
-        return distance_buckets(*x.shape[-2:], self.buckets, x.device)
+        return distance_buckets(*x.shape[-2:], self.buckets, x.device, self.both_ways, self.farthest)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return inputs[0] + module.weight[self._buckets(inputs[0])].permute(2, 0, 1)  # (Q, K, H) -> (H, Q, K)
@@ -71,21 +76,23 @@ class RelativeBias(Operation):
         yield f"{site.path}.weight", gradient.to(table.dtype)
 
     def code(self, site: Site) -> str:
-        half, exact = self.buckets // 2, self.buckets // 4
+        half = self.buckets // 2 if self.both_ways else self.buckets
+        exact = half // 2
+        magnitude, ahead = ("abs()", f" + {half} * (distance > 0)") if self.both_ways else ("neg().clamp(min=0)", "")
         (table,) = self.operands(site)
         return (
             "distance = torch.arange(T)[None, :] - torch.arange(T)[:, None]\n"
-            "magnitude = distance.abs()\n"
-            f"share = torch.log(magnitude.clamp(min=1) / {exact}) / {math.log(_FARTHEST / exact)}\n"
+            f"magnitude = distance.{magnitude}\n"
+            f"share = torch.log(magnitude.clamp(min=1) / {exact}) / {math.log(self.farthest / exact)}\n"
             f"far = ({exact} + (share * {half - exact}).long()).clamp(max={half - 1})\n"
-            f"bucket = torch.where(magnitude < {exact}, magnitude, far) + {half} * (distance > 0)\n"
+            f"bucket = torch.where(magnitude < {exact}, magnitude, far){ahead}\n"
             f"{site.variable} = {site.names[0]} + {table}[bucket].permute(2, 0, 1)"
         )
 
     def arithmetic(self, cell: Cell) -> Working:
         (query, key), source = cell.index, cell.source(0, *cell.index)
         length = len(cell.site.ids)
-        bucket = int(distance_buckets(length, length, self.buckets, torch.device("cpu"))[query, key])
+        bucket = int(self._buckets(torch.empty(length, length))[query, key])
         bias = float(cell.site.module.weight[bucket, cell.head or 0])
         names, values = (source.step.name, f"B[{bucket}]"), torch.tensor([source.value, bias], dtype=torch.float64)
         before = (

@@ -89,3 +89,9 @@ class Scores(Operation):
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         return tokens * keys * config.n_heads * config.d_head
+
+
+class CrossScores(Scores):
+    """Scores of the keys of another stack, which are the same for every new token."""
+
+    remembers = ()
