@@ -11,6 +11,8 @@ from torch import Tensor
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import REQUIRED, Field, Fields
 
+ENCODER = "encoder."
+"""What the names of modules of the stack that is read begin with."""
 Draft = Mapping[str, Any]
 """Our configuration as read so far, by field name."""
 Tensors = Mapping[str, Any]
@@ -393,7 +395,7 @@ class FamilyTable:
         if layout.of_layers and config is not None:
             layout = replace(layout, part=int(layer), parts=("switch",) * config.n_layers)
         if kind == "weight":
-            return layout.named(layer, kind), layout
+            return layout.named(layer, kind), replace(layout, among_ones=(0, 0)) if layout.bias else layout
         if layout.bias and not layout.of_layers:  # of its own, so not a part of a joint one
             layout = replace(layout, part=0, parts=(), by_head="")
         if layout.axis and (layout.tiled or layout.coupled):  # the columns of heads, of which a bias has none
@@ -450,11 +452,13 @@ class FamilyTable:
 
 def layer_of(parameter: str, config: ModelConfig) -> ModelConfig:
     """The configuration of the layer that one of our parameters belongs to; the model's for one outside the layers."""
-    layer = _split_layer(parameter)[1]
-    return config.at(int(layer) if layer else None)
+    layer, of_encoder = _split_layer(parameter)[1], parameter.startswith(ENCODER)
+    stack = config.encoder if of_encoder and config.encoder is not None else config
+    return stack.at(int(layer) if layer else None)
 
 
 def _split_layer(module: str) -> tuple[str, str]:
     """The name of a module with {n} for its layer, and the layer; empty for a module outside the layers."""
-    layer = module.split(".")[1] if module.startswith("blocks.") else ""
+    inside = module.removeprefix(ENCODER)
+    layer = inside.split(".")[1] if inside.startswith("blocks.") else ""
     return module.replace(f"blocks.{layer}.", "blocks.{n}.", 1) if layer else module, layer

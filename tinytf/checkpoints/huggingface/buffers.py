@@ -57,7 +57,17 @@ def rotary_waves(config: ModelConfig, stored: Tensor) -> Computed:
 def fairseq_waves(config: ModelConfig, stored: Tensor) -> Computed:
     """The sines, then cosines, that are added to embeddings. The rows before the first position are never read."""
     rows = len(stored) if stored.shape[1:] == (config.d_model,) else 0
-    values = sinusoidal_table(rows, config.d_model, torch.device("cpu"), torch.float64, config.d_model // 2 - 1)
+    return _waves(config, stored, rows, config.d_model // 2 - 1)
+
+
+def paper_waves(config: ModelConfig, stored: Tensor) -> Computed:
+    """The sines, then cosines, of the paper's frequencies."""
+    rows = len(stored) if stored.shape[1:] == (config.d_model,) else 0
+    return _waves(config, stored, rows, config.d_model // 2)
+
+
+def _waves(config: ModelConfig, stored: Tensor, rows: int, halves: int) -> Computed:
+    values = sinusoidal_table(rows, config.d_model, torch.device("cpu"), torch.float64, halves)
     first = config.position_offset
     return Computed(torch.cat((stored[:first], values[first:])) if rows else values, rows * _ANGLE)
 

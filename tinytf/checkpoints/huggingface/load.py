@@ -120,6 +120,7 @@ from tinytf.checkpoints.huggingface.text_parts import (
     QWEN3_VL,
     QWEN3_VL_MOE,
 )
+from tinytf.checkpoints.huggingface.two_stacks import TWO_STACKS
 from tinytf.checkpoints.huggingface.whole_model import TextPart, keys_of_text, notes_on, text_part
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
@@ -162,7 +163,7 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
-        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2,
+        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *TWO_STACKS,
     )
 }  # fmt: skip
 
