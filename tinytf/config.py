@@ -86,7 +86,8 @@ class ModelConfig(Part):
     """Everything that decides the architecture and the parameter count of a model.
 
     ``blocks`` has one BlockConfig a layer; layers with equal parts share the object. ``at`` gives the configuration of
-    one layer. ``encoder`` is the stack that this one reads, where there are two. ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
+    one layer. ``encoder`` is the stack that this one reads, where there are two; a target begins with ``start_id``.
+    ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
     anywhere in the tree: the value of the layers that have the feature, or the default where they differ.
 
     Raises ConfigError, with the numbers, for combinations that cannot be built.
@@ -501,8 +502,8 @@ ZEROS = {name: setting.zero for name, setting in LEAVES.items() if setting.zero}
 """What a 0 of a setting stands for, as an expression."""
 _INFO_ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
-    "embeddings", "embeddings of layers", "positions", "norm", "residual", "memory", "cross-attention", "feed-forward", "biases",
-    "pooling", "head",
+    "embeddings", "embeddings of layers", "positions", "norm", "residual", "memory", "cross-attention", "feed-forward",
+    "biases", "pooling", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
 _MOST_KINDS = 4

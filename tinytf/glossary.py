@@ -17,7 +17,7 @@ from tinytf.files import parse_toml
 from tinytf.learn import TITLES
 from tinytf.look.heads.kinds import LABELS
 from tinytf.nearest import did_you_mean
-from tinytf.parts.row import K, Nearest, Q, Step, V
+from tinytf.parts.row import TEXT_AXES, K, Nearest, Q, Step, V
 from tinytf.presets import PRESETS
 from tinytf.report import Data, Report
 from tinytf.steps.table import STEPS, StepTable, described
@@ -176,8 +176,8 @@ def _sized(axes: Sequence[str], config: ModelConfig | None) -> str:
 
 def _size(axis: str, config: Any) -> str:
     """The size of an axis; empty if the configuration does not name it."""
-    if axis in ("token", "query", "key"):
-        return "T"
+    if axis in TEXT_AXES:
+        return "S" if axis == "source" else "T"
     factors = [getattr(config, _COUNTS.get(name, name), None) for name in axis.split("·")]
     known = [factor for factor in factors if isinstance(factor, int) and factor]
     return str(prod(known)) if len(known) == len(factors) else ""

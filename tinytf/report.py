@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tinytf.errors import UsageError
+from tinytf.parts.row import TEXT_AXES
 from tinytf.short_repr import ShortRepr
 from tinytf.tables import Array, ColumnStyle, Sheet, of_arrays, of_records, records_in
 
@@ -265,7 +266,7 @@ class Report(ShortRepr):
     def label(self, axis: str, index: int) -> str:
         """The label of an index on an axis in a table: its number, and for a token or class its text too."""
         of: str | None = None
-        if axis in ("token", "query", "key") and self.about is not None and self.about.text is not None:
+        if axis in TEXT_AXES[:3] and self.about is not None and self.about.text is not None:
             of = self.about.text.tokens[index].shown
         elif axis in ("vocab", "label"):
             of = self.word(index) if axis == "vocab" else self.shown(index)

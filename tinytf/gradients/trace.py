@@ -18,7 +18,7 @@ from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer
 from tinytf.model.turn import in_turn, using
 from tinytf.nearest import did_you_mean
-from tinytf.parts.row import Step
+from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.report import About
 from tinytf.short_repr import brief
 from tinytf.steps.table import table_of
@@ -263,7 +263,7 @@ def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
 def _require_room(model: Transformer, tokens: int) -> None:
     """Raise MemoryShortage if the steps, their gradients and those of the parameters exceed the free memory."""
     config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
-    sizes = [{"token": tokens, "query": tokens, "key": tokens, **config.at(n).sizes} for n in range(config.n_layers)]
+    sizes = [{**dict.fromkeys(TEXT_AXES, tokens), **config.at(n).sizes} for n in range(config.n_layers)]
     rows = ((step, sizes[layer or 0]) for step, layer in table_of(config).rows if step.is_tensor)
     steps = sum(math.prod(size[axis] for axis in step.axes) for step, size in rows)
     needed = next(model.parameters()).itemsize * (2 * steps + weights)

@@ -73,8 +73,8 @@ class Flow(Data):
 
 def flow(trace: Trace, layer: int) -> Flow:
     """The block of ``layer``: every step with its shape, inputs, weights and branch."""
-    table, tokens = trace.steps, len(trace.tokens)
-    sizes = {**dict.fromkeys(("token", "query", "key"), tokens), **trace.config.at(layer).sizes}
+    table = trace.steps
+    sizes = {**trace.lengths, **trace.config.at(layer).sizes}
     stream = table.stream(layer)
 
     def shape(step: Step) -> tuple[int, ...]:

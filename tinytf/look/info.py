@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.parts.row import Step
+from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.report import Data, Report, derived, plain
 from tinytf.sentences import listed, several
 from tinytf.steps.table import table_of
@@ -140,7 +140,7 @@ class Info(Report):
         if self.batch is None:
             return []
         texts, tokens = self.batch
-        sizes = {"batch": texts, **dict.fromkeys(("token", "query", "key"), tokens), **self.config.at(0).sizes}
+        sizes = {"batch": texts, **dict.fromkeys(TEXT_AXES, tokens), **self.config.at(0).sizes}
         table, shapes = table_of(self.config), []
         of_texts: set[tuple[str, int | None]] = set()
         for step, layer in table.rows:

@@ -12,6 +12,7 @@ from tinytf.look.explain.data import Explanation
 from tinytf.look.explain.follow import explain
 from tinytf.look.overview import overview
 from tinytf.look.prediction import Prediction, predictions
+from tinytf.parts.row import TEXT_AXES
 from tinytf.report import DRAWN_BY, About, Data, Report, Verified
 from tinytf.sentences import plural
 from tinytf.steps.operations.working import PRODUCT
@@ -114,7 +115,7 @@ def _explained(model: TextModel, trace: Trace, address: Address, worst: list[Exp
     seen = trace.seen(address) if is_masked(trace.steps.at(step.name, layer)) else None
 
     def label(axis: str, number: int) -> str:
-        return trace.tokens[number].shown if axis in ("token", "query", "key") else f"d{number}"
+        return trace.tokens_on(axis)[number].shown if axis in TEXT_AXES else f"d{number}"
 
     def number(row: int, column: int, value: float) -> ExplainedNumber:
         cell = explain(model, trace, f"{address}[{row},{column}]", top=_TERMS)[0]

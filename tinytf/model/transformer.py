@@ -313,8 +313,8 @@ class Transformer(nn.Module):
 
         ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids follow the cached tokens and are
         added to the cache (without gradients: use torch.no_grad); a padding mask then covers both. A stack that reads
-        another takes its ``source``, by default the one that it ``reads``. Raises UsageError without one, beyond the context, beyond the capacity of the cache, and where a cached text grows longer than
-        ``config.rope_switch``.
+        another takes its ``source``, by default the one that it ``reads``. Raises UsageError without one, beyond the
+        context, beyond the capacity of the cache, and where a cached text grows longer than ``config.rope_switch``.
         """
         length, start = ids.shape[1], 0 if cache is None else cache.position
         if start + length > self.config.context:

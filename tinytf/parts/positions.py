@@ -314,8 +314,8 @@ SCORED: tuple[Step, ...] = (
 BIASED: tuple[Step, ...] = (
     Step("relative", "scores, with a bias of distance", "{0} + B[bucket(key − query)]", MAP, (SCORES,), "attention",
          core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
-         make=lambda o, c: o.RelativeBias(c.relative_buckets, not c.causal, c.relative_farthest), module="attention.relative", matrix="B", shared=True,
-         late=True),
+         make=lambda o, c: o.RelativeBias(c.relative_buckets, not c.causal, c.relative_farthest),
+         module="attention.relative", matrix="B", shared=True, late=True),
     Step("biased", "scores, less by distance", "{0} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",

@@ -34,6 +34,8 @@ OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
 CROSS_MAP = ("head", "query", "source")
 """The axes of a map from the tokens of this stack to those of the one that it reads."""
 ROUTES = ("token", "expert")
+TEXT_AXES = ("token", "query", "key", "source")
+"""The axes of tokens; those of a source are of the text that another stack read."""
 
 
 class Nearest(str):

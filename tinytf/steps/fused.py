@@ -178,7 +178,9 @@ def kernels(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]
 
 def attention(config: ModelConfig, rows: Sequence[Instruction]) -> Iterator[Fused]:
     """Find the rows from scores to head outputs, if torch's fused attention computes all of them."""
-    own, crossing = ([row for row in rows if row.step.core and row.step.name.startswith("cross.") is of] for of in (False, True))
+    cores = [row for row in rows if row.step.core]
+    own = [row for row in cores if not row.name.startswith("cross.")]
+    crossing = [row for row in cores if row not in own]
     for core, sight in ((own, Sight.of(config)), (crossing, None)):
         if core and all(row.operation.fused for row in core):
             yield Fused(core, FusedAttention(sight, config.score_divisor))

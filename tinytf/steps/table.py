@@ -68,7 +68,8 @@ RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
 STEPS: tuple[Step, ...] = (
-    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, *pooling.ROWS, *head.ROWS,
+    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL,
+    *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
 _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enumerate(STEPS)}
@@ -82,8 +83,8 @@ _FORMULAS = tuple(
 _INPUTS = tuple(
     part.inputs
     for part in (
-        embedding, norm, attention, cross, gated_delta, mamba2, mamba, memory, positions, feed_forward, layer_inputs, altup,
-        pooling, head,
+        embedding, norm, attention, cross, gated_delta, mamba2, mamba, memory, positions, feed_forward, layer_inputs,
+        altup, pooling, head,
     )
 )  # fmt: skip
 

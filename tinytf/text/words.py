@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinytf.errors import AddressError, UsageError
+from tinytf.parts.row import TEXT_AXES
 from tinytf.text.tokenizer import Tokenizer
 
 NUMBERS = r"(?:\*|-?[0-9]+(?:--?[0-9]+)?(?:,-?[0-9]+(?:--?[0-9]+)?)*)"
@@ -118,7 +119,7 @@ def find_index(word: str, axis: str, size: int, named: AxisNames) -> int | range
         return named.labels.index(word)
     if axis == "vocab" and named.find is not None:
         return named.find(word)
-    if axis not in ("token", "query", "key"):
+    if axis not in TEXT_AXES:
         raise AddressError(f"{axis} takes a number, and {word!r} is not one", "such as [3], [3,7] or [0:3,:]")
     return _position_of_token(word, named.tokens)
 

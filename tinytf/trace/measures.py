@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.parts.row import Step
+from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.steps.table import StepTable
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace, visible
@@ -114,7 +114,7 @@ class Numbers:
             part, index, axes = index[0], index[1:], axes[1:]
         address = Address(self.step, None if self.layer is None else (self.layer,), None if part is None else (part,))
         names: dict[str, Callable[[int], str]] = {
-            **dict.fromkeys(("token", "query", "key"), lambda i: trace.tokens[i].shown),
+            **{axis: lambda i, axis=axis: trace.tokens_on(axis)[i].shown for axis in TEXT_AXES},
             **dict.fromkeys(self.step.axes[-1:] if self.step.is_vocabulary else (), shown),
         }
         labels = [f"{axis} {names[axis](i)}" for axis, i in zip(axes, index, strict=True) if axis in names]

@@ -12,6 +12,7 @@ from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.batches import batches, padded, typed
 from tinytf.model.transformer import Transformer
 from tinytf.model.turn import in_turn
+from tinytf.parts.row import TEXT_AXES
 from tinytf.steps.operations import Add, Same
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
@@ -138,12 +139,15 @@ def _require_tokens(model: Transformer, encoding: Encoding) -> list[int]:
     return encoding.ids
 
 
-def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, layers: Collection[int]) -> int:
-    """Bytes of a recording of ``tokens`` tokens: the embeddings, ``layers``, the last norm, and ``rows`` of logits.
+def recording_bytes(
+    config: ModelConfig, tokens: int, rows: int, itemsize: int, layers: Collection[int], source: int = 0
+) -> int:
+    """Bytes of a recording of ``tokens`` tokens that read ``source`` others: the embeddings, ``layers``, the last norm,
+    and ``rows`` of logits.
 
     A block's input is the previous block's output, and counts once. The last block's output is always recorded.
     """
-    table, text_axes = table_of(config), {"token": tokens, "query": tokens, "key": tokens}
+    table, text_axes = table_of(config), {**dict.fromkeys(TEXT_AXES, tokens), "source": source}
     always = {table.output: config.n_layers - 1}
     total = 0
     for step, layer in table.rows:
@@ -164,8 +168,9 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
 
 def _require_room(model: Transformer, tokens: int, rows: int, layers: Collection[int]) -> None:
     weight, count = next(model.parameters()), len(layers)
+    source = 0 if model.reads is None else model.reads.states.shape[1]
     needed, one_layer = (
-        recording_bytes(model.config, tokens, rows, weight.itemsize, subset) for subset in (layers, (0,))
+        recording_bytes(model.config, tokens, rows, weight.itemsize, subset, source) for subset in (layers, (0,))
     )
     if needed < UNASKED or needed <= (free := free_bytes(weight.device)):
         return

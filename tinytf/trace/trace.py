@@ -17,7 +17,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.model.turn import using
-from tinytf.parts.row import Step
+from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.report import About
 from tinytf.short_repr import brief, shown
 from tinytf.steps.operations import Mask, Sight, Unembed
@@ -104,6 +104,20 @@ class Trace:
     @property
     def tokens(self) -> tuple[Token, ...]:
         return self.encoding.tokens
+
+    @property
+    def source(self) -> "Trace | None":
+        """The trace of the text that the model reads; None for a model of one stack."""
+        return None if self.model.reads is None else self.model.reads.trace
+
+    def tokens_on(self, axis: str) -> tuple[Token, ...]:
+        """The tokens along an axis."""
+        return self.source.tokens if axis == "source" and self.source is not None else self.tokens
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The sizes of the axes of tokens."""
+        return {axis: len(self.tokens_on(axis)) for axis in TEXT_AXES}
 
     @cached_property
     def steps(self) -> StepTable:
@@ -317,8 +331,7 @@ class Trace:
         """
         axes = (address.lens.axes(address.step) if address.lens else address.step.axes) if address.step else ()
         layer = None if address.layers is None else address.layers[0]
-        length = len(self.tokens)
-        sizes = {**self.config.at(layer).sizes, **dict.fromkeys(("token", "query", "key"), length), "scale": 1}
+        sizes = {**self.config.at(layer).sizes, **self.lengths, "scale": 1}
         selected: dict[str, Sequence[int]] = {}
         if address.layers is not None and len(address.layers) > 1:
             selected["layer"] = address.layers
@@ -364,7 +377,8 @@ class Trace:
         Raises AddressError for a number out of range, an unknown token, or a token that occurs more than once.
         """
         find = None if self.tokenizer is None else self._token_id
-        return find_index(word, axis, size, AxisNames([token.shown for token in self.tokens], self.config.labels, find))
+        shown = [token.shown for token in self.tokens_on(axis)]
+        return find_index(word, axis, size, AxisNames(shown, self.config.labels, find))
 
     def _token_id(self, word: str) -> int:
         """The id of a token of the vocabulary; without a tokenizer, of a token of the text."""
@@ -422,7 +436,8 @@ def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None
 
 def is_masked(step: Step) -> bool:
     """Whether a step is an attention map after the mask."""
-    return step.is_map and (step.holds_shares or step.operation.hides_ahead or isinstance(step.operation, Mask))
+    shown = step.is_map and not step.of_source
+    return shown and (step.holds_shares or step.operation.hides_ahead or isinstance(step.operation, Mask))
 
 
 def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> StepSummary:

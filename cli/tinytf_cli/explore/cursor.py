@@ -96,7 +96,7 @@ class Cursor:
             sizes = shape(trace, cursor)
             axes = step.axes[-2:]
             indices = [
-                trace.index(word, axis, len(trace.tokens) if axis in ("token", "query", "key") else sizes[-1])
+                trace.index(word, axis, trace.lengths.get(axis, sizes[-1]))
                 for word, axis in zip(address.cell, axes, strict=False)
             ]
             if step.is_vocabulary:
@@ -127,7 +127,7 @@ def chosen_tokens(trace: Trace, cursor: Cursor) -> tuple[int, int]:
     row, column = cursor.inside(numbers.shape[0], numbers.shape[1])
     if step.is_vocabulary:
         row = trace.recording.logit_rows[row]
-    return (row if len(step.axes[-2:]) == 2 else -1), (column if step.axes[-1] == "key" else -1)
+    return (row if len(step.axes[-2:]) == 2 else -1), (column if step.axes[-1] in ("key", "source") else -1)
 
 
 def labels(trace: Trace, cursor: Cursor, columns: int) -> tuple[list[str], list[str]]:

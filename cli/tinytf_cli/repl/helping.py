@@ -11,6 +11,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf.glossary import EXAMPLE, glossary, meanings_of
 from tinytf.nearest import did_you_mean
+from tinytf.parts.row import TEXT_AXES
 from tinytf_cli.main import COMMANDS
 from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.session import Session
@@ -28,6 +29,7 @@ _COMMANDS = "commands"
 _AXES = {
     "query": "the token that looks",
     "key": "the token that is looked at",
+    "source": "the token of the source that is looked at",
     "token": "a token of the text",
     "vocab": "a token of the vocabulary",
     "d_model": "one number of the vector that runs through all layers",
@@ -256,9 +258,9 @@ def _cell_pairs(session: Session, address: "Address") -> Iterator[tuple[str, str
         return
     trace, axes = session.trace, address.step.axes[-2:]
     for word, axis, side in zip(address.cell, axes, ("row", "column")[-len(axes) :], strict=False):
-        of_text = axis in ("token", "query", "key")
-        index = trace.index(word, axis, len(trace.tokens)) if of_text else int(word)
-        shown = trace.tokens[index].shown if of_text else session.model.shown(index) if axis == "vocab" else ""
+        of_text = axis in TEXT_AXES
+        index = trace.index(word, axis, trace.lengths[axis]) if of_text else int(word)
+        shown = trace.tokens_on(axis)[index].shown if of_text else session.model.shown(index) if axis == "vocab" else ""
         yield side, f"{axis} {index} {shown}".rstrip() + f": {_AXES.get(axis, axis)}"
     yield "number", f"{float(trace[address]):.7g}"
 

@@ -14,6 +14,7 @@ from tinytf_cli.views.tokens import pieces
 
 _LETTERS = {
     "token": "T", "d_model": "C", "d_embed": "E", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
+    "source": "S", "d_source": "C",
     "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V", "distance": "R", "d_unembed": "U",
     "expert": "E", "d_expert": "X", "d_shared": "S", "switch": "1",
 }  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tinytf.parts.row import Step
+from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.steps.operations.disentangled import distances_in_words, rows_in_text
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace, visible
@@ -346,8 +346,8 @@ def axis_labels(trace: Trace, axis: str, index: Sequence[int], word: Word | None
     letter = {"layer": "L", "head": "H", "kv head": "H", "expert": "E", "vocab": "#"}.get(axis, "d")
 
     def name(number: int) -> str:
-        if axis in ("token", "query", "key"):
-            return trace.tokens[number].shown
+        if axis in TEXT_AXES:
+            return trace.tokens_on(axis)[number].shown
         if axis == "label":
             return trace.config.labels[number]
         if axis == "distance":

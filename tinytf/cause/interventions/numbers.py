@@ -15,6 +15,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.model.without import with_config
+from tinytf.parts.row import TEXT_AXES
 from tinytf.short_repr import brief
 from tinytf.steps.operations import Sight
 from tinytf.steps.table import StepTable, table_of
@@ -82,7 +83,7 @@ def _positions(address: Address, encoding: Encoding) -> Iterator[str]:
     """The words of a cell, with numbers for tokens."""
     axes, shown = _axes(address), [token.shown for token in encoding.tokens]
     for axis, word in address.words(len(axes)):
-        is_position = axes[axis] in ("token", "query", "key") and not is_selection(word)
+        is_position = axes[axis] in TEXT_AXES[:3] and not is_selection(word)
         yield str(find_index(word, axes[axis], len(shown), AxisNames(shown))) if is_position else word
 
 

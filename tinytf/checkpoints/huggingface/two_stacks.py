@@ -18,7 +18,9 @@ _NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_s
 """Settings of the stack with the head alone."""
 
 
-def encoder(sizes: Callable[[Fields, Draft], Mapping[str, Any]], write: Callable[[ModelConfig], dict[str, Any]]) -> Group:
+def encoder(
+    sizes: Callable[[Fields, Draft], Mapping[str, Any]], write: Callable[[ModelConfig], dict[str, Any]]
+) -> Group:
     """The stack that is read: as the other, but for its ``sizes`` and direction; ``write`` gives their keys."""
 
     def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
@@ -56,7 +58,10 @@ def _t5_stored(family: Fields | None = None) -> dict[str, Stored]:
     stored = both(
         _T5_BLOCK,
         {
-            **{f"blocks.{{n}}.cross.{name}": Stored(f"{{stack}}.block.{{n}}.layer.1.EncDecAttention.{name}") for name in "qkvo"},
+            **{
+                f"blocks.{{n}}.cross.{name}": Stored(f"{{stack}}.block.{{n}}.layer.1.EncDecAttention.{name}")
+                for name in "qkvo"
+            },
             "blocks.{n}.cross.norm": Stored("{stack}.block.{n}.layer.1.layer_norm"),
         },
     )
@@ -81,7 +86,7 @@ def _read_t5_activation(fields: Fields, draft: Draft, tensors: Tensors) -> dict[
 
 
 _PROJECTIONS = {
-    **{name: ours for name, ours in ACTIVATIONS.items()},
+    **ACTIVATIONS,
     **{f"gated-{name}": f"gated {ours}" for name, ours in ACTIVATIONS.items()},
     "gated-gelu": "gated gelu_tanh",
 }
@@ -136,7 +141,7 @@ T5 = Family(
     harmless=("initializer_factor", "classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder"),
     stored=_t5_stored(),
     skipped=(
-        Skip(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight", "a bias that nothing reads"),
+        Skip(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight", "a bias without a use"),
     ),
     copies=dict.fromkeys(
         ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
@@ -213,10 +218,21 @@ BART = Family(
     ),
     written={"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0},
     harmless=(
-        "init_std", "encoder_layerdrop", "decoder_layerdrop", "classifier_dropout", "classif_dropout", "is_decoder",
-        "add_final_layer_norm", "add_bias_logits", "normalize_before", "normalize_embedding",
-        "static_position_embeddings", "extra_pos_embeddings", "force_bos_token_to_be_generated", "do_blenderbot_90_layernorm",
-    ),  # fmt: skip
+        "init_std",
+        "encoder_layerdrop",
+        "decoder_layerdrop",
+        "classifier_dropout",
+        "classif_dropout",
+        "is_decoder",
+        "add_final_layer_norm",
+        "add_bias_logits",
+        "normalize_before",
+        "normalize_embedding",
+        "static_position_embeddings",
+        "extra_pos_embeddings",
+        "force_bos_token_to_be_generated",
+        "do_blenderbot_90_layernorm",
+    ),
     stored={
         **both(_BART_BLOCK, _BART_CROSS),
         "head.decoder": Stored("lm_head", bias="final_logits_bias", among_ones=(1, 0)),

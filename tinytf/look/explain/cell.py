@@ -42,7 +42,8 @@ class Cell:
 
     def token(self, position: int) -> str:
         """The printable form of the token at a position."""
-        return self.trace.tokens[position].shown
+        crosses = self.step.of_source or any(step.of_source for step in self.site.source_steps)
+        return self.trace.tokens_on("source" if crosses else "token")[position].shown
 
     def source(self, number: int, *index: int, head: int | None = None) -> "Cell":
         """A cell of the step's input ``number``, of this head (or of ``head``) if that step has heads."""
@@ -113,6 +114,5 @@ def _example(trace: Trace, where: Address, step: Step) -> str:
 
 
 def _sizes(trace: Trace, step: Step, layer: int | None) -> tuple[int, ...]:
-    length = len(trace.tokens)
-    sizes = {"token": length, "query": length, "key": length, **trace.config.at(layer).sizes}
+    sizes = {**trace.lengths, **trace.config.at(layer).sizes}
     return tuple(sizes[axis] for axis in step.axes[-2:])

@@ -9,6 +9,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.look.explain.cell import Cell, find_cell
 from tinytf.look.explain.data import TEMPERATURES, Explained, Explanation, Input
 from tinytf.look.prediction import predictions
+from tinytf.parts.row import TEXT_AXES
 from tinytf.report import About
 from tinytf.steps.operations import VocabularySoftmax
 from tinytf.steps.operations.operation import dimension
@@ -159,8 +160,8 @@ def _place(cell: Cell, label: Callable[[int], str]) -> str:
     """The cell's position in words: ``query 0 The, key 1 cat``; ``token 2 sat, d17``."""
     words = []
     for axis, number in zip(cell.step.axes[-2:], cell.index, strict=True):
-        if axis in ("token", "query", "key"):
-            words.append(f"{axis} {number} {cell.token(number)}")
+        if axis in TEXT_AXES:
+            words.append(f"{axis} {number} {cell.trace.tokens_on(axis)[number].shown}")
         else:
             words.append(label(number) if axis == "vocab" else dimension(axis, number, cell.trace.config))
     return ", ".join(words)

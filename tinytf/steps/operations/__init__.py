@@ -69,9 +69,6 @@ from tinytf.steps.operations.weigh_heads import WeighHeads
 from tinytf.steps.operations.xielu import Xielu
 
 __all__ = [
-    "CrossMix",
-    "CrossScores",
-    "Given",
     "Activate",
     "Add",
     "Alibi",
@@ -85,6 +82,8 @@ __all__ = [
     "Clip",
     "Concat",
     "Constant",
+    "CrossMix",
+    "CrossScores",
     "Decay",
     "DecayedFits",
     "DecayedRead",
@@ -94,6 +93,7 @@ __all__ = [
     "Fade",
     "FadeAtRate",
     "Gain",
+    "Given",
     "GroupedLinear",
     "Grow",
     "HeadLinear",

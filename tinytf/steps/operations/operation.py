@@ -40,7 +40,8 @@ class Pass:
     """The context of one forward pass, which steps may use beside their inputs.
 
     ``ids`` and ``token_types`` (B, T); ``start``, the position of the first token; a ``padding_mask`` as in
-    ``real_keys``, and the ``source_mask`` of the other stack; the layer's ``cache`` of earlier tokens; and the ``table`` of token embeddings, for a tied head.
+    ``real_keys``, and the ``source_mask`` of the other stack; the layer's ``cache`` of earlier tokens; and the
+    ``table`` of token embeddings, for a tied head.
     """
 
     ids: Tensor | None = None

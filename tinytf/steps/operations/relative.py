@@ -18,6 +18,7 @@ from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pa
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Series, Value, Working
 
+
 @lru_cache(maxsize=8)
 def distance_buckets(
     queries: int, keys: int, buckets: int, device: torch.device, both_ways: bool = True, farthest: int = 128
