@@ -1,7 +1,7 @@
 """A transformer with its tokenizer, which takes texts and records them."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -11,7 +11,7 @@ from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Source, Transformer, reading
 from tinytf.model.turn import using_all
 from tinytf.nearest import did_you_mean
 from tinytf.report import About
@@ -99,6 +99,8 @@ class TextModel(ShortRepr):
         """
         limit = limit or self._context
         most = DEFAULT_LIMIT if truncate else limit
+        if self.config.encoder is not None:
+            return self._fitting(self._target(text, most), truncate, limit)
         if isinstance(text, Conversation):
             return self._fitting(self.tokenizer.converse(text, limit=most), truncate, limit)
         if isinstance(text, TextPair):
@@ -108,6 +110,32 @@ class TextModel(ShortRepr):
             kind = "empty" if not text else "only white space"
             raise UsageError(f"the text is {kind}", "give a few words, such as: The cat sat")
         return self._fitting(self.tokenizer.encode(text, limit=most), truncate, limit)
+
+    def _target(self, text: Written, limit: Limit) -> Encoding:
+        """The tokens of a target: those of a text without its end, behind the token that every target begins with."""
+        if isinstance(text, Conversation | TextPair):
+            raise UsageError("this model writes a target for a source, not a conversation or a pair", "give one text")
+        _require_string(text)
+        encoding = self.tokenizer.encode(text, limit=limit)
+        tokens = encoding.open_ended(self.tokenizer.end_ids).tokens if text else ()
+        (first,) = self.tokenizer.encode_ids([self.config.start_id]).tokens
+        first = replace(first, start=0, end=0)
+        return replace(encoding, tokens=(first, *tokens), added=f"{first.shown} before the target, no end after it")
+
+    @cached_property
+    def encoder(self: AnyModel) -> AnyModel:
+        """The stack that this one reads, as a model of its own. Raises UsageError for a model of one stack."""
+        if self.transformer.encoder is None:
+            raise UsageError("this model has one stack", "T5, BART and Marian have two")
+        return replace(self, transformer=self.transformer.encoder, table=None)
+
+    def reading(self: AnyModel, source: Text) -> AnyModel:
+        """This model of two stacks with what its encoder reads; its own texts are then the targets.
+
+        Raises UsageError for a model of one stack, and like ``trace`` for the source.
+        """
+        trace = self.encoder.trace(source)
+        return replace(self, transformer=reading(self.transformer, Source(trace.last_hidden[None], trace=trace)))
 
     def _pair(self, pair: TextPair, limit: Limit) -> Encoding:
         if self.config.causal:
@@ -168,7 +196,7 @@ class TextModel(ShortRepr):
             most = DEFAULT_LIMIT if truncate else self._context
             return self._fitting(self.tokenizer.converse(text, continued=True, limit=most), truncate, self._context)
         _require_string(text)
-        if not text:
+        if not text and self.config.encoder is None:
             start = self.tokenizer.start()
             if start is None:
                 raise UsageError(

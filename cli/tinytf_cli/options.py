@@ -31,6 +31,8 @@ SMALL = 10_000_000
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
+WITH_TWO_STACKS = "trace, attention, lens, generate, score, explain and grad"
+"""Commands that work on a model of two stacks."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 FLOORS = ("bf16", "fp16", "q8_0")
 """Those of ``tinytf.compare.floor``, repeated here because that imports torch."""
@@ -169,10 +171,11 @@ class ModelOptions:
         is_other = host() is not None and is_typed("model") and not is_typed("through")
         return None if is_other else self.through
 
-    def open(self) -> "Model":
+    def open(self, *, two_stacks: bool = False) -> "Model":
         """Open the model. In a session, use the session's model unless an option names another.
 
-        Raises UsageError for --through, which only some commands take; those ask ``through_model`` first.
+        Raises UsageError for a model of two stacks where the command has no use for ``two_stacks``, and for --through,
+        which only some commands take; those ask ``through_model`` first.
         """
         session = host()
         if session is not None and not _names_a_model():
@@ -200,6 +203,12 @@ class ModelOptions:
             import torch
 
             torch.set_num_threads(1)
+        if opened.config.encoder is not None and not two_stacks:
+            command = click.get_current_context().info_name
+            raise UsageError(
+                f"this model has two stacks, an encoder and a decoder, and {command} asks about one",
+                f"{WITH_TWO_STACKS} take both",
+            )
         return opened
 
 

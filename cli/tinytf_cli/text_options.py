@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tinytf_cli.views.draw import Display
 
 Units = TypeVar("Units", "Neurons", "Features")
+_MOST_TARGET = 64
+"""The most tokens of a target that is generated to be looked at."""
 _QUOTED = 50
 """Longest text, in characters, that a suggested command line repeats."""
 
@@ -137,6 +139,9 @@ class TextOptions(ChatOptions):
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
     lines: bool = option(is_flag=True, help="Treat every line as a separate text; TEXT may name a file of them.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
+    target_text: str | None = option(
+        metavar="TEXT", help="What a model of two stacks writes for TEXT.  [default: it generates it]"
+    )
     resume: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
         help="Save results in FILE as they are made, and continue after those it has: the answers to --lines, as "
@@ -158,6 +163,27 @@ class TextOptions(ChatOptions):
 
     def __iter__(self) -> "Iterator[Written]":
         return iter(self.items)
+
+    def facing(self, model: "Model", output: Output, *, generated: bool = True) -> "Model":
+        """The model; one of two stacks reads TEXT, and its target is from then on the text that is asked about.
+
+        Without --target-text the model generates it, or with ``generated`` false begins it. Raises UsageError for
+        several texts, and for --target-text with a model of one stack.
+        """
+        if model.config.encoder is None:
+            if self.target_text is not None:
+                raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+            return model
+        texts = list(self)
+        if self.lines or len(texts) != 1:
+            raise UsageError("a model of two stacks takes one TEXT at a time", "what it writes is --target-text")
+        bound = model.reading(texts[0])
+        target = self.target_text
+        if target is None and generated:
+            target = bound.generate("", max_tokens=_MOST_TARGET)
+            output.note(f"target, generated: {target}")
+        self.__dict__["items"] = [target or ""]
+        return bound
 
     def measurements(self, needs: str = "") -> Path | None:
         """The file that keeps the measurements of one text; None with --lines, whose answers --resume keeps.
@@ -265,7 +291,7 @@ class TraceOptions:
 
     @cached_property
     def model(self) -> "Model":
-        return self.model_options.open()
+        return self.texts.facing(self.model_options.open(two_stacks=True), self.output)
 
     def trace(self, text: "Written", layers: "set[int] | list[int] | None" = None) -> "Trace":
         """Record one text, in all layers or in ``layers`` only."""

@@ -39,6 +39,8 @@ KINDS = (
     "embedding",
     "head",
     "attention bias",
+    "cross-attention",
+    "cross-attention bias",
     "feed-forward",
     "expert",
     "feed-forward bias",

@@ -50,7 +50,14 @@ _NUMBERS = {"fp32": 4, "bf16": 2}
 """Bytes of a number."""
 _TRACED = 512
 """Tokens of the text whose trace is measured, if the context has as many."""
-_GROUPS = {"q": "attention", "k": "attention", "v": "attention", "attention": "attention", "ffn": "feed-forward"}
+_GROUPS = {
+    "q": "attention",
+    "k": "attention",
+    "v": "attention",
+    "attention": "attention",
+    "cross": "cross-attention",
+    "ffn": "feed-forward",
+}
 
 
 def parameter_parts(config: ModelConfig) -> list[Component]:

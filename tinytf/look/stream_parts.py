@@ -186,17 +186,18 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
         step.role == "attention",
         trace.is_exchanged(step.name, layer),
     )
+    kind = {"attention": "attention", "cross": "cross-attention"}.get(step.role, "feed-forward")
     if of_heads:
         side_by_side = float64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
         heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
         vectors = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
         parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
     elif not exchanged:
-        parts.add(step.name, "feed-forward", weight @ float64(trace.step(step.inputs[0], layer)[position]), layer)
+        parts.add(step.name, kind, weight @ float64(trace.step(step.inputs[0], layer)[position]), layer)
     if exchanged:
         parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
     else:
-        parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", site.module.bias, layer)
+        parts.add(f"{step.name} bias", f"{kind} bias", site.module.bias, layer)
     return parts
 
 

@@ -348,7 +348,7 @@ class Transformer(nn.Module):
             return Carried(ids, {last: x}, types) if table_of(self.config).carried or self.config.segments else None
         source = source or self.reads
         if source is None:
-            raise UsageError("this model reads another text, and has none", "give it: model.reading('The cat sat')")
+            raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")
         states = self.source(source.states.expand(len(ids), -1, -1))
         return Carried(ids, {last: x, "source": states}, types, source.mask)
 
@@ -447,6 +447,14 @@ def _unpickled(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
         model = Transformer(config)
     model.load_state_dict(weights, assign=True)
     return model.eval()
+
+
+def reading(model: Transformer, source: Source) -> Transformer:
+    """A copy of a model of two stacks that shares its weights, and reads ``source`` in every pass."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    bound = copy.deepcopy(model, shared)
+    bound.reads = source
+    return bound
 
 
 @contextmanager

@@ -56,5 +56,5 @@ def with_config(model: Transformer, config: ModelConfig) -> Transformer:
     for name in list(result.state_dict()):
         path, _, leaf = name.rpartition(".")
         setattr(result.get_submodule(path), leaf, getattr(model.get_submodule(path), leaf))
-    result.rooms, result.turn = model.rooms, Turn(model.turn.lock)
+    result.rooms, result.reads, result.turn = model.rooms, model.reads, Turn(model.turn.lock)
     return result.eval()

@@ -7,7 +7,7 @@ from tinytf.errors import ConfigError
 from tinytf.parts.norm import make_norm, order
 from tinytf.parts.part import COUNT, Part, leaf
 from tinytf.parts.positions import make_keys, make_projection
-from tinytf.parts.row import ATTN, CROSS_MAP, HEADS, OF_HEADS, RESIDUAL, WIDE, Config, Nearest, Step
+from tinytf.parts.row import CROSS_MAP, HEADS, OF_HEADS, RESIDUAL, WIDE, Config, Nearest, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -53,7 +53,7 @@ def _scale(o: "ModuleType", c: Config) -> Any:
 
 _ABSENT = "this model has one stack"
 _KEYS, _VALUES = ("kv head", "source", "d_head"), ("kv head", "source", "d_value")
-_SCORES = Nearest("attention", CROSS_MAP)
+_SCORES, _ADDED = Nearest("cross", CROSS_MAP), Nearest("cross", WIDE)
 
 SOURCE: tuple[Step, ...] = (
     Step("source", "states of the encoder", "the last hidden states of the source", ("source", "d_source"), (),
@@ -69,26 +69,26 @@ ROWS: tuple[Step, ...] = (
          absent=_ABSENT, make=make_keys, module="cross.k", matrix="W_XK"),
     Step("cross.v", "values of the source", "{0}·W_XV{qkv_bias}", _VALUES, ("source",), "v", recorded=True,
          when=crosses, absent=_ABSENT, make=make_projection, module="cross.v", matrix="W_XV"),
-    Step("cross.scores", "scores of the source", "{0}·{1}ᵀ", CROSS_MAP, ("cross.q", "cross.k"), "attention", core=True,
+    Step("cross.scores", "scores of the source", "{0}·{1}ᵀ", CROSS_MAP, ("cross.q", "cross.k"), "cross", core=True,
          when=crosses, absent=_ABSENT, make=lambda o, _: o.CrossScores()),
-    Step("cross.scaled", "scores of the source, scaled", "{scale}", CROSS_MAP, (_SCORES,), "attention", core=True,
+    Step("cross.scaled", "scores of the source, scaled", "{scale}", CROSS_MAP, (_SCORES,), "cross", core=True,
          when=lambda c: crosses(c) and c.score_divisor != 1, absent=_ABSENT, make=_scale),
     Step("cross.capped", "scores of the source, capped", "{attention_cap}·tanh({0} / {attention_cap})", CROSS_MAP,
-         (_SCORES,), "attention", core=True, when=lambda c: crosses(c) and c.attention_cap > 0, absent=_ABSENT,
+         (_SCORES,), "cross", core=True, when=lambda c: crosses(c) and c.attention_cap > 0, absent=_ABSENT,
          make=lambda o, c: o.Cap(c.attention_cap)),
     Step("cross.weights", "weights of the source", "softmax({0}), each row sums to 1", CROSS_MAP, (_SCORES,),
-         "attention", core=True, when=crosses, absent=_ABSENT, make=lambda o, _: o.Softmax()),
+         "cross", core=True, when=crosses, absent=_ABSENT, make=lambda o, _: o.Softmax()),
     Step("cross.head_out", "weighted values of the source", "{0}·{1}", OF_HEADS, ("cross.weights", "cross.v"), "v",
          recorded=True, core=True, when=crosses, absent=_ABSENT, make=lambda o, _: o.CrossMix()),
     Step("cross.concat", "heads side by side", "[head 0 | … | head {last_head}] of {0}", ("token", "n_heads·d_value"),
          ("cross.head_out",), "v", when=crosses, absent=_ABSENT, make=lambda o, _: o.Concat()),
-    Step("cross.attn", "cross-attention output", "{0}·W_XO{o_bias}", WIDE, ("cross.concat",), "attention",
+    Step("cross.attn", "cross-attention output", "{0}·W_XO{o_bias}", WIDE, ("cross.concat",), "cross",
          recorded=True,
          when=crosses, absent=_ABSENT, make=lambda o, c: o.Linear(c.o_bias), module="cross.o", matrix="W_XO"),
-    Step("cross.attn_norm", "cross-attention output, normed", "{norm}({0})", WIDE, ("cross.attn",), "attention",
+    Step("cross.attn_norm", "cross-attention output, normed", "{norm}({0})", WIDE, ("cross.attn",), "cross",
          when=_crosses_and("both", "output"), absent=_ABSENT, make=make_norm, module="cross.attn_norm",
          matrix="gain"),
-    Step("cross.mid", "residual after cross-attention", "{inputs}", WIDE, ("<crossed>", ATTN), when=crosses,
+    Step("cross.mid", "residual after cross-attention", "{inputs}", WIDE, ("<crossed>", _ADDED), when=crosses,
          absent=_ABSENT, make=lambda o, _: o.Add()),
     Step("cross.norm", "norm after cross-attention", "n = {norm}({0})", WIDE, ("cross.mid",), symbol="n",
          when=_crosses_and("post"), make=make_norm, module="cross.norm", matrix="gain"),

@@ -156,7 +156,7 @@ def generate(
     through = model_options.through_model(output)
     if through is not None:
         return _through(through, options, sampling_options, sampling, texts, model_options, output)
-    model = model_options.open()
+    model = texts.facing(model_options.open(two_stacks=True), output, generated=False)
     watch = watch_options.watch or (head is not None and not output.wants_data)
     looks = (watch or head is not None) and decoding.use_cache and beams is None and not steering_options.steers
     decoded: dict[str, Any] = {

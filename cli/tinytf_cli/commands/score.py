@@ -49,7 +49,7 @@ def score(
             return (score_through(through, text, truncate=texts.truncate, limit=options.limit) for text in some)
 
         return texts.answer(score_each, output, "scores", ScoreDisplay(fold.all), of=through.transformer)
-    model = model_options.open()
+    model = texts.facing(model_options.open(two_stacks=True), output)
 
     def score_together(some: "Sequence[Written]") -> "list[Score]":
         return model.score(

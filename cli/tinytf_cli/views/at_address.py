@@ -107,9 +107,10 @@ def _heat(trace: Trace, where: Address, terminal: Terminal, word: Word | None) -
         return _map(values, [names[row] for row in trace.recording.logit_rows], step.role, terminal, columns)
     if step.is_map:
         seen, axes = visible_array(trace, step, where.layers[0] if where.layers else None), down_and_across(step)
+        keys = labels(trace, step.axes[-1])
         if step.holds_shares:
-            return Heat(values, names, names, "unit", seen, axes=axes)
-        return Heat(values, names, names, "signed", seen, largest(values, seen), axes=axes)
+            return Heat(values, names, keys, "unit", seen, axes=axes)
+        return Heat(values, names, keys, "signed", seen, largest(values, seen), axes=axes)
     names = row_labels(trace, step)
     return _map(np.atleast_2d(values), names if values.ndim > 1 else ["[0]"], step.role, terminal, columns)
 

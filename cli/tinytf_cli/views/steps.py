@@ -56,13 +56,13 @@ Word = Callable[[int], str | None]
 """How a token of the vocabulary is shown."""
 
 
-def labels(trace: Trace) -> list[str]:
-    return [token.shown for token in trace.tokens]
+def labels(trace: Trace, axis: str = "token") -> list[str]:
+    return [token.shown for token in trace.tokens_on(axis)]
 
 
 def row_labels(trace: Trace, step: Step) -> list[str]:
     """The labels of a step's rows: tokens, or the distances from a query to its keys."""
-    return distances_in_words(trace.config) if "distance" in step.axes else labels(trace)
+    return distances_in_words(trace.config) if "distance" in step.axes else labels(trace, (step.axes * 2)[-2])
 
 
 def visible_array(trace: Trace, step: Step, layer: int | None = None) -> Visible:
@@ -84,13 +84,22 @@ def down_and_across(step: Step) -> str:
 
 
 def query_blocks(
-    weights: Array, names: Sequence[str], seen: Visible, most: int | None, every: bool = False
+    weights: Array,
+    names: Sequence[str],
+    seen: Visible,
+    most: int | None,
+    every: bool = False,
+    keys: Sequence[str] | None = None,
 ) -> Iterator[Block]:
-    """For each query its keys by falling weight, with ``every`` all of them; at most ``most`` queries."""
+    """For each query its keys by falling weight, with ``every`` all of them; at most ``most`` queries.
+
+    ``keys`` are the names of the keys where they are another text's.
+    """
+    of_keys = names if keys is None else keys
     keep, rows = middle_out(len(names), most), []
     for query in keep:
         order = np.argsort(-weights[query], kind="stable")
-        entries = [(names[k], float(weights[query, k])) for k in order if seen is None or seen[query, k]]
+        entries = [(of_keys[k], float(weights[query, k])) for k in order if seen is None or seen[query, k]]
         rows.append((names[query], entries))
     yield RowBars(rows, every=every)
     yield from fold_note(range(len(names)), keep, "tokens")
@@ -160,7 +169,7 @@ def block_blocks(trace: Trace, layer: int, head: int, extent: Extent, width: int
 
 def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, extent: Extent, width: int) -> Iterator[Block]:
     """From scores to weights, step by step: formulas, maps, and what each query looks at in the last map."""
-    names = labels(trace)
+    names, keys = labels(trace), labels(trace, steps[0].axes[-1])
     yield Line("")
     formulas = [(Span(step.name, step.role), Span(meaning(trace, step, (layer,), (head,)), "dim")) for step in steps]
     yield Line([span for index, pair in enumerate(formulas) for span in (Span("   " if index else ""), *pair)])
@@ -170,17 +179,17 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, extent: Ex
         scale, limit = ("unit", 1.0) if step.holds_shares else ("signed", largest(values, seen))
         title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
         axes, every = down_and_across(step), extent.whole(values, asked=False)
-        maps.append([title, Heat(values, names, names, scale, seen, limit, every=every, axes=axes)])
-    yield Beside(maps, least=_map_width(names, width), even=True)
+        maps.append([title, Heat(values, names, keys, scale, seen, limit, every=every, axes=axes)])
+    yield Beside(maps, least=_map_width(names, keys, width), even=True)
     if step.holds_shares:
-        yield from query_blocks(values, names, seen, extent.most(values, asked=False), every)
+        yield from query_blocks(values, names, seen, extent.most(values, asked=False), every, keys)
 
 
-def _map_width(names: Sequence[str], width: int) -> int:
+def _map_width(names: Sequence[str], keys: Sequence[str], width: int) -> int:
     """The width of a map with its numbers, or with small cells if the numbers do not fit ``width``."""
     label = min(14, max(map(len, names)))
-    numbers = label + 3 + 7 * len(names)
-    return numbers if numbers <= width else min(width, 12 + 2 * len(names))
+    numbers = label + 3 + 7 * len(keys)
+    return numbers if numbers <= width else min(width, 12 + 2 * len(keys))
 
 
 def step_blocks(
@@ -216,13 +225,13 @@ def value_blocks(
         values = values[0]
     dims, rows, every = extent.first(values, asked), extent.most(values, asked), extent.whole(values, asked)
     if step.is_map:
-        seen, axes = visible_array(trace, step, layer), down_and_across(step)
+        seen, axes, keys = visible_array(trace, step, layer), down_and_across(step), labels(trace, step.axes[-1])
         if shares:
-            yield Heat(values, names, names, "unit", seen, asked=asked, every=every, axes=axes)
-            yield from query_blocks(values, names, seen, rows, extent.dims == 0)
+            yield Heat(values, names, keys, "unit", seen, asked=asked, every=every, axes=axes)
+            yield from query_blocks(values, names, seen, rows, extent.dims == 0, keys)
         else:
             limit = largest(values, seen)
-            yield Heat(values, names, names, "signed", seen, limit, asked=asked, every=every, axes=axes)
+            yield Heat(values, names, keys, "signed", seen, limit, asked=asked, every=every, axes=axes)
             if seen is not None:
                 mixes = step is trace.steps.map_of(layer or 0)
                 in_full = extent.dims == 0
@@ -238,7 +247,7 @@ def value_blocks(
         columns = axis_labels(trace, step.axes[-1], range(values.shape[1]))
         table = Values(row_labels(trace, step), values, dims, step.role, columns, remedy=ALL)
         if "distance" not in step.axes:
-            yield from folded(table, range(len(names)), rows, "tokens", "--rows 0")
+            yield from folded(table, range(len(values)), rows, "tokens", "--rows 0")
         elif asked:
             yield from folded(table, table.labels, rows, "distances", "--rows 0")
         else:

@@ -8,12 +8,13 @@ from tinytf.steps.operations.working import Working
 
 
 class Given(Same):
-    """The states as another stack gives them; this one records and never derives them."""
+    """The states as another stack gives them; this one takes them as they are."""
 
     words = "what is given"
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        raise TypeError("the states of the other stack are recorded")
+        assert site.trace.model.reads is not None
+        return site.trace.model.reads.states[0]
 
     def code(self, site: Site) -> str:
         return f"{site.variable} = states  # of the other stack"
