@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
@@ -158,6 +159,22 @@ class Option(click.Option):
         return extra
 
 
+_STACKED = re.compile(r"(?P<option>(?:--[a-z-]+=)?)(?P<stack>enc|dec)\.(?=L[0-9*-]|[a-z]+[.\[]|[a-z]+$)")
+"""An address of a model of two stacks, such as enc.L0H3.weights, or an option with one."""
+
+
+def _of_one_stack(args: list[str]) -> list[str]:
+    """The arguments with addresses such as enc.L0H3 as addresses of that stack, which --stack then names.
+
+    Raises UsageError for addresses of both stacks.
+    """
+    named = {match["stack"] for word in args if (match := _STACKED.match(word))}
+    if len(named) > 1:
+        raise click.UsageError("enc. and dec. name steps of two stacks: ask about one at a time")
+    plain = [_STACKED.sub(r"\g<option>", word) for word in args]
+    return [*plain, "--stack", "encoder"] if named == {"enc"} else plain
+
+
 class Command(click.Command):
     """A command whose help lists shared options by name only, and groups its own if there are many.
 
@@ -189,7 +206,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, _of_one_stack(args))
         except click.UsageError as error:  # click leaves it out where an option lacks its value
             error.ctx = error.ctx or ctx
             raise

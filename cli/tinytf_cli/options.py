@@ -120,6 +120,11 @@ class ModelOptions:
         help="Leave the weights in their file as it stores them, and convert each at every use: slower, little memory.",
     )
 
+    stack: str | None = option(
+        type=click.Choice(["encoder", "decoder"]),
+        help="Of a model of two stacks: the encoder as a model of its own, which reads TEXT; enc.L0H3 asks for it too.",
+    )
+
     def typed_again(self) -> tuple[str, ...]:
         """The typed options by which another command opens the model in the same way."""
         flags: list[str] = []
@@ -177,6 +182,20 @@ class ModelOptions:
         Raises UsageError for a model of two stacks where the command has no use for ``two_stacks``, and for --through,
         which only some commands take; those ask ``through_model`` first.
         """
+        opened = self._opened()
+        if self.stack is not None and opened.config.encoder is None:
+            raise UsageError(f"--stack {self.stack} goes with a model of two stacks, and this one has one")
+        if self.stack == "encoder":
+            return opened.encoder
+        if opened.config.encoder is not None and not two_stacks:
+            command = click.get_current_context().info_name
+            raise UsageError(
+                f"this model has two stacks, and {command} asks about one",
+                f"--stack encoder asks about that one; {WITH_TWO_STACKS} take both",
+            )
+        return opened
+
+    def _opened(self) -> "Model":
         session = host()
         if session is not None and not _names_a_model():
             return session.model
@@ -203,12 +222,6 @@ class ModelOptions:
             import torch
 
             torch.set_num_threads(1)
-        if opened.config.encoder is not None and not two_stacks:
-            command = click.get_current_context().info_name
-            raise UsageError(
-                f"this model has two stacks, an encoder and a decoder, and {command} asks about one",
-                f"{WITH_TWO_STACKS} take both",
-            )
         return opened
 
 

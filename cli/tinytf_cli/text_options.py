@@ -306,12 +306,15 @@ class TraceOptions:
         flags = (*flags, "--system", self.texts.system) if self.texts.system is not None else flags
         pair = self.texts.pair
         flags = (*flags, "--pair", _typed_again(pair)) if pair is not None else flags
+        if self.model.transformer.reads is not None:
+            flags = (*flags, "--target-text", _typed_again(str(next(iter(self.texts)))))
         if host() is not None:
             return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
         flags = (*self.model_options.typed_again(), *flags)
 
         def command_for(text: "Written") -> "Callable[..., str]":
-            first = " ".join(self.texts.words) if self.texts.chat else str(text).removesuffix(f"\n{pair}")
+            whole = self.texts.chat or self.model.transformer.reads is not None
+            first = " ".join(self.texts.words) if whole else str(text).removesuffix(f"\n{pair}")
             word = _typed_again(first)
             return lambda *command, options=(): shlex.join(["tinytf", *command, word, *options, *flags])
 

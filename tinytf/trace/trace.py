@@ -4,6 +4,7 @@ Little is recorded (``record.py``); the rest is derived on first use, by the fun
 """
 
 import copy
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ from tinytf.trace.site import Site
 from tinytf.trace.summary import StepSummary, statistics
 
 _CACHE_BYTES = 128 * 2**20
+_STACK = re.compile(r"(enc|dec)\.")
+"""The stack before an address of a model of two."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Trace:
     """All steps of one text through one model, for one sequence of T tokens.
 
     ``trace["L0H3.weights"]`` is a tensor (T, T); ``trace["L0.weights"]`` (H, T, T); several layers add a leading
-    axis. A TransformerLens name gives the tensor of TransformerLens, without its batch axis. In a model with a
+    axis. A TransformerLens name gives the tensor of TransformerLens, without its batch axis. Of two
+    stacks, ``enc.L0H3.weights`` is a step of the one that reads the source. In a model with a
     tokenizer, tokens name cells of the vocabulary: ``trace["logits[-1,·on]"]``. ``trace.table()`` is the pipeline as
     JSON data.
     """
@@ -250,6 +254,8 @@ class Trace:
 
         A parameter has an address too, such as ``L0.W_Q``; ``E[cat]`` is the embedding of a token of the text.
         """
+        if isinstance(address, str) and self.source is not None and (of_stack := _STACK.match(address)):
+            return (self.source if of_stack[1] == "enc" else self)[address[of_stack.end() :]]
         parsed = parse_any(address, self.steps) if isinstance(address, str) else address
         if not isinstance(parsed, Address | ParameterAddress):
             raise AddressError(

@@ -89,6 +89,15 @@ def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:
         yield from (replace(note, lead=True) for note in notes(model))
 
 
+def text_blocks(trace: Trace, width: int, *, every: bool = False) -> Iterator[Block]:
+    """The tokens of a text; of a target below those of its source."""
+    if trace.source is not None:
+        yield Line(Span("source, which the encoder reads", "dim"))
+        yield text_block(trace.source, width, every=every)
+        yield Line(Span("target, which the decoder writes", "dim"))
+    yield text_block(trace, width, every=every)
+
+
 def text_block(trace: Trace, width: int, *, every: bool = False) -> Pieces:
     """The tokens in one line; a long text is folded in the middle, unless ``every`` is set."""
     names = labels(trace)

@@ -9,7 +9,7 @@ from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bars, Block, Heading, Line, Span
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.overview import Again, Screen, answer_blocks, commands_about, short_banner, text_block
+from tinytf_cli.views.overview import Again, Screen, answer_blocks, commands_about, short_banner, text_blocks
 from tinytf_cli.views.parameters import parameter_blocks
 from tinytf_cli.views.parts import Extent
 from tinytf_cli.views.pipeline import pipeline_blocks
@@ -67,7 +67,7 @@ def trace(report: Traced, terminal: Terminal, display: TraceDisplay) -> Iterator
     if not report.holds:
         yield from _verdict(report)
     digits, every = terminal.digits is not None, display.layers
-    yield text_block(report.trace, terminal.width, every=every or terminal.whole)
+    yield from text_blocks(report.trace, terminal.width, every=every or terminal.whole)
     answer = list(answer_blocks(report.trace, report.predictions, display.top, digits=digits, every=every))
     yield from answer
     screen = Screen(model, report, (display.again or commands_about(report))(report.trace.encoding.text))
