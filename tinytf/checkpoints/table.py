@@ -10,9 +10,8 @@ from torch import Tensor
 
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import REQUIRED, Field, Fields
+from tinytf.model.transformer import ENCODER
 
-ENCODER = "encoder."
-"""What the names of modules of the stack that is read begin with."""
 Draft = Mapping[str, Any]
 """Our configuration as read so far, by field name."""
 Tensors = Mapping[str, Any]

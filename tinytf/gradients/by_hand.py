@@ -11,6 +11,7 @@ from torch import Tensor
 from tinytf.counting import counted
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy, cross_entropy_of_probs
 from tinytf.gradients.trace import GradientTrace
+from tinytf.model.transformer import ENCODER
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.table import StepKey
 from tinytf.tolerance import Coarse, Comparison, TwoResults, compare, worst_or_first_failure
@@ -59,11 +60,22 @@ class Agreement:
 
 @torch.no_grad()
 def agreement(trace: GradientTrace) -> Agreement:
-    """Compare each formula with autograd, step by step and parameter by parameter.
+    """Compare each formula with autograd, step by step and parameter by parameter, in both stacks where there are two.
 
     Each formula starts from autograd's gradients of the steps after it, so that rounding does not accumulate over the
     depth and each formula is judged alone.
     """
+    own, read = _agreement(trace, trace.targets), trace.source
+    if not isinstance(read, GradientTrace):
+        return own
+    of_read = _agreement(read, trace.grad.step("source"))
+    steps = {f"enc.{name}": replace(one, step=f"enc.{name}") for name, one in of_read.steps.items()}
+    parameters = {ENCODER + name: replace(one, step=ENCODER + name) for name, one in of_read.parameters.items()}
+    first = of_read.first_not_finite and f"enc.{of_read.first_not_finite}"
+    return Agreement(own.steps | steps, own.parameters | parameters, first or own.first_not_finite)
+
+
+def _agreement(trace: GradientTrace, loss: "Targets | Tensor") -> Agreement:
     dtype, coarse, underived = trace.last_hidden.dtype, Coarse(trace.model.parameters()), trace.underived()
     steps: dict[str, Comparison] = {}
     parameters: dict[str, Comparison] = {}
@@ -79,11 +91,11 @@ def agreement(trace: GradientTrace) -> Agreement:
         ways = TwoResults(name, "its formula", by_hand, gradient, axis)
         return compare(ways, dtype, coarse, lambda: replace(ways, found=recompute()))
 
-    for site, by_hand in step_gradients(trace, trace.targets, autograd_gradient):
+    for site, by_hand in step_gradients(trace, loss, autograd_gradient):
         if by_hand is None or not site.step.to_loss:
             continue
         place, gradient = (site.step.name, site.layer), autograd_gradient(site)
-        recompute = partial(_step_gradient, trace, underived, place)
+        recompute = partial(_step_gradient, trace, underived, place, loss)
         steps[site.name] = compare_with(site.name, by_hand, gradient, site.step.token_axis, recompute)
         for name, by_formula in site.operation.parameter_gradients(site, gradient_to_inputs(site, gradient)):
             users.setdefault(name, []).append(place)
@@ -98,8 +110,10 @@ def agreement(trace: GradientTrace) -> Agreement:
     return result if result.holds else replace(result, first_not_finite=first_not_finite(trace))
 
 
-def _step_gradient(trace: GradientTrace, underived: Trace, place: StepKey) -> Tensor:
+def _step_gradient(trace: GradientTrace, underived: Trace, place: StepKey, loss: "Targets | Tensor") -> Tensor:
     """The gradient of a step by its formula, from autograd's gradients of the steps computed from it."""
+    if isinstance(loss, Tensor) and place == trace.steps.last:
+        return loss
     if place[0] == "logits":
         return at_positions(underived.step("logits"), trace.targets, cross_entropy)
     consumers = ((Site(underived, step, layer), number) for step, layer, number in trace.steps.consumers(place))
@@ -133,23 +147,24 @@ def has_earlier_user(site: Site, parameter: str) -> bool:
 
 @torch.no_grad()
 def step_gradients(
-    trace: Trace, targets: Targets, known: Callable[[Site], Tensor] | None = None
+    trace: Trace, loss: Targets | Tensor, known: Callable[[Site], Tensor] | None = None
 ) -> Iterator[tuple[Site, Tensor | None]]:
     """The gradient of each step by its formula, last step first; None for a step that does not lead to the loss.
 
+    The ``loss`` is the mean cross-entropy of targets, or the gradient (T, C) that the last hidden states have of it.
     Formulas read the gradients of later steps: from ``known`` if given, else from their formulas (the chain rule).
     Tensors may be shared between steps: do not write into them.
     """
-    pending: dict[StepKey, Tensor] = {}
+    pending: dict[StepKey, Tensor] = {trace.steps.last: loss} if isinstance(loss, Tensor) else {}
     for step, layer in counted("steps taken back:", trace.steps.rows[::-1]):
         if not step.is_tensor:
             continue
         site = Site(trace, step, layer)
-        if step.is_vocabulary and not step.to_loss:
-            yield site, at_positions(trace.step(step.name), targets, cross_entropy_of_probs)
+        if step.is_vocabulary and not step.to_loss and isinstance(loss, Targets):
+            yield site, at_positions(trace.step(step.name), loss, cross_entropy_of_probs)
             continue
-        if step.name == "logits":  # directly from the loss, without dividing by p
-            pending[step.name, None] = at_positions(trace.step(step.name), targets, cross_entropy)
+        if step.name == "logits" and isinstance(loss, Targets):  # directly from the loss, without dividing by p
+            pending[step.name, None] = at_positions(trace.step(step.name), loss, cross_entropy)
         gradient = pending.pop((step.name, layer), None)
         yield site, gradient
         if gradient is None or not step.to_loss:

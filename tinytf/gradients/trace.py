@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs,
 from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.batches import typed
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import ENCODER, Source, Transformer
 from tinytf.model.turn import in_turn, using
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import TEXT_AXES, Step
@@ -70,10 +70,16 @@ class GradientTrace(Trace):
         losses: tuple[float, ...],
         gradients: dict[str, Tensor],
         parameters: dict[str, Tensor],
+        source: "GradientTrace | None" = None,
     ) -> None:
         super().__init__(model, encoding, recording)
-        self._targets, self.losses, self.parameters = targets, losses, parameters
+        self._targets, self.losses, self.parameters, self._source = targets, losses, parameters, source
         self.grad = Gradients(self, targets, Recording(gradients, recording.logit_rows, recording.layers))
+
+    @property
+    def source(self) -> Trace | None:
+        """The trace of the text that the model reads, with the gradients of the same loss."""
+        return self._source or super().source
 
     @property
     def targets(self) -> Targets:
@@ -190,35 +196,68 @@ def record_gradients(
     model.require_head("there is no loss and no gradient")
     if not force:
         _require_room(model, len(encoding.tokens))
-    rows = {step.full_name(layer): (step, layer) for step, layer in table_of(model.config).rows}
-    recorded: dict[str, Tensor] = {}
-    returned = itertools.count(1)
-
-    def tap(name: str, tensor: Tensor) -> Tensor:
-        constant = not tensor.requires_grad  # such as sinusoidal positions
-        recorded[name] = tensor.clone().requires_grad_() if constant else tensor
-        tell("steps run:", len(recorded), len(rows))
-        recorded[name].register_hook(lambda _: tell("gradients of steps:", next(returned), len(recorded)))
-        return recorded[name]
-
-    with differentiable(model) as parameters, tap_steps(model, tap):
-        ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
-        logits = model(ids, token_types=typed([encoding.types], ids.device))[0]  # (T, V)
+    stacks = {"": _Taped(model, encoding)}
+    if model.encoder is not None and model.reads is not None and model.reads.trace is not None:
+        stacks[ENCODER] = _Taped(model.encoder, model.reads.trace.encoding)
+    with differentiable(model) as parameters, ExitStack() as taps:
+        for stack in stacks.values():
+            taps.enter_context(tap_steps(stack.model, stack.tap))
+        source = Source(stacks[ENCODER].run()) if ENCODER in stacks else None
+        logits = model.unembed(stacks[""].run(source))[0]  # (T, V)
         losses = losses_of(logits, of) if isinstance(of, Targets) else _metric_value(of, logits)
-        all_gradients = torch.autograd.grad(
-            losses.mean(), [*recorded.values(), *parameters.values()], allow_unused=True, materialize_grads=True
+        recorded = [tensor for stack in stacks.values() for tensor in stack.recorded.values()]
+        all_gradients = list(
+            torch.autograd.grad(
+                losses.mean(), [*recorded, *parameters.values()], allow_unused=True, materialize_grads=True
+            )
         )
+    for stack in stacks.values():
+        stack.gradients = [all_gradients.pop(0) for _ in stack.recorded]
+    of_parameters = dict(zip(parameters, all_gradients, strict=True))
+    of_encoder = {name.removeprefix(ENCODER): g for name, g in of_parameters.items() if name.startswith(ENCODER)}
+    read = stacks[ENCODER].trace(None, (), of_encoder) if ENCODER in stacks else None
+    return stacks[""].trace(targets, tuple(losses.detach().tolist()), of_parameters, read)
 
-    def as_steps(tensors: Collection[Tensor]) -> dict[str, Tensor]:
-        pairs = zip(recorded, tensors, strict=True)
-        return {name: as_step(rows[name][0], tensor.detach(), model.config.at(rows[name][1])) for name, tensor in pairs}
 
-    values, gradients = as_steps(recorded.values()), as_steps(all_gradients[: len(recorded)])
-    positions, layers = tuple(range(len(encoding.tokens))), tuple(range(model.config.n_layers))
-    recording = Recording(values, positions, layers, model.exchanged, model.edited)
-    parameter_gradients = dict(zip(parameters, all_gradients[len(recorded) :], strict=True))
-    loss_values = tuple(losses.detach().tolist())
-    return GradientTrace(model, encoding, recording, targets, loss_values, gradients, parameter_gradients)
+class _Taped:
+    """One stack with its text, the steps of its pass, and their gradients."""
+
+    def __init__(self, model: Transformer, encoding: Encoding) -> None:
+        self.model, self.encoding = model, encoding
+        self.rows = {step.full_name(layer): (step, layer) for step, layer in table_of(model.config).rows}
+        self.recorded: dict[str, Tensor] = {}
+        self.gradients: list[Tensor] = []
+        self.returned = itertools.count(1)
+
+    def run(self, source: Source | None = None) -> Tensor:
+        """The last hidden states (1, T, C)."""
+        ids = torch.tensor([self.encoding.ids], device=next(self.model.parameters()).device)
+        return self.model.hidden(ids, token_types=typed([self.encoding.types], ids.device), source=source)
+
+    def tap(self, name: str, tensor: Tensor) -> Tensor:
+        constant = not tensor.requires_grad  # such as sinusoidal positions
+        self.recorded[name] = kept = tensor.clone().requires_grad_() if constant else tensor
+        tell("steps run:", len(self.recorded), len(self.rows))
+        kept.register_hook(lambda _: tell("gradients of steps:", next(self.returned), len(self.recorded)))
+        return kept
+
+    def trace(
+        self,
+        targets: Targets | None,
+        losses: tuple[float, ...],
+        parameters: dict[str, Tensor],
+        source: GradientTrace | None = None,
+    ) -> GradientTrace:
+        """The pass as a trace with its gradients."""
+        model, positions = self.model, tuple(range(len(self.encoding.tokens)))
+        values, gradients = self._as_steps(self.recorded.values()), self._as_steps(self.gradients)
+        recording = Recording(values, positions, tuple(range(model.config.n_layers)), model.exchanged, model.edited)
+        return GradientTrace(model, self.encoding, recording, targets, losses, gradients, parameters, source)
+
+    def _as_steps(self, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+        pairs = zip(self.recorded, tensors, strict=True)
+        config = self.model.config
+        return {name: as_step(self.rows[name][0], one.detach(), config.at(self.rows[name][1])) for name, one in pairs}
 
 
 def _metric_value(metric: Metric, logits: Tensor) -> Tensor:

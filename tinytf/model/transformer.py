@@ -27,6 +27,8 @@ from tinytf.steps.operations.rotate import rotary_frequencies
 from tinytf.steps.program import STREAM, Program
 from tinytf.steps.table import table_of
 
+ENCODER = "encoder."
+"""What the names of parameters of the stack that is read begin with."""
 ADDED = (".o", ".down")
 """Path suffixes of the matrices whose outputs are added to the residual stream."""
 
@@ -241,7 +243,7 @@ class Transformer(nn.Module):
         residual = std / (2 * config.n_layers) ** 0.5
         step_at = {
             stack + (step.path if layer is None else f"blocks.{layer}.{step.path}"): step
-            for stack, of in (("", config), ("encoder.", config.encoder))
+            for stack, of in (("", config), (ENCODER, config.encoder))
             for step, layer in (table_of(of).rows if of is not None else ())
         }
         drawn: set[int] = set()  # layers may share their parameters
@@ -272,7 +274,7 @@ class Transformer(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As in torch, but ``state_dict`` needs only the first of the layers that share weights."""
         weights = dict(state_dict)
-        for stack, of in (("", self), ("encoder.", self.encoder)):
+        for stack, of in (("", self), (ENCODER, self.encoder)):
             table = None if of is None else table_of(of.config)
             for name, _ in of.named_parameters(remove_duplicate=False) if of and table and table.shares else ():
                 if name.startswith("blocks."):

@@ -239,6 +239,7 @@ class StepTable:
         normed = config.at(config.n_layers - 1).norm_order == "post"
         self.mid_stream = "" if not has_mid else "norm1" if normed else "mid"
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
+        self.last: StepKey = (self.final, None if self.final == "final.norm" else config.n_layers - 1)
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixing = next(step for step in self.layer_steps if step.core and step.recorded)
         self.head_out = mixing.name

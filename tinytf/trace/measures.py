@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from tinytf.errors import AddressError, UsageError
 from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.steps.table import StepTable
+from tinytf.text.tokenizer import Token
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace, visible
 
@@ -114,7 +116,7 @@ class Numbers:
             part, index, axes = index[0], index[1:], axes[1:]
         address = Address(self.step, None if self.layer is None else (self.layer,), None if part is None else (part,))
         names: dict[str, Callable[[int], str]] = {
-            **{axis: lambda i, axis=axis: trace.tokens_on(axis)[i].shown for axis in TEXT_AXES},
+            **{axis: partial(_shown_at, trace.tokens_on(axis)) for axis in TEXT_AXES},
             **dict.fromkeys(self.step.axes[-1:] if self.step.is_vocabulary else (), shown),
         }
         labels = [f"{axis} {names[axis](i)}" for axis, i in zip(axes, index, strict=True) if axis in names]
@@ -261,3 +263,7 @@ def _joint_measure(parts: Sequence[Numbers], name: str) -> float:
         return sum(part.measured(name) for part in parts) / len(parts)
     unmasked = [part.values if part.allowed is None else part.values[..., part.allowed] for part in parts]
     return MEASURES[name][0](torch.cat([values.flatten() for values in unmasked]))
+
+
+def _shown_at(tokens: Sequence[Token], position: int) -> str:
+    return tokens[position].shown

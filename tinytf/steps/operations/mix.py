@@ -1,5 +1,7 @@
 """Weighted values: each query's sum of values, by its attention weights."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from tinytf.config import ModelConfig
@@ -32,7 +34,7 @@ class Mix(Operation):
 
     words = "a sum of products"
     fused = True
-    remembers = ((1, "values"),)
+    remembers: ClassVar[tuple[tuple[int, str], ...]] = ((1, "values"),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         weights, v = inputs

@@ -1,5 +1,7 @@
 """Attention scores: how well each query fits each key, q·kᵀ."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -53,7 +55,7 @@ class Scores(Operation):
 
     words = "a sum of products"
     fused = True
-    remembers = ((1, "keys"),)
+    remembers: ClassVar[tuple[tuple[int, str], ...]] = ((1, "keys"),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         q, k = (wide(x) for x in inputs)
