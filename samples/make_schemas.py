@@ -293,9 +293,10 @@ def shared() -> dict[str, Any]:
     """The schemas that others refer to: configurations, models and tokens."""
     reader = Reader()
     config = {name: of_field(field) for name, field in FIELDS.items()}
+    required, config = [*config], {**config, "encoder": {"$ref": "config.json"}}
     encoding = reader.result(text_data)
     return {
-        "shared/config": {"type": "object", "properties": config, "required": [*config], "additionalProperties": False},
+        "shared/config": {"type": "object", "properties": config, "required": required, "additionalProperties": False},
         "shared/model": json.loads(json.dumps(schema(plained(reader, Of(TextModel)))).replace('"shared/', '"')),
         "shared/tokens": schema(encoding.members["tokens"][0]),
     }

@@ -13,12 +13,17 @@ from tinytf.trace.parameters import parse_any
 _LLAMA = PRESETS["llama-tiny"]
 ARCHITECTURES = {
     "GPT-2": PRESETS["gpt2"],
+    "the paper's, of two stacks": PRESETS["paper-translation"],
     "BERT": PRESETS["bert-base"].but(head="mlm"),
     "Llama": _LLAMA,
     "Qwen3": _LLAMA.but(qk_norm=True),
     "BitNet": _LLAMA.but(out_norm=True, act_norm=True),
     "Ministral 3": _LLAMA.but(query_scale=0.1, query_scale_every=16_384),
     "Gemma 2": _LLAMA.but(norm_order="both", attention_cap=50.0, logit_cap=30.0),
+    "T5Gemma": _LLAMA.but(
+        norm_order="both", attention_cap=50.0, d_source=_LLAMA.d_model,
+        encoder=_LLAMA.but(causal=False, head="none").to_dict(),
+    ),
     "Gemma 3n": _LLAMA.but(
         norm_order="both", qk_norm=True, v_norm=True, extra_streams=3, stream_gain=True, laurel_rank=64,
         d_layer_input=256, gate_sparsity=0.95,

@@ -13,10 +13,12 @@ from torch import Tensor
 from tinytf.api import Model
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Source, Transformer, reading
 from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable
 from tinytf.text.tokenizer import Encoding, Token
+from tinytf.trace.record import record
+from tinytf.trace.trace import Trace
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "context": 32}
 BERT: dict[str, Any] = {
@@ -47,6 +49,38 @@ LLAMA: dict[str, Any] = {
 }
 
 KINDS: dict[str, dict[str, Any]] = {
+    "t5, two stacks": {
+        "norm": "rmsnorm",
+        "norm_eps": 1e-6,
+        "positions": "none",
+        "relative_buckets": 8,
+        "relative_farthest": 9,
+        "attention_divisor": 1.0,
+        "qkv_bias": False,
+        "o_bias": False,
+        "ffn_bias": False,
+        "logit_scale": 24**-0.5,
+        "shares_embeddings": True,
+        "d_source": 24,
+        "encoder": {"n_layers": 1},
+    },
+    "bart, two stacks": {
+        "norm_order": "post",
+        "embed_norm": True,
+        "position_offset": 2,
+        "head_bias": True,
+        "d_source": 20,
+        "start_id": 2,
+        "encoder": {"d_model": 20, "n_heads": 2, "d_head": 10},
+    },
+    "two stacks that norm what they add, with a cap": {
+        **LLAMA,
+        "norm_order": "both",
+        "attention_cap": 20.0,
+        "n_kv_heads": 2,
+        "d_source": 24,
+        "encoder": {},
+    },
     "gpt2": {"activation": "gelu_tanh"},
     "bert with a masked head": {**BERT, "head": "mlm", "head_bias": True},
     "bert with a pooler": {**BERT, "head": "none", "pooler": True},
@@ -748,6 +782,12 @@ def config_of(kind: str, **changes: Any) -> ModelConfig:
     fields = {**SIZES, **(KINDS | HEADS_OF_CLASSES)[kind], **changes}
     count = fields["n_layers"]
     fields["by_layer"] = tuple((name, (values * count)[:count]) for name, values in fields.get("by_layer", ()))
+    if "encoder" in fields:
+        alike = {
+            name: value for name, value in fields.items() if name not in ("d_source", "start_id", "shares_embeddings")
+        }
+        read = {"causal": False, "head": "none", "head_bias": False, "tied_head": True, "logit_scale": 1.0}
+        fields["encoder"] = ModelConfig.of(**{**alike, **read, "encoder": None, **fields["encoder"]})
     return ModelConfig.of(**fields)
 
 
@@ -817,7 +857,14 @@ def lively(config: ModelConfig, seed: int = 0) -> Transformer:
     model = Transformer.initialised(config, seed)
     model.size = 0.75 if config.memory_sets else 1.5
     enliven(model, seed)
-    return model
+    return model if model.encoder is None else reading(model, Source(*_read(model.encoder)))
+
+
+@torch.no_grad()
+def _read(encoder: Transformer) -> tuple[Tensor, None, Trace]:
+    """A text of another length that an encoder has read: its states, and its trace."""
+    trace = record(encoder, encoding_of([4, 9, 16, 25, 6, 7, 30]))
+    return trace.last_hidden[None], None, trace
 
 
 def some_ids(config: ModelConfig, batch: int = 3, length: int = 11, seed: int = 5) -> Tensor:

@@ -86,7 +86,8 @@ class ModelConfig(Part):
     """Everything that decides the architecture and the parameter count of a model.
 
     ``blocks`` has one BlockConfig a layer; layers with equal parts share the object. ``at`` gives the configuration of
-    one layer. ``encoder`` is the stack that this one reads, where there are two; a target begins with ``start_id``.
+    one layer. ``encoder`` is the stack that this one reads, where there are two; a target begins with ``start_id``,
+    and with ``shares_embeddings`` both have one table of them.
     ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
     anywhere in the tree: the value of the layers that have the feature, or the default where they differ.
 
@@ -98,6 +99,7 @@ class ModelConfig(Part):
     causal: bool = leaf(True, said="the causal mask")
     layer_groups: int = leaf(0, COUNT, said="{} groups of layers that share weights")
     dropout: float = leaf(0.0, SHARE, said="a dropout of {}")
+    shares_embeddings: bool = leaf(False, said="one table of embeddings for both stacks")
     start_id: int = leaf(0, COUNT, said="token {} at the start of a target")
     embedding: Embedding
     blocks: tuple[BlockConfig, ...]
@@ -158,7 +160,7 @@ class ModelConfig(Part):
             raise ConfigError("what a layer gives, the layer above must take, and no other: see memory")
         model_settings = {
             name: flat[name]
-            for name in ("d_model", "context", "causal", "layer_groups", "dropout", "start_id")
+            for name in ("d_model", "context", "causal", "layer_groups", "dropout", "shares_embeddings", "start_id")
             if name in flat
         }
         return cls(
@@ -184,6 +186,8 @@ class ModelConfig(Part):
         read = 0 if self.encoder is None else self.encoder.d_model
         if {block.cross.d_source for block in kinds} != {read}:
             raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {read or 'missing'}")
+        if self.shares_embeddings and (self.encoder is None or self.encoder.embedding != self.embedding):
+            raise ConfigError("shares_embeddings needs an encoder with the same vocabulary and embeddings")
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
         if self.d_layer_input and self.embed_norm:

@@ -69,6 +69,10 @@ PRESETS: dict[str, ModelConfig] = {
         tied_head=False,
     ),
 }
+# Vaswani et al. 2017, both stacks of the base model, with one table of embeddings for both and the head.
+PRESETS["paper-translation"] = PRESETS["paper"].but(
+    causal=True, head="lm", d_source=512, shares_embeddings=True, encoder=PRESETS["paper"].to_dict()
+)  # fmt: skip
 # Jiang et al. 2024, Mixtral's part list (every feed-forward eight experts, two a token), small.
 PRESETS["mixtral-tiny"] = PRESETS["llama-tiny"].but(
     d_model=128, n_heads=4, d_head=32, d_ff=256, d_expert=256, experts=8, experts_per_token=2

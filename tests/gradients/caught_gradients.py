@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tinytf.gradients.by_hand import gradient_to_inputs, has_earlier_user, step_gradients
 from tinytf.gradients.loss import Targets
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import ENCODER, Source, Transformer
 from tinytf.parts.row import Step
 from tinytf.steps.table import table_of
 from tinytf.tolerance import MARGIN
@@ -59,8 +59,25 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
 
     The matrix of a tied head comes with the embeddings, where its second part is known.
     """
+    own = dict(_backward(trace, targets))
+    if trace.source is not None:
+        encoder, parameters = record(trace.model.encoder, trace.source.encoding), _parameters(trace.model)
+        for name, gradient in _backward(encoder, own["source"]):
+            if ENCODER + name in parameters:
+                yield ENCODER + name, gradient
+            elif name in parameters:  # one table of both
+                own[name] = own[name] + gradient
+    yield from own.items()
+
+
+def _parameters(model: Transformer) -> set[str]:
+    return {name for name, _ in model.named_parameters()}
+
+
+@torch.no_grad()
+def _backward(trace: Trace, loss: Targets | Tensor | None) -> Iterator[tuple[str, Tensor]]:
     parts: dict[str, Tensor] = {}  # of parameters that several steps share
-    for site, gradient in step_gradients(trace, targets):
+    for site, gradient in step_gradients(trace, loss):
         if gradient is None:
             yield site.name, torch.zeros_like(site.value)
             if site.path:
@@ -125,11 +142,19 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             inside = model if layer is None else model.blocks[layer]
             catch(step, layer, inside.get_submodule(step.path))
     model.fuse(False)
-    logits = model(ids[None])[0]
+    logits = _logits(model, ids)
     for hook in hooks:
         hook.remove()
     model.fuse(True)
     return logits, caught
+
+
+def _logits(model: Transformer, ids: Tensor) -> Tensor:
+    """Logits (T, V), with the graph of what the model reads too."""
+    source = None
+    if model.encoder is not None:
+        source = Source(model.encoder.hidden(torch.tensor([model.reads.trace.encoding.ids])))
+    return model.unembed(model.hidden(ids[None], source=source))[0]
 
 
 def by_autograd(model: Transformer, targets: Targets) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -143,7 +168,7 @@ def by_autograd(model: Transformer, targets: Targets) -> tuple[dict[str, Tensor]
     probs = logits.softmax(dim=-1)
     (steps["probs"],) = torch.autograd.grad(-probs[list(targets.positions), ids].log().mean(), probs)
     model.zero_grad()
-    F.cross_entropy(model(torch.tensor([IDS]))[0, list(targets.positions)], ids).backward()
+    F.cross_entropy(_logits(model, torch.tensor(IDS))[list(targets.positions)], ids).backward()
     parameters = {
         name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
     }

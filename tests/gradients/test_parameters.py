@@ -79,7 +79,7 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
     ]
     kinds = [
         f"{mixer}.{part}."
-        for mixer in ("attention", "delta", "conv", "mamba", "lightning", "griffin")
+        for mixer in ("attention", "cross", "delta", "conv", "mamba", "lightning", "griffin")
         for part in parts
     ]
     kinds += ["mamba.norm.", "lightning.norm."]
@@ -87,6 +87,7 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
         path
         for path, parameter in trace.model.named_parameters()
         if any(kind in path for kind in kinds)
+        and path.startswith("blocks.")
         and not path.endswith("o.bias")
         and not ("_norm" in path and parameter.numel() == trace.config.at(int(path.split(".")[1])).d_head)
     }

@@ -238,6 +238,6 @@ def test_rows_are_drawn_by_their_axes(subject: Subject) -> None:
 
 def test_an_axis_is_of_a_kind_whose_size_is_known(subject: Subject) -> None:
     for step, layer in subject.rows:
-        sizes = {"token": len(IDS), "query": len(IDS), "key": len(IDS), **config_of(subject.kind).at(layer).sizes}
+        sizes = {**subject.trace.lengths, **config_of(subject.kind).at(layer).sizes}
         shape = subject.trace.step(step.name, layer).shape
         assert tuple(sizes[axis] for axis in step.axes) == shape, step.full_name(layer)

@@ -65,22 +65,24 @@ def agreement(trace: GradientTrace) -> Agreement:
     Each formula starts from autograd's gradients of the steps after it, so that rounding does not accumulate over the
     depth and each formula is judged alone.
     """
-    own, read = _agreement(trace, trace.targets), trace.source
+    read, shared = trace.source, dict[str, Tensor]()
     if not isinstance(read, GradientTrace):
-        return own
-    of_read = _agreement(read, trace.grad.step("source"))
+        return _agreement(trace, trace.targets, shared)
+    of_read = _agreement(read, trace.grad.step("source"), shared)
+    own = _agreement(trace, trace.targets, shared)
     steps = {f"enc.{name}": replace(one, step=f"enc.{name}") for name, one in of_read.steps.items()}
     parameters = {ENCODER + name: replace(one, step=ENCODER + name) for name, one in of_read.parameters.items()}
     first = of_read.first_not_finite and f"enc.{of_read.first_not_finite}"
     return Agreement(own.steps | steps, own.parameters | parameters, first or own.first_not_finite)
 
 
-def _agreement(trace: GradientTrace, loss: "Targets | Tensor") -> Agreement:
+def _agreement(trace: GradientTrace, loss: Targets | Tensor, shared: dict[str, Tensor]) -> Agreement:
+    """The comparisons of one stack. What it has of a parameter that only the other stack lists goes into ``shared``."""
     dtype, coarse, underived = trace.last_hidden.dtype, Coarse(trace.model.parameters()), trace.underived()
     steps: dict[str, Comparison] = {}
     parameters: dict[str, Comparison] = {}
     users: dict[str, list[StepKey]] = {}  # the steps that use each parameter
-    partial_sums: dict[str, Tensor] = {}  # of parameters that an earlier step uses too
+    partial_sums = {name: shared[name] for name in shared if name in trace.parameters}  # of other uses, so far
 
     def autograd_gradient(site: Site) -> Tensor:
         return trace.grad.step(site.step.name, site.layer)
@@ -101,16 +103,19 @@ def _agreement(trace: GradientTrace, loss: "Targets | Tensor") -> Agreement:
             users.setdefault(name, []).append(place)
             if name in partial_sums:
                 by_formula = by_formula + partial_sums.pop(name)
+            if name not in trace.parameters:
+                shared[name] = by_formula
+                continue
             if has_earlier_user(site, name):
                 partial_sums[name] = by_formula
                 continue
-            recompute = partial(_parameter_gradient, trace, underived, name, users[name])
+            recompute = partial(_parameter_gradient, trace, underived, name, users[name], shared.get(name))
             parameters[name] = compare_with(name, by_formula, trace.parameters[name], None, recompute)
     result = Agreement(steps, parameters)
     return result if result.holds else replace(result, first_not_finite=first_not_finite(trace))
 
 
-def _step_gradient(trace: GradientTrace, underived: Trace, place: StepKey, loss: "Targets | Tensor") -> Tensor:
+def _step_gradient(trace: GradientTrace, underived: Trace, place: StepKey, loss: Targets | Tensor) -> Tensor:
     """The gradient of a step by its formula, from autograd's gradients of the steps computed from it."""
     if isinstance(loss, Tensor) and place == trace.steps.last:
         return loss
@@ -127,7 +132,10 @@ def _step_gradient(trace: GradientTrace, underived: Trace, place: StepKey, loss:
     return sum(parts[1:], start=parts[0])
 
 
-def _parameter_gradient(trace: GradientTrace, underived: Trace, name: str, users: Sequence[StepKey]) -> Tensor:
+def _parameter_gradient(
+    trace: GradientTrace, underived: Trace, name: str, users: Sequence[StepKey], beside: Tensor | None
+) -> Tensor:
+    """The gradient of a parameter from the steps that use it, and what it has ``beside``, of the other stack."""
     sites = [Site(underived, trace.steps.at(*place), place[1]) for place in users]
     parts = [
         dict(
@@ -137,7 +145,8 @@ def _parameter_gradient(trace: GradientTrace, underived: Trace, name: str, users
         )
         for site in sites
     ]
-    return sum((part[name] for part in parts[1:]), start=parts[0][name])
+    found = sum((part[name] for part in parts[1:]), start=parts[0][name])
+    return found if beside is None else found + beside
 
 
 def has_earlier_user(site: Site, parameter: str) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tinytf.config import ModelConfig
@@ -62,6 +62,18 @@ _GROUPS = {
 
 def parameter_parts(config: ModelConfig) -> list[Component]:
     """The components of every step with parameters; their totals add up to the model's parameter count."""
+    own = _own_parts(config)
+    if config.encoder is None:
+        return own
+    read = [part for part in _own_parts(config.encoder) if not (config.shares_embeddings and part.name == _TABLE)]
+    return [*own, *(replace(part, name=f"encoder, {part.name}") for part in read)]
+
+
+_TABLE = "token embeddings"
+
+
+def _own_parts(config: ModelConfig) -> list[Component]:
+    """Those of one stack."""
     counts: Counter[tuple[str, str, int]] = Counter()
     table = table_of(config)
     for step, layer in table.rows:

@@ -5,7 +5,7 @@ Shapes: B batch, T tokens, C d_model, V vocabulary.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -218,6 +218,17 @@ class Transformer(nn.Module):
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
         return copied
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
+        """As in torch; in another precision the model reads its source again."""
+        super()._apply(fn, recurse)
+        if self.reads is not None and self.encoder is not None:
+            states, trace = fn(self.reads.states), self.reads.trace
+            if trace is not None and states.dtype is not self.reads.states.dtype:
+                with torch.no_grad():
+                    states = self.encoder.hidden(torch.tensor([trace.encoding.ids], device=states.device))
+            self.reads = Source(states, self.reads.mask, trace)
+        return self
+
     @classmethod
     def initialised(
         cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu", *, look_back: bool = False
@@ -270,10 +281,14 @@ class Transformer(nn.Module):
                     setattr(module, leaf, getattr(first.get_submodule(path), leaf))
         if self.encoder is not None:
             self.encoder.share_layers()
+            if self.config.shares_embeddings:
+                self.encoder.embed.tokens.weight = self.embed.tokens.weight
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As in torch, but ``state_dict`` needs only the first of the layers that share weights."""
         weights = dict(state_dict)
+        if self.config.shares_embeddings:
+            weights[f"{ENCODER}embed.tokens.weight"] = weights["embed.tokens.weight"]
         for stack, of in (("", self), (ENCODER, self.encoder)):
             table = None if of is None else table_of(of.config)
             for name, _ in of.named_parameters(remove_duplicate=False) if of and table and table.shares else ():

@@ -56,7 +56,7 @@ _KEYS, _VALUES = ("kv head", "source", "d_head"), ("kv head", "source", "d_value
 _SCORES, _ADDED = Nearest("cross", CROSS_MAP), Nearest("cross", WIDE)
 
 SOURCE: tuple[Step, ...] = (
-    Step("source", "states of the encoder", "the last hidden states of the source", ("source", "d_source"), (),
+    Step("source", "states of the encoder", "…", ("source", "d_source"), (),
          "embed", False, True, when=crosses, absent=_ABSENT, make=lambda o, _: o.Given()),
 )  # fmt: skip
 """What all layers read of the other stack."""

@@ -106,7 +106,7 @@ class Models:
     def _opened_through(self, spec: Spec) -> ThroughModel | None:
         """The model of a spec, if it runs through transformers."""
         if spec not in self._through:
-            options = ModelOptions(model=spec.name, **spec.options, trust_remote_code=False)
+            options = ModelOptions(model=spec.name, **spec.options, trust_remote_code=False, stack=None)
             opened = options.opened_through(lambda note: None)
             if opened is None:
                 return None

@@ -14,7 +14,7 @@ from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import Fields
 
-_NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_source")
+_NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_source", "shares_embeddings")
 """Settings of the stack with the head alone."""
 
 
@@ -76,7 +76,7 @@ def _t5_stored(family: Fields | None = None) -> dict[str, Stored]:
 
 _T5_FIXED = {
     "positions": "none", "qkv_bias": False, "o_bias": False, "ffn_bias": False, "norm": "rmsnorm",
-    "attention_divisor": 1.0,
+    "attention_divisor": 1.0, "shares_embeddings": True,
 }  # fmt: skip
 
 
@@ -148,6 +148,7 @@ T5 = Family(
     ),
 )
 
+_SHARED = {"shares_embeddings": True}
 _BART_BLOCK = {
     "embed.tokens": Stored("shared"),
     "embed.positions": Stored("{stack}.embed_positions"),
@@ -202,7 +203,7 @@ BART = Family(
     model_type="bart",
     prefix="model.",
     classes={"lm": "BartForConditionalGeneration"},
-    fixed={"position_offset": 2, "embed_norm": True, "norm_order": "post"},
+    fixed={**_SHARED, "position_offset": 2, "embed_norm": True, "norm_order": "post"},
     settings=(
         Key("vocab_size"),
         Key("d_model"),
@@ -250,11 +251,15 @@ MBART = replace(
     name="mBART",
     model_type="mbart",
     classes={"lm": "MBartForConditionalGeneration"},
-    fixed={"position_offset": 2, "embed_norm": True},
+    fixed={**_SHARED, "position_offset": 2, "embed_norm": True},
 )
 PLBART = replace(BART, name="PLBart", model_type="plbart", classes={"lm": "PLBartForConditionalGeneration"})
 BLENDERBOT = replace(
-    BART, name="Blenderbot", model_type="blenderbot", classes={"lm": "BlenderbotForConditionalGeneration"}, fixed={}
+    BART,
+    name="Blenderbot",
+    model_type="blenderbot",
+    classes={"lm": "BlenderbotForConditionalGeneration"},
+    fixed=_SHARED,
 )
 _WAVES = (
     *BART.skipped,
@@ -265,7 +270,7 @@ PEGASUS = replace(
     name="Pegasus",
     model_type="pegasus",
     classes={"lm": "PegasusForConditionalGeneration"},
-    fixed={"positions": "sinusoidal_concat"},
+    fixed={**_SHARED, "positions": "sinusoidal_concat"},
     skipped=_WAVES,
 )
 MARIAN = replace(
@@ -273,7 +278,7 @@ MARIAN = replace(
     name="Marian",
     model_type="marian",
     classes={"lm": "MarianMTModel"},
-    fixed={"positions": "sinusoidal_concat", "norm_order": "post"},
+    fixed={**_SHARED, "positions": "sinusoidal_concat", "norm_order": "post"},
     only={"share_encoder_decoder_embeddings": (True,)},
     settings=(*BART.settings, Group(_require_one_vocabulary)),
 )
@@ -282,7 +287,7 @@ M2M_100 = replace(
     name="M2M-100",
     model_type="m2m_100",
     classes={"lm": "M2M100ForConditionalGeneration"},
-    fixed={"positions": "sinusoidal_halves", "position_offset": 2},
+    fixed={**_SHARED, "positions": "sinusoidal_halves", "position_offset": 2},
     skipped=(
         *BART.skipped,
         Skip(r"(encoder|decoder)\.embed_positions\.weights?", "sines and cosines, a buffer", computed=fairseq_waves),

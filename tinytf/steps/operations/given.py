@@ -4,7 +4,7 @@ from torch import Tensor
 
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.same import Same
-from tinytf.steps.operations.working import Working
+from tinytf.steps.operations.working import Value, Working
 
 
 class Given(Same):
@@ -17,7 +17,10 @@ class Given(Same):
         return site.trace.model.reads.states[0]
 
     def code(self, site: Site) -> str:
-        return f"{site.variable} = states  # of the other stack"
+        return f"{site.variable} = {site.variable}  # the last hidden states of the encoder"
 
     def arithmetic(self, cell: Cell) -> Working:
-        return Working(())
+        reads = cell.site.trace.model.reads
+        assert reads is not None
+        value = Value("source", float(reads.states[0][cell.index]), "as the encoder ends, see --stack encoder")
+        return Working((), after=(value,), leads=())
