@@ -220,7 +220,7 @@ class Transformer(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
         """As in torch; in another precision the model reads its source again."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.reads is not None and self.encoder is not None:
             states, trace = fn(self.reads.states), self.reads.trace
             if trace is not None and states.dtype is not self.reads.states.dtype:
@@ -247,7 +247,7 @@ class Transformer(nn.Module):
         needed = sum(parameter.nbytes for parameter in model.parameters())
         require_free("the weights take", needed, torch.device("cpu"), "give a smaller d_model, d_ff or n_layers")
         # to_empty would import sympy
-        model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))  # type: ignore[no-untyped-call]
+        model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
         model.share_layers()
         generator = torch.Generator().manual_seed(seed)
         std = config.d_model**-0.5
