@@ -132,6 +132,26 @@ class ChatOptions:
             raise UsageError("--system is the system message of a conversation, and this is plain text", "add --chat")
 
 
+def target_option() -> Any:
+    return option(metavar="TEXT", help="What a model of two stacks writes for TEXT.  [default: it generates it]")
+
+
+def both_facing(
+    model: "Model", sources: "Sequence[Written]", target: str | None, output: Output
+) -> "tuple[list[Model], str]":
+    """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
+
+    Raises UsageError for a model of one stack.
+    """
+    if model.config.encoder is None:
+        raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+    bound = [model.reading(source) for source in sources]
+    if target is None:
+        target = bound[0].generate("", max_tokens=_MOST_TARGET)
+        output.note(f"target, generated: {target}")
+    return bound, target
+
+
 @dataclass(frozen=True)
 class TextOptions(ChatOptions):
     """The texts to work on. With ``lines`` each line is a text; with ``truncate`` long texts are cut."""
@@ -139,9 +159,7 @@ class TextOptions(ChatOptions):
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
     lines: bool = option(is_flag=True, help="Treat every line as a separate text; TEXT may name a file of them.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
-    target_text: str | None = option(
-        metavar="TEXT", help="What a model of two stacks writes for TEXT.  [default: it generates it]"
-    )
+    target_text: str | None = target_option()
     resume: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
         help="Save results in FILE as they are made, and continue after those it has: the answers to --lines, as "
@@ -170,19 +188,14 @@ class TextOptions(ChatOptions):
         Without --target-text the model generates it, or with ``generated`` false begins it. Raises UsageError for
         several texts, and for --target-text with a model of one stack.
         """
-        if model.config.encoder is None:
-            if self.target_text is not None:
-                raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+        if model.config.encoder is None and self.target_text is None:
             return model
         texts = list(self)
         if self.lines or len(texts) != 1:
             raise UsageError("a model of two stacks takes one TEXT at a time", "what it writes is --target-text")
-        bound = model.reading(texts[0])
-        target = self.target_text
-        if target is None and generated:
-            target = bound.generate("", max_tokens=_MOST_TARGET)
-            output.note(f"target, generated: {target}")
-        self.__dict__["items"] = [target or ""]
+        given = "" if self.target_text is None and not generated else self.target_text
+        (bound, *_), target = both_facing(model, texts, given, output)
+        self.__dict__["items"] = [target]
         return bound
 
     def measurements(self, needs: str = "") -> Path | None:

@@ -366,7 +366,10 @@ class Transformer(nn.Module):
         source = source or self.reads
         if source is None:
             raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")
-        states = self.source(source.states.expand(len(ids), -1, -1))
+        states = source.states
+        if self.encoder.exchanged and source.trace is not None:  # which change what it gives
+            states = self.encoder.hidden(torch.tensor([source.trace.encoding.ids], device=ids.device))
+        states = self.source(states.expand(len(ids), -1, -1))
         return Carried(ids, {last: x, "source": states}, types, source.mask)
 
     @property
