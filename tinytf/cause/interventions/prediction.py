@@ -192,5 +192,5 @@ def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: in
 
 
 def first_different(clean: Sequence[int], corrupt: Sequence[int]) -> int:
-    """The first position at which two texts of the same length have different tokens."""
-    return next(position for position, (a, b) in enumerate(zip(clean, corrupt, strict=True)) if a != b)
+    """The first position at which two texts of the same length have different tokens; 0 where only sources differ."""
+    return next((position for position, (a, b) in enumerate(zip(clean, corrupt, strict=True)) if a != b), 0)
