@@ -137,7 +137,7 @@ def target_option() -> Any:
 
 
 def both_facing(
-    model: "Model", sources: "Sequence[Written]", target: str | None, output: Output
+    model: "Model", sources: "Sequence[Written]", target: str | None, output: Output | None = None
 ) -> "tuple[list[Model], str]":
     """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
 
@@ -148,7 +148,8 @@ def both_facing(
     bound = [model.reading(source) for source in sources]
     if target is None:
         target = bound[0].generate("", max_tokens=_MOST_TARGET)
-        output.note(f"target, generated: {target}")
+        if output is not None:
+            output.note(f"target, generated: {target}")
     return bound, target
 
 
@@ -188,7 +189,8 @@ class TextOptions(ChatOptions):
         Without --target-text the model generates it, or with ``generated`` false begins it. Raises UsageError for
         several texts, and for --target-text with a model of one stack.
         """
-        if model.config.encoder is None and self.target_text is None:
+        session_reads = host() is not None and not self.words and model.transformer.reads is not None
+        if (model.config.encoder is None or session_reads) and self.target_text is None:
             return model
         texts = list(self)
         if self.lines or len(texts) != 1:
@@ -304,7 +306,12 @@ class TraceOptions:
 
     @cached_property
     def model(self) -> "Model":
-        return self.texts.facing(self.model_options.open(two_stacks=True), self.output)
+        opened = self.model_options.open(two_stacks=True)
+        session = host()
+        if self.model_options.stack == "encoder" and session is not None and not self.texts.words:
+            reads = session.model.transformer.reads
+            self.texts.__dict__["items"] = [reads.trace.encoding.text] if reads is not None else []
+        return self.texts.facing(opened, self.output)
 
     def trace(self, text: "Written", layers: "set[int] | list[int] | None" = None) -> "Trace":
         """Record one text, in all layers or in ``layers`` only."""
