@@ -891,6 +891,7 @@ class Numbers:
     """A tokenizer without words: a token is named by its number, as ``#5``."""
 
     special_ids: frozenset[int] = frozenset()
+    end_ids: tuple[int, ...] = ()
 
     def __init__(self, vocab_size: int, mask_id: int | None) -> None:
         self.vocab_size, self.mask_id = vocab_size, mask_id
@@ -907,6 +908,9 @@ class Numbers:
 
     def encode(self, text: str, **settings: bool) -> Encoding:
         return replace(encoding_of([int(word) for word in text.split() if word.isdecimal()]), text=text)
+
+    def encode_ids(self, ids: Sequence[int]) -> Encoding:
+        return encoding_of(ids)
 
     def converse(self, conversation: object, **settings: Any) -> Encoding:
         raise UsageError("this model has no chat template")
