@@ -465,7 +465,11 @@ class ModelConfig(Part):
                 bool(self.layer_groups) and (groups if self.layer_groups > 1 else "all layers with the same weights"),
             ),
             "widths": listed(f"d_model {self.d_model}", layers["widths"]),
-            "vocabulary": f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
+            "vocabulary": listed(
+                f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
+                self.encoder is not None and f"targets begin with token {self.start_id}",
+                self.shares_embeddings and "one table for both stacks",
+            ),
             "biases": layers["biases"] or "none",
         }
         embedding, head = self.embedding.words(self.causal), self.head.words(self.causal)

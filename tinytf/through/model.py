@@ -42,6 +42,7 @@ class Outcomes:
     predicts_tokens: bool
     n_layers: int
     starts: int | None
+    encoder: None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "labels": list(self.labels)}

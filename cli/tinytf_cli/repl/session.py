@@ -218,7 +218,7 @@ class Session(Outlet):
         from tinytf_cli.text_options import both_facing
 
         model = self.models.opened(run.spec)
-        if getattr(model.config, "encoder", None) is None:
+        if model.config.encoder is None:
             if target is not None:
                 raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
             return run

@@ -111,6 +111,7 @@ def _read_t5_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, A
 T5 = Family(
     name="T5",
     model_type="t5",
+    needs=("d_source",),
     classes={"lm": "T5ForConditionalGeneration"},
     fixed=_T5_FIXED,
     settings=(
@@ -201,6 +202,7 @@ def _require_one_vocabulary(fields: Fields, draft: Draft, tensors: Tensors) -> d
 BART = Family(
     name="BART",
     model_type="bart",
+    needs=("d_source",),
     prefix="model.",
     classes={"lm": "BartForConditionalGeneration"},
     fixed={**_SHARED, "position_offset": 2, "embed_norm": True, "norm_order": "post"},
