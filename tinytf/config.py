@@ -225,6 +225,8 @@ class ModelConfig(Part):
         if setting.path[0] != "blocks":
             value = value_at(self, setting.path)
             return setting.field.default if value is LACKS else value
+        if self.is_even and (value := value_at(self.blocks[0], setting.path[1:])) is not LACKS:
+            return value
         of_blocks = [(block.mixer, value_at(block, setting.path[1:])) for block in self._distinct_blocks]
         values_by_mixer = [(mixer, value) for mixer, value in of_blocks if value is not LACKS]
         first_kind = min((MIXERS.index(type(mixer)) for mixer, _ in values_by_mixer), default=0)

@@ -143,7 +143,9 @@ def _resolved(config: ModelConfig, operations: "ModuleType | None") -> Iterator[
         above.append(resolved)
     shared = config.n_kv_heads == config.n_heads
     for step in above:
-        yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
+        if shared and "kv head" in step.axes:
+            step = replace(step, axes=tuple("head" if axis == "kv head" else axis for axis in step.axes))
+        yield step
 
 
 def _bare(name: str, reader: Step, tensors: Container[str]) -> str:
