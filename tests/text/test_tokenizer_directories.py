@@ -232,11 +232,10 @@ UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}
     [
         (
             {},
-            "there is no tokenizer in DIR: no tokenizer.json, no vocab.json with merges.txt, and no vocab.txt",
+            "there is no tokenizer in DIR: no tokenizer.json, no vocab.json with merges.txt, no vocab.txt, and no ",
             "--tokenizer names another place for it",
         ),
-        ({"tokenizer__model": "x"}, "DIR/tokenizer.model is a SentencePiece vocabulary, which tinytf does not", "Auto"),
-        ({"spm__model": "x"}, "DIR/spm.model is a SentencePiece vocabulary, which tinytf does not read", "Auto"),
+        ({"tokenizer__model": "x"}, "DIR/tokenizer.model is not a SentencePiece vocabulary, or is cut off", "compare"),
         ({"tiktoken__model": "x"}, "DIR/tiktoken.model is a tiktoken vocabulary, which tinytf does not read", "Auto"),
         ({"vocab": {"a": 0}}, "there is no merges.txt in DIR, and vocab.json needs it", ""),
         ({"merges__txt": "a b"}, "there is no vocab.json in DIR, and merges.txt needs it", ""),
