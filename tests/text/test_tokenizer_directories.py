@@ -18,6 +18,11 @@ from tinytf.errors import CheckpointError, TokenizerError
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
+try:
+    from piece_files import PIECE_LAYOUTS
+except ImportError:  # there is no sentencepiece
+    PIECE_LAYOUTS = {}
+LAYOUTS = {**LAYOUTS, **PIECE_LAYOUTS}
 SENTENCEPIECE = ("llama", "llama_legacy", "mistral", "metaspace", "gemma")
 TEXTS = hard_strings()
 OWN = "; the text has a start token of its own"

@@ -35,10 +35,11 @@ from tinytf.text.tokenizer_classes import (
     ROBERTA,
     TokenizerClass,
     choose_class,
+    is_unchanged,
 )
 
 _READ_MODELS = ("BPE", "WordPiece", "WordLevel")
-_UNIGRAM, _UNCHANGED_CLASSES = "Unigram", ("PreTrainedTokenizer", "TokenizersBackend")
+_UNIGRAM = "Unigram"
 _EMPTY = {
     _UNIGRAM: {"type": _UNIGRAM, "unk_id": 0, "vocab": [["", 0.0]]},
     "BPE": {"type": "BPE", "vocab": {}, "merges": []},
@@ -149,9 +150,9 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, 
     declared = _declared(config, settings)
     tokenizer_class = _class_of(config, settings, given, '"ByteLevel"' in without_model)
     _require_read(given, tokenizer_class)
-    is_unchanged = isinstance(declared, str) and declared.removesuffix("Fast") in _UNCHANGED_CLASSES
     # Most Unigram classes rebuild the parts around the model, each in its own way.
-    if kind not in _READ_MODELS and not (kind == _UNIGRAM and (tokenizer_class or is_unchanged)):
+    readable = kind == _UNIGRAM and (tokenizer_class or is_unchanged(config.get("model_type"), declared))
+    if kind not in _READ_MODELS and not readable:
         raise CheckpointError(
             f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
             f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of some classes of transformers",

@@ -93,10 +93,6 @@ def _stored_ends(stored: Any, settings: Settings, names: Names, library: Library
     return start_and_end(settings, names, library) if has_switch or stored is None else stored
 
 
-def _as_stored(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
-    return stored
-
-
 def _switched_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
     return start_and_end(settings, names, library)
 
@@ -122,6 +118,11 @@ _sep_and_cls = _template("$A:0 sep_token:0 cls_token:2", "$A:0 sep_token:0 $B:1 
 _bos_and_eos = _template("bos_token $A eos_token", "bos_token $A eos_token eos_token $B eos_token")
 _language_before = _template("src_lang $A eos_token", "src_lang $A $B eos_token")
 _language_after = _template("$A eos_token src_lang", "$A $B eos_token src_lang")
+
+
+def _rembert_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    make = _switched_ends if stored is None else _cls_and_sep
+    return make(stored, settings, names, library)
 
 
 def _nllb_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
@@ -401,7 +402,7 @@ ALBERT = TokenizerClass(
     {**_PIECES, **_FOLDS, "do_lower_case": True},
 )  # fmt: skip
 REMBERT = TokenizerClass(
-    "RemBertTokenizer", "Unigram", (), _ALBERT_SPECIALS, _folded_pieces(spaces=True, unk_id=2), _as_stored,
+    "RemBertTokenizer", "Unigram", (), _ALBERT_SPECIALS, _folded_pieces(spaces=True, unk_id=2), _rembert_ends,
     {**_PIECES, **_FOLDS, "keep_accents": True},
 )  # fmt: skip
 _BIG_BIRD_SPECIALS = {**_BERT_SPECIALS, **_LLAMA_SPECIALS, "pad_token": "<pad>"}
@@ -483,6 +484,7 @@ _REGISTERED: Mapping[str, TokenizerClass | None] = {
     **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
 }
 _IGNORES_DECLARED = {"qwen2"}
+_UNCHANGED_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 
 
 def choose_class(model_type: object, declared: object, byte_level: bool) -> TokenizerClass | None:
@@ -499,3 +501,10 @@ def choose_class(model_type: object, declared: object, byte_level: bool) -> Toke
     if name == LLAMA.name and byte_level:
         return None
     return CLASSES.get(name)
+
+
+def is_unchanged(model_type: object, declared: object) -> bool:
+    """Whether transformers is known to use a tokenizer.json unchanged, for such a model or such a declared class."""
+    return (isinstance(declared, str) and declared.removesuffix("Fast") in _UNCHANGED_CLASSES) or (
+        isinstance(model_type, str) and _REGISTERED.get(model_type, GPT2) is None
+    )
