@@ -20,6 +20,7 @@ from tinytf.text.ids import IdTokenizer
 from tinytf.text.library import UntrustedTokenizer, library_errors, untrusted_tokenizer
 from tinytf.text.piece_file import CONTROL, USER_DEFINED, merges_of, read_piece_file
 from tinytf.text.printable import printable
+from tinytf.text.separate_ids import SeparateIds
 from tinytf.text.special_tokens import ROLES, SpecialTokens, add_special_tokens, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.tokenizer_classes import (
@@ -30,6 +31,8 @@ from tinytf.text.tokenizer_classes import (
     ESM,
     GPT2,
     LLAMA,
+    M2M100,
+    MARIAN,
     QWEN2,
     REMBERT,
     ROBERTA,
@@ -193,6 +196,8 @@ def _require_complete_templates(stored: Any, path: Path) -> None:
 def _from_vocabulary(directory: Path, config: Settings, settings: Settings, given: Settings) -> _Loaded:
     tokenizer_class = _class_of(config, settings, given, False)
     available = [files for files in (("vocab.json", "merges.txt"), ("vocab.txt",)) if _has_all(directory, files)]
+    if tokenizer_class in (MARIAN, M2M100):
+        return _from_separate_ids(directory, tokenizer_class, settings, given)
     piece_file = next((directory / name for name in _PIECE_FILES if (directory / name).exists()), None)
     if piece_file and not (tokenizer_class.files if tokenizer_class else available):
         declared = CLASSES.get(str(_declared(config, settings)).removesuffix("Fast"))
@@ -258,6 +263,29 @@ def _from_pieces(path: Path, tokenizer_class: TokenizerClass | None, settings: S
     library = _build(tokenizer_class, model, None, {**assumed, **settings}, special)
     untrusted = untrusted_tokenizer(parse_json(library.to_str()), path)
     return _Loaded(library, special, f"from {path.name}", untrusted, assumed)
+
+
+def _from_separate_ids(
+    directory: Path, tokenizer_class: TokenizerClass, settings: Settings, given: Settings
+) -> _Loaded:
+    """The tokenizer of a SentencePiece file whose pieces have the ids of the vocab.json beside it."""
+    _require_read(given, tokenizer_class)
+    missing = [name for name in tokenizer_class.files if not (directory / name).exists()]
+    if missing:
+        raise CheckpointError(f"there is no {missing[0]} in {directory}, and a {tokenizer_class.name} needs it")
+    if settings.get("language_codes", "m2m100") != "m2m100":
+        raise CheckpointError(f"tinytf does not know the languages of {settings['language_codes']!r:.60}", _CONVERT)
+    vocabulary = _read_vocabulary(directory / "vocab.json")
+    by_id = {token_id: piece for piece, token_id in vocabulary.items()}
+    if sorted(by_id) != list(range(len(vocabulary))):
+        raise CheckpointError(f"the ids in {directory / 'vocab.json'} are not 0 to {len(vocabulary) - 1:,}, each once")
+    special = _special_tokens(directory, settings, [], tokenizer_class)
+    model = {"vocab": [(by_id[token_id], 0.0) for token_id in range(len(by_id))]}
+    library = _build(tokenizer_class, model, None, settings, special)
+    unknown = library.token_to_id(special.names.get("unk_token", "")) or 0
+    codes, path = tokenizer_class is MARIAN, directory / tokenizer_class.files[0]
+    untrusted = SeparateIds(path, library, unknown, codes=codes)
+    return _Loaded(library, special, f"from {' and '.join(tokenizer_class.files)}", untrusted)
 
 
 def _special_tokens(

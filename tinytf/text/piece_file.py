@@ -48,8 +48,8 @@ def read_piece_file(path: Path) -> PieceFile:
     """The pieces of a SentencePiece file. Raises CheckpointError, with the file, if it is damaged or another kind."""
     pieces, types, parts = list[tuple[str, float]](), list[int](), dict[int, dict[int, Any]]()
     try:
-        for number, value in _fields(read_bytes(path, TOKENIZER)):
-            message = dict(_fields(value)) if number in (1, 2, 3) else {}
+        for number, value in message_fields(read_bytes(path, TOKENIZER)):
+            message = dict(message_fields(value)) if number in (1, 2, 3) else {}
             if number == 1:
                 pieces.append((message[1].decode("utf-8"), *struct.unpack("<f", message.get(2, bytes(4)))))
                 types.append(message.get(3, _NORMAL))
@@ -75,7 +75,7 @@ def read_piece_file(path: Path) -> PieceFile:
     return PieceFile(kind, pieces, types, unknown_id, charsmap or None, prefix)
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+def message_fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """Yield the number and value of each field of a message: an integer, or bytes for anything else.
 
     Raises IndexError, TypeError or ValueError for bytes that are none.

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError
 from tinytf.text.choice import Settings
-from tinytf.text.languages import MBART50_LANGUAGES, MBART_LANGUAGES, NLLB_LANGUAGES
+from tinytf.text.languages import M2M_LANGUAGES, MBART50_LANGUAGES, MBART_LANGUAGES, NLLB_LANGUAGES
 from tinytf.text.printable import printable
 
 Names = Mapping[str, str]  # the named special tokens: "eos_token" -> "</s>"
@@ -123,6 +123,10 @@ _language_after = _template("$A eos_token src_lang", "$A $B eos_token src_lang")
 def _rembert_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
     make = _switched_ends if stored is None else _cls_and_sep
     return make(stored, settings, names, library)
+
+
+def _m2m_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    return _language_before(stored, {**settings, SOURCE: f"__{settings[SOURCE]}__"}, names, library)
 
 
 def _nllb_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
@@ -447,11 +451,20 @@ NLLB = TokenizerClass(
     flags={"mask_token": {"lstrip": True, "normalized": True}}, extras=NLLB_LANGUAGES,
     first=_FAIRSEQ, skipped=3, last=(*NLLB_LANGUAGES, "<mask>"),
 )  # fmt: skip
+MARIAN = TokenizerClass(
+    "MarianTokenizer", "Unigram", ("source.spm", "vocab.json"), _T5_SPECIALS, _plain_pieces(),
+    _template("$A eos_token", "$A $B eos_token"), {}, fixed=_PIECES,
+)  # fmt: skip
+M2M100 = TokenizerClass(
+    "M2M100Tokenizer", "Unigram", ("sentencepiece.bpe.model", "vocab.json"),
+    {**_LLAMA_SPECIALS, "sep_token": "</s>", "pad_token": "<pad>"}, _plain_pieces(), _m2m_ends, {SOURCE: "en"},
+    fixed=_PIECES, extras=tuple(f"__{code}__" for code in M2M_LANGUAGES),
+)  # fmt: skip
 
 CLASSES: Mapping[str, TokenizerClass] = {
     **{c.name: c for c in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX)},
     **{c.name: c for c in (DEBERTA_V2, XLNET, XLM_ROBERTA, CAMEMBERT, ALBERT, REMBERT, BIG_BIRD)},
-    **{c.name: c for c in (T5, PEGASUS, XGLM, MBART, MBART50, NLLB)},
+    **{c.name: c for c in (T5, PEGASUS, XGLM, MBART, MBART50, NLLB, MARIAN, M2M100)},
     "BartTokenizer": ROBERTA,
     "DistilBertTokenizer": BERT,
     "ElectraTokenizer": BERT,
@@ -477,6 +490,8 @@ _REGISTERED: Mapping[str, TokenizerClass | None] = {
     **dict.fromkeys(("mt5", "switch_transformers", "t5"), T5),
     "pegasus": PEGASUS,
     "xglm": XGLM,
+    "marian": MARIAN,
+    "m2m_100": M2M100,
     "mbart": MBART,
     "mbart50": MBART50,
     **dict.fromkeys(("nllb", "nllb-moe"), NLLB),
