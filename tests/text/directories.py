@@ -467,6 +467,11 @@ def llama3_called_llama(directory: Path) -> None:
     write(directory, tokenizer__json=_llama3().to_str(), config={"model_type": "llama"}, tokenizer_config=settings)
 
 
+def granite_moe(directory: Path) -> None:
+    settings = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|begin_of_text|>"}
+    write(directory, tokenizer__json=_llama3().to_str(), config={"model_type": "granitemoe"}, tokenizer_config=settings)
+
+
 def gpt_neox(directory: Path) -> None:
     library = trained("bytes")
     library.add_special_tokens([END, "<|padding|>"])
@@ -486,6 +491,6 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
         albert_cased, rembert, rembert_with_ends, unigram_as_stands,
         xglm, umt5, big_bird_without_prefix, pegasus_without_table, xlm_roberta_xl,
         llama, llama_legacy, mistral, metaspace, gemma,
-        qwen2, qwen2_files, qwen3_as_stands, llama3, llama3_called_llama, gpt_neox,
+        qwen2, qwen2_files, qwen3_as_stands, llama3, llama3_called_llama, granite_moe, gpt_neox,
     )
 }  # fmt: skip

@@ -10,7 +10,7 @@ import sentencepiece
 from directories import added, corpus, write
 from sentencepiece import sentencepiece_model_pb2 as messages
 
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
 
 @cache
@@ -130,3 +130,22 @@ def _saved(layout: str) -> Callable[[Path], None]:
 
 
 PIECE_LAYOUTS |= {f"{layout}_saved": _saved(layout) for layout in tuple(PIECE_LAYOUTS)}
+
+
+def marian(directory: Path) -> None:
+    """Pieces in another order, some missing, words of the target among them, and a code of a language."""
+    source = messages.ModelProto.FromString(piece_file("unigram", whole=""))
+    learned = sorted(piece.piece for piece in source.pieces if piece.type == NORMAL)
+    names = ["</s>", "<unk>", ">>fra<<", *learned[5:], "ꙮ", "été", "<pad>"]
+    (directory / "source.spm").write_bytes(source.SerializeToString())
+    (directory / "target.spm").write_bytes(piece_file("unigram", whole="été"))
+    write(directory, config={"model_type": "marian"}, vocab={name: number for number, name in enumerate(names)})
+
+
+def m2m_100(directory: Path) -> None:
+    model = piece_file("bpe", whole="")
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(piece.piece for piece in messages.ModelProto.FromString(model).pieces)]
+    (directory / "sentencepiece.bpe.model").write_bytes(model)
+    vocabulary = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    settings = {"tokenizer_class": "M2M100Tokenizer", "src_lang": "fr"}
+    write(directory, config={"model_type": "m2m_100"}, vocab=vocabulary, tokenizer_config=settings)

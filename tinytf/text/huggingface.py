@@ -36,6 +36,7 @@ from tinytf.text.tokenizer_classes import (
     QWEN2,
     REMBERT,
     ROBERTA,
+    SOURCE,
     TokenizerClass,
     choose_class,
     is_unchanged,
@@ -319,6 +320,9 @@ def _require_read(given: Settings, tokenizer_class: TokenizerClass | None) -> No
             raise UsageError(f"{kind} has no setting {name!r}", did_you_mean(name, known))
         if isinstance(value, bool) != (name in switches):
             raise UsageError(f"{name} is not {value!r}", "give true or false" if name in switches else "give a token")
+        languages = [token.strip("_") for token in tokenizer_class.extras] if tokenizer_class else []
+        if name == SOURCE and value not in languages:
+            raise UsageError(f"there is no language {value!r}", did_you_mean(value, languages))
 
 
 def _has_all(directory: Path, files: tuple[str, ...]) -> bool:

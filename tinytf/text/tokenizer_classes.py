@@ -17,6 +17,7 @@ from tinytf.errors import CheckpointError
 from tinytf.text.choice import Settings
 from tinytf.text.languages import M2M_LANGUAGES, MBART50_LANGUAGES, MBART_LANGUAGES, NLLB_LANGUAGES
 from tinytf.text.printable import printable
+from tinytf.text.registered import REGISTERED, UNCHANGED
 
 Names = Mapping[str, str]  # the named special tokens: "eos_token" -> "</s>"
 
@@ -471,35 +472,8 @@ CLASSES: Mapping[str, TokenizerClass] = {
     "MobileBertTokenizer": BERT,
 }
 
-# model_type of config.json -> the class registered for it in transformers; None: tokenizer.json is used unchanged.
-_REGISTERED: Mapping[str, TokenizerClass | None] = {
-    **dict.fromkeys(("codegen", "gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"), GPT2),
-    **dict.fromkeys(("bart", "longformer", "roberta", "roberta-prelayernorm"), ROBERTA),
-    **dict.fromkeys(("bert", "convbert", "distilbert", "electra", "ernie", "megatron-bert", "squeezebert"), BERT),
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), QWEN2),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma"), GEMMA),
-    **dict.fromkeys(("gpt_neox", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv"), GPT_NEOX),
-    "deberta-v2": DEBERTA_V2,
-    "esm": ESM,
-    "xlnet": XLNET,
-    **dict.fromkeys(("gte", "jina_embeddings_v3", "xlm-roberta", "xmod"), XLM_ROBERTA),
-    "camembert": CAMEMBERT,
-    "albert": ALBERT,
-    "rembert": REMBERT,
-    "big_bird": BIG_BIRD,
-    **dict.fromkeys(("mt5", "switch_transformers", "t5"), T5),
-    "pegasus": PEGASUS,
-    "xglm": XGLM,
-    "marian": MARIAN,
-    "m2m_100": M2M100,
-    "mbart": MBART,
-    "mbart50": MBART50,
-    **dict.fromkeys(("nllb", "nllb-moe"), NLLB),
-    **dict.fromkeys(("bigbird_pegasus", "pegasus_x", "umt5", "xlm-roberta-xl"), None),
-    **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
-}
 _IGNORES_DECLARED = {"qwen2"}
-_UNCHANGED_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
+_UNCHANGED_CLASSES = ("PreTrainedTokenizer", UNCHANGED)
 
 
 def choose_class(model_type: object, declared: object, byte_level: bool) -> TokenizerClass | None:
@@ -510,9 +484,9 @@ def choose_class(model_type: object, declared: object, byte_level: bool) -> Toke
     """
     name = declared.removesuffix("Fast") if isinstance(declared, str) else ""
     family = model_type if isinstance(model_type, str) else ""
-    registered = _REGISTERED.get(family)
-    if not name or family in _IGNORES_DECLARED or (family in _REGISTERED and registered is None):
-        return registered
+    registered = REGISTERED.get(family)
+    if not name or family in _IGNORES_DECLARED or registered == UNCHANGED:
+        return CLASSES.get(registered or "")
     if name == LLAMA.name and byte_level:
         return None
     return CLASSES.get(name)
@@ -521,5 +495,5 @@ def choose_class(model_type: object, declared: object, byte_level: bool) -> Toke
 def is_unchanged(model_type: object, declared: object) -> bool:
     """Whether transformers is known to use a tokenizer.json unchanged, for such a model or such a declared class."""
     return (isinstance(declared, str) and declared.removesuffix("Fast") in _UNCHANGED_CLASSES) or (
-        isinstance(model_type, str) and _REGISTERED.get(model_type, GPT2) is None
+        isinstance(model_type, str) and REGISTERED.get(model_type) == UNCHANGED
     )
