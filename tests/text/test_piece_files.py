@@ -29,7 +29,7 @@ def test_a_vocabulary_beside_the_file_gives_the_ids_of_transformers(layout, tmp_
     layout(tmp_path)
     tokenizer, reference = load_tokenizer_directory(tmp_path).tokenizer, AutoTokenizer.from_pretrained(tmp_path)
     assert [text for text in TEXTS if tokenizer.encode(text).ids != reference(text)["input_ids"]] == []
-    names = {token_id: tokenizer.library.id_to_token(token_id) for token_id in tokenizer.special_ids}
+    names = {i: tokenizer.library.id_to_token(i) for i in tokenizer.special_ids}
     assert {token_id: reference.convert_tokens_to_ids(name) for token_id, name in names.items()} == {
         i: i for i in names
     }

@@ -86,7 +86,8 @@ def start_and_end(settings: Settings, names: Names, library: Library) -> Any:
     single = [role for role in ("bos_token", "$A", "eos_token") if role in ("$A", *requested)]
     # Use roles as ids, since a template cannot hold every name.
     pieces = [{"id": role, "ids": [_with_id(name, library)[1]], "tokens": [name]} for role, name in requested.items()]
-    return processors.TemplateProcessing(single=single, special_tokens=pieces)
+    pair = [f"{part if part != '$A' else text}:{kind}" for kind, text in enumerate(("$A", "$B")) for part in single]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=pieces)
 
 
 def _stored_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
