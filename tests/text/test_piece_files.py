@@ -12,6 +12,7 @@ from hard_strings import hard_strings
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.piece_file import read_piece_file
+from tinytf.text.tokenizer import Tokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -34,6 +35,18 @@ def test_a_vocabulary_beside_the_file_gives_the_ids_of_transformers(layout, tmp_
         i: i for i in names
     }
     assert tokenizer.decode(tokenizer.encode("the cat").ids) == "the cat"
+    with pytest.raises(UsageError, match=r"no tokenizer\.json can hold the tokenizer of .*\.(spm|model)"):
+        tokenizer.to_json()
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("layout", [layout for layout in piece_files.PIECE_LAYOUTS if not layout.endswith("_saved")])
+def test_what_a_file_gives_is_kept_in_a_tokenizer_json(layout, tmp_path):
+    piece_files.PIECE_LAYOUTS[layout](tmp_path)
+    tokenizer = load_tokenizer_directory(tmp_path).tokenizer
+    (tmp_path / "own.json").write_text(tokenizer.to_json(), "utf-8")
+    again = Tokenizer.load(tmp_path / "own.json")
+    assert [text for text in TEXTS[::5] if again.encode(text) != tokenizer.encode(text)] == []
 
 
 def test_its_offsets_are_those_of_the_package(tmp_path):

@@ -27,6 +27,8 @@ class SeparateIds(UntrustedTokenizer):
     sentencepiece package is missing, CheckpointError for a file that is none.
     """
 
+    in_json = False
+
     def __init__(self, path: Path, library: Library, unknown: int, *, codes: bool) -> None:
         if find_spec("sentencepiece") is None:
             raise UsageError(
