@@ -169,6 +169,6 @@ def test_a_vocabulary_beside_the_file_needs_both(missing, tmp_path):
 def test_without_the_package_marian_names_it(monkeypatch, tmp_path):
     piece_files.marian(tmp_path)
     monkeypatch.setattr("tinytf.text.separate_ids.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="needs the sentencepiece package") as caught:
+    with pytest.raises(CheckpointError, match="needs the sentencepiece package") as caught:
         load_tokenizer_directory(tmp_path)
     assert caught.value.hint == 'pip install "tinytf[sentencepiece]"'

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Library
 
-from tinytf.errors import CheckpointError, UsageError
+from tinytf.errors import CheckpointError
 from tinytf.files import TOKENIZER, read_bytes
 from tinytf.text.library import DEFAULT_LIMIT, Limit, Pieces, UntrustedTokenizer
 from tinytf.text.piece_file import message_fields, read_piece_file
@@ -23,15 +23,15 @@ _CODE = re.compile(r">>.*?<<", re.DOTALL)
 class SeparateIds(UntrustedTokenizer):
     """Cuts a text as the SentencePiece file at ``path`` does, and looks its pieces up in the vocabulary of a library.
 
-    With ``codes``, a text may begin with the code of a language, as in ``>>fra<<``. Raises UsageError where the
-    sentencepiece package is missing, CheckpointError for a file that is none.
+    With ``codes``, a text may begin with the code of a language, as in ``>>fra<<``. Raises CheckpointError where the
+    sentencepiece package is missing, and for a file that is damaged.
     """
 
     in_json = False
 
     def __init__(self, path: Path, library: Library, unknown: int, *, codes: bool) -> None:
         if find_spec("sentencepiece") is None:
-            raise UsageError(
+            raise CheckpointError(
                 f"{path} needs the sentencepiece package, which is not installed", 'pip install "tinytf[sentencepiece]"'
             )
         read_piece_file(path)
