@@ -252,9 +252,9 @@ def _from_pieces(path: Path, tokenizer_class: TokenizerClass | None, settings: S
     pieces = [*tokenizer_class.first, *file.pieces[tokenizer_class.skipped :]]
     pieces += [(name, 0.0) for name in tokenizer_class.last]
     model: dict[str, Any] = {"vocab": pieces}
-    if file.kind == LLAMA.model:  # as in transformers: a piece is joined the earlier, the smaller its id in the file
+    if file.kind == LLAMA.model:  # transformers 5.23 merges by ids, which are in another order in files of Llama
         order = {piece: number for number, (piece, _) in enumerate(file.pieces)}
-        merges = merges_of(order, [-number for number in order.values()], shortest_first=True)
+        merges = merges_of(order, [score for _, score in file.pieces])
         model = {"vocab": {piece: number for number, (piece, _) in enumerate(pieces)}, "merges": merges}
     types = file.of_types(CONTROL, USER_DEFINED)
     extras = [AddedToken(piece, normalized=False, special=kind == CONTROL) for piece, kind in types.items()]

@@ -106,14 +106,11 @@ def _integer(data: bytes, position: int) -> tuple[int, int]:
     return value | data[position] << shift, position + 1
 
 
-def merges_of(
-    vocabulary: Mapping[str, int], scores: Sequence[float], *, shortest_first: bool = False
-) -> list[tuple[str, str]]:
+def merges_of(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Every pair of pieces that joins to a third, by decreasing score of the third.
 
     SentencePiece merges the neighbours whose joint piece has the highest score. Ties are ordered as in transformers:
-    longer left halves first, then longer right halves, then earlier pieces; pairs with the same joint piece by the
-    length of their left halves.
+    longer left halves first, then longer right halves, then earlier pieces.
     """
     pieces, merges = list(vocabulary), list[tuple[str, str]]()
     interned = dict(zip(pieces, pieces, strict=True)).get  # one string object for each piece, in however many merges
@@ -122,7 +119,7 @@ def merges_of(
         tied, start = list(token_ids), len(merges)
         for token_id in tied:
             piece = pieces[token_id]
-            for cut in range(1, len(piece)) if shortest_first else range(len(piece) - 1, 0, -1):
+            for cut in range(len(piece) - 1, 0, -1):
                 if (left := interned(piece[:cut])) and (right := interned(piece[cut:])):
                     merges.append((left, right))
         if len(tied) > 1:
