@@ -163,7 +163,8 @@ class TextModel(ShortRepr):
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
         if beyond:
             raise TokenizerError(
-                f"token {beyond[0].shown} has id {beyond[0].id}, but the model has {self.config.vocab_size} tokens"
+                f"token {beyond[0].shown} has id {beyond[0].id}, but the model has {self.config.vocab_size} tokens",
+                "the tokenizer is another model's; --tokenizer names the place of its own",
             )
         if truncate and len(encoding.tokens) > self.config.context:
             return encoding.truncated(self.config.context)

@@ -236,7 +236,14 @@ class Tokenizer:
             )
 
     def to_json(self, *, whole: bool = False) -> str:
-        """The ``tokenizer.json`` for ``load``; if ``whole``, with the data that transformers keeps in other files."""
+        """The ``tokenizer.json`` for ``load``; if ``whole``, with the data that transformers keeps in other files.
+
+        Raises UsageError for a tokenizer that such a file cannot hold.
+        """
+        if self._untrusted and not self._untrusted.in_json:
+            raise UsageError(
+                f"no tokenizer.json can hold the tokenizer of {self._untrusted.path}", "use the folder that it is in"
+            )
         data, chat = parse_json(self.library.to_str()), self.chat if whole else None
         if whole and (self._ends or chat is not None):
             mask = None if self._masks is _MASKS else self._masks[0]
