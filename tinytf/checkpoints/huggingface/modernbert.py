@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT
+from tinytf.checkpoints.huggingface.buffers import ROTARY_FREQUENCIES
 from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
@@ -156,6 +157,7 @@ NOMIC_BERT = replace(
     BERT,
     name="NomicBERT",
     model_type="nomic_bert",
+    skipped=(*BERT.skipped, ROTARY_FREQUENCIES),
     prefix="nomic_bert.",
     classes={"none": "NomicBertModel", "mlm": "NomicBertForMaskedLM"},
     only={},

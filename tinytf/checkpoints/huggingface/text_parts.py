@@ -16,10 +16,10 @@ from tinytf.checkpoints.huggingface.llama import (
 )
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN
 from tinytf.checkpoints.huggingface.rope import SCALINGS, rope
-from tinytf.checkpoints.huggingface.routing import routed, sigmoid_router
+from tinytf.checkpoints.huggingface.routing import FURTHER_LAYERS, FURTHER_MODULES, routed, sigmoid_router
 from tinytf.checkpoints.huggingface.sigmoid_experts import GLM4_MOE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.table import Key, Stored
+from tinytf.checkpoints.table import Key, Skip, Stored
 
 _MROPE = {**SCALINGS, "mrope": "none"}
 """Three positions, in time and in a picture, are one in a text."""
@@ -77,11 +77,17 @@ _TURNED = (
     *HEAD_AND_ACTIVATION,
 )
 GLM_OCR = replace(
-    GLM4, name="GLM-OCR", model_type="glm_ocr_text", classes={"none": "GlmOcrTextModel"}, settings=_TURNED
+    GLM4,
+    name="GLM-OCR",
+    model_type="glm_ocr_text",
+    classes={"none": "GlmOcrTextModel"},
+    settings=_TURNED,
+    skipped=(*LLAMA.skipped, FURTHER_LAYERS),
 )
 GLM4V = replace(
     GLM_OCR,
     name="GLM-4.1V",
+    skipped=LLAMA.skipped,
     model_type="glm4v_text",
     classes={"none": "Glm4vTextModel"},
     fixed={**GLM4.fixed, "qkv_bias": True},
@@ -89,6 +95,7 @@ GLM4V = replace(
 GLM_IMAGE = replace(
     GLM_OCR,
     name="GLM-Image",
+    skipped=LLAMA.skipped,
     model_type="glm_image_text",
     classes={"none": "GlmImageTextModel"},
     settings=(*_TURNED, Key("attention_bias", "qkv_bias", True)),
@@ -121,6 +128,11 @@ GRANITE_DOCLING = replace(
     model_type="granite_docling_text",
     classes={"none": "GraniteDoclingTextModel"},
     settings=(*GRANITE.settings, _EPS, *_TIED),
+    skipped=(*LLAMA.skipped, FURTHER_MODULES),
+)
+_GENERATOR = (
+    r"((time_embedder|proj_(in|out)|action_(proj|modality)_\w+|norm_moe_gen)(\..*)?"
+    r"|layers\.\d+\.(\w+_moe_gen|self_attn\.(add_[qkv]_proj|to_add_out|norm_added_[qk]|k_norm_und_for_gen))\..*)"
 )
 COSMOS3 = replace(
     ARCEE,
@@ -147,5 +159,9 @@ COSMOS3 = replace(
         (r"\.mlp\.up_proj\.", ".mlp.fc1."),
         (r"\.mlp\.down_proj\.", ".mlp.fc2."),
         *ARCEE.spellings,
+    ),
+    skipped=(
+        *ARCEE.skipped,
+        Skip(rf"(language_model\.)?{_GENERATOR}", "the generator of images", noted=True),
     ),
 )
