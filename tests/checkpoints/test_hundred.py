@@ -84,8 +84,9 @@ def build(row: Row) -> nn.Module:
     if row.model_class in WHOLE.values():
         return whole_models.build(row.type, row.model_class)
     kind = getattr(transformers, row.model_class).config_class.model_type
-    blocks = {"hidden_size": 32, "intermediate_size": 64} if row.files == "MXFP4" else {}
-    return registry.model_of(kind, row.model_class, vocab_size=1300, **blocks)
+    of_blocks = row.files.split(",")[0] in (*QUANTISED, "MXFP4")
+    sizes = {"hidden_size": 32, "intermediate_size": 64} if of_blocks else {}
+    return registry.model_of(kind, row.model_class, vocab_size=1300, **sizes)
 
 
 def further(files: str, layers: int) -> dict[str, Any]:

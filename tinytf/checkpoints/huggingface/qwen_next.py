@@ -134,6 +134,7 @@ QWEN3_NEXT = replace(
         _MIXER,
     ),
     harmless=TRAINING,
+    skipped=(*LLAMA.skipped, FURTHER_MODULES),
     stored={
         **_EXPERTS,
         **_ATTENTION,

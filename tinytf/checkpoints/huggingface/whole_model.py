@@ -25,7 +25,7 @@ TOWERS: Mapping[str, str] = {
             "perception_lm pp_chart2table shieldgemma2 vipllava"
         ),
         "audio_tower|multi_modal_projector": (
-            "fun_asr_nano glmasr moss_transcribe_diarize qwen2_audio qwen3_asr voxtral"
+            "audioflamingo3 fun_asr_nano glmasr moss_transcribe_diarize musicflamingo qwen2_audio qwen3_asr voxtral"
         ),
         "visual": (
             "exaone4_5 glm46v glm4v glm4v_moe glm_ocr glmga qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
@@ -52,6 +52,7 @@ TOWERS: Mapping[str, str] = {
         r"vision_model|aligner|high_res_vision_\w+": "deepseek_vl_hybrid",
         r"vision_model|aligner|vqmodel|generation_\w+": "janus",
         r"audio_tower|multi_modal_projector|word_timestamp_\w+|perception|ctc_timestamp": "nemo_speechlm",
+        "visual|vqmodel": "glm_image",
         "vision_encoder|vision_projection": "lighton_ocr",
         "vision_embed_tokens": "fuyu",
         "encoder|projector": "granite_speech granite_speech_plus",
