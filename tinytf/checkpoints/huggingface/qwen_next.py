@@ -96,7 +96,7 @@ QWEN3_5 = replace(
         "blocks.{n}.delta.beta_in": Stored(f"{_IN}.in_proj_b"),
         "blocks.{n}.delta.decay_in": Stored(f"{_IN}.in_proj_a"),
     },
-    skipped=(*LLAMA.skipped, FURTHER_MODULES, Skip(r"visual\..*", "the parts for images", noted=True)),
+    skipped=(*LLAMA.skipped, FURTHER_MODULES, Skip(r"visual\..*", "the parts for images or sound", noted=True)),
 )
 _EXPERTS = {name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name}
 QWEN3_5_MOE = replace(
