@@ -1,7 +1,7 @@
 """Compares what every type of GGUF tensor means to llama.cpp with what tinytf reads: the same bytes, number by number.
 
 ``python tests/parity/llamacpp_types.py FOLDER [--write]``, where ``npm install node-llama-cpp`` was run in FOLDER: it
-brings llama.cpp compiled, whose ``dequantize_row_…`` are called. Exits 1 where one differs. ``--write`` writes bytes and
+brings llama.cpp compiled, whose ``dequantize_row_…`` are called. Exits 1 where one differs. ``--write`` puts bytes and
 numbers of two blocks of each type into tests/checkpoints/ggml_numbers.json, to which the tests hold tinytf.
 """
 

@@ -212,7 +212,7 @@ def checkpoint_of(
         )
     told, (family, data), weights = notes_on(data), found, open_weights()
     family = family.in_whole_model(weights.shapes) if isinstance(family, TextPart) else family
-    fields = NamedFields(data, path)
+    fields = NamedFields(family.with_names_now(data), path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
