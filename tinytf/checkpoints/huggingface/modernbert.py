@@ -198,8 +198,8 @@ NOMIC_BERT = replace(
     },
     settings=(
         Key("head_dim", "d_head", 0),
-        *(setting for setting in BERT.settings if getattr(setting, "name", "") != "hidden_act"),
         Key("hidden_act", "activation", "silu", ACTIVATIONS),
+        *(setting for setting in BERT.settings if getattr(setting, "name", "") != "hidden_act"),
         rope(1_000.0),
     ),
     harmless=(

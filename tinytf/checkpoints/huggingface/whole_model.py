@@ -101,7 +101,10 @@ class TextPart(Family):
             self,
             prefix=prefix,
             head_prefix=head_prefix,
-            skipped=(*self.skipped, Skip(rf"({self.towers})(\..*)?", "the parts for images or sound", noted=True)),
+            skipped=(
+                *self.skipped,
+                Skip(rf"(model\.)?({self.towers})(\..*)?", "the parts for images or sound", noted=True),
+            ),
         )
 
     def plain(self, stored: str) -> str:
