@@ -17,7 +17,7 @@ from tinytf.fields import Fields
 def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The mixer of each layer, its norms, and its heads."""
     layers = draft["n_layers"]
-    default = [FULL if layer % 4 == 3 else LINEAR for layer in range(layers)]
+    default = [FULL if layer % 4 == 3 or layer == layers - 1 < 3 else LINEAR for layer in range(layers)]
     layer_types = fields.array("layer_types", str, default, count=layers)
     kinds = [fields.meaning("layer_types", kind, DELTA_KINDS) for kind in layer_types]
     heads, attention = draft["n_heads"], {**draft, "d_head": draft["d_model"] // draft["n_heads"]}
