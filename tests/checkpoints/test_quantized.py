@@ -213,21 +213,27 @@ def written(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
     return folder
 
 
-def quantised(folder: Path, kind: str) -> Tensors:
-    """Write a Llama whose layers' matrices are quantised; the plain tensors that it means."""
+def quantise(kind: str, config: dict[str, Any], plain: Tensors) -> tuple[dict[str, Any], Tensors, Tensors]:
+    """A config.json and stored tensors with the layers' matrices quantised, and the plain tensors that those mean."""
     settings, write = KINDS[kind]
-    config, plain = dict(llama()[0]), dict(llama()[1])
-    config["quantization" if kind == "mlx" else "quantization_config"] = settings
+    config = {**config, "quantization" if kind == "mlx" else "quantization_config": settings}
     stored: Tensors = {}
+    meant = dict(plain)
     for name, tensor in plain.items():
-        if ".layers." not in name or tensor.dim() < 2:
+        if ".layers." not in name or tensor.dim() != 2:
             stored[name] = tensor
             continue
         tensors, means = write(tensor)
-        plain[name] = means.float()
+        meant[name] = means.float()
         stored |= {name.removesuffix("weight") + ending: part.contiguous() for ending, part in tensors.items()}
+    return config, stored, meant
+
+
+def quantised(folder: Path, kind: str) -> Tensors:
+    """Write a Llama whose layers' matrices are quantised; the plain tensors that it means."""
+    config, stored, meant = quantise(kind, *llama())
     written(folder, config, stored)
-    return plain
+    return meant
 
 
 def logits(checkpoint: Checkpoint, **how: Any) -> Tensor:

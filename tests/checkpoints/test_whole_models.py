@@ -2,16 +2,21 @@
 
 import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 import whole_models
 from architectures import furthest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from whole_models import build, outcome, registered
 
-from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
-from tinytf.checkpoints.huggingface.whole_model import SCALED_HEADS
+from tinytf.checkpoints.huggingface.load import FAMILIES, checkpoint_of, read_directory
+from tinytf.checkpoints.huggingface.whole_model import SCALED_HEADS, TOWERS
+from tinytf.checkpoints.load import Checkpoint
+from tinytf.errors import CheckpointError
 
 REGISTERED = dict(registered())
 LEAST_RIGHT = 57
@@ -65,3 +70,30 @@ def test_a_whole_model_without_a_head_has_none(tmp_path) -> None:
 def test_a_prompt_that_a_processor_would_let_see_later_tokens_is_said(tmp_path) -> None:
     build("paligemma", REGISTERED["paligemma"]).model.save_pretrained(tmp_path)
     assert any(note.startswith("a prompt is read causally") for note in read_directory(tmp_path).notes)
+
+
+def in_memory(kind: str, folder: Path, **more: tuple[int, ...]) -> Checkpoint:
+    """What is opened of a whole model's names and shapes, and some more."""
+    try:
+        with torch.device("meta"):
+            model = getattr(transformers, REGISTERED[kind])(whole_models.tiny(kind))
+    except Exception as error:
+        pytest.skip(f"not built: {error}")
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    data = json.loads(model.config.to_json_string())
+    return checkpoint_of(data, lambda: SimpleNamespace(shapes=shapes | more), folder, folder)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("kind", [kind for kind in REGISTERED if kind in TOWERS])
+def test_of_other_parts_only_the_modules_of_the_outer_class_are_skipped(kind: str, tmp_path: Path) -> None:
+    opened = in_memory(kind, tmp_path)
+    opened.plan()
+    first = opened.table.prefix + "layers.0."
+    for name in ("surprise.weight", "model.surprise.weight", f"{first}self_attn.surprise.weight"):
+        with pytest.raises(CheckpointError, match=f"holds '{name}', which .* has no place for"):
+            in_memory(kind, tmp_path, **{name: (3,)}).plan()
+
+
+def test_every_whole_model_with_a_table_names_its_other_parts() -> None:
+    assert {kind for kind in REGISTERED if _has_a_table(kind)} <= TOWERS.keys()

@@ -326,6 +326,25 @@ def wordpiece_json(directory: Path) -> None:
     write(directory, config={"model_type": "xyz"}, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
+def mpnet(directory: Path) -> None:
+    names = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+    data = json.loads(_trained("wordpiece"))
+    learned = [piece for piece in sorted(data["model"]["vocab"], key=data["model"]["vocab"].get) if piece[0] != "["]
+    data["model"]["vocab"] = {piece: number for number, piece in enumerate([*names, *learned])}
+    data["added_tokens"] = []
+    library = Tokenizer.from_str(json.dumps(data))
+    library.add_special_tokens(names)
+    library.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True)
+    settings = {"tokenizer_class": "MPNetTokenizer", "do_lower_case": True}
+    write(directory, tokenizer__json=library.to_str(), config={"model_type": "mpnet"}, tokenizer_config=settings)
+
+
+def esm(directory: Path) -> None:
+    residues = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+    settings = {"tokenizer_class": "EsmTokenizer"}
+    write(directory, vocab__txt="\n".join(residues), config={"model_type": "esm"}, tokenizer_config=settings)
+
+
 def _pieces(normalizer: Any, pre_tokenizer: Any, specials: list[str], start: str) -> Tokenizer:
     model = json.loads(_trained("pieces"))["model"]
     learned = sorted(model["vocab"], key=model["vocab"].get)
@@ -486,7 +505,7 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
         plain_bytes, cut_and_padded, split_specials,
         gpt2_json, gpt2_files, gpt2_old_files, opt_files,
         roberta_files, roberta_settings, roberta_json,
-        bert_uncased, bert_cased, bert_other_switches, distilbert, bert_json, wordpiece_json,
+        bert_uncased, bert_cased, bert_other_switches, distilbert, bert_json, wordpiece_json, mpnet,
         deberta_v3, deberta_other_switches, xlnet, xlm_roberta, xlm_roberta_of_a_bert, camembert, albert,
         albert_cased, rembert, rembert_with_ends, unigram_as_stands,
         xglm, umt5, big_bird_without_prefix, pegasus_without_table, xlm_roberta_xl,

@@ -101,7 +101,6 @@ LATENT = {
 }
 """The matrices and norms of latent attention."""
 
-_SKIPPED = (*LLAMA.skipped, FURTHER_LAYERS)
 _UNCOMPRESSED = ((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),)
 _HARMLESS = (
     "aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "head_dim", "qk_head_dim", "n_routed_experts",
@@ -140,7 +139,7 @@ DEEPSEEK_V3 = replace(
     only={"attention_bias": (False,), "rope_interleave": (True,)},
     harmless=(*_HARMLESS, *TRAINING, "topk_method"),
     settings=(*_settings(512), routed(), sigmoid_router(8, 4)),
-    skipped=_SKIPPED,
+    skipped=(*LLAMA.skipped, FURTHER_LAYERS),
 )
 KIMI_K2 = replace(DEEPSEEK_V3, name="Kimi K2", model_type="kimi_k2")
 """Kimi K2 (Moonshot AI 2025): a DeepSeek-V3 with more experts and fewer heads."""
@@ -236,6 +235,7 @@ MISTRAL4 = replace(
     harmless=(*DEEPSEEK_V3.harmless, "topk_group"),
     needs=("kv_rank", "query_scale", "experts"),
     stored={**DEEPSEEK_V3.stored, **stacked_experts("layers.{n}.mlp.experts")},
+    skipped=LLAMA.skipped,
     settings=(
         *UNTURNED,
         Key("kv_lora_rank", "kv_rank", 256),

@@ -56,7 +56,7 @@ from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
-from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys
+from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys, with_keys_left_out
 from tinytf.checkpoints.huggingface.kimi_linear import KIMI_LINEAR
 from tinytf.checkpoints.huggingface.layernorm import (
     COHERE,
@@ -213,7 +213,7 @@ def checkpoint_of(
         )
     told, (family, data), weights = notes_on(data), found, open_weights()
     family = family.in_whole_model(weights.shapes) if isinstance(family, TextPart) else family
-    fields = NamedFields(data, path)
+    fields = NamedFields(with_keys_left_out(data, family), path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):

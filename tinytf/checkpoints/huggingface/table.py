@@ -19,7 +19,8 @@ class Family(FamilyTable):
     ``classes`` are the model classes of transformers, by our word for the head; the first is the default. ``needs``
     are our fields that must not be 0. ``written`` keys are always written with the same value. ``heads`` are the
     classification heads, by our word. ``written_as`` gives words in names of tensors that a configuration replaces by
-    others, whose ``spellings`` those are.
+    others, whose ``spellings`` those are. ``older_keys`` are keys of the code that a model was first published with, by
+    their names now.
     """
 
     model_type: str
@@ -28,6 +29,12 @@ class Family(FamilyTable):
     written: Mapping[str, Any] = field(default_factory=dict)
     heads: Mapping[str, ClassHead] = field(default_factory=dict)
     written_as: Callable[[ModelConfig], Mapping[str, str]] = lambda _: {}
+    older_keys: Mapping[str, str] = field(default_factory=dict)
+
+    def with_names_now(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration whose older keys have their names of now, unless it has those too."""
+        older = {old: now for now, old in self.older_keys.items() if now not in data}
+        return {older.get(name, name): value for name, value in data.items()}
 
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields from a file, with those of its classification head, whose dense layer is then not the pooler."""
