@@ -800,24 +800,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "granite moe with windows": lambda: _decoder(
         "GraniteMoeSWA", num_local_experts=3, shared_intermediate_size=20, sliding_window=4, pad_token_id=0
     ),
-    "flint": lambda: _decoder(
-        "Flint",
-        **_EXPERTS,
-        head_dim=8,
-        mlp_only_layers=[0],
-        shared_expert_intermediate_size=20,
-        pad_token_id=0,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
-    "kolibri": lambda: _decoder(
-        "Kolibri1",
-        **_EXPERTS,
-        head_dim=8,
-        norm_topk_prob=True,
-        shared_expert_intermediate_size=20,
-        pad_token_id=0,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
     "hyperclova x": lambda: _decoder("HyperCLOVAX", residual_multiplier=0.6, logits_scaling=0.5, head_dim=8),
     "smollm 3": lambda: _decoder(
         "SmolLM3", no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4, pad_token_id=0

@@ -95,7 +95,7 @@ from tinytf.checkpoints.huggingface.sigmoid_experts import (
     MINIMAX_M2,
     SOLAR_OPEN,
 )
-from tinytf.checkpoints.huggingface.sinks import FLINT, GRANITE_MOE_SWA, GRANITE_SWA, KOLIBRI
+from tinytf.checkpoints.huggingface.sinks import GRANITE_MOE_SWA, GRANITE_SWA
 from tinytf.checkpoints.huggingface.softmax_experts import (
     ARIA,
     DBRX,
@@ -156,7 +156,7 @@ FAMILIES: Mapping[str, Family] = {
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
         DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
-        GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA, FLINT, KOLIBRI,
+        GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
