@@ -378,7 +378,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "routed_scale": 2.5,
         "d_shared": 9,
     },
-    "experts chosen by the router's own numbers, norms of heads without a bias": {
+    "experts chosen with a bias, norms of heads without one": {
         "qk_norm": True,
         "qk_norm_across": "heads",
         "qk_norm_bias": False,
@@ -387,7 +387,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "experts_per_token": 2,
         "router": "sigmoid",
         "choice_bias": True,
-        "choice_of_scores": False,
     },
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,

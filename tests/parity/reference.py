@@ -962,7 +962,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "phi 3, long texts turned by other factors": lambda: _phi3(rope_parameters=_LONGROPE),
     "phi 3 with a window": lambda: _phi3(sliding_window=4, original_max_position_embeddings=T),
     "starcoder 2": lambda: _decoder("Starcoder2", norm_epsilon=1e-3, sliding_window=4),
-    "jais 2": lambda: _decoder("Jais2", pad_token_id=0, layer_norm_eps=1e-3),
     "glm": lambda: _decoder("Glm", head_dim=8, pad_token_id=0),
     "glm 4": lambda: _decoder("Glm4", head_dim=10, pad_token_id=0, attention_bias=False),
     "glm 4.1v": lambda: _decoder("Glm4vText", "TextModel", rope_parameters=_SECTIONS, pad_token_id=0),

@@ -81,7 +81,7 @@ from tinytf.checkpoints.huggingface.nemotron_h import NEMOTRON_H
 from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
-from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
+from tinytf.checkpoints.huggingface.phi3 import PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.recurrent_gemma import RECURRENT_GEMMA
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
@@ -150,7 +150,7 @@ FAMILIES: Mapping[str, Family] = {
         MIXTRAL, PHIMOE, JETMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, PERSIMMON, STABLELM,
-        PHI3, STARCODER2, JAIS2,
+        PHI3, STARCODER2,
         GLM, GLM4, GLM4V, GLM_OCR, GLM_IMAGE, HELIUM, ERNIE4_5,
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
