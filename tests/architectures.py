@@ -203,6 +203,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "glu_alpha": 1.5,
         "by_layer": (("window", (3, 0)),),
     },
+    "mimo, sinks and more key heads in layers with a window": {
+        **LLAMA,
+        "d_value": 5,
+        "by_layer": (("window", (3, 0)), ("attention_sinks", (True, False)), ("n_kv_heads", (2, 1))),
+    },
     "pythia, side by side and turned in part": {
         "positions": "rotary",
         "rope_width": 2,

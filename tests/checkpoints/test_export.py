@@ -490,6 +490,12 @@ WRITTEN = {
             "heads gated as a whole", **{**_BY_SIGMOID, "d_shared": 20}, d_value=0, qk_norm=True, by_layer=_LOCAL_BASES
         ),
     ),
+    "mimo v2 flash": (
+        "MiMo-V2-Flash",
+        config_of(
+            "mimo, sinks and more key heads in layers with a window", **{**_BY_SIGMOID, "d_shared": 0}, norm_eps=1e-5
+        ),
+    ),
     "minimax m2": (
         "MiniMax M2",
         config_of(_GROUPED, **{**_BY_SIGMOID, **_OLMO2, "norm_order": "pre", "d_shared": 0, "d_expert": 40}),

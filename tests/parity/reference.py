@@ -452,6 +452,24 @@ _YARN = {"rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_
 _GROWING = {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.3}
 
 
+_MIMO: dict[str, Any] = {
+    "head_dim": 10,
+    "v_head_dim": 7,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "routed_scaling_factor": 1.5,
+    "attention_value_scale": 0.6,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.34},
+    },
+}
+
+
 def gpt_oss(**settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "num_local_experts": 5, "num_experts_per_tok": 2, "swiglu_limit": 1.5}
     return _decoder("GptOss", **{**given, "rope_parameters": {**_YARN, "truncate": False}, **settings})
@@ -1115,6 +1133,21 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         head_dim=8,
         gating="per-element",
         rope_parameters={"full_attention": {**_PART, "partial_rotary_factor": 0.75}},
+    ),
+    "mimo v2 flash": lambda: _decoder("MiMoV2Flash", **_MIMO),
+    "mimo v2 flash, groups of experts, biases and values as they are": lambda: _decoder(
+        "MiMoV2Flash",
+        **{
+            **_MIMO,
+            **_GROUPS,
+            "n_shared_experts": None,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "attention_value_scale": None,
+            "layer_types": None,
+            "mlp_layer_types": None,
+            "sliding_window_size": 4,
+        },
     ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
     "ernie 4.5 moe": lambda: _decoder(

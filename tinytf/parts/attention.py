@@ -170,7 +170,7 @@ class Attention(Part):
     chunk: int = leaf(0, COUNT, differs=True, said="chunks of {} tokens")
     attention_divisor: float = leaf(0.0, NOT_NEGATIVE, differs=True, zero="√d_head", said="scores divided by {}")
     attention_cap: float = leaf(0.0, NOT_NEGATIVE, usual=(50.0, 30.0), said="a soft cap of {} of the scores")
-    attention_sinks: bool = leaf(False, said="attention sinks")
+    attention_sinks: bool = leaf(False, differs=True, said="attention sinks")
     talking_heads: bool = leaf(False, said="the mix of maps over heads")
     lambda_init: float = leaf(0.0, SHARE, differs=True, said="an initial share of {} of the second map")
     attention_gate: bool = leaf(False, said="the gate of attention")
