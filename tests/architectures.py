@@ -551,6 +551,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "n_kv_heads": 2,
         "by_layer": (("mixer", ("short_convolution", "attention")),),
     },
+    "lfm3, a window after a convolution, gates without a bias": {
+        **LLAMA,
+        "qk_norm": True,
+        "qkv_bias": True,
+        "gate_bias": False,
+        "attention_gate": True,
+        "gate_by_head": True,
+        "norm_order": "both",
+        "conv_width": 3,
+        "n_kv_heads": 2,
+        "by_layer": (("mixer", ("short_convolution", "attention")), ("window", (0, 3)), ("o_bias", (False, True))),
+    },
     "mamba 2, a state space before a layer of attention": {
         **LLAMA,
         "n_kv_heads": 2,

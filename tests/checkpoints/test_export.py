@@ -215,6 +215,7 @@ WRITTEN = {
             shared_gate=True,
         ),
     ),
+    "lfm3": ("LFM3", config_of("lfm3, a window after a convolution, gates without a bias", norm_eps=1e-5)),
     "lfm2 moe": (
         "LFM2-MoE",
         config_of(

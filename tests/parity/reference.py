@@ -390,6 +390,21 @@ def as_if_first(model: nn.Module) -> nn.Module:
     return model
 
 
+_LFM3: dict[str, Any] = {
+    "pad_token_id": 0,
+    "head_dim": 10,
+    "sliding_window": 4,
+    "conv_L_cache": 4,
+    "norm_eps": 1e-3,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "conv", "full_attention", "conv"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+}
+
+
 def _gemma3(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "pad_token_id": 0, "num_hidden_layers": N, **settings}
     config = transformers.Gemma3TextConfig(**{**_LLAMA, "sliding_window_pattern": 3, **given})
@@ -858,6 +873,21 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "lfm2": lambda: _decoder(
         "Lfm2", layer_types=["conv", "full_attention", "conv"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-3
+    ),
+    "lfm3": lambda: _decoder("Lfm3", **_LFM3),
+    "lfm3, biases, and neither gates nor norms after": lambda: _decoder(
+        "Lfm3",
+        **{
+            **_LFM3,
+            "attention_bias": True,
+            "use_attention_gate": False,
+            "use_sandwich_norm": False,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "conv", "full_attention", "conv"],
+        },
+    ),
+    "lfm3, biases beside gates without one": lambda: _decoder(
+        "Lfm3", **{**_LFM3, "attention_bias": True, "layer_types": None, "num_hidden_layers": 6}
     ),
     "lfm2 moe": lambda: _lfm2_moe(),
     "lfm2 moe, chosen by the router alone": lambda: _lfm2_moe(

@@ -68,7 +68,7 @@ from tinytf.checkpoints.huggingface.layernorm import (
     PHI,
     STABLELM,
 )
-from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE
+from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE, LFM3
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.longcat_flash import LONGCAT_FLASH
@@ -162,7 +162,7 @@ FAMILIES: Mapping[str, Family] = {
         MIMO_V2_FLASH,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
-        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
+        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2,
     )
