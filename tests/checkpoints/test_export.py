@@ -491,6 +491,14 @@ WRITTEN = {
             "heads gated as a whole", **{**_BY_SIGMOID, "d_shared": 20}, d_value=0, qk_norm=True, by_layer=_LOCAL_BASES
         ),
     ),
+    "embeddinggemma 2": (
+        "EmbeddingGemma 2",
+        config_of(
+            "embeddinggemma 2, inputs of layers from embeddings, the mean projected",
+            embed_scale=24**0.5,
+            tied_head=False,
+        ),
+    ),
     "mimo v2 flash": (
         "MiMo-V2-Flash",
         config_of(
@@ -580,6 +588,7 @@ def test_transformers_and_we_open_what_was_written(kind, tokenizer, qwens_tokeni
     expected = model(IDS)
     theirs = opened_by_transformers(tmp_path / "out", exported.architecture)(IDS)
     read = expected[:, 0] if config.head.kind == "sequence" else expected
+    read = model.pooling.dense(read) if config.pooled_dense else read
     if config.head.kind == "question":
         said = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1)
     else:

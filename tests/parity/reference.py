@@ -431,6 +431,26 @@ def _gemma4(kind: str = "Gemma4Text", **settings: Any) -> nn.Module:
     return _decoder(kind, **{**given, **settings})
 
 
+def _embedding_gemma2(**settings: Any) -> nn.Module:
+    given = {
+        "head_dim": 4,
+        "global_head_dim": 6,
+        "num_global_key_value_heads": 1,
+        "sliding_window": 3,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+        "hidden_size_per_layer_input": 7,
+        "embedding_dim": 9,
+        "rms_norm_eps": 1e-4,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        },
+    }
+    return _decoder("EmbeddingGemma2Text", "TextModel", **{**given, **settings})
+
+
 def _gemma3n(**settings: Any) -> nn.Module:
     given = {
         "head_dim": 10,
@@ -782,6 +802,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         tie_word_embeddings=False,
     ),
     "embeddinggemma": lambda: _gemma3("Model", use_bidirectional_attention=True, sliding_window=5),
+    "embeddinggemma 2": lambda: _embedding_gemma2(),
+    "embeddinggemma 2, biases": lambda: _embedding_gemma2(
+        attention_bias=True,
+        sliding_window_pattern=2,
+        layer_types=None,
+        hidden_activation="silu",
+        num_global_key_value_heads=4,
+    ),
     "gemma 3n": lambda: _gemma3n(),
     "gemma 3n, another stream computed, layers of two widths, nothing shared": lambda: _gemma3n(
         altup_num_inputs=4,
@@ -1260,8 +1288,11 @@ class Pair:
 
 
 def last_states(model: Transformer, hidden: Tensor) -> Tensor:
-    """The last hidden states as theirs has them: after the final norm, and of OPT-350m as they are unembedded."""
-    return getattr(model.head, "projection", nn.Identity())(model.final_norm(hidden))
+    """The last hidden states as theirs has them: normed, and projected where theirs are."""
+    normed = model.final_norm(hidden)
+    if model.config.pooled_dense:  # of EmbeddingGemma 2, which projects each token; ours their mean
+        return model.pooling.dense(normed)
+    return getattr(model.head, "projection", nn.Identity())(normed)
 
 
 _saved = tempfile.TemporaryDirectory(prefix="tinytf-parity-")
@@ -1310,5 +1341,7 @@ def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None =
         theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)
     else:
         theirs = given.logits if "logits" in given else given.last_hidden_state
+    if config.pooled_dense:
+        result = models.ours.pooling.dense(result)
     theirs = theirs if theirs.dim() == 3 else theirs[..., None]  # one logit a token (ELECTRA)
     return theirs[seen], result[seen]

@@ -29,6 +29,7 @@ from tinytf.checkpoints.huggingface.deepseek import (
     YOUTU,
 )
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
+from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
@@ -146,6 +147,7 @@ FAMILIES: Mapping[str, Family] = {
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL,
         GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_UNIFIED, VAULTGEMMA,
+        EMBEDDING_GEMMA2,
         *COUSINS, DIFFLLAMA,
         NEOX, NEOX_JAPANESE,
         MIXTRAL, PHIMOE, JETMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, OLMOE, GRANITE_MOE,
