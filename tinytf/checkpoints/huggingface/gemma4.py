@@ -55,10 +55,8 @@ def written_heads(config: ModelConfig) -> dict[str, Any]:
 
 
 def _write_heads(config: ModelConfig) -> dict[str, Any]:
-    return {
-        **written_heads(config),
-        "attention_k_eq_v": any(config.at(layer).values_of_keys for layer in range(config.n_layers)),
-    }
+    shared = any(config.at(layer).values_of_keys for layer in range(config.n_layers))
+    return {**written_heads(config), "attention_k_eq_v": shared}
 
 
 def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
