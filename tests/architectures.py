@@ -237,6 +237,27 @@ KINDS: dict[str, dict[str, Any]] = {
         "glu_alpha": 1.5,
         "by_layer": (("window", (3, 0)),),
     },
+    "embeddinggemma 2, inputs of layers from embeddings, the mean projected": {
+        **LLAMA,
+        "causal": False,
+        "head": "none",
+        "norm_order": "both",
+        "qk_norm": True,
+        "v_norm": True,
+        "layer_scale": True,
+        "attention_divisor": 1.0,
+        "d_layer_input": 7,
+        "layer_tokens": False,
+        "pooling": "mean",
+        "pooled_bias": False,
+        "pooled_dense": (9,),
+        "by_layer": (("window", (3, 0)), ("n_kv_heads", (2, 1)), ("d_head", (6, 8))),
+    },
+    "mimo, sinks and more key heads in layers with a window": {
+        **LLAMA,
+        "d_value": 5,
+        "by_layer": (("window", (3, 0)), ("attention_sinks", (True, False)), ("n_kv_heads", (2, 1))),
+    },
     "pythia, side by side and turned in part": {
         "positions": "rotary",
         "rope_width": 2,
@@ -412,7 +433,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "routed_scale": 2.5,
         "d_shared": 9,
     },
-    "experts chosen by the router's own numbers, norms of heads without a bias": {
+    "experts chosen with a bias, norms of heads without one": {
         "qk_norm": True,
         "qk_norm_across": "heads",
         "qk_norm_bias": False,
@@ -421,7 +442,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "experts_per_token": 2,
         "router": "sigmoid",
         "choice_bias": True,
-        "choice_of_scores": False,
     },
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,
@@ -580,6 +600,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "tied_head": True,
         "n_kv_heads": 2,
         "by_layer": (("mixer", ("short_convolution", "attention")),),
+    },
+    "lfm3, a window after a convolution, gates without a bias": {
+        **LLAMA,
+        "qk_norm": True,
+        "qkv_bias": True,
+        "gate_bias": False,
+        "attention_gate": True,
+        "gate_by_head": True,
+        "norm_order": "both",
+        "conv_width": 3,
+        "n_kv_heads": 2,
+        "by_layer": (("mixer", ("short_convolution", "attention")), ("window", (0, 3)), ("o_bias", (False, True))),
     },
     "mamba 2, a state space before a layer of attention": {
         **LLAMA,

@@ -252,6 +252,15 @@ def test_a_folder_gives_what_its_plain_matrices_give(tmp_path, kind):
     assert ["matrices stored as" in note for note in checkpoint.load().notes] == [True], "and no key is unknown"
 
 
+def test_settings_in_the_text_part_of_a_whole_model_are_read(tmp_path):
+    plain = quantised(tmp_path, "compressed-tensors")
+    text = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    whole = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(whole), "utf-8")
+    expected = logits(read_directory(written(tmp_path / "plain", llama()[0], plain)))
+    assert furthest(logits(read_directory(tmp_path)), expected) < 1e-5
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_its_config_a_quantised_tensor_is_named(tmp_path, kind):
     quantised(tmp_path, kind)

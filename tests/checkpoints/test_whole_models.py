@@ -6,10 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import reference
 import torch
 import transformers
 import whole_models
-from architectures import furthest
+from architectures import enliven, furthest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from whole_models import build, outcome, registered
 
@@ -54,6 +55,20 @@ def test_the_heads_that_apply_the_scale_of_their_text_part_are_those_whose_code_
 def _has_a_table(kind: str) -> bool:
     text = getattr(CONFIG_MAPPING[kind](), "text_config", None)
     return getattr(text, "model_type", "") in FAMILIES
+
+
+@torch.no_grad()
+def test_the_vector_of_a_whole_embeddinggemma_2_is_the_mean_of_its_projected_tokens(tmp_path) -> None:
+    text = reference.FAMILIES["embeddinggemma 2"]().config.to_dict()
+    theirs = transformers.EmbeddingGemma2Model(
+        transformers.EmbeddingGemma2Config(text_config=text, vision_config=None, audio_config=None)
+    ).eval()
+    enliven(theirs, 7)
+    theirs.save_pretrained(tmp_path)
+    ours = read_directory(tmp_path).load().transformer
+    ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
+    expected = theirs(input_ids=ids).last_hidden_state.mean(1)
+    assert furthest(ours.pooling(ours.hidden(ids)), expected) < 1e-5
 
 
 @torch.no_grad()

@@ -534,7 +534,9 @@ class StepTable:
         present: dict[str, tuple[Step, Parameter]] = {}
         for step, _ in self.rows:  # not by_name, which has one row of each name: ffn is another row with experts
             for parameter in _parameters(step):
-                present.setdefault(parameter.name, (step, parameter))  # a later step may use it too
+                known = present.get(parameter.name)  # a later step may use it too, or be the first that has it
+                if known is None or (known[1].absent and not parameter.absent):
+                    present[parameter.name] = (step, parameter)
         return {name: entry for name, entry in absent.items() if name not in present} | present
 
     def why_absent(self, name: str, layer: int | None = None) -> str | None:

@@ -29,6 +29,7 @@ from tinytf.checkpoints.huggingface.deepseek import (
     YOUTU,
 )
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
+from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
@@ -68,12 +69,13 @@ from tinytf.checkpoints.huggingface.layernorm import (
     PHI,
     STABLELM,
 )
-from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE
+from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE, LFM3
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.longcat_flash import LONGCAT_FLASH
 from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
 from tinytf.checkpoints.huggingface.mamba2 import FALCON_MAMBA, MAMBA, MAMBA2
+from tinytf.checkpoints.huggingface.mimo import MIMO_V2_FLASH
 from tinytf.checkpoints.huggingface.minimax import MINIMAX
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
@@ -81,7 +83,7 @@ from tinytf.checkpoints.huggingface.nemotron_h import NEMOTRON_H
 from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
-from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
+from tinytf.checkpoints.huggingface.phi3 import PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.recurrent_gemma import RECURRENT_GEMMA
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
@@ -95,7 +97,7 @@ from tinytf.checkpoints.huggingface.sigmoid_experts import (
     MINIMAX_M2,
     SOLAR_OPEN,
 )
-from tinytf.checkpoints.huggingface.sinks import FLINT, GRANITE_MOE_SWA, GRANITE_SWA, KOLIBRI
+from tinytf.checkpoints.huggingface.sinks import GRANITE_MOE_SWA, GRANITE_SWA
 from tinytf.checkpoints.huggingface.softmax_experts import (
     ARIA,
     DBRX,
@@ -146,22 +148,24 @@ FAMILIES: Mapping[str, Family] = {
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL,
         GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_UNIFIED, VAULTGEMMA,
+        EMBEDDING_GEMMA2,
         *COUSINS, DIFFLLAMA,
         NEOX, NEOX_JAPANESE,
         MIXTRAL, PHIMOE, JETMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, PERSIMMON, STABLELM,
-        PHI3, STARCODER2, JAIS2,
+        PHI3, STARCODER2,
         GLM, GLM4, GLM4V, GLM_OCR, GLM_IMAGE, HELIUM, ERNIE4_5,
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
         DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
-        GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA, FLINT, KOLIBRI,
+        GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
+        MIMO_V2_FLASH,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
-        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
+        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *TWO_STACKS,
     )

@@ -68,6 +68,10 @@ def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint
         fields, folders = _settings(directory)
     except _Unread as reason:
         return replace(checkpoint, notes=(*checkpoint.notes, f"{UNREAD}: {reason}"))
+    if folders and checkpoint.config.pooled_dense:
+        return replace(
+            checkpoint, notes=(*checkpoint.notes, f"{UNREAD}: {_MODULES} has dense layers beside the model's own")
+        )
     family = checkpoint.table
     assert isinstance(family, Family)
     if checkpoint.config.pooler and "pooling" in fields:
