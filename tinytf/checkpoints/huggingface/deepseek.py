@@ -16,7 +16,7 @@ from tinytf.checkpoints.huggingface.routing import (
     sigmoid_router,
     written_groups,
 )
-from tinytf.checkpoints.huggingface.table import lm_head
+from tinytf.checkpoints.huggingface.table import by_layer, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, stacked_experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -248,3 +248,76 @@ MISTRAL4 = replace(
     ),
 )
 """Mistral Small 4 (Mistral 2026): experts chosen by a softmax, and queries that grow with their position."""
+
+
+def _indexer(paired: str = "") -> dict[str, Stored]:
+    """The modules of an indexer, in which RoPE turns halves, or adjacent pairs of each of ``paired`` heads."""
+    module, one = "layers.{n}.self_attn.indexer", "1" if paired else ""
+    return {
+        "blocks.{n}.attention.index_q": Stored(f"{module}.wq_b", paired=paired),
+        "blocks.{n}.attention.index_k": Stored(f"{module}.wk", paired=one),
+        "blocks.{n}.attention.index_k_norm": Stored(f"{module}.k_norm", paired=one),
+        "blocks.{n}.attention.index_weights": Stored(f"{module}.weights_proj"),
+    }
+
+
+def _indexed(heads: int) -> tuple[Key, ...]:
+    return (
+        Key("index_topk", "index_keys", 2048),
+        Key("index_n_heads", "index_heads", heads),
+        Key("index_head_dim", "index_width", 128),
+    )
+
+
+DEEPSEEK_V32 = replace(
+    DEEPSEEK_V3,
+    name="DeepSeek-V3.2",
+    model_type="deepseek_v32",
+    classes={"none": "DeepseekV32Model", "lm": "DeepseekV32ForCausalLM"},
+    only={"attention_bias": (False,)},
+    harmless=(*DEEPSEEK_V3.harmless, "layer_types", "rope_interleave", "mlp_bias"),
+    settings=(*_settings(512), routed(first=3, kinds=True), sigmoid_router(8, 4), *_indexed(64)),
+    needs=("kv_rank", "q_rank", "index_keys"),
+    stored={**DEEPSEEK_V3.stored, **_indexer()},
+)
+"""DeepSeek-V3.2 (DeepSeek-AI 2025): an indexer chooses the keys that a query may look at."""
+
+
+def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The layers that take the choice of an earlier one: a list, a pattern of F and S, or one in so many has its own."""
+    layers = draft["n_layers"]
+    words = fields.array("indexer_types", str, None, count=layers)
+    pattern = fields.data.get("index_topk_pattern")
+    if words is None and isinstance(pattern, str):
+        words = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+    elif words is None and pattern is not None:
+        words = fields.array("index_topk_pattern", str, None, count=layers)
+    if words is None:
+        every, offset = fields.whole("index_topk_freq", 1), fields.whole("index_skip_topk_offset", 2, least=0)
+        shared = [max(layer - offset + 1, 0) % every > 0 for layer in range(layers)]
+    else:
+        shared = [fields.meaning("indexer_types", word, {"full": False, "shared": True}) for word in words]
+    return by_layer("shares_index", shared)
+
+
+def _write_shared(config: ModelConfig) -> dict[str, Any]:
+    layers = map(config.at, range(config.n_layers))
+    return {"indexer_types": ["shared" if layer.shares_index else "full" for layer in layers]}
+
+
+GLM_MOE_DSA = replace(
+    DEEPSEEK_V32,
+    name="GLM-5",
+    model_type="glm_moe_dsa",
+    classes={"none": "GlmMoeDsaModel", "lm": "GlmMoeDsaForCausalLM"},
+    settings=(
+        *_settings(512, 64, 192, 256, 2048),
+        Key("rms_norm_eps", "norm_eps", 1e-5),
+        routed(first=3, kinds=True),
+        sigmoid_router(),
+        *_indexed(32),
+        Group(_read_shared, _write_shared),
+    ),
+    stored={**DEEPSEEK_V3.stored, **_indexer("index_heads")},
+)
+"""GLM-5 (Zhipu 2026): layers may take the choice of an earlier one, and indexers rotate adjacent pairs."""
