@@ -255,7 +255,9 @@ class Decoder:
         parts = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
         is_plain = all(type(module) in _KNOWN for module in parts)
         has_choice = any(
-            isinstance(row.operation, Choose | ChooseKeys) for block in _blocks(model) for row in getattr(block, "rows", ())
+            isinstance(row.operation, Choose | ChooseKeys)
+            for block in _blocks(model)
+            for row in getattr(block, "rows", ())
         )
         predicts_next = not model.config.looks_ahead and model.config.head.kind == "lm" and not has_choice
         is_plain = is_plain and not table_of(model.config).carried

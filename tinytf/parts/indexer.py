@@ -76,7 +76,7 @@ ROWS: tuple[Step, ...] = (
          make=lambda o, _: o.IndexScores(), to_loss=False),
     Step("index.chosen", "keys that the indexer chooses", "1 for the {index_keys} largest of {0} up to the query, else 0",
          PAIRS, ("index.scores",), "attention", recorded=True, when=_indexed, absent=_NO_INDEX,
-         make=lambda o, c: o.ChooseKeys(c.index_keys, o.Sight.of(c)), to_loss=False),
+         make=lambda o, c: o.ChooseKeys(o.Sight.of(c)), to_loss=False),
     Step("index.chosen", "keys that an earlier layer chose", "as in the last layer below with an indexer", PAIRS, (),
          "attention", recorded=True, when=lambda c: c.shares_index, make=lambda o, _: o.Same(), lent="masked",
          to_loss=False),

@@ -40,7 +40,7 @@ class FusedAttention:
             with torch.autocast("cpu", enabled=False):
                 return self(now, q.float(), k.float(), *chosen, v.float()).to(q.dtype)
         grouped, length, past = q.shape[1] != k.shape[1], q.shape[2], k.shape[2] - q.shape[2]
-        if not chosen and now.padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
+        if now.padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
             causal = self.sight.causal and not past  # a single query after cached tokens sees all of them
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=self.scale, enable_gqa=grouped)
         allowed = chosen_in(self.sight.allowed(length, now.padding_mask, q.device, past), *chosen)

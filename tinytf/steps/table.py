@@ -458,7 +458,9 @@ class StepTable:
             own = self.by_key.get((step.name, below))
             if own and not own.lent and lender.window == taker.window and lender.mixer == taker.mixer:
                 if any(getattr(lender, name) != getattr(taker, name) for name in ("n_kv_heads", "d_head", "d_value")):
-                    raise ConfigError(f"layer {layer} takes the {step.name} of layer {below}, but has heads of other sizes")
+                    raise ConfigError(
+                        f"layer {layer} takes the {step.name} of layer {below}, but has heads of other sizes"
+                    )
                 return below
         raise ConfigError(f"no layer below layer {layer} has the {step.name} that it takes")
 

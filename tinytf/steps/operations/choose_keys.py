@@ -14,12 +14,11 @@ from tinytf.steps.operations.working import Value, Working
 
 @dataclass(frozen=True)
 class ChooseKeys(Operation):
-    """1 for the ``count`` largest scores among the keys in ``sight``, else 0; a choice has no gradient.
+    """1 for as many of the largest scores in ``sight`` as it says are chosen, else 0; a choice has no gradient.
 
     Of equal scores the earlier key is chosen, so that a growing text never changes a choice.
     """
 
-    count: int
     sight: Sight
 
     words = "a choice"
@@ -38,9 +37,9 @@ class ChooseKeys(Operation):
         if seen is not None and padding_mask is not None:
             seen = seen.squeeze(1)  # (B, 1, Q, K) -> (B, Q, K)
         chosen = torch.ones_like(scores)
-        if self.count < keys:
+        if self.sight.chosen < keys:
             order = mask_scores(scores, seen).argsort(dim=-1, descending=True, stable=True)
-            chosen = torch.zeros_like(scores).scatter(-1, order[..., : self.count], 1.0)
+            chosen = torch.zeros_like(scores).scatter(-1, order[..., : self.sight.chosen], 1.0)
         return chosen if seen is None else chosen.masked_fill(~seen, 0.0)
 
     def code(self, site: Site) -> str:
@@ -48,8 +47,8 @@ class ChooseKeys(Operation):
         hidden = "torch.ones(T, T).triu(1).bool()" if self.sight.causal else "torch.zeros(T, T).bool()"
         return (
             f"hidden = {hidden}\n"
-            f"order = {scores}.masked_fill(hidden, -torch.inf).argsort(-1, descending=True, stable=True)\n"
-            f"{site.variable} = torch.zeros_like({scores}).scatter(-1, order[:, :{self.count}], 1.0)"
+            f"order = {scores}.masked_fill(hidden, -torch.inf).argsort(dim=-1, descending=True, stable=True)\n"
+            f"{site.variable} = torch.zeros_like({scores}).scatter(-1, order[:, :{self.sight.chosen}], 1.0)"
             ".masked_fill(hidden, 0.0)"
         )
 
@@ -62,10 +61,10 @@ class ChooseKeys(Operation):
             return Working(((source, 1),), after=hidden, leads=(source,), note=note)
         seen = source.row()[: query + 1] if self.sight.causal else source.row()
         rank = 1 + int((seen > source.value).sum()) + int((seen[:key] == source.value).sum())
-        least = float(seen.sort(descending=True).values[min(self.count, len(seen)) - 1])
+        least = float(seen.sort(descending=True).values[min(self.sight.chosen, len(seen)) - 1])
         before = (
             Value(source.step.name, source.value),
-            Value("least of the chosen", least, f"{min(self.count, len(seen))} are chosen"),
+            Value("least of the chosen", least, f"{min(self.sight.chosen, len(seen))} are chosen"),
         )
-        after = (Value("chosen", float(rank <= self.count), f"number {rank} of {len(seen)}"),)
+        after = (Value("chosen", float(rank <= self.sight.chosen), f"number {rank} of {len(seen)}"),)
         return Working(((source, 1),), before=before, after=after, leads=(source,))

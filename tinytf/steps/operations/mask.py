@@ -60,19 +60,21 @@ class Sight:
     """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last ones.
 
     A window of W lets the query at t see the keys t − W + 1 … t, and if not causal as many after it; 0 is no window.
-    With a ``chunk`` it sees only the keys of its own chunk of that many tokens.
+    With a ``chunk`` it sees only the keys of its own chunk of that many tokens. Of those keys an indexer leaves it
+    ``chosen``, 0 for all.
     """
 
     causal: bool
     window: int = 0
     chunk: int = 0
+    chosen: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        return cls(not config.looks_ahead, config.window, config.chunk)
+        return cls(not config.looks_ahead, config.window, config.chunk, config.index_keys)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
-        """True where a query may look; None where nothing is hidden.
+        """True where a query may look, whatever an indexer chooses; None where nothing is hidden.
 
         ``padding_mask`` is as in ``real_keys``. The queries are the last ``length`` of K = past + length tokens. The
         result is (Q, K), or (B, 1, Q, K) with padding.
@@ -98,8 +100,8 @@ class Sight:
         return max(0, at + 1 - self.window) if self.window else 0
 
     def cuts(self, length: int) -> bool:
-        """Whether the window or the chunks hide any key in a text of ``length`` tokens."""
-        return 0 < self.window < length or 0 < self.chunk < length
+        """Whether the window, the chunks or the choice hide any key in a text of ``length`` tokens."""
+        return any(0 < most < length for most in (self.window, self.chunk, self.chosen))
 
 
 @dataclass(frozen=True)
@@ -112,16 +114,17 @@ class Mask(Operation):
     fused = True
     deciding = (1,)
 
-    def _allowed(self, x: Tensor, *chosen: Tensor) -> Tensor | None:
+    def allowed(self, x: Tensor, *chosen: Tensor) -> Tensor | None:
+        """Which keys are seen, (Q, K), in scores of this shape, of those that an indexer ``chosen`` if there is one."""
         length, keys = x.shape[-2:]
         return chosen_in(self.sight.allowed(length, None, x.device, keys - length), *chosen)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return mask_scores(inputs[0], self._allowed(*inputs))
+        return mask_scores(inputs[0], self.allowed(*inputs))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         chosen = site.inputs()[1:]
-        return (mask_gradient(g, self._allowed(g, *chosen)), *(torch.zeros_like(x) for x in chosen))
+        return (mask_gradient(g, self.allowed(g, *chosen)), *(torch.zeros_like(x) for x in chosen))
 
     def code(self, site: Site) -> str:
         window = self.sight.window
@@ -163,7 +166,7 @@ class Mask(Operation):
         return Working(((source, 2),), before=(Value(source.step.name, source.value),), after=after, note=reason)
 
     def summand(self, to: Consumer) -> Summand:
-        allowed = self._allowed(to.g, *to.site.inputs()[1:])  # None where the text is shorter than the window
+        allowed = self.allowed(to.g, *to.site.inputs()[1:])  # None where the text is shorter than the window
         row = torch.ones_like(to.incoming.values) if allowed is None else allowed[to.row.place]
         visible = row.to(to.g.dtype)
         quantities = (to.incoming, Quantity("visible", visible))
