@@ -201,7 +201,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "q_rank": 9,
         "kv_rank": 7,
         "rope_width": 4,
-        "index_keys": 2,
+        "index_keys": 3,
         "index_heads": 9,
         "index_width": 6,
         "by_layer": (("shares_index", (False, True)),),

@@ -27,10 +27,7 @@ __all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_
 MOST_LAYERS = 1024
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "scaling": {"attention_divisor": 1.0},
-    "mask": {
-        "mask": False, "shares_index": False,
-        **dict.fromkeys(("window", "chunk", "index_keys", "index_heads", "index_width"), 0),
-    },
+    "mask": {"mask": False, "window": 0, "chunk": 0},
     "positions": {
         "positions": "none", "position_offset": 0, "rope_scaling": "none",
         "distances": 0, "farthest": 0,

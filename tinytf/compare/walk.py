@@ -331,7 +331,7 @@ class Walk:
         dump = next((part for part in both if isinstance(part, DumpSide)), None)
         if dump is not None:
             parts = dump.heads_of(step, layer)
-        elif step.is_map and numbers == theirs:
+        elif step.is_map and step.has_heads and numbers == theirs:
             count = max(1, _CHUNK_BYTES // (8 * max(len(part.tokens) for part in both) ** 2))
             parts = [numbers[start : start + count] for start in range(0, len(numbers), count)]
         for heads in parts:

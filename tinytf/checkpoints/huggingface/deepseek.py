@@ -284,7 +284,7 @@ DEEPSEEK_V32 = replace(
 
 
 def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The layers that take the choice of an earlier one: a list, a pattern of F and S, or one in so many has its own."""
+    """The layers that take the choice of an earlier one: listed, in a pattern of F and S, or all but one in so many."""
     layers = draft["n_layers"]
     words = fields.array("indexer_types", str, None, count=layers)
     pattern = fields.data.get("index_topk_pattern")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Operation, wide
+from tinytf.steps.operations.operation import Operation, in_float32, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working, product
 
@@ -26,7 +26,7 @@ class IndexScores(Operation):
         return ((weights * heads**-0.5).unsqueeze(-2) @ fits).squeeze(-2)
 
     def code(self, site: Site) -> str:
-        q, k, weights = (name if wide(x) is x else f"{name}.float()" for name, x in zip(site.names, site.inputs()))
+        q, k, weights = map(in_float32, site.names, site.inputs())
         heads, width = site.config.index_heads, site.config.index_width
         fits = f"fits = F.relu({q}.unflatten(-1, ({heads}, {width})) @ {k}.mT * {width}**-0.5)"
         return f"{fits}\n{site.variable} = (({weights} * {heads}**-0.5).unsqueeze(-2) @ fits).squeeze(-2)"
