@@ -285,18 +285,18 @@ DEEPSEEK_V32 = replace(
 
 def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The layers that take the choice of an earlier one: listed, in a pattern of F and S, or all but one in so many."""
-    layers = draft["n_layers"]
-    words = fields.array("indexer_types", str, None, count=layers)
-    pattern = fields.data.get("index_topk_pattern")
-    if words is None and isinstance(pattern, str):
-        words = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
-    elif words is None and pattern is not None:
-        words = fields.array("index_topk_pattern", str, None, count=layers)
-    if words is None:
-        every, offset = fields.whole("index_topk_freq", 1), fields.whole("index_skip_topk_offset", 2, least=0)
-        shared = [max(layer - offset + 1, 0) % every > 0 for layer in range(layers)]
-    else:
-        shared = [fields.meaning("indexer_types", word, {"full": False, "shared": True}) for word in words]
+    layers, name = draft["n_layers"], "index_topk_pattern"
+    every, offset = max(1, fields.whole("index_topk_freq", 1)), fields.whole("index_skip_topk_offset", 2)
+    schedule = ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
+    is_text = isinstance(fields.data.get(name), str)
+    pattern = list(fields.text(name)) if is_text else fields.array(name, str, None)
+    words = fields.array("indexer_types", str, None) or pattern or schedule
+    if len(words) != layers:
+        raise fields.fault(f"{len(words):,} layers have an indexer of their own or share one, of {layers:,}")
+    meanings = {"full": False, "shared": True, "F": False, "S": True}
+    shared = [fields.meaning("indexer_types", word, meanings) for word in words]
+    if shared[0]:
+        raise fields.fault("the first layer shares the choice of an indexer, and there is none before it")
     return by_layer("shares_index", shared)
 
 
