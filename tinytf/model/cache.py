@@ -52,29 +52,16 @@ class KVCache:
             raise UsageError(
                 f"a cache of {self.capacity:,} tokens is not between 1 and the model's context of {config.context:,}"
             )
-        layers = [config.at(layer) for layer in range(config.n_layers)]
-        sizes = [(batch, layer.n_kv_heads, self.capacity, layer.d_head + layer.value_width) for layer in layers]
-        indexed = [(batch, self.capacity, 0 if layer.shares_index else layer.index_width) for layer in layers]
+        shapes = [_shapes(config.at(layer), batch, self.capacity) for layer in range(config.n_layers)]
         states = [batch * block.mixer.state_size for block in config.blocks]
-        numbers = [
-            state or math.prod(size) + math.prod(index)
-            for state, size, index in zip(states, sizes, indexed, strict=True)
-        ]
-        needed = sum(numbers) * dtype.itemsize
-        _require_memory(needed, batch, self.capacity, torch.device(device))
+        numbers = (state or sum(map(math.prod, of.values())) for state, of in zip(states, shapes, strict=True))
+        _require_memory(sum(numbers) * dtype.itemsize, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)
         self.layers = [
             StateCache(self, state * dtype.itemsize // batch)
             if state
-            else LayerCache(
-                self,
-                *(
-                    torch.zeros(*size[:-1], width, device=device, dtype=dtype)
-                    for width in (layer.d_head, layer.value_width)
-                ),
-                torch.zeros(index, device=device, dtype=dtype),
-            )
-            for state, size, index, layer in zip(states, sizes, indexed, layers, strict=True)
+            else LayerCache(self, **{name: torch.zeros(of[name], device=device, dtype=dtype) for name in of})
+            for state, of in zip(states, shapes, strict=True)
         ]
 
     def require_memory(self, texts: int) -> None:
@@ -116,6 +103,17 @@ class KVCache:
     def use(self) -> list[LayerUse]:
         """The use of every layer's memory."""
         return [layer.use(number) for number, layer in enumerate(self.layers)]
+
+
+def _shapes(layer: ModelConfig, batch: int, capacity: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of what a layer with attention stores, by name."""
+    of_head = (batch, layer.n_kv_heads, capacity)
+    index_width = 0 if layer.shares_index else layer.index_width
+    return {
+        "keys": (*of_head, layer.d_head),
+        "values": (*of_head, layer.value_width),
+        "index_keys": (batch, capacity, index_width),
+    }
 
 
 class LayerCache:
