@@ -62,6 +62,10 @@ ARCHITECTURES = {
         n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
         experts=8, experts_per_token=2, d_expert=64, d_shared=64, router="sigmoid", choice_bias=True,
     ),
+    "GLM-5": _LLAMA.but(
+        n_layers=2, n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
+        index_keys=2048, index_heads=32, index_width=128, by_layer=(("shares_index", (False, True)),),
+    ),
     "LongCat-Flash": _LLAMA.but(
         n_layers=3, d_value=32, rope_width=16, q_rank=64, kv_rank=64, kv_scale=2.0, experts_per_token=2, d_expert=64,
         identity_experts=2, choice_bias=True, routes_renormed=False,

@@ -65,6 +65,7 @@ _TURNED_IN_PART = {
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
 _V3 = {"distances": 4, "distance_keys": True, "attention_divisor": 12**0.5, "n_token_types": 0}
 _GROUPED, _LATENT = "llama, grouped", "deepseek, latent keys and values"
+_INDEXED = "deepseek v3.2, keys that an indexer chooses"
 _BY_SIGMOID = {
     "experts": 4,
     "experts_per_token": 2,
@@ -467,6 +468,11 @@ WRITTEN = {
             choice_bias=True,
             by_layer=(("experts", (0, 4)),),
         ),
+    ),
+    "deepseek v3.2": ("DeepSeek-V3.2", config_of(_INDEXED, **_BY_SIGMOID, by_layer=(("experts", (0, 4)),))),
+    "glm 5": (
+        "GLM-5",
+        config_of(_INDEXED, **_BY_SIGMOID, by_layer=(("experts", (0, 4)), ("shares_index", (False, True)))),
     ),
     "glm 4.7 flash": ("GLM-4.7-Flash", config_of(_LATENT, **_BY_SIGMOID, by_layer=(("experts", (4, 0)),))),
     "minicpm 3": ("MiniCPM3", config_of(_LATENT, embed_scale=3.0, residual_scale=0.5, logit_scale=0.5)),

@@ -341,6 +341,10 @@ _DENSE_BETWEEN = ["sparse", "dense", "sparse"]
 _GROUPS = {**_ROUTED, "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2}
 
 
+_INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index_n_heads": 9, "index_topk": 4}
+"""An indexer of odd sizes; with many heads no two of its scores are both 0."""
+
+
 def _dbrx(**attention: Any) -> nn.Module:
     ffn = {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 2}
     sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T, **_ENDS}
@@ -1143,6 +1147,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "kimi k2": lambda: _kimi(first_k_dense_replace=1),
     "glm 4.7 flash": lambda: _decoder("Glm4MoeLite", **{**_OF_LATENT, **_ROUTED}, mlp_layer_types=_DENSE_BETWEEN),
+    "deepseek v3.2": lambda: _decoder("DeepseekV32", **{**_INDEXED, **_GROUPS}, first_k_dense_replace=1),
+    "deepseek v3.2, few keys, stretched": lambda: _decoder(
+        "DeepseekV32",
+        **{**_INDEXED, "index_topk": 2, "index_head_dim": 6, "n_group": 1, "topk_group": 1},
+        mlp_layer_types=_DENSE_BETWEEN,
+        norm_topk_prob=False,
+        tie_word_embeddings=True,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
+    "deepseek v3.2, more keys than the text": lambda: _decoder(
+        "DeepseekV32", **{**_INDEXED, "index_topk": 40}, first_k_dense_replace=N
+    ),
+    "glm 5": lambda: _decoder("GlmMoeDsa", **_INDEXED, first_k_dense_replace=1),
+    "glm 5, the choice of an earlier layer": lambda: _decoder(
+        "GlmMoeDsa",
+        **{**_INDEXED, "index_topk": 3},
+        indexer_types=["full", "shared", "shared"],
+        mlp_layer_types=_DENSE_BETWEEN,
+        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
     "mistral 4": lambda: _decoder(

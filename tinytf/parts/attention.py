@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts import indexer
+from tinytf.parts.indexer import Indexer
 from tinytf.parts.memory import ADAPTED_ATTENTION
 from tinytf.parts.part import (
     ABOVE_ZERO,
@@ -196,6 +198,7 @@ class Attention(Part):
     shares_keys: bool = leaf(False, differs=True, said="the keys and values of an earlier layer")
     o_bias: bool = leaf(True, differs=True, said="the bias of the output of attention")
     latent: Latent = field(default_factory=Latent)
+    indexer: Indexer = field(default_factory=Indexer)
     qk_norms: QKNorm = field(default_factory=QKNorm)
     positions: str = choice(*POSITIONS, differs=True, off="none", said="{}", named=_POSITIONED)
     rotary: Rotary = field(default_factory=Rotary)
@@ -278,6 +281,8 @@ class Attention(Part):
             raise ConfigError("ALiBi counts back from each query, but causal is false")
         if self.window and causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, but mask is false")
+        if self.indexer.index_keys and self.indexer.index_width < self.rotary.rope_width:
+            raise ConfigError(f"index_width {self.indexer.index_width} is below rope_width {self.rotary.rope_width}")
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
 
@@ -324,7 +329,7 @@ class Attention(Part):
             bool(self.lambda_init) and "on what each pair of heads gives too",
             self.out_norm and "on the heads side by side too",
         )
-        parts = (self.growth, self.by_distance, self.latent, self.qk_norms)
+        parts = (self.growth, self.by_distance, self.latent, self.indexer, self.qk_norms)
         return merged(rows, *(part.words(causal) for part in parts))
 
     def _gate_words(self) -> str:
@@ -498,6 +503,7 @@ ROWS: tuple[Step, ...] = (
     *GROWN,
     *SHIFTED,
     *OF_DISTANCES,
+    *indexer.ROWS,
     Step("scores", "attention scores", "{0}·{1}ᵀ", MAP, (Q, K), "attention", core=True,
          make=lambda o, _: o.Scores()),
     *SCORED,
@@ -510,8 +516,8 @@ ROWS: tuple[Step, ...] = (
     Step("scores_mixed", "scores, mixed over heads", "{0}·W_TL", MAP, (SCORES,), "attention", core=True,
          when=_talking, absent=_NOT_TALKING, make=lambda o, _: o.MixHeads(), module="attention.mix_scores",
          matrix="W_TL", late=True),
-    Step("masked", "masked scores", "{0}, −∞ where {masked}", MAP, (SCORES,), "attention", core=True,
-         when=lambda c: not c.looks_ahead or c.window > 0,
+    Step("masked", "masked scores", "{0}, −∞ where {masked}", MAP, (SCORES, "<chosen>"), "attention",
+         core=True, when=lambda c: not c.looks_ahead or c.window > 0 or c.index_keys > 0,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{0})", _SINK, (SCORES,), "attention", core=True,
@@ -583,6 +589,8 @@ def formulas(c: Config) -> dict[str, str]:
 
 def _masked(c: Config) -> str:
     """Which keys are hidden from a query, in words."""
+    if c.index_keys:
+        return "{1} is 0"
     ahead = "key > query" if not c.looks_ahead else f"key ≥ query + {c.window:,}"
     if c.chunk:
         return f"{ahead} or in another chunk of {c.chunk:,}"

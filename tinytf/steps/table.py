@@ -23,6 +23,7 @@ from tinytf.parts import (
     feed_forward,
     gated_delta,
     head,
+    indexer,
     layer_inputs,
     mamba,
     mamba2,
@@ -76,14 +77,15 @@ _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enum
 _FORMULAS = tuple(
     part.formulas
     for part in (
-        embedding, norm, attention, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs, side_conv,
-        altup, pooling, head,
+        embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
+        side_conv, altup, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
     part.inputs
     for part in (
-        embedding, norm, attention, cross, gated_delta, mamba2, mamba, memory, positions, feed_forward, layer_inputs,
+        embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
+        layer_inputs,
         altup, pooling, head,
     )
 )  # fmt: skip
@@ -302,6 +304,11 @@ class StepTable:
 
         return next((step.name for step in self._feed_forward if isinstance(step.operation, Choose)), "")
 
+    def chosen_keys(self, layer: int | None) -> tuple[StepKey, ...]:
+        """The step of a layer that chooses the keys which its mask shows; empty without an indexer."""
+        rows = () if layer is None else self.in_layer(layer)
+        return tuple((step.name, layer) for step in rows if step.is_choice and step.is_map and step.recorded)
+
     @cached_property
     def routes(self) -> str:
         """The name of the step that weights the chosen experts; empty in a model without experts."""
@@ -440,24 +447,28 @@ class StepTable:
                 raise ConfigError(f"layer {layer} takes {step.name} of layer {source}, which has none")
             return ((step.name, source),)
         if step.lent and layer is not None:
-            return ((self.by_key[step.lent, self.lender(layer)].inputs[1], self.lender(layer)),)
+            lender = self.lender(step, layer)
+            return ((self.by_key[step.lent, lender].inputs[1], lender),)
         source_layer = self.config.n_layers - 1 if layer is None else layer
         steps = (self.by_key.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
         return tuple((source.name, source_layer if source.in_layer else None) for source in steps if source.is_tensor)
 
-    def lender(self, layer: int) -> int:
-        """The layer whose keys and values this one takes: the last below with its own and the same window.
+    def lender(self, step: Step, layer: int) -> int:
+        """The layer that a ``lent`` step is taken from: the last below with its own and the same window.
 
         Raises ConfigError without one, or if its heads are others.
         """
         taker = self.config.at(layer)
         for below in range(layer - 1, -1, -1):
             lender = self.config.at(below)
-            if lender.window == taker.window and not lender.shares_keys and lender.mixer == taker.mixer:
+            own = self.by_key.get((step.name, below))
+            if own and not own.lent and lender.window == taker.window and lender.mixer == taker.mixer:
                 if any(getattr(lender, name) != getattr(taker, name) for name in ("n_kv_heads", "d_head", "d_value")):
-                    raise ConfigError(f"layer {layer} takes the keys of layer {below}, but has heads of other sizes")
+                    raise ConfigError(
+                        f"layer {layer} takes the {step.name} of layer {below}, but has heads of other sizes"
+                    )
                 return below
-        raise ConfigError(f"no layer below layer {layer} has the keys that it takes")
+        raise ConfigError(f"no layer below layer {layer} has the {step.name} that it takes")
 
     def taken(self, layer: int) -> dict[str, StepKey]:
         """The steps outside a layer that it takes beside the stream, each by the one of its own that takes it."""

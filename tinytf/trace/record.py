@@ -86,8 +86,9 @@ def _drop_padding(keep: dict[str, Tensor], config: ModelConfig, length: int) -> 
     """Drop the padding of a text from its recorded steps."""
     for step, layer in table_of(config).rows:
         name = step.full_name(layer)
-        if name in keep and not step.is_vocabulary and "token" in step.axes:
-            keep[name] = keep[name].narrow(step.axes.index("token"), 0, length)
+        for number, axis in enumerate(step.axes if name in keep and not step.is_vocabulary else ()):
+            if axis in ("token", "query", "key"):
+                keep[name] = keep[name].narrow(number, 0, length)
 
 
 def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iterator[Trace]:
