@@ -128,6 +128,7 @@ def open_source(
         source.corpus(),
         table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
         prompts=source.prompts(),
+        cuts_at=source.cuts_at(),
         merged=merged,
     )
 

@@ -18,7 +18,7 @@ from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.huggingface.memory import read_module
-from tinytf.checkpoints.huggingface.sentence import read_prompts
+from tinytf.checkpoints.huggingface.sentence import read_cut, read_prompts
 from tinytf.checkpoints.load import Checkpoint, LoadedModel
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
@@ -111,6 +111,10 @@ class Source(ABC):
         """What its files say to put before a text whose vector is asked for."""
         return NO_PROMPTS
 
+    def cuts_at(self) -> int:
+        """The number of tokens at which its files say that a text is cut; 0 for none."""
+        return 0
+
     def corpus(self) -> Path | None:
         """A text file of the kind that the model was trained on, or None."""
         return None
@@ -193,6 +197,9 @@ class DirectorySource(Source):
 
     def prompts(self) -> Prompts:
         return read_prompts(self.path)
+
+    def cuts_at(self) -> int:
+        return read_cut(self.path, self.config().context)
 
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
         return adapter.merge(transformer, self.checkpoint.table)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.text.chat import Conversation, TextPair, Written
 from tinytf.text.library import DEFAULT_LIMIT, Limit, Pieces, library_errors
-from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.text.tokenizer import Encoding, Tokenizer, cut_in_words
 
 
 def encode_written(tokenizer: Tokenizer, text: Written, *, special: bool = True) -> Encoding:
@@ -15,11 +15,11 @@ def encode_written(tokenizer: Tokenizer, text: Written, *, special: bool = True)
     return encode_pair(tokenizer, text) if isinstance(text, TextPair) else tokenizer.encode(text, special=special)
 
 
-def encode_pair(tokenizer: Tokenizer, pair: TextPair, *, limit: Limit = DEFAULT_LIMIT) -> Encoding:
+def encode_pair(tokenizer: Tokenizer, pair: TextPair, *, limit: Limit = DEFAULT_LIMIT, cut: int = 0) -> Encoding:
     """The tokens of two texts as one, with what the tokenizer puts before, between and after them.
 
-    The text of the encoding is the first, a new line, and the second. Raises UsageError for a tokenizer that puts
-    nothing between two texts, and like ``Tokenizer.encode``.
+    The text of the encoding is the first, a new line, and the second. Beyond ``cut`` tokens (0: none) the longer text
+    is shortened. Raises UsageError for a tokenizer that puts nothing between two texts, and like ``Tokenizer.encode``.
     """
     texts = pair.first, pair.second
     for text in texts:
@@ -31,18 +31,26 @@ def encode_pair(tokenizer: Tokenizer, pair: TextPair, *, limit: Limit = DEFAULT_
     of = list(found.sequence_ids)
     if None not in of[of.index(0) : of.index(1)]:
         raise UsageError("this tokenizer puts nothing between two texts", "give one text")
-    limit.require(len(of))
+    kept = _kept(of, cut) if 0 < cut < len(of) else range(len(of))
+    limit.require(len(kept))
     shift = len(pair.first) + 1
     offsets = [(a + shift, b + shift) if which else (a, b) for which, (a, b) in zip(of, found.offsets, strict=True)]
     text = "\n".join(texts)
+    pieces = Pieces(*([column[n] for n in kept] for column in (found.ids, offsets, found.special_tokens_mask)))
     tokens = [
-        replace(token, type=kind)
-        for token, kind in zip(
-            tokenizer.tokens_of(text, Pieces(found.ids, offsets, found.special_tokens_mask)),
-            found.type_ids,
-            strict=True,
-        )
+        replace(token, type=found.type_ids[n]) for n, token in zip(kept, tokenizer.tokens_of(text, pieces), strict=True)
     ]
-    parts = ["text" if which is not None else token.shown for which, token in zip(of, tokens, strict=True)]
+    parts = ["text" if of[n] is not None else token.shown for n, token in zip(kept, tokens, strict=True)]
     told = [part for n, part in enumerate(parts) if part != "text" or parts[n - 1] != "text"]
-    return Encoding(text, tuple(tokens), f"a pair: {' '.join(told)}")
+    note = f", {cut_in_words(len(of) - cut, cut)}" if len(kept) < len(of) else ""
+    return Encoding(text, tuple(tokens), f"a pair: {' '.join(told)}{note}")
+
+
+def _kept(of: list[int | None], most: int) -> list[int]:
+    """The tokens that remain of a pair, given the text that each is of: as longest_first in transformers."""
+    room = max(0, most - of.count(None))
+    counts = of.count(0), of.count(1)
+    shorter = min(*counts, room // 2)
+    lengths = (shorter, room - shorter) if counts[0] <= counts[1] else (room - shorter, shorter)
+    ends = [of.index(which) + lengths[which] for which in (0, 1)]
+    return [n for n, which in enumerate(of) if which is None or n < ends[which]]

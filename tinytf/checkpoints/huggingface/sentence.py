@@ -22,7 +22,10 @@ from tinytf.parts.pooling import UNREAD, Pooling
 from tinytf.text.prompts import Prompts
 
 _MODULES, _PROMPTS = "modules.json", "config_sentence_transformers.json"
-_TRANSFORMER = "sentence_bert_config.json"
+_TOKENIZER = "tokenizer_config.json"
+_TRANSFORMERS = tuple(f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "camembert",
+                                                                  "albert", "xlm-roberta", "xlnet"))  # fmt: skip
+"""The files of settings of the transformer, of which the first that is there counts."""
 _POOLING = {
     "mean": "mean",
     "mean_sqrt_len_tokens": "sqrt",
@@ -77,10 +80,7 @@ def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint
     stored = {module: Stored(f"{module}.linear") for module in _DENSE[: len(folders)]}
     family = replace(family, stored={**family.stored, **stored}, outside=(*family.outside, "pooling."))
     weights: WeightFiles = _WithDense(checkpoint.weights, folders) if folders else checkpoint.weights
-    most = _optional(directory / _TRANSFORMER).whole("max_seq_length", 0)
-    cut = f"sentence-transformers cuts texts at {most:,} tokens (max_seq_length); here they are taken whole"
-    notes = (*checkpoint.notes, cut) if 0 < most < checkpoint.config.context else checkpoint.notes
-    return replace(checkpoint, table=family, config=checkpoint.config.but(**fields), weights=weights, notes=notes)
+    return replace(checkpoint, table=family, config=checkpoint.config.but(**fields), weights=weights)
 
 
 def _settings(directory: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
@@ -104,8 +104,9 @@ def _settings(directory: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
     if order != ["Transformer", *["Pooling"] * ("pooling" in fields), *["Dense"] * len(dense),
                  *["Normalize"] * ("unit_embedding" in fields)]:  # fmt: skip
         raise _Unread(f"{_MODULES} has {', '.join(order) or 'no module'}, and that order is not implemented")
-    if _optional(directory / _TRANSFORMER).flag("do_lower_case", False):
-        raise _Unread(f"do_lower_case in {_TRANSFORMER} is not implemented")
+    settings = _transformer(directory)
+    if settings.flag("do_lower_case", False):
+        raise _Unread(f"do_lower_case in {settings.source} is not implemented")
     return {**fields, **_dense(dense)}, tuple(folder for folder, _ in dense)
 
 
@@ -192,6 +193,24 @@ class _WithDense:
         yield from self.main.tensors(dtype, pieces)
         for module, weights in self.dense.items():
             yield from ((f"{module}.{name}", tensor) for name, tensor in weights.tensors(dtype))
+
+
+def _transformer(directory: Path) -> Fields:
+    """The settings of the module before pooling."""
+    paths = [directory / name for name in _TRANSFORMERS]
+    return _optional(next((path for path in paths if path.exists()), paths[0]))
+
+
+def read_cut(directory: Path, context: int) -> int:
+    """The number of tokens at which the folder cuts a text, at most the ``context``; 0 without modules.json.
+
+    That is max_seq_length, or else the tokenizer's model_max_length, as in sentence-transformers.
+    """
+    if not (directory / _MODULES).exists():
+        return 0
+    longest = _optional(directory / _TOKENIZER).data.get("model_max_length")  # often 10³⁰: none
+    most = _transformer(directory).whole("max_seq_length", 0) or longest
+    return min(context, most) if isinstance(most, int) and most > 0 else context
 
 
 def read_prompts(directory: Path) -> Prompts:
