@@ -91,6 +91,8 @@ def test_a_text_is_cut_where_the_library_cuts_it(
     assert model.similar(LONG, SHORT).cosine == pytest.approx(float(their.similarity(*expected[:, None])), abs=1e-6)
     near = model.most_similar(SHORT, [LONG])
     assert near.nearest[0].cosine == pytest.approx(float(their.similarity(*expected[:, None])), abs=1e-6)
+    assert near.note.endswith(f"; 1 of the texts cut to {limit} tokens")
+    assert model.similar(SHORT, LONG).note.endswith(f"cut from the end, beyond {limit}, of the second text")
     trace = model.trace(LONG)
     assert len(trace.tokens) == limit
     assert trace.tokens[-1].shown == "[SEP]"

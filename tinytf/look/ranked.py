@@ -84,10 +84,13 @@ def most_similar(
     trace = model.trace(model.prompts.of(prompts[0]) + query, layers=(), truncate=truncate)
     own = vector_of(trace)
     cosines: list[float] = []
+    cut = 0
     for start in range(0, len(texts), _TEXTS):
         some = [before + text for text in texts[start : start + _TEXTS]]
         recorded = model.traces(some, layers=(), truncate=truncate)
         cosines += [cosine_of(own, vector_of(other)) for other in recorded]
+        cut += sum(other.encoding.cut > 0 for other in recorded)
+    note += f"; {cut:,} of the texts cut to {model.cuts_at or model.config.context:,} tokens" if cut else ""
     nearest = sorted((Near(cosine, number, texts[number - 1]) for number, cosine in enumerate(cosines, 1)),
                      key=lambda near: (-near.cosine, near.number))  # fmt: skip
     return Ranked(tuple(nearest[:top]), len(texts), note, about=About(model, trace.encoding))

@@ -20,7 +20,7 @@ from tinytf.sentences import listed
 from tinytf.steps.operations import Activate, Linear, Pool
 from tinytf.tables import Array
 from tinytf.text.printable import printable
-from tinytf.text.tokenizer import Encoding
+from tinytf.text.tokenizer import Encoding, cut_in_words
 from tinytf.text_model import TextModel
 from tinytf.tolerance import MARGIN
 from tinytf.trace.trace import Trace
@@ -166,6 +166,8 @@ def similar(
     model, note = pooled_model(model, pooling)
     texts = [model.prompts.of(name) + text for name, text in zip(prompts, (first, second), strict=True)]
     traces = model.traces(texts, truncate=truncate)
+    if cut := traces[1].encoding.cut:
+        note += f"; {cut_in_words(cut, len(traces[1].tokens))}, of the second text"
     vectors = [vector_of(trace) for trace in traces]
     cosine = cosine_of(*vectors)
     unsplit = _unsplit(traces[0])

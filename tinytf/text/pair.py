@@ -42,8 +42,9 @@ def encode_pair(tokenizer: Tokenizer, pair: TextPair, *, limit: Limit = DEFAULT_
     ]
     parts = ["text" if of[n] is not None else token.shown for n, token in zip(kept, tokens, strict=True)]
     told = [part for n, part in enumerate(parts) if part != "text" or parts[n - 1] != "text"]
-    note = f", {cut_in_words(len(of) - cut, cut)}" if len(kept) < len(of) else ""
-    return Encoding(text, tuple(tokens), f"a pair: {' '.join(told)}{note}")
+    missing = len(of) - len(kept)
+    note = f", {cut_in_words(missing, cut)}" if missing else ""
+    return Encoding(text, tuple(tokens), f"a pair: {' '.join(told)}{note}", cut=missing)
 
 
 def _kept(of: list[int | None], most: int) -> list[int]:

@@ -83,12 +83,14 @@ class Encoding(ShortRepr):
     """A text with its tokens; ``added`` lists, in words, the special tokens that the tokenizer added.
 
     ``said`` are the spans of the messages in the text of a conversation; the rest comes from the chat template.
+    ``cut`` tokens of the text were left out.
     """
 
     text: str
     tokens: tuple[Token, ...]
     added: str
     said: tuple[MessageSpan, ...] | None = None
+    cut: int = 0
 
     def repr_members(self) -> dict[str, Any]:
         """The first tokens in printable form."""
@@ -128,7 +130,8 @@ class Encoding(ShortRepr):
             return self
         after = tuple(takewhile(lambda token: token.is_added, reversed(self.tokens)))[:limit]
         retained = self.tokens[: limit - len(after)] + after[::-1]
-        return replace(self, tokens=retained, added=f"{self.added}, {cut_in_words(len(self.tokens) - limit, limit)}")
+        cut = len(self.tokens) - limit
+        return replace(self, tokens=retained, added=f"{self.added}, {cut_in_words(cut, limit)}", cut=cut)
 
     def open_ended(self, ends: Collection[int]) -> "Encoding":
         """The encoding without an added end token, for a text to continue."""
