@@ -1,7 +1,7 @@
 """A transformer with its tokenizer, which takes texts and records them."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -18,7 +18,7 @@ from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, TextPair, Written
 from tinytf.text.library import DEFAULT_LIMIT, Limit
-from tinytf.text.pair import encode_pair
+from tinytf.text.pair import PairTemplate, encode_pair, encode_rendered
 from tinytf.text.printable import printable
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Encoding, Tokenizer
@@ -39,7 +39,8 @@ class TextModel(ShortRepr):
     in its files. ``corpus`` is a text of the kind that it was trained on, if known; ``lacks`` are the parts of
     attention that were left out, ``numbers`` what was set, such as ``√d = 1``; ``table`` is the family table of its
     files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for. A longer text
-    is cut to ``cuts_at`` tokens (0: to none), as its embedding folder says. ``merged`` is the adapter in its weights.
+    is cut to ``cuts_at`` tokens (0: to none), as its embedding folder says. ``pairs`` is how it reads two
+    texts, if not as its tokenizer joins them. ``merged`` is the adapter in its weights.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TextModel(ShortRepr):
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
     prompts: Prompts = field(default=NO_PROMPTS, repr=False, compare=False)
     cuts_at: int = 0
+    pairs: PairTemplate | None = field(default=None, repr=False, compare=False)
     merged: Merged | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -115,11 +117,17 @@ class TextModel(ShortRepr):
         return encoding.truncated(self.cuts_at) if self.cuts_at else encoding
 
     def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
-        if self.config.causal:
-            raise UsageError("a pair of texts is for encoders, and this is a decoder", "give one text")
+        if self.config.causal and self.pairs is None:
+            raise UsageError(
+                "a pair is for encoders and rerankers, and this is a decoder whose folder says nothing of pairs",
+                "give one text; a reranker has a modules.json, and a modality_config with messages",
+            )
         if not (pair.first.strip() and pair.second.strip()):
             raise UsageError("one text of the pair is empty", 'such as: tinytf trace "Who sat?" --pair "The cat sat."')
         cut = min(self.cuts_at or self.config.context, self.config.context) if truncate or self.cuts_at else 0
+        if self.pairs is not None:
+            return encode_rendered(self.tokenizer, self.pairs.messages(pair, self.prompts.of()), limit, cut)
+        pair = replace(pair, first=self.prompts.of() + pair.first)
         encoding, known = encode_pair(self.tokenizer, pair, limit=limit, cut=cut), self.config.n_token_types
         if known and max(encoding.types) >= known:
             raise UsageError(

@@ -109,3 +109,60 @@ def test_a_pair_is_cut_where_the_library_cuts_it(
     (expected,) = library(folder, "CrossEncoder").predict([texts], activation_fn=torch.nn.Identity())
     pair = TextPair(*texts)
     assert float(tinytf.load(folder).trace(pair, truncate=True)["logits"][0, 0]) == pytest.approx(expected, abs=1e-5)
+
+
+RERANKER = """{%- set instruct = messages | selectattr("role", "eq", "system") | map(attribute="content") | first -%}
+{%- set query = messages | selectattr("role", "eq", "query") | map(attribute="content") | first -%}
+{%- set document = messages | selectattr("role", "eq", "document") | map(attribute="content") | first -%}
+[CLS] answer no or yes . {{ instruct | default("was it so ?", true) }} query : {{ query }} document : {{ document }}[SEP] so :{% if add_generation_prompt %} [CLS]{% endif %}"""  # noqa: E501
+
+
+def reranker(folder: Path, *, tied: bool, tokens: dict[str, int | None], prompt: str | None, generation: bool) -> Path:
+    """A folder in the layout of Qwen3-Reranker: a decoder, LogitScore, and a chat template of query and document."""
+    sizes = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 128, "head_dim": 6}
+    config = transformers.Qwen3Config(**sizes, tie_word_embeddings=tied)
+    save(folder, transformers.Qwen3ForCausalLM(config), 60)
+    (folder / "chat_template.jinja").write_text(RERANKER)
+    logits = {"method": "forward", "method_output_name": "logits"}
+    modules(
+        folder, "LogitScore", transformer_task="text-generation", module_output_name="causal_logits",
+        modality_config={"text": logits, "message": {**logits, "format": "flat"}},
+        processing_kwargs={"chat_template": {"add_generation_prompt": generation}},
+    )  # fmt: skip
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[0]["type"] = "sentence_transformers.base.modules.transformer.Transformer"
+    entries[1]["type"] = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(tokens))
+    said = {"model_type": "CrossEncoder", "prompts": {} if prompt is None else {"ask": prompt},
+            "default_prompt_name": None if prompt is None else "ask",
+            "activation_fn": "torch.nn.modules.linear.Identity"}  # fmt: skip
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("tied", "false", "prompt", "generation", "document"),
+    [
+        (True, 70, None, False, SHORT),
+        (False, 70, "is it about the cat ?", True, SHORT),
+        (True, None, None, True, SHORT),
+        (True, 70, "is it about the cat ?", False, LONG),
+    ],
+)
+def test_a_decoder_scores_a_pair_by_its_logits_of_two_tokens(
+    tmp_path: Path, library: Any, tied: bool, false: int | None, prompt: str | None, generation: bool, document: str
+) -> None:
+    tokens = {"true_token_id": 90, "false_token_id": false}
+    folder = reranker(tmp_path, tied=tied, tokens=tokens, prompt=prompt, generation=generation)
+    pair = ("Who sat on the mat?", document)
+    (expected,) = library(folder, "CrossEncoder").predict([pair])
+    trace = tinytf.load(folder).trace(TextPair(*pair))
+    relevant, *others = trace["logits"][-1].tolist()
+    assert relevant - sum(others) == pytest.approx(expected, abs=1e-5)
+    if others:
+        assert float(trace["probs"][-1, 0]) == pytest.approx(1 / (1 + torch.tensor(-expected).exp().item()), abs=1e-6)
+        with torch.no_grad():
+            decoder = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+            logits = decoder(torch.tensor([trace.encoding.ids])).logits[0, -1, [90, 70]]
+        assert trace["logits"][-1].tolist() == pytest.approx(logits.tolist(), abs=1e-5)

@@ -1,11 +1,46 @@
 """Two texts that are read as one."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.text.chat import Conversation, TextPair, Written
 from tinytf.text.library import DEFAULT_LIMIT, Limit, Pieces, library_errors
 from tinytf.text.tokenizer import Encoding, Tokenizer, cut_in_words
+
+
+@dataclass(frozen=True)
+class PairTemplate:
+    """How a reranker reads two texts: as messages of the roles query and document, which its chat template renders.
+
+    ``variables`` are those of the template; ``structured`` contents are lists of parts.
+    """
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    structured: bool = False
+
+    def messages(self, pair: TextPair, prompt: str) -> Conversation:
+        """The pair as a conversation, after the ``prompt`` as a system message, unless that is empty."""
+        said = {"system": prompt, "query": pair.first, "document": pair.second}
+        messages = [
+            {"role": role, "content": [{"type": "text", "text": text}] if self.structured else text}
+            for role, text in said.items()
+            if text
+        ]
+        return Conversation(messages, variables={"add_generation_prompt": False, **self.variables})
+
+
+def encode_rendered(tokenizer: Tokenizer, conversation: Conversation, limit: Limit, cut: int) -> Encoding:
+    """The tokens of a pair that a chat template renders; beyond ``cut`` tokens (0: none) the document ends earlier."""
+    encoding = tokenizer.converse(conversation, limit=limit)
+    excess = len(encoding.tokens) - cut if cut else 0
+    if excess <= 0:
+        return encoding
+    end = encoding.said[-1].end if encoding.said else len(encoding.text)
+    after = sum(token.start >= end for token in encoding.tokens)
+    tokens = encoding.tokens[: max(0, cut - after)] + encoding.tokens[len(encoding.tokens) - after :]
+    return replace(encoding, tokens=tokens, added=f"{encoding.added}, {cut_in_words(excess, cut)}", cut=excess)
 
 
 def encode_written(tokenizer: Tokenizer, text: Written, *, special: bool = True) -> Encoding:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from tinytf.checkpoints.huggingface.reranker import pair_template, read_logit_score
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.load import Checkpoint, Shapes, WeightFiles
 from tinytf.checkpoints.table import Skip, Stored
@@ -19,6 +20,7 @@ from tinytf.fields import Fields, quoted
 from tinytf.files import read_json, read_json_list, to_json
 from tinytf.parts.part import leaves
 from tinytf.parts.pooling import UNREAD, Pooling
+from tinytf.text.pair import PairTemplate
 from tinytf.text.prompts import Prompts
 
 _MODULES, _PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -68,6 +70,11 @@ def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint
     if not (directory / _MODULES).exists():
         return checkpoint
     try:
+        if score := _logit_score(directory):
+            read = read_logit_score(checkpoint, score)
+            if isinstance(read, Checkpoint):
+                return read
+            raise _Unread(read)
         fields, folders = _settings(directory)
     except _Unread as reason:
         return replace(checkpoint, notes=(*checkpoint.notes, f"{UNREAD}: {reason}"))
@@ -81,6 +88,15 @@ def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint
     family = replace(family, stored={**family.stored, **stored}, outside=(*family.outside, "pooling."))
     weights: WeightFiles = _WithDense(checkpoint.weights, folders) if folders else checkpoint.weights
     return replace(checkpoint, table=family, config=checkpoint.config.but(**fields), weights=weights)
+
+
+def _logit_score(directory: Path) -> Fields | None:
+    """The settings of a module that reads a score off the logits, if it alone follows the transformer."""
+    path = directory / _MODULES
+    modules = [Fields(entry, path) for entry in read_json_list(path)]
+    if [module.text("type").rpartition(".")[2] for module in modules] != ["Transformer", "LogitScore"]:
+        return None
+    return _config(_inside(directory, modules[1].text("path", ""), path))
 
 
 def _settings(directory: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
@@ -211,6 +227,11 @@ def read_cut(directory: Path, context: int) -> int:
     longest = _optional(directory / _TOKENIZER).data.get("model_max_length")  # often 10³⁰: none
     most = _transformer(directory).whole("max_seq_length", 0) or longest
     return min(context, most) if isinstance(most, int) and most > 0 else context
+
+
+def read_pair_template(directory: Path) -> PairTemplate | None:
+    """How the folder renders a pair of texts; None where the tokenizer joins them."""
+    return pair_template(_transformer(directory)) if (directory / _MODULES).exists() else None
 
 
 def read_prompts(directory: Path) -> Prompts:
