@@ -126,7 +126,7 @@ class TextModel(ShortRepr):
             raise UsageError("one text of the pair is empty", 'such as: tinytf trace "Who sat?" --pair "The cat sat."')
         cut = min(self.cuts_at or self.config.context, self.config.context) if truncate or self.cuts_at else 0
         if self.pairs is not None:
-            return encode_rendered(self.tokenizer, self.pairs.messages(pair, self.prompts.of()), limit, cut)
+            return encode_rendered(self.tokenizer, pair, self.pairs, limit=limit, cut=cut)
         pair = replace(pair, first=self.prompts.of() + pair.first)
         encoding, known = encode_pair(self.tokenizer, pair, limit=limit, cut=cut), self.config.n_token_types
         if known and max(encoding.types) >= known:

@@ -14,15 +14,17 @@ from tinytf.text.tokenizer import Encoding, Tokenizer, cut_in_words
 class PairTemplate:
     """How a reranker reads two texts: as messages of the roles query and document, which its chat template renders.
 
-    ``variables`` are those of the template; ``structured`` contents are lists of parts.
+    The ``prompt`` is a system message before them, unless it is empty. ``variables`` are those of the template;
+    ``structured`` contents are lists of parts.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     structured: bool = False
+    prompt: str = ""
 
-    def messages(self, pair: TextPair, prompt: str) -> Conversation:
-        """The pair as a conversation, after the ``prompt`` as a system message, unless that is empty."""
-        said = {"system": prompt, "query": pair.first, "document": pair.second}
+    def messages(self, pair: TextPair) -> Conversation:
+        """The pair as a conversation."""
+        said = {"system": self.prompt, "query": pair.first, "document": pair.second}
         messages = [
             {"role": role, "content": [{"type": "text", "text": text}] if self.structured else text}
             for role, text in said.items()
@@ -31,9 +33,16 @@ class PairTemplate:
         return Conversation(messages, variables={"add_generation_prompt": False, **self.variables})
 
 
-def encode_rendered(tokenizer: Tokenizer, conversation: Conversation, limit: Limit, cut: int) -> Encoding:
-    """The tokens of a pair that a chat template renders; beyond ``cut`` tokens (0: none) the document ends earlier."""
-    encoding = tokenizer.converse(conversation, limit=limit)
+def encode_rendered(
+    tokenizer: Tokenizer, pair: TextPair, template: PairTemplate, *, limit: Limit = DEFAULT_LIMIT, cut: int = 0
+) -> Encoding:
+    """The tokens of a pair that a chat template renders; beyond ``cut`` tokens (0: none) the document ends earlier.
+
+    Raises UsageError and TokenizerError like ``Tokenizer.converse``.
+    """
+    encoding = replace(
+        tokenizer.converse(template.messages(pair), limit=limit), added="chat template: a query and a document"
+    )
     excess = len(encoding.tokens) - cut if cut else 0
     if excess <= 0:
         return encoding
@@ -43,10 +52,17 @@ def encode_rendered(tokenizer: Tokenizer, conversation: Conversation, limit: Lim
     return replace(encoding, tokens=tokens, added=f"{encoding.added}, {cut_in_words(excess, cut)}", cut=excess)
 
 
-def encode_written(tokenizer: Tokenizer, text: Written, *, special: bool = True) -> Encoding:
-    """The tokens of a text, a conversation or a pair. Raises UsageError and TokenizerError as the tokenizer does."""
+def encode_written(
+    tokenizer: Tokenizer, text: Written, *, special: bool = True, pairs: PairTemplate | None = None
+) -> Encoding:
+    """The tokens of a text, a conversation or a pair, which ``pairs`` may render.
+
+    Raises UsageError and TokenizerError as the tokenizer does.
+    """
     if isinstance(text, Conversation):
         return tokenizer.converse(text)
+    if isinstance(text, TextPair) and pairs is not None:
+        return encode_rendered(tokenizer, text, pairs)
     return encode_pair(tokenizer, text) if isinstance(text, TextPair) else tokenizer.encode(text, special=special)
 
 

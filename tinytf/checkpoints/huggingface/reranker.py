@@ -75,7 +75,7 @@ class _WithScore:
                 yield name, tensor
 
 
-def pair_template(transformer: Fields) -> PairTemplate | None:
+def pair_template(transformer: Fields, prompt: str) -> PairTemplate | None:
     """How the folder renders a pair, by the settings of its transformer; None where the tokenizer joins the texts."""
     modalities = transformer.object("modality_config")
     message = None if modalities is None else modalities.object("message")
@@ -87,4 +87,5 @@ def pair_template(transformer: Fields) -> PairTemplate | None:
     return PairTemplate(
         {name: value for name, value in variables.items() if name != "restore_suffix"},
         message.text("format", "auto") == "structured",
+        prompt,
     )

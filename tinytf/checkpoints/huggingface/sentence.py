@@ -231,7 +231,9 @@ def read_cut(directory: Path, context: int) -> int:
 
 def read_pair_template(directory: Path) -> PairTemplate | None:
     """How the folder renders a pair of texts; None where the tokenizer joins them."""
-    return pair_template(_transformer(directory)) if (directory / _MODULES).exists() else None
+    if not (directory / _MODULES).exists():
+        return None
+    return pair_template(_transformer(directory), read_prompts(directory).of())
 
 
 def read_prompts(directory: Path) -> Prompts:
