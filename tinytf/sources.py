@@ -116,7 +116,7 @@ class Source(ABC):
         """The number of tokens at which its files say that a text is cut; 0 for none."""
         return 0
 
-    def pairs(self) -> PairTemplate | None:
+    def pair_template(self) -> PairTemplate | None:
         """How its files say to render a pair of texts; None where the tokenizer joins them."""
         return None
 
@@ -206,7 +206,7 @@ class DirectorySource(Source):
     def cuts_at(self) -> int:
         return read_cut(self.path, self.config().context)
 
-    def pairs(self) -> PairTemplate | None:
+    def pair_template(self) -> PairTemplate | None:
         return read_pair_template(self.path)
 
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:

@@ -39,7 +39,7 @@ class TextModel(ShortRepr):
     in its files. ``corpus`` is a text of the kind that it was trained on, if known; ``lacks`` are the parts of
     attention that were left out, ``numbers`` what was set, such as ``√d = 1``; ``table`` is the family table of its
     files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for. A longer text
-    is cut to ``cuts_at`` tokens (0: to none), as its embedding folder says. ``pairs`` is how it reads two
+    is cut to ``cuts_at`` tokens (0: to none), as its embedding folder says. ``pair_template`` is how it reads two
     texts, if not as its tokenizer joins them. ``merged`` is the adapter in its weights.
     """
 
@@ -55,7 +55,7 @@ class TextModel(ShortRepr):
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
     prompts: Prompts = field(default=NO_PROMPTS, repr=False, compare=False)
     cuts_at: int = 0
-    pairs: PairTemplate | None = field(default=None, repr=False, compare=False)
+    pair_template: PairTemplate | None = field(default=None, repr=False, compare=False)
     merged: Merged | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class TextModel(ShortRepr):
         return encoding.truncated(self.cuts_at) if self.cuts_at else encoding
 
     def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
-        if self.config.causal and self.pairs is None:
+        if self.config.causal and self.pair_template is None:
             raise UsageError(
                 "a pair is for encoders and rerankers, and this is a decoder whose folder says nothing of pairs",
                 "give one text; a reranker has a modules.json, and a modality_config with messages",
@@ -125,8 +125,8 @@ class TextModel(ShortRepr):
         if not (pair.first.strip() and pair.second.strip()):
             raise UsageError("one text of the pair is empty", 'such as: tinytf trace "Who sat?" --pair "The cat sat."')
         cut = min(self.cuts_at or self.config.context, self.config.context) if truncate or self.cuts_at else 0
-        if self.pairs is not None:
-            return encode_rendered(self.tokenizer, pair, self.pairs, limit=limit, cut=cut)
+        if self.pair_template is not None:
+            return encode_rendered(self.tokenizer, pair, self.pair_template, limit=limit, cut=cut)
         pair = replace(pair, first=self.prompts.of() + pair.first)
         encoding, known = encode_pair(self.tokenizer, pair, limit=limit, cut=cut), self.config.n_token_types
         if known and max(encoding.types) >= known:

@@ -87,7 +87,8 @@ def encode_pair(tokenizer: Tokenizer, pair: TextPair, *, limit: Limit = DEFAULT_
     shift = len(pair.first) + 1
     offsets = [(a + shift, b + shift) if which else (a, b) for which, (a, b) in zip(of, found.offsets, strict=True)]
     text = "\n".join(texts)
-    pieces = Pieces(*([column[n] for n in kept] for column in (found.ids, offsets, found.special_tokens_mask)))
+    ids, masks = found.ids, found.special_tokens_mask
+    pieces = Pieces([ids[n] for n in kept], [offsets[n] for n in kept], [masks[n] for n in kept])
     tokens = [
         replace(token, type=found.type_ids[n]) for n, token in zip(kept, tokenizer.tokens_of(text, pieces), strict=True)
     ]

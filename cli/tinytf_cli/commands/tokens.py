@@ -75,12 +75,12 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         source: Any = session.opened
         name = session.opened.name
         tokenizer, note = session.opened.tokenizer, session.opened.tokenizer_note
-        pairs = session.opened.pairs
+        pairs = session.opened.pair_template
     else:
         source = find_source(options.model)
         name = source.name
         vocabulary = vocabulary_of(source, options.tokenizer)
-        tokenizer, note, pairs = vocabulary.tokenizer, vocabulary.note, source.pairs()
+        tokenizer, note, pairs = vocabulary.tokenizer, vocabulary.note, source.pair_template()
     if options.versus is not None:
         pair, files = (
             (tokenizer, open_tokenizer(options.versus)),
