@@ -736,6 +736,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 HEADS_OF_CLASSES: dict[str, dict[str, Any]] = {
     "bert with classes of the text": {**CLASSES, "head_dense": True, "head_activation": "tanh"},
+    "bert with classes of the mean of the tokens": {**CLASSES, "head_dense": True, "head_reads": "mean"},
+    "classes of the mean, after a final norm": {**CLASSES, "norm_order": "pre", "head_reads": "mean"},
     "bert with several classes at once": {**CLASSES, "decides": "several"},
     "bert with a question head": {**CLASSES, "head": "question", "head_reads": "every", "labels": ("start", "end")},
 }

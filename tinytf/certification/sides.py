@@ -208,7 +208,8 @@ class Sides:
                 padding_mask = None if real is None else real.to(self.device)
                 last = self.ours.hidden(ids.to(self.device), padding_mask=padding_mask)
                 logits = None if self.ours.head is None else self.ours.unembed(last)
-                states[-1] = getattr(self.ours.head, "projection", nn.Identity())(last)  # OPT-350m projects states
+                normed = last if self.ours.read is None else self.ours.final_norm(states[-1])
+                states[-1] = getattr(self.ours.head, "projection", nn.Identity())(normed)  # OPT-350m projects states
         finally:
             for hook in hooks:
                 hook.remove()
@@ -237,7 +238,7 @@ class Sides:
                 self.notes += [] if _SCORES in self.notes else [_SCORES]
                 return
             if config.head.kind == "sequence":
-                logits = logits[:, [0 if config.head_reads == "first" else -1]]
+                logits = logits[:, [config.head.row_read]]
             size = expected_logits.abs().amax(-1)
             exact = self.exact[name][1] if self.dtype == torch.float16 else None
             yield _Step("logits", logits, expected_logits, size, rounding_losses(None, size), exact)

@@ -272,6 +272,7 @@ def formulas(c: Config) -> dict[str, str]:
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     normed, kept = c.residual_of == "normed", c.kept_scale != 1
+    last = ("final.norm",) if c.final_norm else ("out",) if c.side_width else ("norm2",)
     return {
         "<kept>": ("in_kept" if kept else "norm1" if normed else "<entering>",),
         "<into norm1>": ("memory.sum" if c.memory == "takes" else "<entering>",),
@@ -281,5 +282,6 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         else ("mid_kept" if kept else "norm2" if normed else "mid", FFN)
         if _sequential(c) and _has_both(c)
         else ("in", *[ATTN] * has_mixer(c), *[FFN] * has_ffn(c)),
-        "<final>": ("final.norm",) if c.final_norm else ("out",) if c.side_width else ("norm2",),
+        "<normed>": last,
+        "<final>": ("final.mean",) if c.head_reads == "mean" else last,
     }

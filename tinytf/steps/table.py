@@ -67,7 +67,8 @@ RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
 STEPS: tuple[Step, ...] = (
-    *embedding.ROWS, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, *pooling.ROWS, *head.ROWS,
+    *embedding.ROWS, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, head.READ, *pooling.ROWS,
+    *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
 _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enumerate(STEPS)}
@@ -236,7 +237,8 @@ class StepTable:
         has_mid = "mid" in self.by_name and not config.extra_streams
         normed = config.at(config.n_layers - 1).norm_order == "post"
         self.mid_stream = "" if not has_mid else "norm1" if normed else "mid"
-        self.final = "final.norm" if "final.norm" in self.by_name else self.output
+        self.normed = "final.norm" if "final.norm" in self.by_name else self.output
+        self.final = "final.mean" if "final.mean" in self.by_name else self.normed
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixing = next(step for step in self.layer_steps if step.core and step.recorded)
         self.head_out = mixing.name
