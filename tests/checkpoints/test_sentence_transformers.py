@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from tokenizers.processors import BertProcessing
 
 import tinytf
@@ -166,3 +167,29 @@ def test_a_decoder_scores_a_pair_by_its_logits_of_two_tokens(
             decoder = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
             logits = decoder(torch.tensor([trace.encoding.ids])).logits[0, -1, [90, 70]]
         assert trace["logits"][-1].tolist() == pytest.approx(logits.tolist(), abs=1e-5)
+
+
+def test_embedding_gemma_is_read_with_its_windows_dense_layers_and_prompts(tmp_path: Path, library: Any) -> None:
+    config = transformers.Gemma3TextConfig(
+        **SIZES, num_key_value_heads=2, head_dim=6, max_position_embeddings=128, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=6, use_bidirectional_attention=True,
+    )  # fmt: skip
+    folder = save(tmp_path, transformers.Gemma3TextModel(config))
+    modules(folder, "Pooling", "Dense", "Dense", "Normalize", max_seq_length=40)
+    for path, (before, after) in {"2_Dense": (24, 50), "3_Dense": (50, 24)}.items():
+        identity = "torch.nn.modules.linear.Identity"
+        said = {"in_features": before, "out_features": after, "bias": False, "activation_function": identity}
+        (folder / path / "config.json").write_text(json.dumps(said))
+        save_file({"linear.weight": torch.randn(after, before)}, folder / path / "model.safetensors")
+    prompts = {"query": "task : search | query : ", "document": "title : none | text : "}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    model, their = tinytf.load(folder), library(folder)
+    documents = [SHORT, LONG, "The dog was loud."]
+    query = "Who lost a ball?"
+    expected = their.similarity(their.encode_query([query]), their.encode_document(documents))[0].tolist()
+    near = model.most_similar(query, documents).nearest
+    assert {one.number: one.cosine for one in near} == pytest.approx(dict(enumerate(expected, 1)), abs=1e-6)
+    vectors = torch.from_numpy(their.encode(documents))
+    for text, vector in zip(documents, vectors, strict=True):
+        assert torch.allclose(model.trace(text)["embedding"], vector, atol=1e-6)
+    assert model.similar(SHORT, query).check.holds
