@@ -17,6 +17,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, TextPair, Written
+from tinytf.text.late import LateInteraction
 from tinytf.text.library import DEFAULT_LIMIT, Limit
 from tinytf.text.pair import PairTemplate, encode_pair, encode_rendered
 from tinytf.text.printable import printable
@@ -40,7 +41,8 @@ class TextModel(ShortRepr):
     attention that were left out, ``numbers`` what was set, such as ``√d = 1``; ``table`` is the family table of its
     files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for. A longer text
     is cut to ``cuts_at`` tokens (0: to none), as its embedding folder says. ``pair_template`` is how it reads two
-    texts, if not as its tokenizer joins them. ``merged`` is the adapter in its weights.
+    texts, if not as its tokenizer joins them; ``late`` how it reads a query and a document, if it compares them token
+    by token. ``merged`` is the adapter in its weights.
     """
 
     name: str
@@ -55,6 +57,7 @@ class TextModel(ShortRepr):
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
     prompts: Prompts = field(default=NO_PROMPTS, repr=False, compare=False)
     cuts_at: int = 0
+    late: LateInteraction | None = field(default=None, repr=False, compare=False)
     pair_template: PairTemplate | None = field(default=None, repr=False, compare=False)
     merged: Merged | None = field(default=None, repr=False, compare=False)
 

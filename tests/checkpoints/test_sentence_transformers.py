@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers.processors import BertProcessing
 
 import tinytf
@@ -24,6 +24,7 @@ WORDS: dict[str, Any] = {
     "cls_token": "[CLS]",
     "sep_token": "[SEP]",
     "pad_token": "[PAD]",
+    "mask_token": "[MASK]",
 }
 SIZES: dict[str, Any] = {
     "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": 2048,
@@ -193,3 +194,61 @@ def test_embedding_gemma_is_read_with_its_windows_dense_layers_and_prompts(tmp_p
     for text, vector in zip(documents, vectors, strict=True):
         assert torch.allclose(model.trace(text)["embedding"], vector, atol=1e-6)
     assert model.similar(SHORT, query).check.holds
+
+
+def colbert(folder: Path, **metadata: Any) -> Path:
+    """A folder as ColBERT itself writes it: the projection beside the encoder, and artifact.metadata."""
+    save(folder, bert())
+    weights = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file({**weights, "linear.weight": torch.randn(16, 24)}, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    (folder / "artifact.metadata").write_text(json.dumps(metadata))
+    return folder
+
+
+def pylate(folder: Path, **settings: Any) -> Path:
+    """A folder as PyLate writes it: a dense layer on every token, and lengths and markers in one file."""
+    save(folder, bert())
+    modules(folder, "Dense")
+    dense = {"in_features": 24, "out_features": 16, "bias": False, "use_residual": False,
+             "activation_function": "torch.nn.modules.linear.Identity"}  # fmt: skip
+    (folder / "1_Dense" / "config.json").write_text(json.dumps(dense))
+    save_file({"linear.weight": torch.randn(16, 24)}, folder / "1_Dense" / "model.safetensors")
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[1]["type"] = "pylate.models.Dense.Dense"
+    (folder / "modules.json").write_text(json.dumps(entries))
+    said = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim", **settings}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
+    return folder
+
+
+LATE: dict[str, tuple[Callable[..., Path], dict[str, Any]]] = {
+    "colbert": (colbert, {"query_token_id": "was", "doc_token_id": "so", "doc_maxlen": 30, "query_maxlen": 20}),
+    "colbert that looks at masks": (colbert, {"query_token_id": "was", "doc_token_id": "so", "query_maxlen": 20,
+                                              "attend_to_mask_tokens": True, "mask_punctuation": False}),
+    "pylate": (pylate, {"query_prefix": "was ", "document_prefix": "so ", "query_length": 12, "document_length": 30}),
+    "pylate without expansion": (pylate, {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 12,
+                                          "document_length": 30, "do_query_expansion": False, "skiplist_words": [","]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_each_token_of_a_query_finds_the_token_that_the_library_finds(tmp_path: Path, library: Any, kind: str) -> None:
+    make, settings = LATE[kind]
+    folder = make(tmp_path, **settings)
+    model, their = tinytf.load(folder), library(folder, "MultiVectorEncoder")
+    query, documents = "Who lost the ball, and where?", [SHORT, LONG, "The dog was loud."]
+    (vectors,) = their.encode_query([query])
+    of_documents = their.encode_document(documents)
+    expected = their.similarity([vectors], of_documents)[0].tolist()
+    for document, score in zip(documents, expected, strict=True):
+        report = model.interaction(query, document)
+        assert report.score == pytest.approx(score, abs=1e-5)
+        assert len(report.finds) == len(vectors)
+    near = model.most_similar(query, documents).nearest
+    scores = {one.number: one.cosine * len(vectors) for one in near}
+    assert scores == pytest.approx(dict(enumerate(expected, 1)), abs=1e-5)
+    best = (torch.as_tensor(vectors) @ torch.as_tensor(of_documents[2]).T).max(1).values.tolist()
+    assert [find.cosine for find in model.interaction(query, documents[2]).finds] == pytest.approx(best, abs=1e-6)
+    assert model.similar(query, SHORT, pooling="mean").cosine <= 1

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from tinytf.checkpoints.huggingface.late import colbert_reads, is_colbert, pylate_reads, read_colbert, reads
 from tinytf.checkpoints.huggingface.reranker import pair_template, read_logit_score
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.load import Checkpoint, Shapes, WeightFiles
@@ -19,7 +20,8 @@ from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 from tinytf.files import read_json, read_json_list, to_json
 from tinytf.parts.part import leaves
-from tinytf.parts.pooling import UNREAD, Pooling
+from tinytf.parts.pooling import TOKENS, UNREAD, Pooling
+from tinytf.text.late import LateInteraction
 from tinytf.text.pair import PairTemplate
 from tinytf.text.prompts import Prompts
 
@@ -67,6 +69,8 @@ def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint
 
     A folder with modules that are not implemented is read without any of them, with a note that names the first.
     """
+    if is_colbert(directory):
+        return without_pooler(read_colbert(checkpoint))
     if not (directory / _MODULES).exists():
         return checkpoint
     try:
@@ -78,16 +82,23 @@ def read_sentence_modules(checkpoint: Checkpoint, directory: Path) -> Checkpoint
         fields, folders = _settings(directory)
     except _Unread as reason:
         return replace(checkpoint, notes=(*checkpoint.notes, f"{UNREAD}: {reason}"))
-    family = checkpoint.table
-    assert isinstance(family, Family)
     if checkpoint.config.pooler and "pooling" in fields:
         fields["pooler"] = False
-        skip = Skip(r"pooler\..*", "the pooler, which sentence-transformers does not use", noted=True)
-        family = replace(family, skipped=(*family.skipped, skip))
+        checkpoint = without_pooler(checkpoint)
+    family = checkpoint.table
+    assert isinstance(family, Family)
     stored = {module: Stored(f"{module}.linear") for module in _DENSE[: len(folders)]}
     family = replace(family, stored={**family.stored, **stored}, outside=(*family.outside, "pooling."))
     weights: WeightFiles = _WithDense(checkpoint.weights, folders) if folders else checkpoint.weights
     return replace(checkpoint, table=family, config=checkpoint.config.but(**fields), weights=weights)
+
+
+def without_pooler(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint, whose stored pooler is skipped with a note."""
+    family = checkpoint.table
+    assert isinstance(family, Family)
+    skip = Skip(r"pooler\..*", "the pooler, which sentence-transformers does not use", noted=True)
+    return replace(checkpoint, table=replace(family, skipped=(*family.skipped, skip)))
 
 
 def _logit_score(directory: Path) -> Fields | None:
@@ -104,26 +115,31 @@ def _settings(directory: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
     path = directory / _MODULES
     modules = [Fields(entry, path) for entry in read_json_list(path)]
     kinds = [module.text("type").rpartition(".")[2] for module in modules]
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"pooling": TOKENS} if _is_late(directory, kinds) else {}
     dense: list[tuple[Path, Fields]] = []
     for kind, module in zip(kinds, modules, strict=True):
         folder = _inside(directory, module.text("path", ""), path)
+        if kind == "MultiVectorMask":
+            continue
         if kind == "Pooling":
             fields["pooling"] = _pooling(_config(folder))
         elif kind == "Dense" and "pooling" in fields:
             dense.append((folder, _config(folder)))
+            fields |= {"unit_embedding": True} if fields["pooling"] == TOKENS else {}
         elif kind == "Normalize" and "pooling" in fields:
             fields["unit_embedding"] = True
         elif kind not in ("Transformer", "Dropout"):
             raise _Unread(f"{_MODULES} has the module {quoted(kind)}, which is not implemented")
-    order = [kind for kind in kinds if kind != "Dropout"]
-    if order != ["Transformer", *["Pooling"] * ("pooling" in fields), *["Dense"] * len(dense),
-                 *["Normalize"] * ("unit_embedding" in fields)]:  # fmt: skip
+    order = [kind for kind in kinds if kind not in ("Dropout", "MultiVectorMask")]
+    pooled = "pooling" in fields and fields["pooling"] != TOKENS
+    if order != ["Transformer", *["Pooling"] * pooled, *["Dense"] * len(dense),
+                 *["Normalize"] * ("Normalize" in kinds)]:  # fmt: skip
         raise _Unread(f"{_MODULES} has {', '.join(order) or 'no module'}, and that order is not implemented")
     settings = _transformer(directory)
     if settings.flag("do_lower_case", False):
         raise _Unread(f"do_lower_case in {settings.source} is not implemented")
-    return {**fields, **_dense(dense)}, tuple(folder for folder, _ in dense)
+    of = "token_embeddings" if fields.get("pooling") == TOKENS else "sentence_embedding"
+    return {**fields, **_dense(dense, of)}, tuple(folder for folder, _ in dense)
 
 
 def _inside(directory: Path, name: str, source: Path) -> Path:
@@ -158,8 +174,31 @@ def _pooling(keys: Fields) -> str:
     return _POOLING[modes[0]]
 
 
-def _dense(layers: list[tuple[Path, Fields]]) -> dict[str, Any]:
-    """Our fields of the dense layers."""
+def _is_late(directory: Path, kinds: list[str]) -> bool:
+    """Whether the folder compares texts token by token: PyLate's, or one with a MultiVectorMask."""
+    return "MultiVectorMask" in kinds or _optional(directory / _PROMPTS).data.get("model_type") == "ColBERT"
+
+
+def read_late(directory: Path) -> LateInteraction | None:
+    """How a folder of late interaction reads queries and documents; None for any other folder."""
+    if is_colbert(directory):
+        return colbert_reads(directory)
+    if not (directory / _MODULES).exists():
+        return None
+    path = directory / _MODULES
+    modules = [Fields(entry, path) for entry in read_json_list(path)]
+    kinds = [module.text("type").rpartition(".")[2] for module in modules]
+    if not _is_late(directory, kinds):
+        return None
+    prompts = read_prompts(directory).named
+    if "MultiVectorMask" not in kinds:
+        return pylate_reads(_optional(directory / _PROMPTS), prompts)
+    mask = _inside(directory, modules[kinds.index("MultiVectorMask")].text("path", ""), path)
+    return reads(_transformer(directory), _config(mask), prompts)
+
+
+def _dense(layers: list[tuple[Path, Fields]], of: str) -> dict[str, Any]:
+    """Our fields of the dense layers, on the vectors ``of`` the text or of its tokens."""
     if not layers:
         return {}
     if len(layers) > len(_DENSE):
@@ -167,8 +206,8 @@ def _dense(layers: list[tuple[Path, Fields]]) -> dict[str, Any]:
     for _, keys in layers:
         if keys.flag("use_residual", False):
             raise _Unread("a dense layer that its input is added to (use_residual) is not implemented")
-        if keys.text("module_input_name", "sentence_embedding") != "sentence_embedding":
-            raise _Unread("a dense layer on something else than the vector of the text is not implemented")
+        if keys.text("module_input_name", of) != of:
+            raise _Unread(f"a dense layer on something else than {of} is not implemented")
     names = {keys.text("activation_function", "Tanh").rpartition(".")[2] for _, keys in layers}
     biases = {keys.flag("bias", True) for _, keys in layers}
     if len(names) > 1 or len(biases) > 1:
