@@ -252,3 +252,7 @@ def test_each_token_of_a_query_finds_the_token_that_the_library_finds(tmp_path: 
     best = (torch.as_tensor(vectors) @ torch.as_tensor(of_documents[2]).T).max(1).values.tolist()
     assert [find.cosine for find in model.interaction(query, documents[2]).finds] == pytest.approx(best, abs=1e-6)
     assert model.similar(query, SHORT, pooling="mean").cosine <= 1
+    their.save_pretrained(str(tmp_path / "again"))  # with modules of its own, among them a MultiVectorMask
+    again = tinytf.load(tmp_path / "again")
+    for document, score in zip(documents, expected, strict=True):
+        assert again.interaction(query, document).score == pytest.approx(score, abs=1e-5)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
+from tinytf.parts.pooling import UNREAD
 from tinytf.report import About, Data, Report, text_data
 from tinytf.sentences import listed
 from tinytf.tables import Array
@@ -55,8 +56,7 @@ class Interaction(Report):
     @property
     def spoken(self) -> tuple[Find, ...]:
         """The finds of tokens that are in the query's own text."""
-        tokens = self.about.encoding.tokens if self.about else ()
-        return tuple(find for find in self.finds if not tokens or not tokens[find.number].special)
+        return tuple(find for find in self.finds if not self.encoding.tokens[find.number].special)
 
     def fields(self) -> dict[str, Any]:
         other = text_data(self.other)
@@ -85,7 +85,7 @@ def interaction(model: TextModel, query: str, document: str) -> Interaction:
         for number, (found, cosine) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     )
     skipped = tuple(number for number, counts in enumerate(kept.tolist()) if not counts)
-    told = f"document: {other.added}" + (f"; {len(skipped)} of its tokens are skipped" if skipped else "")
+    told = f"document: {other.added}" + (f"; nothing finds its punctuation ({len(skipped):,})" if skipped else "")
     return Interaction(float(best.values.sum()), other, finds, cosines, skipped, told, about=About(model, encoding))
 
 
@@ -109,6 +109,8 @@ def score(query: Tensor, document: Tensor, kept: Tensor) -> float:
 
 
 def _late(model: TextModel) -> Any:
+    if unread := next((note for note in model.file_notes if note.startswith(UNREAD)), ""):
+        raise UsageError(unread, "--pooling mean takes the mean of the last hidden states instead")
     if model.late is None or model.transformer.pooling is None:
         raise UsageError(
             "this model does not compare texts token by token", "models of late interaction do, such as ColBERT"

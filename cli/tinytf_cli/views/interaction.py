@@ -28,7 +28,7 @@ def interaction(report: Interaction, terminal: Terminal, display: InteractionDis
     cosines, axes = as_array(report.cosines), "query down, document across"
     yield Heat(cosines, first, second, "signed", limit=1.0, digits=2, axes=axes)
     full = full_scale([find.cosine for find in report.finds])
-    yield Heading("finds", f"the most alike; they add up to {report.score:.3f}; a bar is {full:.2f}", "attention")
+    yield Heading("finds", f"the most alike token; they add up to {report.score:.3f}; a bar is {full:.2f}", "attention")
     table = Table([Column("query", [find.token for find in report.finds]),
                    Column("finds", [find.found_token for find in report.finds]),
                    Column("at", [f"{find.found:,}" for find in report.finds]),

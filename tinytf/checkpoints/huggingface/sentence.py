@@ -16,7 +16,7 @@ from tinytf.checkpoints.load import Checkpoint, Shapes, WeightFiles
 from tinytf.checkpoints.table import Skip, Stored
 from tinytf.checkpoints.weights import Mapped, Weights
 from tinytf.config import FIELDS, ModelConfig
-from tinytf.errors import CheckpointError
+from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields, quoted
 from tinytf.files import read_json, read_json_list, to_json
 from tinytf.parts.part import leaves
@@ -295,6 +295,8 @@ def written_modules(config: ModelConfig, state: Mapping[str, Tensor], prompts: P
     """The files that say how a text becomes one vector, by their paths in the folder; empty without pooling."""
     if config.pooling == "none":
         return {}
+    if config.pooling == TOKENS:
+        raise UsageError("a model of late interaction is not written", "copy its folder")
     kind = next(theirs for theirs, ours in _POOLING.items() if ours == config.pooling)
     flags = {key: mode == kind for key, mode in _FLAGS.items()}
     files = {"1_Pooling/config.json": to_json({"word_embedding_dimension": config.d_model, **flags})}
