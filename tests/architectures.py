@@ -66,6 +66,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "unit_embedding": True,
     },
     "sgpt, later tokens weighted more": {"pooling": "weighted", "pooled_dense": (9, 7), "pooled_bias": False},
+    "colbert, a vector of each token": {
+        **BERT,
+        "head": "mlm",
+        "pooling": "tokens",
+        "pooled_dense": (9, 7),
+        "unit_embedding": True,
+    },
     "the sum over the root of the length": {**BERT, "head": "mlm", "pooling": "sqrt"},
     "the paper's encoder": {
         "causal": False,

@@ -245,7 +245,7 @@ def lens(
             if index < len(steps) - 1:
                 state, of = trace.step(*step), rows
                 if transformer.read is None:  # else the head reads all tokens
-                    state, of = state[rows], range(len(rows))
+                    state, of = state[rows], [*range(len(rows))]
                 state = state if translators is None else translators(index, state)
                 logits = transformer.unembed(transformer.finish_rows(state, of))
             readings[index] += [

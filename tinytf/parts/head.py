@@ -123,7 +123,7 @@ class Head(Part):
             "head": listed(
                 _KINDS[kind] + (f": {self.labels_in_words}" if self.labels else ""),
                 _DECIDES[self.decides],
-                bool(self.labels) and _READS.get(self.head_reads),
+                bool(self.labels) and _READS.get(self.head_reads, ""),
                 (self.head_dense or self.kind == "mlm") and dense,
                 bool(self.d_unembed) and f"{self.d_unembed} wide",
                 self.head_norm and "a norm",
