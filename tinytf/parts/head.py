@@ -193,7 +193,7 @@ _NO_HEAD = "this model has no language-model head"
 _NO_HEAD_DENSE = "the head of this model has no dense layer"
 
 READ = Step(
-    "final.mean", "mean of the tokens", "Σ {0}[i] / T", WIDE, ("<normed>",), "output", False,
+    "head.mean", "head, mean of the tokens", "Σ {0}[i] / T", WIDE, ("<normed>",), "output", False,
     when=lambda c: c.head_reads == "mean", absent="the head of this model reads tokens by themselves",
     make=lambda o, _: o.MeanOfTokens(), at="read.mean",
 )  # fmt: skip

@@ -283,5 +283,5 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         if _sequential(c) and _has_both(c)
         else ("in", *[ATTN] * has_mixer(c), *[FFN] * has_ffn(c)),
         "<normed>": last,
-        "<final>": ("final.mean",) if c.head_reads == "mean" else last,
+        "<final>": ("head.mean",) if c.head_reads == "mean" else last,
     }

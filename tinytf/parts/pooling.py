@@ -114,13 +114,13 @@ ROWS: tuple[Step, ...] = (
     Step("embedding", "embedding of the text", "{0} / ‖{0}‖", ("d_vector",), ("<vector>",), "output", False,
          when=lambda c: _pools(c) and c.unit_embedding, absent="{no_unit}", make=lambda o, _: o.Unit(UNIT_EPS),
          at="pooling.embedding", to_loss=False),
-    Step("vectors.dense", "token vectors, dense", "{0}·W{pooled_bias}", ("token", "d_dense"), ("<final>",), "output",
+    Step("pooled.dense", "token vectors, dense", "{0}·W{pooled_bias}", ("token", "d_dense"), ("<final>",), "output",
          False, when=_dense_of_tokens(1), absent=_NO_TOKENS, make=lambda o, c: o.Linear(c.pooled_bias),
          module="pooling.dense", to_loss=False),
-    Step("vectors.dense2", "token vectors, second dense", "{0}·W{pooled_bias}", ("token", "d_vector"),
-         ("vectors.dense",), "output", False, when=_dense_of_tokens(2), absent=_NO_TOKENS,
+    Step("pooled.dense2", "token vectors, second dense", "{0}·W{pooled_bias}", ("token", "d_vector"),
+         ("pooled.dense",), "output", False, when=_dense_of_tokens(2), absent=_NO_TOKENS,
          make=lambda o, c: o.Linear(c.pooled_bias), module="pooling.dense2", to_loss=False),
-    Step("vectors", "vectors of the tokens", "{0} / ‖{0}‖", ("token", "d_vector"), ("<token vector>",), "output", False,
+    Step("embedding", "vectors of the tokens", "{0} / ‖{0}‖", ("token", "d_vector"), ("<token vector>",), "output", False,
          when=lambda c: c.pooling == TOKENS and c.unit_embedding, absent=_NO_TOKENS,
          make=lambda o, _: o.Unit(UNIT_EPS), at="pooling.vectors", to_loss=False),
 )  # fmt: skip
@@ -140,7 +140,7 @@ def formulas(c: Config) -> dict[str, str]:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    of_tokens = ("<final>", "vectors.dense", "vectors.dense2")[len(c.pooled_dense)]
+    of_tokens = ("<final>", "pooled.dense", "pooled.dense2")[len(c.pooled_dense)]
     return {"<dense>": (_vector(c, 1),), "<vector>": (_vector(c),), "<token vector>": (of_tokens,)}
 
 

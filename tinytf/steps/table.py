@@ -238,7 +238,7 @@ class StepTable:
         normed = config.at(config.n_layers - 1).norm_order == "post"
         self.mid_stream = "" if not has_mid else "norm1" if normed else "mid"
         self.normed = "final.norm" if "final.norm" in self.by_name else self.output
-        self.final = "final.mean" if "final.mean" in self.by_name else self.normed
+        self.final = "head.mean" if "head.mean" in self.by_name else self.normed
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixing = next(step for step in self.layer_steps if step.core and step.recorded)
         self.head_out = mixing.name
