@@ -120,8 +120,8 @@ ROWS: tuple[Step, ...] = (
     Step("pooled.dense2", "token vectors, second dense", "{0}·W{pooled_bias}", ("token", "d_vector"),
          ("pooled.dense",), "output", False, when=_dense_of_tokens(2), absent=_NO_TOKENS,
          make=lambda o, c: o.Linear(c.pooled_bias), module="pooling.dense2", to_loss=False),
-    Step("embedding", "vectors of the tokens", "{0} / ‖{0}‖", ("token", "d_vector"), ("<token vector>",), "output", False,
-         when=lambda c: c.pooling == TOKENS and c.unit_embedding, absent=_NO_TOKENS,
+    Step("embedding", "vectors of the tokens", "{0} / ‖{0}‖", ("token", "d_vector"), ("<token vector>",), "output",
+         False, when=lambda c: c.pooling == TOKENS and c.unit_embedding, absent=_NO_TOKENS,
          make=lambda o, _: o.Unit(UNIT_EPS), at="pooling.vectors", to_loss=False),
 )  # fmt: skip
 """From the last hidden states to the vector of the text; no prediction depends on them."""
