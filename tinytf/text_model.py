@@ -122,7 +122,7 @@ class TextModel(ShortRepr):
     def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
         if self.config.causal and self.pair_template is None:
             raise UsageError(
-                "a pair is for encoders and rerankers, and this is a decoder whose folder says nothing of pairs",
+                "a pair of texts is for encoders and rerankers, and the folder of this decoder says nothing of pairs",
                 "give one text; a reranker has a modules.json, and a modality_config with messages",
             )
         if not (pair.first.strip() and pair.second.strip()):
