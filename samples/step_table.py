@@ -86,6 +86,13 @@ ARCHITECTURES = {
         head="none", pooler=False, pooling="mean", pooled_dense=(3072, 768), pooled_activation="tanh",
         unit_embedding=True,
     ),
+    "ColBERT": PRESETS["bert-base"].but(
+        head="none", pooler=False, pooling="tokens", pooled_dense=(1024, 128), unit_embedding=True
+    ),
+    "ModernBERT with classes of the mean": PRESETS["bert-base"].but(
+        head="sequence", tied_head=False, head_bias=True, labels=("bad", "good"), head_reads="mean", head_dense=True,
+        pooler=False,
+    ),
     "talking heads": _LLAMA.but(talking_heads=True),
     "DiffLlama": _LLAMA.but(lambda_init=0.2),
     "JetMoE": _LLAMA.but(

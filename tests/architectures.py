@@ -100,6 +100,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "unit_embedding": True,
     },
     "sgpt, later tokens weighted more": {"pooling": "weighted", "pooled_dense": (9, 7), "pooled_bias": False},
+    "colbert, a vector of each token": {
+        **BERT,
+        "head": "mlm",
+        "pooling": "tokens",
+        "pooled_dense": (9, 7),
+        "unit_embedding": True,
+    },
     "the sum over the root of the length": {**BERT, "head": "mlm", "pooling": "sqrt"},
     "the paper's encoder": {
         "causal": False,
@@ -815,6 +822,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 HEADS_OF_CLASSES: dict[str, dict[str, Any]] = {
     "bert with classes of the text": {**CLASSES, "head_dense": True, "head_activation": "tanh"},
+    "bert with classes of the mean of the tokens": {**CLASSES, "head_dense": True, "head_reads": "mean"},
+    "classes of the mean, after a final norm": {**CLASSES, "norm_order": "pre", "head_reads": "mean"},
     "bert with several classes at once": {**CLASSES, "decides": "several"},
     "bert with a question head": {**CLASSES, "head": "question", "head_reads": "every", "labels": ("start", "end")},
 }

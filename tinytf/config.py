@@ -194,6 +194,10 @@ class ModelConfig(Part):
             raise ConfigError("d_layer_input projects the embeddings, but embed_norm norms them")
         if self.embed_norm and any(block.memory.memory != "none" for block in kinds):
             raise ConfigError("memory reads the embeddings, but embed_norm norms them")
+        if self.head_reads == "mean" and self.pooling != "none":
+            raise ConfigError(
+                f"pooling {self.pooling!r} and a head that reads the mean of the tokens exclude each other"
+            )
         if self.pooler and self.pooling != "none":
             raise ConfigError(f"pooling {self.pooling!r} and a pooler exclude each other", "a text has one vector")
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):

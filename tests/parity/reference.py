@@ -580,6 +580,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         },
     ),
     "modernbert with classes": lambda: _modernbert("ForSequenceClassification", **_LABELS),
+    "modernbert with classes of the mean": lambda: _modernbert(
+        "ForSequenceClassification", **_LABELS, classifier_pooling="mean"
+    ),
     "decoder modernbert": lambda: _classes(
         "ModernBertDecoder",
         "CausalLM",
@@ -606,6 +609,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),
     "eurobert with classes": lambda: _classes(
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
+    ),
+    "eurobert with classes of the mean": lambda: _classes(
+        "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="mean"
     ),
     "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
     "bert of many languages, rembert": lambda: _classes(
@@ -1359,7 +1365,7 @@ def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None =
     config = models.ours.config
     seen = torch.ones(result.shape[:2], dtype=torch.bool) if looked_at is None else looked_at
     if config.head.kind == "sequence":
-        place = 0 if config.head_reads == "first" else -1
+        place = -1 if config.head_reads == "last" else 0
         return given.logits[seen[:, place]], result[:, place][seen[:, place]]
     if config.head.kind == "question":
         theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)

@@ -69,7 +69,7 @@ RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
 STEPS: tuple[Step, ...] = (
-    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL,
+    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, head.READ,
     *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
@@ -242,8 +242,9 @@ class StepTable:
         has_mid = "mid" in self.by_name and not config.extra_streams
         normed = config.at(config.n_layers - 1).norm_order == "post"
         self.mid_stream = "" if not has_mid else "norm1" if normed else "mid"
-        self.final = "final.norm" if "final.norm" in self.by_name else self.output
-        self.last: StepKey = (self.final, None if self.final == "final.norm" else config.n_layers - 1)
+        self.normed = "final.norm" if "final.norm" in self.by_name else self.output
+        self.final = "head.mean" if "head.mean" in self.by_name else self.normed
+        self.last: StepKey = (self.final, config.n_layers - 1 if self.final == self.output else None)
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixing = next(step for step in self.layer_steps if step.core and step.recorded)
         self.head_out = mixing.name

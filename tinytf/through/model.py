@@ -116,7 +116,7 @@ class ThroughModel(TextModel):
             return False
         return compared("", first[:-1], second[:-1].double()).holds
 
-    def _pair(self, pair: TextPair, limit: Limit) -> Encoding:
+    def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
         raise UsageError("run through transformers, a model reads one text, not a pair", "leave out --pair")
 
     @in_turn_of_all

@@ -116,7 +116,7 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
         yield Trace(model, encoding, Recording(keep, (), (layer,)))
     keep = {f"L{last}.{table_of(config).output}": x[0]}
     with recording_hooks(model, keep, ()):
-        model.final_norm(x)
+        model.finish(x)
     yield Trace(model, encoding, Recording(keep, (), ()))
 
 
@@ -125,7 +125,8 @@ def _positions_read(config: ModelConfig, ids: Sequence[int], mask_id: int | None
     if config.head.kind == "none":
         return ()
     if config.labels:
-        return {"first": (0,), "last": (len(ids) - 1,)}.get(config.head_reads, tuple(range(len(ids))))
+        row = config.head.row_read
+        return tuple(range(len(ids))) if row is None else (row % len(ids),)
     if config.causal:
         return (len(ids) - 1,)
     return tuple(position for position, token in enumerate(ids) if token == mask_id) or tuple(range(len(ids)))

@@ -102,7 +102,7 @@ def logits_of_rows(
         batch = order[done : done + max(1, max_tokens // (length - start))]
         with evaluating(model):
             numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
-            logits = model.unembed(model.final_norm(hidden[:, read - start]))
+            logits = model.unembed(model.finish_rows(hidden, [read - start])[:, 0])
         yield numbers, logits
         done += len(batch)
         on_progress(n_resumed + done, len(rows))

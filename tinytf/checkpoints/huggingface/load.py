@@ -194,7 +194,7 @@ def read_directory(directory: Path) -> Checkpoint:
 def _head_that_is_lacking(checkpoint: Checkpoint, data: Mapping[str, Any]) -> str:
     """A note if config.json names a class with a head that the files lack, and nothing takes a vector instead."""
     assert isinstance(checkpoint.table, Family)
-    if checkpoint.config.pooling != "none":
+    if checkpoint.config.pooling != "none" or checkpoint.config.labels:
         return ""
     for name in Fields(data, checkpoint.source).array("architectures", str, ()):
         head = checkpoint.table.head_of_class(name)

@@ -117,7 +117,7 @@ MODERNBERT = Family(
     copies={"decoder.weight": "embeddings.tok_embeddings.weight"},
     outside=("head.", "decoder.", "classifier."),
     heads={
-        "sequence": ClassHead(_CLASSIFIER, only={"classifier_pooling": ("cls",)}),
+        "sequence": ClassHead(_CLASSIFIER, reads_by=("classifier_pooling", "cls", {"cls": "first", "mean": "mean"})),
         "token": ClassHead(_CLASSIFIER),
         "question": ClassHead(_CLASSIFIER),
     },
@@ -255,7 +255,6 @@ EUROBERT = replace(
     classes={"none": "EuroBertModel", "lm": "EuroBertForMaskedLM"},
     fixed={**LLAMA.fixed, "causal": False},
     settings=(*LLAMA.settings, Group(_read_lm_head)),
-    written={"classifier_pooling": "bos"},
     harmless=("classifier_pooling",),
     skipped=(*LLAMA.skipped, Skip(r"dense\..*", "a task head", noted=True)),
     outside=("lm_head", "dense.", "classifier."),
@@ -263,7 +262,7 @@ EUROBERT = replace(
         "sequence": ClassHead(
             {"head.dense": Stored("dense"), "head.decoder": Stored("classifier")},
             "gelu",
-            only={"classifier_pooling": ("bos",)},
+            reads_by=("classifier_pooling", "late", {"bos": "first", "mean": "mean"}),
         ),
         "token": ClassHead({"head.decoder": Stored("classifier")}),
     },

@@ -43,7 +43,7 @@ from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.pair_norm import PairNorm
 from tinytf.steps.operations.pass_on import PassOn
-from tinytf.steps.operations.pool import Pool
+from tinytf.steps.operations.pool import MeanOfTokens, Pool
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
@@ -109,6 +109,7 @@ __all__ = [
     "Lookup",
     "Mask",
     "MatchStreams",
+    "MeanOfTokens",
     "Mix",
     "MixHeads",
     "MixStreams",
