@@ -159,7 +159,7 @@ class Head(Program):
 
     def __init__(self, config: ModelConfig) -> None:
         table = table_of(config)
-        rows = [step for step in table.after if step.runs and not step.path.startswith(("final_norm", "read."))]
+        rows = [step for step in table.after if step.runs and not step.path.startswith(("final_norm", "averaged."))]
         super().__init__(config, rows, "head.", outside=(table.final,))
         self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
 

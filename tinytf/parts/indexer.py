@@ -75,7 +75,7 @@ ROWS: tuple[Step, ...] = (
          "Σ over heads of {2} / √{index_heads} · max(0, {0}·{1}ᵀ / √{index_width})", PAIRS,
          ("<index q>", "<index k>", "index.weights"), "attention", when=_indexed, absent=_NO_INDEX,
          make=lambda o, _: o.IndexScores(), to_loss=False),
-    Step("index.chosen", "keys that the indexer chooses", "1 for the {index_keys} largest of {0} in sight, else 0",
+    Step("index.chosen", "keys that the indexer chooses", "1 for the {index_keys} largest of {0} where visible, else 0",
          PAIRS, ("index.scores",), "attention", recorded=True, when=_indexed, absent=_NO_INDEX,
          make=lambda o, c: o.ChooseKeys(o.Sight.of(c)), to_loss=False),
     Step("index.chosen", "keys that an earlier layer chose", "as in the last layer below with an indexer", PAIRS, (),
