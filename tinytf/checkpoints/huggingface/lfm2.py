@@ -164,6 +164,15 @@ def _attention_kinds(fields: Fields, draft: Draft) -> list[str]:
     return [some if kind == _CONV else kind for kind in kinds]
 
 
+def _read_eps(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """ε of the norms, by the name that transformers writes or by its other one."""
+    other = fields.number("rms_norm_eps", 1e-5)
+    eps = fields.number("norm_eps", other)
+    if "rms_norm_eps" in fields.data and eps != other:
+        raise fields.fault(f"rms_norm_eps {other:g} is another name of norm_eps, which is {eps:g}")
+    return {"norm_eps": eps}
+
+
 _WINDOWS = windows(_read_kinds, 256)
 
 
@@ -184,12 +193,13 @@ LFM3 = replace(
     name="LFM3",
     model_type="lfm3",
     classes={"none": "Lfm3Model", "lm": "Lfm3ForCausalLM"},
+    only={**LFM2.only, "_rope_type_labels": ([FULL, SLIDING],)},
     fixed={**LFM2.fixed, "gate_by_head": True},
     settings=(
         *SIZES,
         Key("num_key_value_heads", "n_kv_heads", 4),
         Key("max_position_embeddings", "context", 128_000),
-        Key("norm_eps", "norm_eps", 1e-5),
+        Group(_read_eps, lambda config: {"norm_eps": config.norm_eps}),
         Key("head_dim", "d_head", 128),
         rope(
             1_000_000.0,

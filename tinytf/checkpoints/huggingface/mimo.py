@@ -18,8 +18,8 @@ _KINDS = layer_kinds(lambda fields, layer: layer > 0 and (layer + 1) % 6 != 0)
 
 def _read_windows(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """What layers with a window have: sinks, and twice the key heads; sliding_window_size leaves out the query."""
-    before = fields.whole("sliding_window_size", -1)
-    window = window_of(fields, 129) if before < 0 else before + 1
+    window, before = window_of(fields, 129), fields.whole("sliding_window_size", -1)
+    window = window if before < 0 else before + 1
     sliding = [kind == SLIDING for kind in _KINDS(fields, draft)]
     _require_usual(fields, draft, sliding)
     return merge_fields(
