@@ -163,6 +163,7 @@ def test_parameters_are_as_many(models):
     theirs = {
         name: parameter.numel() for name, parameter in models.theirs.named_parameters() if parameter.requires_grad
     }
+    theirs |= {name: one.numel() for name, one in models.theirs.named_buffers() if name == "final_logits_bias"}
     left = ("contact_head", ".visual_", "entity_", "w2e_", "e2w_", "e2e_", ".mask_emb")
     # of ESM, VisualBERT, LUKE and XLNet
     left += ("correct_output_scale",) * (not models.ours.config.stream_gain)  # Gemma 3n keeps it without use
