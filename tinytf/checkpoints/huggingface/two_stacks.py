@@ -14,6 +14,7 @@ from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import Fields
 
+_TWO = {"is_encoder_decoder": (True,)}
 _NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_source", "shares_embeddings")
 """Settings of the stack with the head alone."""
 
@@ -53,7 +54,7 @@ _T5_BLOCK = {
 _T5_FFN = {"gate": "wi_0", "up": "wi_1", "down": "wo"}
 
 
-def _t5_stored(family: Fields | None = None) -> dict[str, Stored]:
+def _t5_stored() -> dict[str, Stored]:
     """Where T5 keeps its modules: the feed-forward is number 1 in the encoder and 2 in the decoder."""
     stored = both(
         _T5_BLOCK,
@@ -69,9 +70,8 @@ def _t5_stored(family: Fields | None = None) -> dict[str, Stored]:
         place = f"{stack}.block.{{n}}.layer.{number}"
         stored[f"{prefix}blocks.{{n}}.norm2"] = Stored(f"{place}.layer_norm")
         for ours, theirs in _T5_FFN.items():
-            plain = Stored(f"{place}.DenseReluDense.wi") if ours == "up" else None
-            stored[f"{prefix}blocks.{{n}}.ffn.{ours}"] = Stored(f"{place}.DenseReluDense.{theirs}", instead=plain)
-    return {**stored, "head.decoder": Stored("lm_head")}
+            stored[f"{prefix}blocks.{{n}}.ffn.{ours}"] = Stored(f"{place}.DenseReluDense.{theirs}")
+    return {**stored, "head.decoder": Stored("lm_head", gives="logits")}  # its input is multiplied, here the logits
 
 
 _T5_FIXED = {
@@ -111,6 +111,7 @@ def _read_t5_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, A
 T5 = Family(
     name="T5",
     model_type="t5",
+    only=_TWO,
     classes={"lm": "T5ForConditionalGeneration"},
     fixed=_T5_FIXED,
     settings=(
@@ -140,6 +141,8 @@ T5 = Family(
     written={"dropout_rate": 0.0},
     harmless=("initializer_factor", "classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder"),
     stored=_t5_stored(),
+    spellings=((r"\.wi\.", ".wi_1."),),
+    written_as=lambda config: {} if config.gated else {"wi_1": "wi"},
     skipped=(
         Skip(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight", "a bias without a use"),
     ),
@@ -201,6 +204,7 @@ def _require_one_vocabulary(fields: Fields, draft: Draft, tensors: Tensors) -> d
 BART = Family(
     name="BART",
     model_type="bart",
+    only=_TWO,
     prefix="model.",
     classes={"lm": "BartForConditionalGeneration"},
     fixed={**_SHARED, "position_offset": 2, "embed_norm": True, "norm_order": "post"},
@@ -279,7 +283,7 @@ MARIAN = replace(
     model_type="marian",
     classes={"lm": "MarianMTModel"},
     fixed={**_SHARED, "positions": "sinusoidal_concat", "norm_order": "post"},
-    only={"share_encoder_decoder_embeddings": (True,)},
+    only={**_TWO, "share_encoder_decoder_embeddings": (True,)},
     settings=(*BART.settings, Group(_require_one_vocabulary)),
 )
 M2M_100 = replace(
