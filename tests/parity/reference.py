@@ -508,7 +508,8 @@ def _facing(kind: Any) -> Any:
             return type(given)({"logits": given.logits, **given, **{key: one for key, one in own.items() if one}})
 
         def generate(self, target: Tensor, **settings: Any) -> Any:
-            return super().generate(torch.tensor([SOURCE]), decoder_input_ids=target, **settings)
+            first = {"decoder_start_token_id": int(target[0, 0]), "forced_eos_token_id": None}
+            return super().generate(torch.tensor([SOURCE]), decoder_input_ids=target, **first, **settings)
 
     Facing.__name__ = kind.__name__
     return Facing
@@ -519,8 +520,8 @@ _T5: dict[str, Any] = {
     "d_model": C,
     "d_kv": 5,
     "d_ff": F,
-    "num_layers": 2,
-    "num_decoder_layers": N,
+    "num_layers": N,
+    "num_decoder_layers": 2,  # theirs generates with no more than in the encoder
     "num_heads": H,
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 9,

@@ -286,12 +286,17 @@ MARIAN = replace(
     only={**_TWO, "share_encoder_decoder_embeddings": (True,)},
     settings=(*BART.settings, Group(_require_one_vocabulary)),
 )
+_FIRST_POSITION = Group(
+    lambda fields, draft, tensors: {"position_offset": fields.whole("pad_token_id", 1) + 1},
+    lambda config: {"pad_token_id": config.position_offset - 1},
+)
 M2M_100 = replace(
     BART,
     name="M2M-100",
     model_type="m2m_100",
     classes={"lm": "M2M100ForConditionalGeneration"},
-    fixed={**_SHARED, "positions": "sinusoidal_halves", "position_offset": 2},
+    fixed={**_SHARED, "positions": "sinusoidal_halves"},
+    settings=(*BART.settings[:-1], _FIRST_POSITION, BART.settings[-1]),
     skipped=(
         *BART.skipped,
         Skip(r"(encoder|decoder)\.embed_positions\.weights?", "sines and cosines, a buffer", computed=fairseq_waves),
