@@ -547,6 +547,9 @@ _BART: dict[str, Any] = {
 TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: _two_stacks("T5", **_T5),
     "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": lambda: _two_stacks("MT5", **_T5, feed_forward_proj="gated-gelu"),
+    "umt5": lambda: _two_stacks("UMT5", **_T5, feed_forward_proj="gated-silu"),
+    "longt5": lambda: _two_stacks("LongT5", **_T5, local_radius=3),
     "bart": lambda: _two_stacks("Bart", **_BART),
     "mbart": lambda: _two_stacks("MBart", **_BART),
     "plbart": lambda: _two_stacks("PLBart", **_BART),
@@ -559,6 +562,8 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     **TWO_STACKS,
+    "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**_T5)),
+    "umt5, its encoder": lambda: transformers.UMT5EncoderModel(transformers.UMT5Config(**_T5)),
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),

@@ -106,6 +106,7 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     MELLUM,
 )
 from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
+from tinytf.checkpoints.huggingface.t5 import T5_FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.huggingface.text_parts import (
     COSMOS3,
@@ -120,8 +121,8 @@ from tinytf.checkpoints.huggingface.text_parts import (
     QWEN3_VL,
     QWEN3_VL_MOE,
 )
-from tinytf.checkpoints.huggingface.two_stacks import TWO_STACKS
-from tinytf.checkpoints.huggingface.whole_model import TextPart, keys_of_text, notes_on, text_part
+from tinytf.checkpoints.huggingface.two_stacks import FROM_FAIRSEQ
+from tinytf.checkpoints.huggingface.whole_model import keys_of_text, notes_on, text_part
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
 from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
@@ -163,9 +164,12 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
-        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *TWO_STACKS,
+        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, *FROM_FAIRSEQ,
     )
 }  # fmt: skip
+
+TABLES = (*FAMILIES.values(), *(family.alone for family in FAMILIES.values() if family.alone is not None))
+"""All tables of transformers: also those of encoders alone."""
 
 
 class UnknownArchitecture(CheckpointError):
@@ -212,7 +216,7 @@ def checkpoint_of(
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     told, (family, data), weights = notes_on(data), found, open_weights()
-    family = family.in_whole_model(weights.shapes) if isinstance(family, TextPart) else family
+    family = family.of_file(weights.shapes)
     fields = NamedFields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}

@@ -1,6 +1,6 @@
 """The table of a family of transformers, and what families share: activations, sizes, a head, harmless keys."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ class Family(FamilyTable):
     ``classes`` are the model classes of transformers, by our word for the head; the first is the default. ``needs``
     are our fields that must not be 0. ``written`` keys are always written with the same value. ``heads`` are the
     classification heads, by our word. ``written_as`` gives words in names of tensors that a configuration replaces by
-    others, whose ``spellings`` those are.
+    others, whose ``spellings`` those are. ``alone`` is the table of files that hold the encoder without its decoder.
     """
 
     model_type: str
@@ -28,6 +28,12 @@ class Family(FamilyTable):
     written: Mapping[str, Any] = field(default_factory=dict)
     heads: Mapping[str, ClassHead] = field(default_factory=dict)
     written_as: Callable[[ModelConfig], Mapping[str, str]] = lambda _: {}
+    alone: "Family | None" = None
+
+    def of_file(self, names: Collection[str]) -> "Family":
+        """The table for a file with tensors of these ``names``, which may hold the encoder of two stacks alone."""
+        whole = self.alone is None or any(self.plain(name).startswith("decoder.") for name in names)
+        return self if self.alone is None or whole else self.alone
 
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields from a file, with those of its classification head, whose dense layer is then not the pooler."""
