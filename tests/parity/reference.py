@@ -472,6 +472,7 @@ def _llama4(**settings: Any) -> nn.Module:
 def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings: Any) -> nn.Module:
     """A model whose texts are targets: it reads SOURCE for each of them, as ours does (``architectures.facing``)."""
     model = class_named(family + kind)(getattr(transformers, f"{family}Config")(**settings))
+    model.size = 1.2
     for stack in (model.get_encoder(), model.get_decoder()):
         table = getattr(stack, "embed_positions", None)
         if hasattr(table, "create_weight"):  # a buffer, which the tests do not fill with other numbers

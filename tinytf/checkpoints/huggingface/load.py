@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
 from tinytf.checkpoints.huggingface.bert import (
     ALBERT,
@@ -219,6 +221,8 @@ def checkpoint_of(
     family = family.of_file(weights.shapes)
     fields = NamedFields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
+    if family.unties and data.get("tie_word_embeddings", True):
+        tensors = {plain: name for plain, name in tensors.items() if not _is_copy(plain, tensors, family, weights)}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
         config = family.read(fields, tensors)
@@ -229,6 +233,12 @@ def checkpoint_of(
     if isinstance(weights, QuantizedWeights):
         notes += filter(None, [weights.words])
     return Checkpoint(source, family.with_head(config), config, weights, tuple(notes))
+
+
+def _is_copy(plain: str, tensors: Mapping[str, str], family: Family, weights: WeightFiles) -> bool:
+    """Whether a tensor repeats the one that it may be a copy of."""
+    original = tensors.get(family.copies.get(plain, ""))
+    return original is not None and torch.equal(weights.stored(tensors[plain]), weights.stored(original))
 
 
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:

@@ -76,13 +76,12 @@ def _says_scaled(fields: Fields) -> bool:
 
 
 def _head(scaled: Callable[[Fields], bool]) -> Group:
-    """A head that is tied unless the file has one; that of the first T5 may be stored a second time."""
+    """A head that is tied unless the file has another one."""
 
     def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-        copied = scaled is _says_scaled and scaled(fields) and fields.flag("tie_word_embeddings", True)
         return {
             "head": "lm",
-            "tied_head": copied or "lm_head.weight" not in tensors,
+            "tied_head": "lm_head.weight" not in tensors,
             "logit_scale": draft["d_model"] ** -0.5 if scaled(fields) else 1.0,
         }
 
@@ -140,6 +139,7 @@ T5 = Family(
             lambda read: {"num_layers": read.n_layers},
         ),
     ),
+    unties=True,
     written={"dropout_rate": 0.0},
     harmless=("initializer_factor", "classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder"),
     stored=_stored(),

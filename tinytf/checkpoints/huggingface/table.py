@@ -19,7 +19,9 @@ class Family(FamilyTable):
     ``classes`` are the model classes of transformers, by our word for the head; the first is the default. ``needs``
     are our fields that must not be 0. ``written`` keys are always written with the same value. ``heads`` are the
     classification heads, by our word. ``written_as`` gives words in names of tensors that a configuration replaces by
-    others, whose ``spellings`` those are. ``alone`` is the table of files that hold the encoder without its decoder.
+    others, whose ``spellings`` those are. ``alone`` is the table of files that hold the encoder without its decoder. A
+    family that ``unties`` has a head of its own where the file has one that differs from the embeddings, though the
+    configuration says that they are tied.
     """
 
     model_type: str
@@ -29,6 +31,7 @@ class Family(FamilyTable):
     heads: Mapping[str, ClassHead] = field(default_factory=dict)
     written_as: Callable[[ModelConfig], Mapping[str, str]] = lambda _: {}
     alone: "Family | None" = None
+    unties: bool = False
 
     def of_file(self, names: Collection[str]) -> "Family":
         """The table for a file with tensors of these ``names``, which may hold the encoder of two stacks alone."""
