@@ -545,12 +545,23 @@ _BART: dict[str, Any] = {
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
+
+
+def _t5gemma() -> nn.Module:
+    """Stacks of two widths and depths, with windows in other layers."""
+    caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "sliding_window": 3, "head_dim": 10}
+    decoder = {**_LLAMA, **caps, "pad_token_id": 0, "query_pre_attn_scalar": 7}
+    encoder = {**decoder, "hidden_size": 20, "num_hidden_layers": 4, "intermediate_size": 28}
+    return _two_stacks("T5Gemma", encoder=encoder, decoder=decoder, vocab_size=V)
+
+
 TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: _two_stacks("T5", **_T5),
     "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "mt5": lambda: _two_stacks("MT5", **_T5, feed_forward_proj="gated-gelu"),
     "umt5": lambda: _two_stacks("UMT5", **_T5, feed_forward_proj="gated-silu"),
     "longt5": lambda: _two_stacks("LongT5", **_T5, local_radius=3),
+    "t5gemma": _t5gemma,
     "bart": lambda: _two_stacks("Bart", **_BART),
     "mbart": lambda: _two_stacks("MBart", **_BART),
     "plbart": lambda: _two_stacks("PLBart", **_BART),

@@ -109,6 +109,7 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
 )
 from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
 from tinytf.checkpoints.huggingface.t5 import T5_FAMILIES
+from tinytf.checkpoints.huggingface.t5gemma import T5GEMMA
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.huggingface.text_parts import (
     COSMOS3,
@@ -166,7 +167,7 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
-        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, *FROM_FAIRSEQ,
+        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
     )
 }  # fmt: skip
 
