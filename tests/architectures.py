@@ -18,7 +18,6 @@ from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
-from tinytf.trace.trace import Trace
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "context": 32}
 BERT: dict[str, Any] = {
@@ -911,14 +910,20 @@ def lively(config: ModelConfig, seed: int = 0) -> Transformer:
     model = Transformer.initialised(config, seed)
     model.size = 0.75 if config.memory_sets else 1.5
     enliven(model, seed)
-    return model if model.encoder is None else reading(model, Source(*_read(model.encoder)))
+    return facing(model)
+
+
+SOURCE = [4, 9, 16, 25, 6, 7, 30]
+"""What models of two stacks read: a text of another length than the usual ones."""
 
 
 @torch.no_grad()
-def _read(encoder: Transformer) -> tuple[Tensor, None, Trace]:
-    """A text of another length that an encoder has read: its states, and its trace."""
-    trace = record(encoder, encoding_of([4, 9, 16, 25, 6, 7, 30]))
-    return trace.last_hidden[None], None, trace
+def facing(model: Transformer) -> Transformer:
+    """A model of two stacks that has read SOURCE; any other as it is."""
+    if model.encoder is None:
+        return model
+    trace = record(model.encoder, encoding_of(SOURCE))
+    return reading(model, Source(trace.last_hidden[None], trace=trace))
 
 
 def some_ids(config: ModelConfig, batch: int = 3, length: int = 11, seed: int = 5) -> Tensor:

@@ -489,11 +489,17 @@ class ModelConfig(Part):
     def differences(self, other: "ModelConfig", rounding: float = ROUNDED) -> dict[str, tuple[Any, Any]]:
         """The settings in which this model and ``other`` differ, by flat name, with both values.
 
-        A setting that differs from layer to layer has a tuple of values. ``rounding`` is relative.
+        A setting that differs from layer to layer has a tuple of values. Those of the encoder begin with encoder; of
+        an encoder that one of them lacks, its presence differs. ``rounding`` is relative.
         """
         sides = [{**side.to_dict(), **dict(side.by_layer)} for side in (self, other)]
         pairs = {name: (sides[0][name], sides[1][name]) for name in FIELDS if name != "by_layer"}
-        return {name: pair for name, pair in pairs.items() if not _agree(*pair, rounding)}
+        found = {name: pair for name, pair in pairs.items() if not _agree(*pair, rounding)}
+        if self.encoder is None or other.encoder is None:
+            read = tuple(side.encoder is not None for side in (self, other))
+            return found | ({"encoder": read} if read[0] != read[1] else {})
+        of_encoder = self.encoder.differences(other.encoder, rounding)
+        return found | {f"encoder.{name}": pair for name, pair in of_encoder.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """All settings by flat name, ready for JSON; those of the encoder under its name."""

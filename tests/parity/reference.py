@@ -4,13 +4,13 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from architectures import enliven
+from architectures import SOURCE, enliven, facing
 from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.load import read_directory
@@ -526,7 +526,113 @@ def _llama4(**settings: Any) -> nn.Module:
     return transformers.Llama4ForCausalLM(config)
 
 
+def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings: Any) -> nn.Module:
+    """A model whose texts are targets: it reads SOURCE for each of them, as ours does (``architectures.facing``)."""
+    model = class_named(family + kind)(getattr(transformers, f"{family}Config")(**settings))
+    model.size = 1.2
+    for stack in (model.get_encoder(), model.get_decoder()):
+        table = getattr(stack, "embed_positions", None)
+        if hasattr(table, "create_weight"):  # a buffer, which the tests do not fill with other numbers
+            waves = table.create_weight()
+            del table.weight
+            table.register_buffer("weight", waves)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.copy_(0.3 * torch.randn(V, generator=torch.Generator().manual_seed(2)))
+    return model
+
+
+def class_named(name: str) -> Any:
+    """The class of transformers with this name, which takes targets if it has two stacks; None without it."""
+    kind = getattr(transformers, name, None)
+    return _facing(kind) if getattr(getattr(kind, "config_class", None), "is_encoder_decoder", False) else kind
+
+
+@cache
+def _facing(kind: Any) -> Any:
+    """The class, whose calls and ``generate`` take targets, and its losses those of the next token."""
+
+    class Facing(kind):
+        @wraps(kind.forward)
+        def forward(self, input_ids: Any = None, attention_mask: Any = None, **settings: Any) -> Any:
+            if "encoder_outputs" in settings or "decoder_input_ids" in settings:
+                return super().forward(input_ids, attention_mask, **settings)
+            settings.pop("position_ids", None)
+            if (labels := settings.pop("labels", None)) is not None:
+                settings["labels"] = torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], -100)), dim=1)
+            source = torch.tensor([SOURCE]).expand(len(input_ids), -1)
+            target = {"decoder_input_ids": input_ids, "decoder_attention_mask": attention_mask}
+            given = super().forward(source, **target, **settings)
+            own = {"hidden_states": given.decoder_hidden_states, "attentions": given.decoder_attentions}
+            return type(given)({"logits": given.logits, **given, **{key: one for key, one in own.items() if one}})
+
+        def generate(self, target: Tensor, **settings: Any) -> Any:
+            first = {"decoder_start_token_id": int(target[0, 0]), "forced_eos_token_id": None}
+            return super().generate(torch.tensor([SOURCE]), decoder_input_ids=target, **first, **settings)
+
+    Facing.__name__ = kind.__name__
+    return Facing
+
+
+_T5: dict[str, Any] = {
+    "vocab_size": V,
+    "d_model": C,
+    "d_kv": 5,
+    "d_ff": F,
+    "num_layers": N,
+    "num_decoder_layers": 2,  # theirs generates with no more than in the encoder
+    "num_heads": H,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 9,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}
+_BART: dict[str, Any] = {
+    "vocab_size": V,
+    "d_model": C,
+    "encoder_layers": 2,
+    "decoder_layers": N,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": H,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": F,
+    "max_position_embeddings": T,
+    "scale_embedding": True,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+
+
+def _t5gemma() -> nn.Module:
+    """Stacks of two widths and depths, with windows in other layers."""
+    caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "sliding_window": 3, "head_dim": 10}
+    decoder = {**_LLAMA, **caps, "pad_token_id": 0, "query_pre_attn_scalar": 7}
+    encoder = {**decoder, "hidden_size": 20, "num_hidden_layers": 4, "intermediate_size": 28}
+    return _two_stacks("T5Gemma", encoder=encoder, decoder=decoder, vocab_size=V)
+
+
+TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
+    "t5": lambda: _two_stacks("T5", **_T5),
+    "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": lambda: _two_stacks("MT5", **_T5, feed_forward_proj="gated-gelu"),
+    "umt5": lambda: _two_stacks("UMT5", **_T5, feed_forward_proj="gated-silu"),
+    "longt5": lambda: _two_stacks("LongT5", **_T5, local_radius=3),
+    "t5gemma": _t5gemma,
+    "bart": lambda: _two_stacks("Bart", **_BART),
+    "mbart": lambda: _two_stacks("MBart", **_BART),
+    "plbart": lambda: _two_stacks("PLBart", **_BART),
+    "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
+    "pegasus": lambda: _two_stacks("Pegasus", **_BART),
+    "marian": lambda: _two_stacks("Marian", "MTModel", **{**_BART, "decoder_start_token_id": 1}),
+    "m2m-100": lambda: _two_stacks("M2M100", **_BART),
+}
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
+    **TWO_STACKS,
+    "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**_T5)),
+    "umt5, its encoder": lambda: transformers.UMT5EncoderModel(transformers.UMT5Config(**_T5)),
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),
@@ -1343,7 +1449,7 @@ def pair(family: str) -> Pair:
     theirs = FAMILIES[family]()
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
-    return Pair(theirs.eval(), read_directory(saved(family)).load().transformer)
+    return Pair(theirs.eval(), facing(read_directory(saved(family)).load().transformer))
 
 
 def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:

@@ -148,19 +148,19 @@ class Attention(Part):
     ``gate_bias`` the gate (LFM3). Queries, keys and values are clipped to ±``clip_qkv``. ``values_of_keys`` have no
     matrix of their own: they are the keys before their norm and rotation (Gemma 4). With ``shares_keys`` a layer has
     queries only: its keys and values are those of the last layer below with its own and as wide a window. Each of
-    ``relative_buckets`` of distances adds a learned bias to the scores, shared by all layers (MPNet, T5); all from
-    ``relative_farthest`` on fall into one. ``sinusoidal_halves`` puts all sines before all cosines (XGLM), as does
-    ``sinusoidal_concat`` with the frequencies of the paper (CTRL). ``talking_heads`` mixes the maps of all heads before
-    and after the softmax. ``attention_gate`` multiplies every number that a head gives by the ``gate_function`` of
-    another, computed from the input of attention (Qiu et al. 2025); with ``gate_by_head`` there is one such number for
-    each head (Laguna). ``query_biases`` are added to queries, one where they score keys and another where they score
-    distances; with ``segments`` they score, by a third, vectors of their own segment and of all others (XLNet).
-    ``out_norm`` norms what all heads give before the last matrix (BitNet). ``qkv_groups`` are equal parts of a token
-    that make as many equal parts of its queries, keys and values, each by a matrix of its own (SqueezeBERT). With
-    ``head_experts`` every key-value head has a query head of each expert, and a router chooses as many experts as in
-    the feed-forward: their heads are multiplied by their weight, those of the others by 0 (Shen et al. 2024). With a
-    ``lambda_init`` heads h and h + H/2 both use the difference of their maps, and what the two give is normed together
-    and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
+    ``relative_buckets`` of distances adds a learned bias to the scores, shared by all layers (MPNet, T5) unless
+    ``relative_by_layer`` (UMT5); all from ``relative_farthest`` on fall into one. ``sinusoidal_halves`` puts all sines
+    before all cosines (XGLM), as does ``sinusoidal_concat`` with the frequencies of the paper (CTRL). ``talking_heads``
+    mixes the maps of all heads before and after the softmax. ``attention_gate`` multiplies every number that a head
+    gives by the ``gate_function`` of another, computed from the input of attention (Qiu et al. 2025); with
+    ``gate_by_head`` there is one such number for each head (Laguna). ``query_biases`` are added to queries, one where
+    they score keys and another where they score distances; with ``segments`` they score, by a third, vectors of their
+    own segment and of all others (XLNet). ``out_norm`` norms what all heads give before the last matrix (BitNet).
+    ``qkv_groups`` are equal parts of a token that make as many equal parts of its queries, keys and values, each by a
+    matrix of its own (SqueezeBERT). With ``head_experts`` every key-value head has a query head of each expert, and a
+    router chooses as many experts as in the feed-forward: their heads are multiplied by their weight, those of the
+    others by 0 (Shen et al. 2024). With a ``lambda_init`` heads h and h + H/2 both use the difference of their maps,
+    and what the two give is normed together and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
     """
 
     called = "attention"
@@ -204,6 +204,7 @@ class Attention(Part):
     rotary: Rotary = field(default_factory=Rotary)
     alibi: Alibi = field(default_factory=Alibi)
     relative_buckets: int = leaf(0, COUNT, said="{} buckets of relative positions")
+    relative_by_layer: bool = leaf(False, said="a bias of distance for each layer")
     relative_farthest: int = leaf(128, POSITIVE, usual=(20, 256), said="distances of {} tokens and more in one bucket")
     by_distance: Distances = field(default_factory=Distances)
     growth: Growth = field(default_factory=Growth)

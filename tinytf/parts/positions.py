@@ -312,10 +312,14 @@ SCORED: tuple[Step, ...] = (
 )  # fmt: skip
 """Scores with the products of distances added, before the scaling."""
 BIASED: tuple[Step, ...] = (
-    Step("relative", "scores, with a bias of distance", "{0} + B[bucket(key − query)]", MAP, (SCORES,), "attention",
-         core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
-         make=lambda o, c: o.RelativeBias(c.relative_buckets, not c.causal, c.relative_farthest),
-         module="attention.relative", matrix="B", shared=True, late=True),
+    *(
+        Step("relative", "scores, with a bias of distance", "{0} + B[bucket(key − query)]", MAP, (SCORES,),
+             "attention", core=True, absent="scores have no learned bias in this model",
+             when=lambda c, shared=shared: c.relative_buckets > 0 and c.relative_by_layer != shared,
+             make=lambda o, c: o.RelativeBias(c.relative_buckets, not c.causal, c.relative_farthest),
+             module="attention.relative", matrix="B", shared=shared, late=True)
+        for shared in (True, False)
+    ),
     Step("biased", "scores, less by distance", "{0} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf.checkpoints.huggingface.load import FAMILIES, TABLES
 from tinytf.checkpoints.huggingface.sentence import without_modules, written_modules
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored, layer_of
@@ -165,7 +165,7 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     nearest: tuple[Family, list[str]] | None = None
     with torch.device("meta"):
         parameters = [name for name, _ in Transformer(config).named_parameters()]
-    for family in FAMILIES.values():
+    for family in TABLES:
         keys = family.write(config)
         if keys is None:
             continue

@@ -49,8 +49,8 @@ _HARMLESS = re.compile("|".join(HARMLESS.values()))
 _SYNONYMS = (
     ("hidden_size", "n_embd", "d_model", "dim", "emb_dim"),
     ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
-    ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
-    ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "encoder_attention_heads"),
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"),
     ("vocab_size", "n_token", "n_words", "org_vocab_size"),
     ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
     ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"),

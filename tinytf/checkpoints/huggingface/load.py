@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
 from tinytf.checkpoints.huggingface.bert import (
     ALBERT,
@@ -110,6 +112,8 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     MELLUM,
 )
 from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
+from tinytf.checkpoints.huggingface.t5 import T5_FAMILIES
+from tinytf.checkpoints.huggingface.t5gemma import T5GEMMA
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.huggingface.text_parts import (
     COSMOS3,
@@ -124,8 +128,8 @@ from tinytf.checkpoints.huggingface.text_parts import (
     QWEN3_VL,
     QWEN3_VL_MOE,
 )
-from tinytf.checkpoints.huggingface.two_stacks import TWO_STACKS
-from tinytf.checkpoints.huggingface.whole_model import TextPart, keys_of_text, notes_on, text_part
+from tinytf.checkpoints.huggingface.two_stacks import FROM_FAIRSEQ
+from tinytf.checkpoints.huggingface.whole_model import keys_of_text, notes_on, text_part
 from tinytf.checkpoints.huggingface.xlm import FLAUBERT, XLM
 from tinytf.checkpoints.huggingface.xlnet import XLNET
 from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
@@ -169,9 +173,12 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
-        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *TWO_STACKS,
+        RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
     )
 }  # fmt: skip
+
+TABLES = (*FAMILIES.values(), *(family.alone for family in FAMILIES.values() if family.alone is not None))
+"""All tables of transformers: also those of encoders alone."""
 
 
 class UnknownArchitecture(CheckpointError):
@@ -218,9 +225,11 @@ def checkpoint_of(
             f"{len(FAMILIES)} are known, such as gpt2, llama, qwen3 and bert; docs/families.md lists them all",
         )
     told, (family, data), weights = notes_on(data), found, open_weights()
-    family = family.in_whole_model(weights.shapes) if isinstance(family, TextPart) else family
+    family = family.of_file(weights.shapes)
     fields = NamedFields(with_keys_left_out(data, family), path)
     tensors = {family.plain(name): name for name in weights.shapes}
+    if family.unties and data.get("tie_word_embeddings", True):
+        tensors = {plain: name for plain, name in tensors.items() if not _is_copy(plain, tensors, family, weights)}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
     with faults_of(path):
         config = family.read(fields, tensors)
@@ -231,6 +240,12 @@ def checkpoint_of(
     if isinstance(weights, QuantizedWeights):
         notes += filter(None, [weights.words])
     return Checkpoint(source, family.with_head(config), config, weights, tuple(notes))
+
+
+def _is_copy(plain: str, tensors: Mapping[str, str], family: Family, weights: WeightFiles) -> bool:
+    """Whether a tensor repeats the one that it may be a copy of."""
+    original = tensors.get(family.copies.get(plain, ""))
+    return original is not None and torch.equal(weights.stored(tensors[plain]), weights.stored(original))
 
 
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:

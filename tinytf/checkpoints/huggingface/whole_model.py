@@ -82,7 +82,7 @@ class TextPart(Family):
     head_prefix: str = ""
     towers: str = ""
 
-    def in_whole_model(self, names: Collection[str]) -> "TextPart":
+    def of_file(self, names: Collection[str]) -> "TextPart":
         """The table for a file with tensors of these ``names``.
 
         The text part lies where its embeddings do; the head lies beside it or further out.

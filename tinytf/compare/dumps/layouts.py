@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
-from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf.checkpoints.huggingface.load import TABLES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import FamilyTable, Stored, fused
 from tinytf.parts.row import ROUTES
@@ -338,13 +338,13 @@ class Layout:
 @lru_cache(maxsize=1)
 def _tables() -> tuple[FamilyTable, ...]:
     """Every family's table, also with each classification head, and GGUF's also with joint queries, keys and values."""
-    heads = [replace(t, stored={**t.stored, **head.stored}) for t in FAMILIES.values() for head in t.heads.values()]
+    heads = [replace(t, stored={**t.stored, **head.stored}) for t in TABLES for head in t.heads.values()]
     joint = [
         replace(table, stored={**table.stored, **fused("blk.{n}.attn_qkv")})
         for table in ARCHITECTURES.values()
         if "blk.{n}.attn_q" in {how.module for how in table.stored.values()}
     ]
-    return (*FAMILIES.values(), *heads, *ARCHITECTURES.values(), *joint)
+    return (*TABLES, *heads, *ARCHITECTURES.values(), *joint)
 
 
 def best_layout(names: list[str], steps: StepTable, own: FamilyTable | None) -> Layout | None:
