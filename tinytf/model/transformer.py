@@ -356,6 +356,15 @@ class Transformer(nn.Module):
             cache.advance(length)
         return self.final_norm(x)
 
+    def read(self, ids: Tensor, padding_mask: Tensor | None = None) -> Source:
+        """What this stack reads of source ``ids`` (B, S): the last hidden states of its encoder.
+
+        Raises UsageError for a model of one stack.
+        """
+        if self.encoder is None:
+            raise UsageError("this model has one stack", "T5, BART and Marian have two")
+        return Source(self.encoder.hidden(ids, padding_mask=padding_mask), padding_mask)
+
     def carried(
         self, ids: Tensor, x: Tensor, types: Tensor | None = None, source: Source | None = None
     ) -> Carried | None:

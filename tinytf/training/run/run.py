@@ -129,7 +129,7 @@ class Trainer:
         self.pace = Pace(out / SPEED, self._peak)
         milestones = self.progress.milestones
         self.observer = Observer(self.model, self.adapters, self.setup, recipe, out, group, milestones)
-        self.loss = group.averaging(BatchLoss(self.model, self.adapters))
+        self.loss = group.averaging(BatchLoss(self.model, self.adapters, recipe.label_smoothing))
         if choose_speed and not checkpoint:
             self._choose_speed()
         if recipe.compile:
