@@ -121,9 +121,9 @@ def text_field(source: ByteSource, name: str, form: str) -> str:
     if form == "pair":
         sides = (name or PAIR).split(",")
         if len(sides) != 2 or not all(isinstance(row.get(side), kind) for side in sides):
-            message = f"{source.name} has no two texts {' and '.join(map(printable, sides))} in each row"
             raise UsageError(
-                message, f"its first row names {printable(field_names)}; --field A,B takes two of other names"
+                f"{source.name} has no texts {' and '.join(map(printable, sides))} in its rows",
+                f"its first line names {printable(field_names)}; --field A,B takes columns of other names",
             )
         return ",".join(sides)
     if name or form == "chat":

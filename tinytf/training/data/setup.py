@@ -14,7 +14,7 @@ import torch
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError, UsageError
-from tinytf.files import SMALL, TOKENIZER, read_bytes
+from tinytf.files import SMALL, TOKENIZER, parse_json, read_bytes
 from tinytf.model.transformer import ADDED, Transformer
 from tinytf.outputs import write_state
 from tinytf.text.corpus import Corpus, Documents
@@ -141,7 +141,7 @@ class _CountedTexts:
     def __iter__(self) -> Iterator[str]:
         done = 0
         for text in chain.from_iterable(self.texts):
-            yield from json.loads(text) if self.pairs else (text,)
+            yield from parse_json(text) if self.pairs else (text,)
             done += len(text)
             self.on_progress("characters counted for the vocabulary", min(done, self.total), self.total)
         if self.total >= MIN_TEXT_BYTES:  # for less text it is made at once

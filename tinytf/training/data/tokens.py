@@ -65,10 +65,11 @@ def tokenise(
 
     ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 if the vocabulary fits, else uint32:
     all documents in order, an end token after each if the tokenizer has one, or with ``sentences`` the ids of
-    ``sentence_ends`` after each sentence; conversations and pairs as ``conversation_ids`` and ``pair_ids`` make them. ``index.json``, written
-    last, holds counts, checksums, the format, and a fingerprint of all bytes of the files in order, how they are read,
-    the tokenizer and the share ``held_out``. A folder with another fingerprint, or with files that do not match it, is
-    written again. About ``batch`` characters are encoded at a time. Only one process at a time may fill a folder.
+    ``sentence_ends`` after each sentence; conversations as ``conversation_ids`` makes them, pairs as ``pair_ids``.
+    ``index.json``, written last, holds counts, checksums, the format, and a fingerprint of all bytes of the files in
+    order, how they are read, the tokenizer and the share ``held_out``. A folder with another fingerprint, or with files
+    that do not match it, is written again. About ``batch`` characters are encoded at a time. Only one process at a time
+    may fill a folder.
 
     Raises UsageError if the folder cannot be written or a file changes meanwhile, TokenizerError for a text that the
     tokenizer cannot encode.

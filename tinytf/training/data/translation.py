@@ -3,7 +3,6 @@
 A stream of pairs is uint32: ids, with one bit for the first token of each source and one for those of targets.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tinytf.errors import TrainingError, UsageError
+from tinytf.files import parse_json
 from tinytf.model.transformer import Transformer, evaluating, reading
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import FIRST, LEARNED, plain_ids
@@ -21,7 +21,7 @@ from tinytf.training.recipe import Recipe
 
 def pair_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     """The marked ids (N,) of a pair given as JSON: the source as the model reads it, the target with an end token."""
-    source, target = json.loads(text)
+    source, target = parse_json(text)
     written = tokenizer.encode(target).open_ended(tokenizer.end_ids).ids if target else []
     ids = np.array([*tokenizer.encode(source).ids, *written, *tokenizer.end_ids[:1]], dtype=np.uint32)
     ids[-len(written) - 1 :] |= LEARNED
@@ -61,6 +61,11 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.firsts)
 
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest source or target."""
+        return int(max((self.middles - self.firsts).max(initial=0), (self.ends - self.middles).max(initial=0)))
+
     def __getitem__(self, number: int) -> tuple[Ids, Ids]:
         """The ids of a source and of its target."""
         first, middle, end = self.firsts[number], self.middles[number], self.ends[number]
@@ -83,17 +88,15 @@ class Translations:
         self.size, self.seed = recipe.batch, recipe.seed
         if not len(self.train):
             raise TrainingError("there is no pair to train on")
-        sides = [
-            (pairs.middles - pairs.firsts, pairs.ends - pairs.middles) for pairs in (self.train, self.held_out_set)
-        ]
-        if (longest := int(np.concatenate([np.maximum(*side) for side in sides]).max())) > recipe.block:
+        if (longest := max(self.train.longest, self.held_out_set.longest)) > recipe.block:
             raise UsageError(
                 f"a text of the pairs has {longest:,} tokens, and a block {recipe.block:,}",
                 f"give --block {longest}, or leave out long pairs",
             )
 
     def batch(self, step: int) -> Batch:
-        return self.train.batch(seeded(self.seed, step).integers(0, len(self.train), self.size).tolist())
+        numbers: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
+        return self.train.batch(numbers)
 
     def seen(self, step: int) -> Batch:
         return self.batch(step)

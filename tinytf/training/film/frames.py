@@ -41,7 +41,7 @@ _DEAD = 0.01
 
 @dataclass(frozen=True)
 class Probe:
-    """A fixed text: input ``ids`` (T,) and ``targets`` (T,), IGNORED where there is no target, and any ``source`` (S,)."""
+    """A fixed text: input ``ids`` (T,) and ``targets`` (T,), IGNORED where there is none, and any ``source`` (S,)."""
 
     name: str
     ids: Tensor
@@ -66,11 +66,13 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
                 for ids, targets, mask in zip(batch.ids, batch.targets, batch.padding_mask, strict=True)
             )
         )
-        pairs = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows][:3]
-        sources = [None] * len(pairs)
+        texts = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows][:3]
+        sources: list[Tensor | None] = [None] * len(texts)
         if batch.source is not None and batch.source_mask is not None:
-            sources = [ids[mask] for ids, mask in zip(batch.source, batch.source_mask, strict=True)]
-        return tuple(Probe(f"{name} {n}", *pair, source) for n, (pair, source) in enumerate(zip(pairs, sources), 1))
+            sources = [batch.source[row][batch.source_mask[row]] for row in range(len(texts))]
+        return tuple(
+            Probe(f"{name} {n}", *text, source) for n, (text, source) in enumerate(zip(texts, sources, strict=True), 1)
+        )
     unseen = len(examples.held_out_set) > 3
     once = (examples.held_out_set if unseen else examples.train)[: min(_TWICE, longest // 2)]
     streams = {UNSEEN: examples.held_out_set[: min(_UNSEEN, longest) + 1]} if unseen else {}

@@ -73,9 +73,9 @@ class HeadScores:
 class HeadProbe:
     """Scores the heads of models of one configuration, always on the same ids (B, T).
 
-    Both stacks of a model read them. A decoder reads repeated random ids, as many as ``block``, the context and a window let it see; ``length`` is the
+    A decoder reads repeated random ids, as many as ``block``, the context and a window let it see; ``length`` is the
     length of one copy. An encoder, or a decoder without room for two copies of three tokens, reads random ids once, and
-    ``length`` is 0. Raises UsageError where not even two tokens fit.
+    ``length`` is 0. Of two stacks, both read them. Raises UsageError where not even two tokens fit.
     """
 
     def __init__(self, config: ModelConfig, *, block: int, seed: int = 0) -> None:
