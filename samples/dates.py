@@ -13,12 +13,16 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 
 PAIRS, FIRST, LAST = 24_000, date(1900, 1, 1), date(2099, 12, 31)
 END = "<|endoftext|>"
-MONTHS = "January February March April May June July August September October November December".split()
-WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-ORDINALS = (
-    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
-    "sixteenth seventeenth eighteenth nineteenth twentieth"
-).split()
+MONTHS = [
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+]  # fmt: skip
+WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+ORDINALS = [
+    "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
+    "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth",
+    "twentieth",
+]  # fmt: skip
 FORMS = (
     "the {ordinal} of {month} {year}", "the {number} of {month} {year}", "{month} {number}, {year}",
     "{month} {ordinal}, {year}", "{month} {day}, {year}", "{day} {month} {year}", "{day} {short} {two}",

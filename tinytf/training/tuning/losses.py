@@ -80,7 +80,9 @@ def measured_loss(
 
 
 @torch.no_grad()
-def exact_share(model: Transformer, batches: Iterable[Batch], group: Processes = ALONE) -> float | None:
+def exact_share(
+    model: Transformer, batches: Iterable[Batch], accumulate: int = 1, group: Processes = ALONE
+) -> float | None:
     """The share of targets whose every token is the most probable one after those before it; None without batches.
 
     These are the targets that greedy decoding writes.
@@ -89,7 +91,7 @@ def exact_share(model: Transformer, batches: Iterable[Batch], group: Processes =
     model.eval()
     exact = count = 0
     for batch in batches:
-        for part in group.parts(batch):
+        for part in group.parts(batch, accumulate):
             part = part.to(device)
             read = None if part.source is None else model.read(part.source, part.source_mask)
             logits = model.unembed(model.hidden(part.ids, padding_mask=part.padding_mask, source=read))  # (B, T, V)
