@@ -124,7 +124,7 @@ class Recipe:
             )
         if self.objective == "translate" and self.tokenizer != "bpe":
             raise UsageError(
-                f"a {self.tokenizer} tokenizer cannot write every target and end it", "use --tokenizer bpe"
+                f"a {self.tokenizer} tokenizer does not write every target", "use --tokenizer bpe"
             )
         if self.objective == "masked" and self.block < 3:
             raise UsageError(f"block {self.block} has no room for a word between [CLS] and [SEP]", "use at least 3")
@@ -155,7 +155,10 @@ class Recipe:
         if type(width := fields["d_model"]) is int:
             fields.setdefault("d_ff", 8 * round(width / 3) if fields.get("gated") else 4 * width)
         if self.objective == "translate":
-            encoder = {**fields, **fields.get("encoder", {}), "vocab_size": vocab_size, "causal": False, "head": "none"}
+            settings = fields.pop("encoder", {})
+            if not isinstance(settings, Mapping):
+                raise ConfigError(f"encoder is {settings!r}, not settings of the encoder", "write [model.encoder]")
+            encoder = {**fields, **settings, "vocab_size": vocab_size, "causal": False, "head": "none"}
             own = {"encoder": encoder, "d_source": encoder["d_model"], "start_id": start_id}
             fields = {"shares_embeddings": True, **fields, **own}
         config = ModelConfig.from_dict(fields)
