@@ -5,6 +5,7 @@ A year of two digits means one from 1970 to 2069.
 
 import argparse
 import random
+import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -56,6 +57,15 @@ def pairs(seed: int, count: int = PAIRS) -> Iterator[tuple[str, str]]:
             two=f"{day.year % 100:02d}", weekday=WEEKDAYS[day.weekday()],
         )  # fmt: skip
         yield words, day.isoformat()
+
+
+def spans(words: str) -> dict[str, tuple[int, int]]:
+    """Where the year, the month and the day stand in a date in words."""
+    year = re.search(r"\d{4}|\d\d$", words)
+    month = re.search("|".join((*MONTHS, *(month[:3] for month in MONTHS))), words)
+    days = sorted((ordinal(day) for day in range(1, 32)), key=len, reverse=True)
+    day = re.search(rf"\b(?:{'|'.join(days)}|\d\d?(?:st|nd|rd|th)?)\b(?!$)|\b(?:{'|'.join(days)})$", words)
+    return {name: found.span() for name, found in (("year", year), ("month", month), ("day", day)) if found}
 
 
 def make_tokenizer(texts: list[str]) -> Tokenizer:
