@@ -246,11 +246,11 @@ def test_a_number_that_is_not_finite_is_found_with_its_source(setup: Setup) -> N
     ("content", "name", "changes", "message", "hint"),
     [
         ("some text", "a.txt", {}, "a.txt holds no pairs", "source and target"),
-        ("a\tb\nx\ty\n", "a.tsv", {}, "no texts source and target in its rows", "names a, b; --field A,B"),
+        ("a\tb\nx\ty\n", "a.tsv", {}, "no texts source and target in its rows", "it has a, b; --field A,B"),
         ("a\tb\nx\ty\n", "a.tsv", {"field": "a"}, "no texts a in its rows", "--field A,B"),
         ("source\ttarget\nx\ty\nz\n", "a.tsv", {}, "field target in row 2 of .* is not a text", ""),
         ("source\ttarget\nx\ty\n \tz\n", "a.tsv", {}, "field source in row 2 of .* is blank", ""),
-        ('{"source": "a", "target": 3}', "a.jsonl", {}, "no texts source and target", "names source, target"),
+        ('{"source": "a", "target": 3}', "a.jsonl", {}, "no texts source and target", "it has source, target"),
         (
             "source\ttarget\nx\ty\nx x x x x x x\tz\n",
             "a.tsv",
