@@ -29,7 +29,7 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import path_exists, read_json, register_model, resolve_links
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean, near_path
-from tinytf.presets import PRESETS, preset
+from tinytf.presets import BUILT_IN, PRESETS, preset
 from tinytf.text.choice import NOTHING, Settings, TokenizerChoice, setting_words
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
 from tinytf.text.late import LateInteraction
@@ -41,7 +41,6 @@ from tinytf.training.folder.naming import named_run
 from tinytf.training.folder.remembered import files_of
 
 ASSETS = Path(__file__).parent / "assets"
-BUILT_IN = ("tiny", "tiny-encoder")
 
 
 @dataclass(frozen=True)

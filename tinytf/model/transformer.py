@@ -383,6 +383,15 @@ class Transformer(nn.Module):
         """Some rows of what ``finish`` gives for a text: (…, T, C) -> (…, P, C)."""
         return self.final_norm(x[..., rows, :]) if self.averaged is None else self.finish(x)[..., rows, :]
 
+    def read(self, ids: Tensor, padding_mask: Tensor | None = None) -> Source:
+        """What this stack reads of source ``ids`` (B, S): the last hidden states of its encoder.
+
+        Raises UsageError for a model of one stack.
+        """
+        if self.encoder is None:
+            raise UsageError("this model has one stack", "T5, BART and Marian have two")
+        return Source(self.encoder.hidden(ids, padding_mask=padding_mask), padding_mask)
+
     def carried(
         self, ids: Tensor, x: Tensor, types: Tensor | None = None, source: Source | None = None
     ) -> Carried | None:

@@ -75,7 +75,7 @@ class HeadProbe:
 
     A decoder reads repeated random ids, as many as ``block``, the context and a window let it see; ``length`` is the
     length of one copy. An encoder, or a decoder without room for two copies of three tokens, reads random ids once, and
-    ``length`` is 0. Raises UsageError where not even two tokens fit.
+    ``length`` is 0. Of two stacks, both read them. Raises UsageError where not even two tokens fit.
     """
 
     def __init__(self, config: ModelConfig, *, block: int, seed: int = 0) -> None:
@@ -107,8 +107,9 @@ class HeadProbe:
             return tensor
 
         device, table = model.embed.tokens.weight.device, table_of(model.config)
+        ids = self.ids.to(device)
         with tap_steps(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
-            model.hidden(self.ids.to(device))  # independent of a caller's autocast
+            model.hidden(ids, source=model.read(ids) if model.encoder else None)  # independent of a caller's autocast
         empty = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
         all_layers = spread_over_layers(
             torch.stack(layers) if layers else empty, table.attention_layers, model.config.n_layers
@@ -129,7 +130,9 @@ class HeadProbe:
             copy = slice(begin, begin + self.length - 1)
             targets = torch.full_like(self.ids, IGNORED)
             targets[:, copy] = self.ids[:, copy.start + 1 : copy.stop + 1]
-            losses.append(measured_loss(model, [Batch(self.ids, targets, None)]) or 0.0)
+            losses.append(
+                measured_loss(model, [Batch(self.ids, targets, None, self.ids if model.encoder else None)]) or 0.0
+            )
         gain = losses[0] - losses[1]
         return gain if math.isfinite(gain) else None
 
