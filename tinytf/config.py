@@ -509,7 +509,7 @@ class ModelConfig(Part):
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
         """Build a configuration from flat settings. Raises ConfigError that names unknown and missing ones."""
-        own = {name: value for name, value in fields.items() if name != "encoder"}
+        own = {name: value for name, value in fields.items() if name != "encoder" and (name, value) not in _RETIRED}
         encoder = fields.get("encoder")
         read = require_fields(own, FIELDS, "the model configuration")
         return cls.of(**read, encoder=None if encoder is None else cls.from_dict(encoder))
@@ -533,6 +533,8 @@ _MOST_KINDS = 4
 """How many kinds of layers ``described`` tells apart; of more it has the first and the last."""
 _SIZES = ("n_kv_heads", "d_head", "d_value", "d_ff")
 """Sizes of which a flat name reads the first layer's where they differ."""
+_RETIRED = (("choice_of_scores", True),)
+"""Settings of earlier versions with the only value that is left."""
 _FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")
 _OF_LAYERS = {
     "n_layers": Field("n_layers", int, REQUIRED, Limits(least=1, most=MOST_LAYERS)),
