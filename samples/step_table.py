@@ -89,7 +89,7 @@ ARCHITECTURES = {
     "ColBERT": PRESETS["bert-base"].but(
         head="none", pooler=False, pooling="tokens", pooled_dense=(1024, 128), unit_embedding=True
     ),
-    "ModernBERT with classes of the mean": PRESETS["bert-base"].but(
+    "classes of the mean": PRESETS["bert-base"].but(
         head="sequence", tied_head=False, head_bias=True, labels=("bad", "good"), head_reads="mean", head_dense=True,
         pooler=False,
     ),
