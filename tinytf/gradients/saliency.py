@@ -179,7 +179,7 @@ class _Path:
             self._start = mean.to(table.dtype).expand_as(self._end)
         config = model.config
         if config.causal:  # no target depends on tokens after the last one
-            count = max(targets.positions) + 1
+            count = max(max(targets.positions) + 1, config.turned_alike_from(self._ids.shape[1]))
             self._ids, self._end, self._start = self._ids[:, :count], self._end[:count], self._start[:count]
         self._after_targets = (0.0,) * (len(encoding.ids) - len(self._end))
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))

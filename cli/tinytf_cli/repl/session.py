@@ -321,10 +321,7 @@ class Session(Outlet):
         outcome, spec, default = Outcome(0), spec or self.state.spec, Spec()
         if spec != default or spec != self.state.spec:
             non_default = {name: value for name, value in spec.options.items() if value != default.options[name]}
-            words = [
-                f"--{name.replace('_', '-')}{'' if value is True else f' {shell_quoted(str(value))}'}"
-                for name, value in non_default.items()
-            ]
+            words = [f"--{name.replace('_', '-')}{_worded(value)}" for name, value in non_default.items()]
             outcome = self.execute(" ".join(["model", shell_quoted(spec.name), *words, "--quiet"]))
         if text and outcome.status == 0:
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
@@ -429,6 +426,12 @@ class Session(Outlet):
         else:
             scope.pop("trace", None)
         return scope
+
+
+def _worded(value: object) -> str:
+    """The value of an option behind its name in a line; nothing for a flag."""
+    word = str(value)
+    return "" if value is True else f" {word if word.isalnum() else shell_quoted(word)}"
 
 
 def _repeated(context: click.Context) -> str:
