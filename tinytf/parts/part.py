@@ -157,9 +157,13 @@ def merged(*parts: Mapping[str, str]) -> dict[str, str]:
 P = TypeVar("P", bound=Part)
 
 
-@cache
 def kinds_of(annotation: Any) -> tuple[Any, ...]:
     """The classes of parts that a field with this annotation may hold; empty for a setting."""
+    return _kinds_of(annotation)
+
+
+@cache
+def _kinds_of(annotation: Any) -> tuple[Any, ...]:
     kinds = get_args(annotation) or (annotation,)
     return kinds if all(isinstance(kind, type) and issubclass(kind, Part) for kind in kinds) else ()
 
