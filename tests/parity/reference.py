@@ -487,7 +487,9 @@ def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings:
 def class_named(name: str) -> Any:
     """The class of transformers with this name, which takes targets if it has two stacks; None without it."""
     kind = getattr(transformers, name, None)
-    return _facing(kind) if getattr(getattr(kind, "config_class", None), "is_encoder_decoder", False) else kind
+    if kind is None or not issubclass(kind, transformers.GenerationMixin):
+        return kind
+    return _facing(kind) if getattr(kind.config_class, "is_encoder_decoder", False) else kind
 
 
 @cache
