@@ -566,6 +566,7 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "t5gemma": _t5gemma,
     "bart": lambda: _two_stacks("Bart", **_BART),
     "mbart": lambda: _two_stacks("MBart", **_BART),
+    "mvp": lambda: _two_stacks("Mvp", **_BART),
     "plbart": lambda: _two_stacks("PLBart", **_BART),
     "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
     "pegasus": lambda: _two_stacks("Pegasus", **_BART),
