@@ -158,7 +158,7 @@ def row_texts(source: ByteSource, field: str, form: str) -> Iterator[str]:
         for side, value in zip(sides, values, strict=True):
             if not isinstance(value, kind):
                 raise UsageError(f"the field {side} in row {number:,} of {source.name} is not a {description}")
-        if form == "pair" and not values[0].strip():
+        if form == "pair" and not str(values[0]).strip():
             raise UsageError(f"the field {sides[0]} in row {number:,} of {source.name} is blank")
         if form == "chat":
             yield json.dumps({MESSAGES: values[0], "tools": row.get("tools")})

@@ -123,9 +123,7 @@ class Recipe:
                 "use --tokenizer wordpiece",
             )
         if self.objective == "translate" and self.tokenizer != "bpe":
-            raise UsageError(
-                f"a {self.tokenizer} tokenizer does not write every target", "use --tokenizer bpe"
-            )
+            raise UsageError(f"a {self.tokenizer} tokenizer does not write every target", "use --tokenizer bpe")
         if self.objective == "masked" and self.block < 3:
             raise UsageError(f"block {self.block} has no room for a word between [CLS] and [SEP]", "use at least 3")
         if self.accumulate > self.batch:
