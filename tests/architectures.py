@@ -18,7 +18,6 @@ from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
-from tinytf.trace.trace import Trace
 
 SIZES: dict[str, Any] = {"vocab_size": 31, "d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "context": 32}
 BERT: dict[str, Any] = {
@@ -100,6 +99,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "unit_embedding": True,
     },
     "sgpt, later tokens weighted more": {"pooling": "weighted", "pooled_dense": (9, 7), "pooled_bias": False},
+    "colbert, a vector of each token": {
+        **BERT,
+        "head": "mlm",
+        "pooling": "tokens",
+        "pooled_dense": (9, 7),
+        "unit_embedding": True,
+    },
     "the sum over the root of the length": {**BERT, "head": "mlm", "pooling": "sqrt"},
     "the paper's encoder": {
         "causal": False,
@@ -227,6 +233,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "kv_rank": 7,
         "rope_width": 4,
     },
+    "deepseek v3.2, keys that an indexer chooses": {
+        **LLAMA,
+        "n_layers": 2,
+        "d_head": 10,
+        "d_value": 5,
+        "q_rank": 9,
+        "kv_rank": 7,
+        "rope_width": 4,
+        "index_keys": 3,
+        "index_heads": 9,
+        "index_width": 6,
+        "by_layer": (("shares_index", (False, True)),),
+    },
     "gpt-oss, sinks and windows by layer": {
         **LLAMA,
         "n_kv_heads": 2,
@@ -236,6 +255,27 @@ KINDS: dict[str, dict[str, Any]] = {
         "glu_limit": 5.0,
         "glu_alpha": 1.5,
         "by_layer": (("window", (3, 0)),),
+    },
+    "embeddinggemma 2, inputs of layers from embeddings, the mean projected": {
+        **LLAMA,
+        "causal": False,
+        "head": "none",
+        "norm_order": "both",
+        "qk_norm": True,
+        "v_norm": True,
+        "layer_scale": True,
+        "attention_divisor": 1.0,
+        "d_layer_input": 7,
+        "layer_tokens": False,
+        "pooling": "mean",
+        "pooled_bias": False,
+        "pooled_dense": (9,),
+        "by_layer": (("window", (3, 0)), ("n_kv_heads", (2, 1)), ("d_head", (6, 8))),
+    },
+    "mimo, sinks and more key heads in layers with a window": {
+        **LLAMA,
+        "d_value": 5,
+        "by_layer": (("window", (3, 0)), ("attention_sinks", (True, False)), ("n_kv_heads", (2, 1))),
     },
     "pythia, side by side and turned in part": {
         "positions": "rotary",
@@ -412,7 +452,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "routed_scale": 2.5,
         "d_shared": 9,
     },
-    "experts chosen by the router's own numbers, norms of heads without a bias": {
+    "experts chosen with a bias, norms of heads without one": {
         "qk_norm": True,
         "qk_norm_across": "heads",
         "qk_norm_bias": False,
@@ -421,7 +461,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "experts_per_token": 2,
         "router": "sigmoid",
         "choice_bias": True,
-        "choice_of_scores": False,
     },
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,
@@ -580,6 +619,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "tied_head": True,
         "n_kv_heads": 2,
         "by_layer": (("mixer", ("short_convolution", "attention")),),
+    },
+    "lfm3, a window after a convolution, gates without a bias": {
+        **LLAMA,
+        "qk_norm": True,
+        "qkv_bias": True,
+        "gate_bias": False,
+        "attention_gate": True,
+        "gate_by_head": True,
+        "norm_order": "both",
+        "conv_width": 3,
+        "n_kv_heads": 2,
+        "by_layer": (("mixer", ("short_convolution", "attention")), ("window", (0, 3)), ("o_bias", (False, True))),
     },
     "mamba 2, a state space before a layer of attention": {
         **LLAMA,
@@ -770,6 +821,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 HEADS_OF_CLASSES: dict[str, dict[str, Any]] = {
     "bert with classes of the text": {**CLASSES, "head_dense": True, "head_activation": "tanh"},
+    "bert with classes of the mean of the tokens": {**CLASSES, "head_dense": True, "head_reads": "mean"},
+    "classes of the mean, after a final norm": {**CLASSES, "norm_order": "pre", "head_reads": "mean"},
     "bert with several classes at once": {**CLASSES, "decides": "several"},
     "bert with a question head": {**CLASSES, "head": "question", "head_reads": "every", "labels": ("start", "end")},
 }
@@ -857,14 +910,20 @@ def lively(config: ModelConfig, seed: int = 0) -> Transformer:
     model = Transformer.initialised(config, seed)
     model.size = 0.75 if config.memory_sets else 1.5
     enliven(model, seed)
-    return model if model.encoder is None else reading(model, Source(*_read(model.encoder)))
+    return facing(model)
+
+
+SOURCE = [4, 9, 16, 25, 6, 7, 30]
+"""What models of two stacks read: a text of another length than the usual ones."""
 
 
 @torch.no_grad()
-def _read(encoder: Transformer) -> tuple[Tensor, None, Trace]:
-    """A text of another length that an encoder has read: its states, and its trace."""
-    trace = record(encoder, encoding_of([4, 9, 16, 25, 6, 7, 30]))
-    return trace.last_hidden[None], None, trace
+def facing(model: Transformer) -> Transformer:
+    """A model of two stacks that has read SOURCE; any other as it is."""
+    if model.encoder is None:
+        return model
+    trace = record(model.encoder, encoding_of(SOURCE))
+    return reading(model, Source(trace.last_hidden[None], trace=trace))
 
 
 def some_ids(config: ModelConfig, batch: int = 3, length: int = 11, seed: int = 5) -> Tensor:
@@ -891,6 +950,7 @@ class Numbers:
     """A tokenizer without words: a token is named by its number, as ``#5``."""
 
     special_ids: frozenset[int] = frozenset()
+    end_ids: tuple[int, ...] = ()
 
     def __init__(self, vocab_size: int, mask_id: int | None) -> None:
         self.vocab_size, self.mask_id = vocab_size, mask_id
@@ -907,6 +967,9 @@ class Numbers:
 
     def encode(self, text: str, **settings: bool) -> Encoding:
         return replace(encoding_of([int(word) for word in text.split() if word.isdecimal()]), text=text)
+
+    def encode_ids(self, ids: Sequence[int]) -> Encoding:
+        return encoding_of(ids)
 
     def converse(self, conversation: object, **settings: Any) -> Encoding:
         raise UsageError("this model has no chat template")

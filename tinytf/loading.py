@@ -128,6 +128,9 @@ def open_source(
         source.corpus(),
         table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
         prompts=source.prompts(),
+        cuts_at=source.cuts_at(),
+        late=source.late(),
+        pair_template=source.pair_template(),
         merged=merged,
     )
 

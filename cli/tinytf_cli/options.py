@@ -31,7 +31,7 @@ SMALL = 10_000_000
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
-WITH_TWO_STACKS = "trace, attention, lens, generate, score, explain and grad"
+WITH_TWO_STACKS = "trace, attention, lens, attribute, ablate, patch, diff, explain, grad, generate and score"
 """Commands that work on a model of two stacks."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 FLOORS = ("bf16", "fp16", "q8_0")

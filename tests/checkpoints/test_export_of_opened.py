@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from architectures import furthest
+from architectures import facing, furthest
 from covering import sample
 from gguf_conversion import CONVERSIONS, converted
-from reference import FAMILIES, Pair, last_of, saved
+from reference import FAMILIES, Pair, class_named, last_of, saved
 
 from tinytf.checkpoints.gguf import read_gguf
 from tinytf.checkpoints.huggingface.export import export, family_for
@@ -30,11 +29,11 @@ def tokenizer() -> Tokenizer:
 
 @torch.no_grad()
 def exported_says_the_same(opened: Checkpoint, tokenizer: Tokenizer, folder: Path) -> None:
-    model = opened.load().transformer.eval()
+    model = facing(opened.load().transformer.eval())
     exported = export(model, tokenizer, folder)
-    theirs = getattr(transformers, exported.architecture, None)
+    theirs = class_named(exported.architecture)
     said = None if theirs is None else opened_as(theirs, folder)(IDS)
-    again = read_directory(folder).load().transformer
+    again = facing(read_directory(folder).load().transformer)
     assert furthest(again(IDS), model(IDS)) < 1e-6
     if said is not None:
         assert furthest(*last_of(Pair(theirs, model), said, model(IDS))) < 2e-5

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from architectures import config_of, enliven, furthest
+from architectures import config_of, enliven, facing, furthest
 from checkpoint_directories import logits, refused, shard
-from safetensors.torch import load_file
+from reference import class_named, saved
+from safetensors.torch import load_file, save_file
 
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.huggingface.neox import NEOX
@@ -333,3 +334,19 @@ def test_the_share_that_a_neox_turns_survives_the_way_back(width: int, turned: i
     written = NEOX.write(config)
     assert written is not None
     assert int(width * written["rotary_pct"]) == turned
+
+
+@torch.no_grad()
+def test_a_head_of_t5_that_differs_from_its_embeddings_is_read_though_it_is_said_to_be_tied(tmp_path):
+    """As transformers 5 reads it, which writes "tie_word_embeddings": true of every T5."""
+    for file in saved("t5 1.1").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(tmp_path / "model.safetensors")
+    copied = {**tensors, "lm_head.weight": tensors["shared.weight"].clone()}
+    for stored, tied in ((copied, True), ({**tensors, "lm_head.weight": tensors["shared.weight"].flip(0)}, False)):
+        save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        ours = facing(read_directory(tmp_path).load().transformer)
+        assert ours.config.tied_head is tied
+        theirs = class_named("T5ForConditionalGeneration").from_pretrained(tmp_path).eval()
+        ids = torch.tensor([[3, 5, 8, 13, 21]])
+        assert furthest(ours(ids), theirs(ids).logits) < 1e-5

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from architectures import facing
 from gguf_conversion import CONVERSIONS, V, converted
 from reference import FAMILIES, saved
 
@@ -32,7 +33,7 @@ def kept(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> Transfor
 def states(model: Transformer) -> torch.Tensor:
     ids = torch.arange(2 * 9).reshape(2, 9) * 5 % (min(V, model.config.vocab_size) - 3)
     with torch.inference_mode():
-        return model(ids)
+        return facing(model)(ids)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

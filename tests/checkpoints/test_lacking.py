@@ -12,13 +12,12 @@ LACKING = {
     "mobilebert": "layers with a narrower stream of their own",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
-    "t5": "an encoder and a decoder",
-    "bart": "an encoder and a decoder",
+    "trocr": "an encoder and a decoder",
     "whisper": "an encoder and a decoder",
     "mllama": "parts for images or sound",
     "longformer": "sparse attention",
     "big_bird": "sparse attention",
-    "deepseek_v32": "sparse attention",
+    "deepseek_v4": "sparse attention",
     "layoutlm": "positions on a page or in a table",
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from architectures import enliven, furthest
+from architectures import enliven, facing, furthest
 from covering import sample
 from reference import FAMILIES, Pair, last_of, saved
 
@@ -41,7 +41,7 @@ def attends_as_theirs(family: str, folder: Path) -> None:
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
     theirs.eval().config.is_causal = False
-    ours = read_directory(with_sight(family, False, folder)).load().transformer
+    ours = facing(read_directory(with_sight(family, False, folder)).load().transformer)
     assert not ours.config.causal
     assert furthest(*last_of(Pair(theirs, ours), theirs(IDS), ours(IDS))) < 1e-5
 

@@ -9,10 +9,11 @@ from functools import cache
 import pytest
 import torch
 from architectures import config_of, lively
-from reference import Pair, pair
+from reference import TWO_STACKS, Pair, pair
 from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
+from tinytf.generate import beam
 from tinytf.generate.beam import BeamStep, Hypothesis, beam_search
 from tinytf.generate.loop import stream
 from tinytf.generate.score import score_ids
@@ -108,6 +109,14 @@ def test_hypotheses_scores_and_steps_are_those_of_transformers(family: str, beam
             assert [step.ended for step in steps[:-1]] == [""] * (len(steps) - 1)
             assert steps[-1].ended == ("end token" if all_ended else "max tokens")
     assert early >= len(PENALTIES)  # the end tokens did end something
+
+
+@pytest.mark.parametrize("family", TWO_STACKS)
+def test_four_beams_with_a_cache_of_a_model_that_reads_another_text_are_those_of_transformers(family: str) -> None:
+    models = opened(family)
+    for ends in [(), ends_that_occur(models.ours)[1]]:
+        steps = list(beam.search(models.ours, PROMPT, beams=4, max_tokens=MAX_TOKENS, ends=ends))
+        assert_same(steps, generated(models, 4, ends))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

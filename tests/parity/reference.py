@@ -4,13 +4,13 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from architectures import enliven
+from architectures import SOURCE, enliven, facing
 from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.load import read_directory
@@ -341,6 +341,10 @@ _DENSE_BETWEEN = ["sparse", "dense", "sparse"]
 _GROUPS = {**_ROUTED, "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2}
 
 
+_INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index_n_heads": 9, "index_topk": 4}
+"""An indexer of odd sizes; with many heads no two of its scores are both 0."""
+
+
 def _dbrx(**attention: Any) -> nn.Module:
     ffn = {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 2}
     sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T, **_ENDS}
@@ -390,6 +394,21 @@ def as_if_first(model: nn.Module) -> nn.Module:
     return model
 
 
+_LFM3: dict[str, Any] = {
+    "pad_token_id": 0,
+    "head_dim": 10,
+    "sliding_window": 4,
+    "conv_L_cache": 4,
+    "norm_eps": 1e-3,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "conv", "full_attention", "conv"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+}
+
+
 def _gemma3(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "pad_token_id": 0, "num_hidden_layers": N, **settings}
     config = transformers.Gemma3TextConfig(**{**_LLAMA, "sliding_window_pattern": 3, **given})
@@ -414,6 +433,26 @@ def _gemma4(kind: str = "Gemma4Text", **settings: Any) -> nn.Module:
         },
     }
     return _decoder(kind, **{**given, **settings})
+
+
+def _embedding_gemma2(**settings: Any) -> nn.Module:
+    given = {
+        "head_dim": 4,
+        "global_head_dim": 6,
+        "num_global_key_value_heads": 1,
+        "sliding_window": 3,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+        "hidden_size_per_layer_input": 7,
+        "embedding_dim": 9,
+        "rms_norm_eps": 1e-4,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        },
+    }
+    return _decoder("EmbeddingGemma2Text", "TextModel", **{**given, **settings})
 
 
 def _gemma3n(**settings: Any) -> nn.Module:
@@ -452,6 +491,24 @@ _YARN = {"rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_
 _GROWING = {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.3}
 
 
+_MIMO: dict[str, Any] = {
+    "head_dim": 10,
+    "v_head_dim": 7,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "routed_scaling_factor": 1.5,
+    "attention_value_scale": 0.6,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.34},
+    },
+}
+
+
 def gpt_oss(**settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "num_local_experts": 5, "num_experts_per_tok": 2, "swiglu_limit": 1.5}
     return _decoder("GptOss", **{**given, "rope_parameters": {**_YARN, "truncate": False}, **settings})
@@ -469,7 +526,113 @@ def _llama4(**settings: Any) -> nn.Module:
     return transformers.Llama4ForCausalLM(config)
 
 
+def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings: Any) -> nn.Module:
+    """A model whose texts are targets: it reads SOURCE for each of them, as ours does (``architectures.facing``)."""
+    model = class_named(family + kind)(getattr(transformers, f"{family}Config")(**settings))
+    model.size = 1.2
+    for stack in (model.get_encoder(), model.get_decoder()):
+        table = getattr(stack, "embed_positions", None)
+        if hasattr(table, "create_weight"):  # a buffer, which the tests do not fill with other numbers
+            waves = table.create_weight()
+            del table.weight
+            table.register_buffer("weight", waves)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.copy_(0.3 * torch.randn(V, generator=torch.Generator().manual_seed(2)))
+    return model
+
+
+def class_named(name: str) -> Any:
+    """The class of transformers with this name, which takes targets if it has two stacks; None without it."""
+    kind = getattr(transformers, name, None)
+    return _facing(kind) if getattr(getattr(kind, "config_class", None), "is_encoder_decoder", False) else kind
+
+
+@cache
+def _facing(kind: Any) -> Any:
+    """The class, whose calls and ``generate`` take targets, and its losses those of the next token."""
+
+    class Facing(kind):
+        @wraps(kind.forward)
+        def forward(self, input_ids: Any = None, attention_mask: Any = None, **settings: Any) -> Any:
+            if "encoder_outputs" in settings or "decoder_input_ids" in settings:
+                return super().forward(input_ids, attention_mask, **settings)
+            settings.pop("position_ids", None)
+            if (labels := settings.pop("labels", None)) is not None:
+                settings["labels"] = torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], -100)), dim=1)
+            source = torch.tensor([SOURCE]).expand(len(input_ids), -1)
+            target = {"decoder_input_ids": input_ids, "decoder_attention_mask": attention_mask}
+            given = super().forward(source, **target, **settings)
+            own = {"hidden_states": given.decoder_hidden_states, "attentions": given.decoder_attentions}
+            return type(given)({"logits": given.logits, **given, **{key: one for key, one in own.items() if one}})
+
+        def generate(self, target: Tensor, **settings: Any) -> Any:
+            first = {"decoder_start_token_id": int(target[0, 0]), "forced_eos_token_id": None}
+            return super().generate(torch.tensor([SOURCE]), decoder_input_ids=target, **first, **settings)
+
+    Facing.__name__ = kind.__name__
+    return Facing
+
+
+_T5: dict[str, Any] = {
+    "vocab_size": V,
+    "d_model": C,
+    "d_kv": 5,
+    "d_ff": F,
+    "num_layers": N,
+    "num_decoder_layers": 2,  # theirs generates with no more than in the encoder
+    "num_heads": H,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 9,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}
+_BART: dict[str, Any] = {
+    "vocab_size": V,
+    "d_model": C,
+    "encoder_layers": 2,
+    "decoder_layers": N,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": H,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": F,
+    "max_position_embeddings": T,
+    "scale_embedding": True,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+
+
+def _t5gemma() -> nn.Module:
+    """Stacks of two widths and depths, with windows in other layers."""
+    caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "sliding_window": 3, "head_dim": 10}
+    decoder = {**_LLAMA, **caps, "pad_token_id": 0, "query_pre_attn_scalar": 7}
+    encoder = {**decoder, "hidden_size": 20, "num_hidden_layers": 4, "intermediate_size": 28}
+    return _two_stacks("T5Gemma", encoder=encoder, decoder=decoder, vocab_size=V)
+
+
+TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
+    "t5": lambda: _two_stacks("T5", **_T5),
+    "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": lambda: _two_stacks("MT5", **_T5, feed_forward_proj="gated-gelu"),
+    "umt5": lambda: _two_stacks("UMT5", **_T5, feed_forward_proj="gated-silu"),
+    "longt5": lambda: _two_stacks("LongT5", **_T5, local_radius=3),
+    "t5gemma": _t5gemma,
+    "bart": lambda: _two_stacks("Bart", **_BART),
+    "mbart": lambda: _two_stacks("MBart", **_BART),
+    "plbart": lambda: _two_stacks("PLBart", **_BART),
+    "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
+    "pegasus": lambda: _two_stacks("Pegasus", **_BART),
+    "marian": lambda: _two_stacks("Marian", "MTModel", **{**_BART, "decoder_start_token_id": 1}),
+    "m2m-100": lambda: _two_stacks("M2M100", **_BART),
+}
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
+    **TWO_STACKS,
+    "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**_T5)),
+    "umt5, its encoder": lambda: transformers.UMT5EncoderModel(transformers.UMT5Config(**_T5)),
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),
@@ -523,6 +686,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         },
     ),
     "modernbert with classes": lambda: _modernbert("ForSequenceClassification", **_LABELS),
+    "modernbert with classes of the mean": lambda: _modernbert(
+        "ForSequenceClassification", **_LABELS, classifier_pooling="mean"
+    ),
     "decoder modernbert": lambda: _classes(
         "ModernBertDecoder",
         "CausalLM",
@@ -549,6 +715,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),
     "eurobert with classes": lambda: _classes(
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
+    ),
+    "eurobert with classes of the mean": lambda: _classes(
+        "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="mean"
     ),
     "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
     "bert of many languages, rembert": lambda: _classes(
@@ -749,6 +918,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         tie_word_embeddings=False,
     ),
     "embeddinggemma": lambda: _gemma3("Model", use_bidirectional_attention=True, sliding_window=5),
+    "embeddinggemma 2": lambda: _embedding_gemma2(),
+    "embeddinggemma 2, biases": lambda: _embedding_gemma2(
+        attention_bias=True,
+        sliding_window_pattern=2,
+        layer_types=None,
+        hidden_activation="silu",
+        num_global_key_value_heads=4,
+    ),
     "gemma 3n": lambda: _gemma3n(),
     "gemma 3n, another stream computed, layers of two widths, nothing shared": lambda: _gemma3n(
         altup_num_inputs=4,
@@ -800,24 +977,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "granite moe with windows": lambda: _decoder(
         "GraniteMoeSWA", num_local_experts=3, shared_intermediate_size=20, sliding_window=4, pad_token_id=0
     ),
-    "flint": lambda: _decoder(
-        "Flint",
-        **_EXPERTS,
-        head_dim=8,
-        mlp_only_layers=[0],
-        shared_expert_intermediate_size=20,
-        pad_token_id=0,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
-    "kolibri": lambda: _decoder(
-        "Kolibri1",
-        **_EXPERTS,
-        head_dim=8,
-        norm_topk_prob=True,
-        shared_expert_intermediate_size=20,
-        pad_token_id=0,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
     "hyperclova x": lambda: _decoder("HyperCLOVAX", residual_multiplier=0.6, logits_scaling=0.5, head_dim=8),
     "smollm 3": lambda: _decoder(
         "SmolLM3", no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4, pad_token_id=0
@@ -858,6 +1017,21 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "lfm2": lambda: _decoder(
         "Lfm2", layer_types=["conv", "full_attention", "conv"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-3
+    ),
+    "lfm3": lambda: _decoder("Lfm3", **_LFM3),
+    "lfm3, biases, and neither gates nor norms after": lambda: _decoder(
+        "Lfm3",
+        **{
+            **_LFM3,
+            "attention_bias": True,
+            "use_attention_gate": False,
+            "use_sandwich_norm": False,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "conv", "full_attention", "conv"],
+        },
+    ),
+    "lfm3, biases beside gates without one": lambda: _decoder(
+        "Lfm3", **{**_LFM3, "attention_bias": True, "layer_types": None, "num_hidden_layers": 6}
     ),
     "lfm2 moe": lambda: _lfm2_moe(),
     "lfm2 moe, chosen by the router alone": lambda: _lfm2_moe(
@@ -980,7 +1154,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "phi 3, long texts turned by other factors": lambda: _phi3(rope_parameters=_LONGROPE),
     "phi 3 with a window": lambda: _phi3(sliding_window=4, original_max_position_embeddings=T),
     "starcoder 2": lambda: _decoder("Starcoder2", norm_epsilon=1e-3, sliding_window=4),
-    "jais 2": lambda: _decoder("Jais2", pad_token_id=0, layer_norm_eps=1e-3),
     "glm": lambda: _decoder("Glm", head_dim=8, pad_token_id=0),
     "glm 4": lambda: _decoder("Glm4", head_dim=10, pad_token_id=0, attention_bias=False),
     "glm 4.1v": lambda: _decoder("Glm4vText", "TextModel", rope_parameters=_SECTIONS, pad_token_id=0),
@@ -1086,6 +1259,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "kimi k2": lambda: _kimi(first_k_dense_replace=1),
     "glm 4.7 flash": lambda: _decoder("Glm4MoeLite", **{**_OF_LATENT, **_ROUTED}, mlp_layer_types=_DENSE_BETWEEN),
+    "deepseek v3.2": lambda: _decoder("DeepseekV32", **{**_INDEXED, **_GROUPS}, first_k_dense_replace=1),
+    "deepseek v3.2, few keys, stretched": lambda: _decoder(
+        "DeepseekV32",
+        **{**_INDEXED, "index_topk": 2, "index_head_dim": 6, "n_group": 1, "topk_group": 1},
+        mlp_layer_types=_DENSE_BETWEEN,
+        norm_topk_prob=False,
+        tie_word_embeddings=True,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
+    "deepseek v3.2, more keys than the text": lambda: _decoder(
+        "DeepseekV32", **{**_INDEXED, "index_topk": 40}, first_k_dense_replace=N
+    ),
+    "glm 5": lambda: _decoder("GlmMoeDsa", **_INDEXED, first_k_dense_replace=1),
+    "glm 5, the choice of an earlier layer": lambda: _decoder(
+        "GlmMoeDsa",
+        **{**_INDEXED, "index_topk": 3},
+        indexer_types=["full", "shared", "shared"],
+        mlp_layer_types=_DENSE_BETWEEN,
+        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
     "mistral 4": lambda: _decoder(
@@ -1134,6 +1327,21 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         head_dim=8,
         gating="per-element",
         rope_parameters={"full_attention": {**_PART, "partial_rotary_factor": 0.75}},
+    ),
+    "mimo v2 flash": lambda: _decoder("MiMoV2Flash", **_MIMO),
+    "mimo v2 flash, groups of experts, biases and values as they are": lambda: _decoder(
+        "MiMoV2Flash",
+        **{
+            **_MIMO,
+            **_GROUPS,
+            "n_shared_experts": None,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "attention_value_scale": None,
+            "layer_types": None,
+            "mlp_layer_types": None,
+            "sliding_window_size": 4,
+        },
     ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
     "ernie 4.5 moe": lambda: _decoder(
@@ -1216,8 +1424,11 @@ class Pair:
 
 
 def last_states(model: Transformer, hidden: Tensor) -> Tensor:
-    """The last hidden states as theirs has them: after the final norm, and of OPT-350m as they are unembedded."""
-    return getattr(model.head, "projection", nn.Identity())(model.final_norm(hidden))
+    """The last hidden states as theirs has them: normed, and projected where theirs are."""
+    normed = model.final_norm(hidden)
+    if model.config.pooled_dense:  # of EmbeddingGemma 2, which projects each token; ours their mean
+        return model.pooling.dense(normed)
+    return getattr(model.head, "projection", nn.Identity())(normed)
 
 
 _saved = tempfile.TemporaryDirectory(prefix="tinytf-parity-")
@@ -1238,7 +1449,7 @@ def pair(family: str) -> Pair:
     theirs = FAMILIES[family]()
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
-    return Pair(theirs.eval(), read_directory(saved(family)).load().transformer)
+    return Pair(theirs.eval(), facing(read_directory(saved(family)).load().transformer))
 
 
 def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:
@@ -1260,11 +1471,13 @@ def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None =
     config = models.ours.config
     seen = torch.ones(result.shape[:2], dtype=torch.bool) if looked_at is None else looked_at
     if config.head.kind == "sequence":
-        place = 0 if config.head_reads == "first" else -1
+        place = -1 if config.head_reads == "last" else 0
         return given.logits[seen[:, place]], result[:, place][seen[:, place]]
     if config.head.kind == "question":
         theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)
     else:
         theirs = given.logits if "logits" in given else given.last_hidden_state
+    if config.pooled_dense:
+        result = models.ours.pooling.dense(result)
     theirs = theirs if theirs.dim() == 3 else theirs[..., None]  # one logit a token (ELECTRA)
     return theirs[seen], result[seen]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tinytf
 from tinytf.generate.loop import stream
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Source, Transformer
 from tinytf.trace.record import record
 
 B, LENGTH = 3, 13
@@ -79,6 +79,29 @@ def each_layer_is_theirs(models: Pair, side: str) -> None:
     last, found = last_of(models, expected, result, looked_at)
     assert furthest(found, last) < 1e-5
     assert float(expected.hidden_states[-1].std()) > 0.3, "too small for a difference to show"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_every_layer_of_what_it_reads_is_theirs(models, side):
+    if models.ours.encoder is None:
+        pytest.skip("it has one stack")
+    each_layer_is_theirs(Pair(models.theirs.get_encoder(), models.ours.encoder), side)
+
+
+@torch.no_grad()
+def test_sources_and_targets_of_several_lengths_give_their_numbers(models):
+    """Each target reads the source of its own row."""
+    if models.ours.encoder is None:
+        pytest.skip("it has one stack")
+    targets, sources = (some_text(models)["input_ids"][:, :length] for length in (LENGTH, 8))
+    real, of_source = (padding("right", B, ids.shape[1]) for ids in (targets, sources))
+    masks = {"attention_mask": of_source.long(), "decoder_attention_mask": real.long()}
+    expected = models.theirs(sources, decoder_input_ids=targets, **masks, output_hidden_states=True)
+    source = Source(models.ours.encoder.hidden(sources, padding_mask=of_source), of_source)
+    hidden = models.ours.hidden(targets, padding_mask=real, source=source)
+    assert furthest(hidden[real], expected.decoder_hidden_states[-1][real]) < 1e-5
+    assert furthest(models.ours.unembed(hidden)[real], expected.logits[real]) < 1e-5
 
 
 @torch.no_grad()
@@ -163,6 +186,7 @@ def test_parameters_are_as_many(models):
     theirs = {
         name: parameter.numel() for name, parameter in models.theirs.named_parameters() if parameter.requires_grad
     }
+    theirs |= {name: one.numel() for name, one in models.theirs.named_buffers() if name == "final_logits_bias"}
     left = ("contact_head", ".visual_", "entity_", "w2e_", "e2w_", "e2e_", ".mask_emb")
     # of ESM, VisualBERT, LUKE and XLNet
     left += ("correct_output_scale",) * (not models.ours.config.stream_gain)  # Gemma 3n keeps it without use
@@ -214,6 +238,13 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
     for layer in attentions:
         # a softmax multiplies the rounding of its scores
         assert furthest(as_theirs(models, trace[f"L{layer}.weights"]), attentions[layer][0]) < 2e-5
+    if trace.source is not None:
+        local = models.theirs.config.model_type == "longt5"  # it gives those of its encoder in blocks
+        theirs_of_source = (*(() if local else expected.encoder_attentions), *expected.cross_attentions)
+        ours = [trace[f"enc.L{layer}.weights"] for layer in range(0 if local else trace.source.config.n_layers)]
+        ours += [trace[f"dec.L{layer}.cross.weights"] for layer in range(trace.config.n_layers)]
+        for found, theirs in zip(ours, theirs_of_source, strict=True):
+            assert furthest(found, theirs[0]) < 2e-5
     if their_attentions:
         every = torch.cat(their_attentions)
         assert furthest(as_theirs(models, trace["L*.weights"].view_as(every)), every) < 2e-5

@@ -121,7 +121,8 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, m
         last.weight = nn.Parameter(last.weight.clone())  # of this layer
         last.weight[:, columns] = 0.0
         before, after = (
-            one(torch.tensor([IDS]))[0, found.position].log_softmax(-1) for one in (model.transformer, without)
+            one(torch.tensor([trace.encoding.ids]))[0, found.position].log_softmax(-1)
+            for one in (model.transformer, without)
         )
     assert found.effect.kl == pytest.approx(float((before.exp() * (before - after)).sum()), abs=1e-10)
 

@@ -23,7 +23,7 @@ _KEY_PATTERNS = (
 )
 """Patterns of keys or layer_types, and what an architecture with them has; the first match is reported."""
 _KINDS = {
-    "an encoder and a decoder, and tinytf opens one stack": "t5 mt5 umt5 bart trocr",
+    "an encoder and a decoder, of which tinytf opens other kinds": "mt5 umt5 trocr",
     "attention over a memory of earlier texts": "transfo-xl",
     "no softmax attention": "fnet rwkv xlstm retnet",
     "sparse attention": "big_bird longformer reformer nystromformer yoso mra",

@@ -19,6 +19,7 @@ from tinytf.parts.row import Step
 from tinytf.report import About, Report, plain
 from tinytf.sentences import listed, percent, plural, several
 from tinytf.tables import Array, Sheet, of_records
+from tinytf.text.tokenizer import Token
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
@@ -37,7 +38,7 @@ class Attended(Report):
 
     The weights given are all, those of one ``query``, the ``top`` largest, or those of a ``window``: first query, end,
     first key, end. ``multi_head`` is a layer whose attention is drawn, if requested; ``glance`` is the pass as a whole,
-    if neither is.
+    if neither is. With ``across`` the heads are those of cross-attention, and the keys are the tokens of the source.
     """
 
     KIND = "attention"
@@ -58,10 +59,11 @@ class Attended(Report):
     window: Window | None = None
     multi_head: Overview | None = None
     glance: Overview | None = None
+    across: bool = False
 
     def __post_init__(self) -> None:
-        count = len(self.trace.tokens)
-        for part, axis in zip(self.ranges, ("queries", "keys"), strict=True):
+        counts = len(self.trace.tokens), len(self.keys)
+        for part, axis, count in zip(self.ranges, ("queries", "keys"), counts, strict=True):
             if not 0 <= part.start < part.stop <= count:
                 raise UsageError(
                     f"--window {axis} {part.start}:{part.stop} do not lie in the text of {count} tokens",
@@ -73,6 +75,8 @@ class Attended(Report):
 
         A head is counted at a place that has half of its weight, averaged over the queries but the first.
         """
+        if self.across:
+            return self._across()
         if len(self.trace.tokens) == 1:
             return f"The text is one token, {self.trace.tokens[0].shown}: every head can look at it alone."
         if len(self.heads) == 1:
@@ -99,6 +103,20 @@ class Attended(Report):
             seen = self.glance.most_seen(layer, head).removeprefix("→ ")
             words += f"; L{layer}H{head}, which adds most to {self.glance.predicted}, looks at {seen}"
         return f"{words}."
+
+    def _across(self) -> str:
+        """The head of cross-attention with the least entropy, or the one chosen, and where three of its tokens look."""
+        entropies = self.measured("entropy")
+        layer, head = divmod(int(entropies.nan_to_num(torch.inf).argmin()), entropies.shape[1])
+        layer, head = self.heads[0] if len(self.heads) == 1 else (layer, head)
+        weights = self.weights(layer, head)
+        surest = weights.max(dim=1).values.topk(min(3, len(weights))).indices.sort().values.tolist()
+        looks = [
+            f"{self.trace.tokens[query].shown} at {self.keys[int(row.argmax())].shown} ({percent(float(row.max()))})"
+            for query, row in ((query, weights[query]) for query in surest)
+        ]
+        which = "" if len(self.heads) == 1 else ", of all heads the surest of the source"
+        return f"L{layer}H{head}{which}, looks from {listed(looks)}."
 
     def _of_two(self) -> str:
         """How many heads look from the second of two tokens more at the first than at itself."""
@@ -136,18 +154,27 @@ class Attended(Report):
     @property
     def ranges(self) -> tuple[slice, slice]:
         """The queries and the keys of the window, or all of them."""
-        count = len(self.trace.tokens)
-        q0, q1, k0, k1 = self.window or (0, count, 0, count)
+        q0, q1, k0, k1 = self.window or (0, len(self.trace.tokens), 0, len(self.keys))
         return slice(q0, q1), slice(k0, k1)
 
     @property
     def step(self) -> Step:
         """The step of the attention weights."""
-        return self.trace.steps.by_name[self.trace.steps.weights]
+        return self.trace.steps.by_name["cross.weights" if self.across else self.trace.steps.weights]
+
+    @property
+    def keys(self) -> Sequence[Token]:
+        """The tokens that are looked at."""
+        return self.trace.tokens_on(self.step.axes[-1])
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures that have a meaning for these heads."""
+        return ["entropy"] if self.across else list(MEASURES)
 
     def measured(self, by: str) -> Tensor:
         """One of MEASURES for every head, (layers, heads)."""
-        return measure_heads(self.trace, by)
+        return measures_of(self.trace, [by], of=self.step.name)[by]
 
     def weights(self, layer: int, head: int | None) -> Tensor:
         """The weights of a head, or the mean over all of a layer (Q, K), float32; −∞ where a key is masked."""
@@ -170,7 +197,8 @@ class Attended(Report):
         """The JSON data; masked weights are −∞."""
         drawn = self.multi_head
         return {
-            "measures": plain(measures_of(self.trace, list(MEASURES))),
+            **({"source": [token.shown for token in self.keys]} if self.across else {}),
+            "measures": plain(measures_of(self.trace, self.measures, of=self.step.name)),
             "heads": [{"layer": layer, "head": head, **self._head(layer, head)} for layer, head in self.heads],
             **({} if drawn is None else {"flow": plain(drawn.flow), "layers": plain(drawn.layers)}),
             **self.members("check"),
@@ -180,8 +208,11 @@ class Attended(Report):
         if self.query is not None:
             return {"query": self.query, "weights": self.weights(layer, head)[self.query].tolist()}
         if self.top is not None:
-            names = [f"{index} {token.shown}" for index, token in enumerate(self.trace.tokens)]
-            return {"top": [[names[q], names[k], share] for q, k, share in self.strongest(layer, head)]}
+            asking, asked = (
+                [f"{index} {token.shown}" for index, token in enumerate(tokens)]
+                for tokens in (self.trace.tokens, self.keys)
+            )
+            return {"top": [[asking[q], asked[k], share] for q, k, share in self.strongest(layer, head)]}
         queries, keys = self.ranges
         return {
             "queries": [queries.start, queries.stop],
@@ -212,15 +243,19 @@ class Attended(Report):
         if self.top is not None:
             return []
         queries, keys = self.ranges
-        indices = {"query": range(queries.start, queries.stop), "key": range(keys.start, keys.stop)}
+        indices = {"query": range(queries.start, queries.stop), self._axis: range(keys.start, keys.stop)}
         return [self._array(layer, head, indices) for layer, head in self.heads]
 
     def _array(self, layer: int, head: int, indices: Mapping[str, range]) -> Array:
         name = f"L{layer}H{head}.{self.step.name}"
         if self.query is not None:
-            return Array(f"{name}[{self.query}]", ["key"], lambda: self.weights(layer, head)[self.query])
+            return Array(f"{name}[{self.query}]", [self._axis], lambda: self.weights(layer, head)[self.query])
         queries, keys = self.ranges
-        return Array(name, ["query", "key"], lambda: self.weights(layer, head)[queries, keys], indices)
+        return Array(name, ["query", self._axis], lambda: self.weights(layer, head)[queries, keys], indices)
+
+    @property
+    def _axis(self) -> str:
+        return self.step.axes[-1]
 
     def sheet(self, *, long: bool = False) -> Sheet | None:
         """The sheet; with ``top`` the largest weights of each head."""
@@ -249,6 +284,7 @@ def attention(
     top: int | None = None,
     window: Window | None = None,
     layer: int | None = None,
+    across: bool = False,
     truncate: bool = False,
     force: bool = False,
 ) -> Attended:
@@ -256,17 +292,24 @@ def attention(
 
     The weights are those of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``.
     Without a head, these are of the one that adds most to the prediction. With a ``layer``, the report shows how its
-    heads make what it adds to the stream.
+    heads make what it adds to the stream. ``across`` asks about cross-attention, whose keys are the tokens of the
+    source.
+
+    Raises UsageError for a layer without attention weights, and for ``across`` in a model of one stack.
     """
     trace = model.trace(text, truncate=truncate, force=force)
     query = None if row is None else trace.index(row, "query", len(trace.tokens))
     if layer is not None and layer not in trace.steps.attention_layers:
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
     require_attention(trace.steps)
+    if across and trace.source is None:
+        raise UsageError("this model has one stack, so it has no cross-attention", "leave out --cross")
+    if across and layer is not None:
+        raise UsageError("--layer draws what the heads of a layer read of their own text", "name heads, such as L0H*")
     expected = predictions(trace, model, 1)
     drawn = None if layer is None else layer_overview(trace, expected, layer)
-    glance = None if heads or drawn else overview(trace, expected, model.shown)
+    glance = None if heads or drawn or across else overview(trace, expected, model.shown)
     if glance is not None and not (query is None and top is None and window is None):
         heads, glance = [glance.ranked[0][:2]], None
     about = About(model, trace.encoding)
-    return Attended(trace, check(trace), tuple(heads), query, top, window, drawn, glance, about=about)
+    return Attended(trace, check(trace), tuple(heads), query, top, window, drawn, glance, across, about=about)

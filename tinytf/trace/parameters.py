@@ -259,7 +259,7 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
     if not name.endswith((".weight", ".bias")):
         return text, ""
     from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
-    from tinytf.checkpoints.huggingface.load import FAMILIES
+    from tinytf.checkpoints.huggingface.load import TABLES
 
     addresses = addresses_of(table)
     paths = {
@@ -269,7 +269,7 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
     }
     matches = {
         path: address
-        for family in (*FAMILIES.values(), *ARCHITECTURES.values())
+        for family in (*TABLES, *ARCHITECTURES.values())
         for path, address in paths.items()
         if family.pairs_as(table.config)
         and family.has(path)

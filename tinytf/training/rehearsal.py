@@ -66,5 +66,5 @@ def rehearse(
             if parameter.requires_grad
         ]
         optimiser = make_optimiser(setup.model, recipe, *adapters)
-        loss = BatchLoss(setup.model, adapters[0] if adapters else None, recipe.label_smoothing)
+        loss = BatchLoss(setup.model, next(iter(adapters), None), recipe.label_smoothing)
         yield Rehearsal(recipe, setup, Path(folder), loss, optimiser, trained)

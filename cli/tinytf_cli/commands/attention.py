@@ -33,6 +33,7 @@ class Options:
         metavar="N",
         help="Draw the attention of layer N: every head, and how they are joined.",
     )  # fmt: skip
+    cross: bool = option(is_flag=True, help="Of a model of two stacks: the heads that look at the source.")
     row: str | None = option(metavar="TOKEN", help="Show one query as bars, by text or number.")
     top: int | None = option(type=Whole(1), metavar="K", help="List the K strongest pairs.")
     window: str | None = option(metavar="Q0:Q1,K0:K1", help="Show only these queries and keys, such as 0:20,0:20.")
@@ -72,7 +73,10 @@ def attention(options: Options, folding: FoldOptions, tracing: TraceOrPairsOptio
 
     def question(trace: "Trace") -> "Attended":
         window = None if options.window is None else _window(options.window, trace)
-        return model.attention(trace, heads=chosen, row=options.row, top=options.top, window=window, layer=layer)
+        return model.attention(
+            trace, heads=chosen, row=options.row, top=options.top, window=window, layer=layer,
+            across=options.cross,
+        )  # fmt: skip
 
     return tracing.show(question, "attentions", AttentionDisplay(options.by, options.rows, folding.all))
 

@@ -40,9 +40,9 @@ _EVERY = 12
 _BOUNDED = ("previous", "first", "self")
 
 
-def thumbnails(trace: Trace) -> Thumbnails:
-    """Every head's weights, small."""
-    name, layers = trace.steps.weights, trace.steps.attention_layers
+def thumbnails(trace: Trace, of: str | None = None) -> Thumbnails:
+    """Every head's weights, or the maps of the step ``of`` each layer, small."""
+    name, layers = of or trace.steps.weights, trace.steps.attention_layers
     maps = [as_array(trace.step(name, layer)) for layer in layers]
     seen = [visible_array(trace, trace.steps.at(name, layer), layer) for layer in layers]
     readers = () if trace.config.causal else range(len(trace.tokens))
@@ -94,7 +94,10 @@ def attention(report: Attended, terminal: Terminal, display: AttentionDisplay) -
     elif not report.heads:
         layers = list(report.trace.steps.attention_layers)
         yield from _measured(as_array(report.measured(display.by))[layers], display.by, layers, display.all)
-        if display.all or report.glance is None or len(layers) <= _FEW_LAYERS:
+        if report.across:
+            yield Heading("weights of every head", "target down, source across", "cross", "larger: --head L0H0")
+            yield thumbnails(report.trace, report.step.name)
+        elif display.all or report.glance is None or len(layers) <= _FEW_LAYERS:
             larger = f"larger: --head L{layers[0]}H0, --layer {layers[0]}"
             yield Heading("weights of every head", "query down, key across", "attention", larger)
             yield thumbnails(report.trace)
@@ -129,42 +132,44 @@ def _head(report: Attended, layer: int, head: int, rows: int | None, most: int |
     Below the map of a whole head are at most ``most`` queries; ``rows`` is how many were asked for.
     """
     step, names = report.step, labels(report.trace)
+    reads = labels(report.trace, step.axes[-1])
     weights = as_array(report.trace.step(step.name, layer, (head,)))[0]
     words = meaning(report.trace, step, (layer,), (head,)).removeprefix(" = ").removeprefix(", ")
-    yield Heading(f"L{layer}H{head}.{step.name}", words, "attention")
+    yield Heading(f"L{layer}H{head}.{step.name}", words, step.role)
     if report.query is not None:
-        yield from _one_query(weights, report.query, names, visible_array(report.trace, step, layer))
+        yield from _one_query(weights, report.query, names, reads, visible_array(report.trace, step, layer))
     elif report.top is not None:
-        numbered = [f"{position} {name}" for position, name in enumerate(names)]
+        numbered, other = ([f"{position} {name}" for position, name in enumerate(one)] for one in (names, reads))
         pairs = report.strongest(layer, head)
-        yield Bars([Bar(f"{numbered[q]} → {numbered[k]}", w, f"{w:.3f}", "attention") for q, k, w in pairs])
+        yield Bars([Bar(f"{numbered[q]} → {other[k]}", w, f"{w:.3f}", "attention") for q, k, w in pairs])
     else:
         (queries, keys), whole = report.ranges, visible_array(report.trace, step, layer)
         yield from _links(report, layer, head, rows)
         seen, asked = None if whole is None else whole[queries, keys], report.window is not None
-        yield Heat(weights[queries, keys], names[queries], names[keys], "unit", seen, asked=asked)
+        yield Heat(weights[queries, keys], names[queries], reads[keys], "unit", seen, asked=asked)
         if not asked:
-            yield from query_blocks(weights, names, whole, most)
+            yield from query_blocks(weights, names, whole, most, keys=reads)
 
 
 def _links(report: Attended, layer: int, head: int | None, rows: int | None) -> Iterator[Block]:
     """Lines from ``rows`` tokens (0: all) to those that they look at; in a long text, to those with strong lines."""
     queries, keys = (range(part.start, part.stop) for part in report.ranges)
     names, most = labels(report.trace), most_rows(rows, _LINES)
+    reads = labels(report.trace, report.step.axes[-1])
     left = [queries[index] for index in middle_out(len(queries), most)]
     strong = len(left) > _EVERY
     lines = links(report.weights(layer, head)[:, : keys.stop], left, most, strong=strong)
     lines = [link for link in lines if link[1] in keys]
     right = list(keys) if most is None or len(keys) <= most + 1 else sorted({key for _, key, _ in lines})
     ends = [(left.index(query), right.index(key), weight) for query, key, weight in lines]
-    yield Links([names[query] for query in left], [names[key] for key in right], ends, strong)
+    yield Links([names[query] for query in left], [reads[key] for key in right], ends, strong)
     yield from fold_note(queries, left, "tokens")
     if len(right) < len(keys):
         yield note(f"on the right the {len(right)} of {len(keys):,} tokens that the strongest lines lead to")
 
 
-def _one_query(weights: Array, query: int, names: Sequence[str], seen: Visible) -> Iterator[Block]:
+def _one_query(weights: Array, query: int, names: Sequence[str], keys: Sequence[str], seen: Visible) -> Iterator[Block]:
     """The weights of the keys that one query may look at, as bars."""
     yield Line([Span("  "), Span(names[query], "strong"), Span(f" (token {query}) looks at", "dim")])
-    shares = [(k, float(weights[query, k])) for k in range(len(names)) if seen is None or seen[query, k]]
-    yield Bars([Bar(f"{k} {names[k]}", share, f"{share:.3f}", "attention") for k, share in shares])
+    shares = [(k, float(weights[query, k])) for k in range(len(keys)) if seen is None or seen[query, k]]
+    yield Bars([Bar(f"{k} {keys[k]}", share, f"{share:.3f}", "attention") for k, share in shares])

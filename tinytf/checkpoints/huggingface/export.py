@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tinytf.checkpoints.huggingface.load import FAMILIES
+from tinytf.checkpoints.huggingface.load import FAMILIES, TABLES
 from tinytf.checkpoints.huggingface.sentence import without_modules, written_modules
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored, layer_of
@@ -73,8 +73,13 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
     """
     config = model.config.but(dropout=0.0)
     state: Mapping[str, Tensor] = dict((*model.named_parameters(), *model.named_buffers()))  # shared weights, once
-    modules = written_modules(config, state, prompts)
-    config, state = without_modules(config), {name: t for name, t in state.items() if not name.startswith("pooling.")}
+    if _pools_itself(config):
+        modules = written_modules(config.but(pooled_dense=()), state, prompts)
+        config = config.but(unit_embedding=False)
+    else:
+        modules = written_modules(config, state, prompts)
+        config = without_modules(config)
+        state = {name: tensor for name, tensor in state.items() if not name.startswith("pooling.")}
     try:
         family, keys = family_for(config)
     except UsageError:
@@ -90,6 +95,12 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
             write_state(directory / name, data)
     files = tuple((directory / name, len(data)) for name, data in contents.items())
     return Exported(family.name, keys["architectures"][0], directory, files)
+
+
+def _pools_itself(config: ModelConfig) -> bool:
+    """Whether a family has the dense layers after pooling in the model itself."""
+    families = [family for family in FAMILIES.values() if family.has("pooling.dense.weight")]
+    return any(family.write(config.but(unit_embedding=False)) for family in families)
 
 
 def _contents(
@@ -154,7 +165,7 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     nearest: tuple[Family, list[str]] | None = None
     with torch.device("meta"):
         parameters = [name for name, _ in Transformer(config).named_parameters()]
-    for family in FAMILIES.values():
+    for family in TABLES:
         keys = family.write(config)
         if keys is None:
             continue

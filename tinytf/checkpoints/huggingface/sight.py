@@ -18,6 +18,8 @@ def read_sight(fields: Fields, draft: Draft) -> dict[str, Any]:
         return {}
     if given:
         raise fields.fault("is_causal true is not implemented for a model that attends both ways")
+    if draft.get("encoder") is not None:
+        raise fields.fault("is_causal False is not implemented for a model of two stacks")
     return {"causal": False, **_widened(draft, 1)}
 
 

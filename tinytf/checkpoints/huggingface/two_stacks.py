@@ -1,6 +1,6 @@
-"""Models of two stacks: T5, and those of fairseq and Marian, whose decoders read what their encoders give.
+"""Models of two stacks, whose decoders read what their encoders give: what they share, and those of fairseq and Marian.
 
-Raffel et al. 2020, Lewis et al. 2019, Junczys-Dowmunt et al. 2018, Zhang et al. 2019, Fan et al. 2020.
+Lewis et al. 2019, Junczys-Dowmunt et al. 2018, Zhang et al. 2019, Fan et al. 2020.
 """
 
 import math
@@ -14,6 +14,7 @@ from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import Fields
 
+TWO = {"is_encoder_decoder": (True,)}
 _NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_source", "shares_embeddings")
 """Settings of the stack with the head alone."""
 
@@ -21,14 +22,14 @@ _NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_s
 def encoder(
     sizes: Callable[[Fields, Draft], Mapping[str, Any]], write: Callable[[ModelConfig], dict[str, Any]]
 ) -> Group:
-    """The stack that is read: as the other, but for its ``sizes`` and direction; ``write`` gives their keys."""
+    """The stack that is read: as the other, but for its ``sizes`` and direction; ``write`` gives their keys of it."""
 
     def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
         shared = {name: value for name, value in draft.items() if name in FIELDS and name not in _NOT_SHARED}
         config = ModelConfig.of(**{**shared, **sizes(fields, draft), "causal": False, "head": "none"})
         return {"encoder": config, "d_source": config.d_model}
 
-    return Group(read, write)
+    return Group(read, lambda config: write(config.encoder) if config.encoder is not None else {})
 
 
 def both(block: Mapping[str, Stored], cross: Mapping[str, Stored]) -> dict[str, Stored]:
@@ -41,112 +42,6 @@ def both(block: Mapping[str, Stored], cross: Mapping[str, Stored]) -> dict[str, 
         if not (prefix and ours in cross)
     }
 
-
-_T5_ATTENTION = {name: f"block.{{n}}.layer.0.SelfAttention.{name}" for name in "qkvo"}
-_T5_BLOCK = {
-    "embed.tokens": Stored("shared"),
-    **{f"blocks.{{n}}.attention.{name}": Stored(f"{{stack}}.{place}") for name, place in _T5_ATTENTION.items()},
-    "blocks.{n}.attention.relative": Stored("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"),
-    "blocks.{n}.norm1": Stored("{stack}.block.{n}.layer.0.layer_norm"),
-    "final_norm": Stored("{stack}.final_layer_norm"),
-}
-_T5_FFN = {"gate": "wi_0", "up": "wi_1", "down": "wo"}
-
-
-def _t5_stored(family: Fields | None = None) -> dict[str, Stored]:
-    """Where T5 keeps its modules: the feed-forward is number 1 in the encoder and 2 in the decoder."""
-    stored = both(
-        _T5_BLOCK,
-        {
-            **{
-                f"blocks.{{n}}.cross.{name}": Stored(f"{{stack}}.block.{{n}}.layer.1.EncDecAttention.{name}")
-                for name in "qkvo"
-            },
-            "blocks.{n}.cross.norm": Stored("{stack}.block.{n}.layer.1.layer_norm"),
-        },
-    )
-    for prefix, stack, number in (("", "decoder", 2), ("encoder.", "encoder", 1)):
-        place = f"{stack}.block.{{n}}.layer.{number}"
-        stored[f"{prefix}blocks.{{n}}.norm2"] = Stored(f"{place}.layer_norm")
-        for ours, theirs in _T5_FFN.items():
-            plain = Stored(f"{place}.DenseReluDense.wi") if ours == "up" else None
-            stored[f"{prefix}blocks.{{n}}.ffn.{ours}"] = Stored(f"{place}.DenseReluDense.{theirs}", instead=plain)
-    return {**stored, "head.decoder": Stored("lm_head")}
-
-
-_T5_FIXED = {
-    "positions": "none", "qkv_bias": False, "o_bias": False, "ffn_bias": False, "norm": "rmsnorm",
-    "attention_divisor": 1.0, "shares_embeddings": True,
-}  # fmt: skip
-
-
-def _read_t5_activation(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    word = fields.word("feed_forward_proj", _PROJECTIONS, "relu")
-    return {"activation": word.removeprefix("gated "), "gated": word.startswith("gated ")}
-
-
-_PROJECTIONS = {
-    **ACTIVATIONS,
-    **{f"gated-{name}": f"gated {ours}" for name, ours in ACTIVATIONS.items()},
-    "gated-gelu": "gated gelu_tanh",
-}
-
-
-def _write_t5_activation(config: ModelConfig) -> dict[str, Any]:
-    ours = f"gated {config.activation}" if config.gated else config.activation
-    return {"feed_forward_proj": next(word for word, meaning in _PROJECTIONS.items() if meaning == ours)}
-
-
-def _read_t5_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """T5 1.1 says by an untied head that its logits are not scaled; a file may tie it all the same."""
-    apart = not fields.flag("tie_word_embeddings", True)
-    scaled = fields.flag("scale_decoder_outputs", not apart)
-    return {
-        "head": "lm",
-        "tied_head": not (apart and "lm_head.weight" in tensors),
-        "logit_scale": draft["d_model"] ** -0.5 if scaled else 1.0,
-    }
-
-
-T5 = Family(
-    name="T5",
-    model_type="t5",
-    classes={"lm": "T5ForConditionalGeneration"},
-    fixed=_T5_FIXED,
-    settings=(
-        Key("vocab_size"),
-        Key("d_model"),
-        Group(
-            lambda fields, draft, tensors: {
-                "n_layers": fields.whole("num_decoder_layers", fields.whole("num_layers", 6, least=1), least=1)
-            },
-            lambda config: {"num_decoder_layers": config.n_layers},
-        ),
-        Key("num_heads", "n_heads"),
-        Key("d_kv", "d_head"),
-        Key("d_ff"),
-        Key("n_positions", "context", 512),
-        Key("relative_attention_num_buckets", "relative_buckets", 32),
-        Key("relative_attention_max_distance", "relative_farthest", 128),
-        Key("layer_norm_epsilon", "norm_eps", 1e-6),
-        Key("decoder_start_token_id", "start_id", 0),
-        Group(_read_t5_activation, _write_t5_activation),
-        Group(_read_t5_head, lambda config: {"tie_word_embeddings": config.logit_scale != 1}),
-        encoder(
-            lambda fields, draft: {"n_layers": fields.whole("num_layers", 6, least=1)},
-            lambda config: {"num_layers": config.encoder.n_layers if config.encoder else 0},
-        ),
-    ),
-    written={"dropout_rate": 0.0},
-    harmless=("initializer_factor", "classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder"),
-    stored=_t5_stored(),
-    skipped=(
-        Skip(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight", "a bias without a use"),
-    ),
-    copies=dict.fromkeys(
-        ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
-    ),
-)
 
 _SHARED = {"shares_embeddings": True}
 _BART_BLOCK = {
@@ -187,9 +82,7 @@ def _encoder_sizes(fields: Fields, draft: Draft) -> dict[str, Any]:
     }
 
 
-def _write_encoder(config: ModelConfig) -> dict[str, Any]:
-    read = config.encoder
-    assert read is not None
+def _write_encoder(read: ModelConfig) -> dict[str, Any]:
     return {"encoder_layers": read.n_layers, "encoder_attention_heads": read.n_heads, "encoder_ffn_dim": read.d_ff}
 
 
@@ -201,6 +94,7 @@ def _require_one_vocabulary(fields: Fields, draft: Draft, tensors: Tensors) -> d
 BART = Family(
     name="BART",
     model_type="bart",
+    only=TWO,
     prefix="model.",
     classes={"lm": "BartForConditionalGeneration"},
     fixed={**_SHARED, "position_offset": 2, "embed_norm": True, "norm_order": "post"},
@@ -279,18 +173,23 @@ MARIAN = replace(
     model_type="marian",
     classes={"lm": "MarianMTModel"},
     fixed={**_SHARED, "positions": "sinusoidal_concat", "norm_order": "post"},
-    only={"share_encoder_decoder_embeddings": (True,)},
+    only={**TWO, "share_encoder_decoder_embeddings": (True,)},
     settings=(*BART.settings, Group(_require_one_vocabulary)),
+)
+_FIRST_POSITION = Group(
+    lambda fields, draft, tensors: {"position_offset": fields.whole("pad_token_id", 1) + 1},
+    lambda config: {"pad_token_id": config.position_offset - 1},
 )
 M2M_100 = replace(
     BART,
     name="M2M-100",
     model_type="m2m_100",
     classes={"lm": "M2M100ForConditionalGeneration"},
-    fixed={**_SHARED, "positions": "sinusoidal_halves", "position_offset": 2},
+    fixed={**_SHARED, "positions": "sinusoidal_halves"},
+    settings=(*BART.settings[:-1], _FIRST_POSITION, BART.settings[-1]),
     skipped=(
         *BART.skipped,
         Skip(r"(encoder|decoder)\.embed_positions\.weights?", "sines and cosines, a buffer", computed=fairseq_waves),
     ),
 )
-TWO_STACKS = (T5, BART, MBART, PLBART, BLENDERBOT, PEGASUS, MARIAN, M2M_100)
+FROM_FAIRSEQ = (BART, MBART, PLBART, BLENDERBOT, PEGASUS, MARIAN, M2M_100)

@@ -78,7 +78,8 @@ def induction(weights: Tensor, length: int) -> Tensor:
 def visible_counts(sight: Sight, length: int) -> Tensor:
     """The number of keys that each query of a text may attend to, (Q,); a query with a single key has no choice."""
     allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
-    return torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
+    counts = torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
+    return counts.clamp(max=sight.chosen) if sight.chosen else counts
 
 
 def entropy_share(weights: Tensor, visible: Tensor) -> Tensor:
@@ -155,11 +156,13 @@ def measure_heads(trace: Trace, by: str, layers: Sequence[int] | None = None) ->
     return measures_of(trace, [by], layers)[by]
 
 
-def measures_of(trace: Trace, names: Sequence[str], layers: Sequence[int] | None = None) -> dict[str, Tensor]:
-    """Several measures of every head; the weights of each layer are derived once."""
+def measures_of(
+    trace: Trace, names: Sequence[str], layers: Sequence[int] | None = None, of: str | None = None
+) -> dict[str, Tensor]:
+    """Several measures of every head; the weights of each layer, or the step ``of`` it, are derived once."""
     attending = require_attention(trace.steps)
     chosen = attending if layers is None else layers
-    weights = (trace.step(trace.steps.weights, layer).float() for layer in chosen)
+    weights = (trace.step(of or trace.steps.weights, layer).float() for layer in chosen)
     layered = [torch.stack([MEASURES[by][0](w) for by in names]) for w in weights]  # (measures, heads) each
     measured = dict(zip(names, torch.stack(layered, dim=1), strict=True))
     if layers is not None:
