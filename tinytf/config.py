@@ -483,8 +483,9 @@ class ModelConfig(Part):
         pairs = {name: (sides[0][name], sides[1][name]) for name in FIELDS if name != "by_layer"}
         found = {name: pair for name, pair in pairs.items() if not _agree(*pair, rounding)}
         if self.encoder is None or other.encoder is None:
-            read = tuple(side.encoder is not None for side in (self, other))
-            return found | ({"encoder": read} if read[0] != read[1] else {})
+            if self.encoder is not other.encoder:
+                found["encoder"] = (self.encoder is not None, other.encoder is not None)
+            return found
         of_encoder = self.encoder.differences(other.encoder, rounding)
         return found | {f"encoder.{name}": pair for name, pair in of_encoder.items()}
 

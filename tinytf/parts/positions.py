@@ -311,11 +311,18 @@ SCORED: tuple[Step, ...] = (
          module="attention.segments", matrix="G", late=True),
 )  # fmt: skip
 """Scores with the products of distances added, before the scaling."""
+
+
+def _with_bias(shared: bool) -> Predicate:
+    """Whether distances have a bias, shared by all layers or not."""
+    return lambda c: bool(c.relative_buckets > 0 and c.relative_by_layer != shared)
+
+
 BIASED: tuple[Step, ...] = (
     *(
         Step("relative", "scores, with a bias of distance", "{0} + B[bucket(key − query)]", MAP, (SCORES,),
              "attention", core=True, absent="scores have no learned bias in this model",
-             when=lambda c, shared=shared: c.relative_buckets > 0 and c.relative_by_layer != shared,
+             when=_with_bias(shared),
              make=lambda o, c: o.RelativeBias(c.relative_buckets, not c.causal, c.relative_farthest),
              module="attention.relative", matrix="B", shared=shared, late=True)
         for shared in (True, False)
