@@ -3,12 +3,13 @@
 from tinytf.checkpoints.run import read_config
 from tinytf.config import ModelConfig
 from tinytf.files import read_json
+from tinytf.presets import BUILT_IN
 from tinytf.sources import ASSETS
 
 
 def markdown() -> str:
     """What each model is, and its measured figures."""
-    tiny, encoder = (read_json(ASSETS / name / "card.json") for name in ("tiny", "tiny-encoder"))
+    tiny, encoder, translator = (read_json(ASSETS / name / "card.json") for name in BUILT_IN)
     decoder_config, encoder_config = read_config(ASSETS / "tiny"), read_config(ASSETS / "tiny-encoder")
     repeats = tiny["random_repeats"]
     previous, induction = repeats["previous_token"], repeats["induction"]
@@ -25,7 +26,15 @@ def markdown() -> str:
         f"{100 * encoder['held_out_accuracy']:.1f} % of the held-out masked tokens right "
         f"(loss {encoder['held_out_loss']})."
     )
-    return f"{decoder}\n{masked}"
+    looks = translator["looks_at"].items()
+    heads = ", ".join(f"{of['head']} at the {part} ({100 * of['score']:.0f} % of its weight)" for part, of in looks)
+    shape = _shape(read_config(ASSETS / "tiny-translator"))
+    two_stacks = (
+        f"- `tiny-translator`: {translator['what']}; the decoder has {shape}. "
+        f"It writes {100 * translator['held_out_exact']:.1f} % of {translator['held_out_pairs']:,} held-out dates "
+        f"exactly. Where it writes a part of the date, a head looks at that part of the source: {heads}."
+    )
+    return f"{decoder}\n{masked}\n{two_stacks}"
 
 
 def _shape(config: ModelConfig) -> str:

@@ -62,6 +62,10 @@ ARCHITECTURES = {
         n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
         experts=8, experts_per_token=2, d_expert=64, d_shared=64, router="sigmoid", choice_bias=True,
     ),
+    "GLM-5": _LLAMA.but(
+        n_layers=2, n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
+        index_keys=2048, index_heads=32, index_width=128, by_layer=(("shares_index", (False, True)),),
+    ),
     "LongCat-Flash": _LLAMA.but(
         n_layers=3, d_value=32, rope_width=16, q_rank=64, kv_rank=64, kv_scale=2.0, experts_per_token=2, d_expert=64,
         identity_experts=2, choice_bias=True, routes_renormed=False,
@@ -81,6 +85,13 @@ ARCHITECTURES = {
     "embedding models": PRESETS["bert-base"].but(
         head="none", pooler=False, pooling="mean", pooled_dense=(3072, 768), pooled_activation="tanh",
         unit_embedding=True,
+    ),
+    "ColBERT": PRESETS["bert-base"].but(
+        head="none", pooler=False, pooling="tokens", pooled_dense=(1024, 128), unit_embedding=True
+    ),
+    "classes of the mean": PRESETS["bert-base"].but(
+        head="sequence", tied_head=False, head_bias=True, labels=("bad", "good"), head_reads="mean", head_dense=True,
+        pooler=False,
     ),
     "talking heads": _LLAMA.but(talking_heads=True),
     "DiffLlama": _LLAMA.but(lambda_init=0.2),

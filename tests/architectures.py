@@ -99,6 +99,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "unit_embedding": True,
     },
     "sgpt, later tokens weighted more": {"pooling": "weighted", "pooled_dense": (9, 7), "pooled_bias": False},
+    "colbert, a vector of each token": {
+        **BERT,
+        "head": "mlm",
+        "pooling": "tokens",
+        "pooled_dense": (9, 7),
+        "unit_embedding": True,
+    },
     "the sum over the root of the length": {**BERT, "head": "mlm", "pooling": "sqrt"},
     "the paper's encoder": {
         "causal": False,
@@ -226,6 +233,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "kv_rank": 7,
         "rope_width": 4,
     },
+    "deepseek v3.2, keys that an indexer chooses": {
+        **LLAMA,
+        "n_layers": 2,
+        "d_head": 10,
+        "d_value": 5,
+        "q_rank": 9,
+        "kv_rank": 7,
+        "rope_width": 4,
+        "index_keys": 3,
+        "index_heads": 9,
+        "index_width": 6,
+        "by_layer": (("shares_index", (False, True)),),
+    },
     "gpt-oss, sinks and windows by layer": {
         **LLAMA,
         "n_kv_heads": 2,
@@ -235,6 +255,27 @@ KINDS: dict[str, dict[str, Any]] = {
         "glu_limit": 5.0,
         "glu_alpha": 1.5,
         "by_layer": (("window", (3, 0)),),
+    },
+    "embeddinggemma 2, inputs of layers from embeddings, the mean projected": {
+        **LLAMA,
+        "causal": False,
+        "head": "none",
+        "norm_order": "both",
+        "qk_norm": True,
+        "v_norm": True,
+        "layer_scale": True,
+        "attention_divisor": 1.0,
+        "d_layer_input": 7,
+        "layer_tokens": False,
+        "pooling": "mean",
+        "pooled_bias": False,
+        "pooled_dense": (9,),
+        "by_layer": (("window", (3, 0)), ("n_kv_heads", (2, 1)), ("d_head", (6, 8))),
+    },
+    "mimo, sinks and more key heads in layers with a window": {
+        **LLAMA,
+        "d_value": 5,
+        "by_layer": (("window", (3, 0)), ("attention_sinks", (True, False)), ("n_kv_heads", (2, 1))),
     },
     "pythia, side by side and turned in part": {
         "positions": "rotary",
@@ -411,7 +452,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "routed_scale": 2.5,
         "d_shared": 9,
     },
-    "experts chosen by the router's own numbers, norms of heads without a bias": {
+    "experts chosen with a bias, norms of heads without one": {
         "qk_norm": True,
         "qk_norm_across": "heads",
         "qk_norm_bias": False,
@@ -420,7 +461,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "experts_per_token": 2,
         "router": "sigmoid",
         "choice_bias": True,
-        "choice_of_scores": False,
     },
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,
@@ -579,6 +619,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "tied_head": True,
         "n_kv_heads": 2,
         "by_layer": (("mixer", ("short_convolution", "attention")),),
+    },
+    "lfm3, a window after a convolution, gates without a bias": {
+        **LLAMA,
+        "qk_norm": True,
+        "qkv_bias": True,
+        "gate_bias": False,
+        "attention_gate": True,
+        "gate_by_head": True,
+        "norm_order": "both",
+        "conv_width": 3,
+        "n_kv_heads": 2,
+        "by_layer": (("mixer", ("short_convolution", "attention")), ("window", (0, 3)), ("o_bias", (False, True))),
     },
     "mamba 2, a state space before a layer of attention": {
         **LLAMA,
@@ -769,6 +821,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 HEADS_OF_CLASSES: dict[str, dict[str, Any]] = {
     "bert with classes of the text": {**CLASSES, "head_dense": True, "head_activation": "tanh"},
+    "bert with classes of the mean of the tokens": {**CLASSES, "head_dense": True, "head_reads": "mean"},
+    "classes of the mean, after a final norm": {**CLASSES, "norm_order": "pre", "head_reads": "mean"},
     "bert with several classes at once": {**CLASSES, "decides": "several"},
     "bert with a question head": {**CLASSES, "head": "question", "head_reads": "every", "labels": ("start", "end")},
 }

@@ -39,6 +39,7 @@ import random  # noqa: E402
 import covering  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from checks_here import checks_here  # noqa: E402, F401 (a fixture)
 
 
 @pytest.hookimpl(tryfirst=True)

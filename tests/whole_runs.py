@@ -34,7 +34,7 @@ def apart(first: Transformer, other: Transformer, texts: Sequence[str] = TEXTS) 
     tokens = targets = 0
     for text in texts:
         ids = torch.tensor([[int(word) for word in text.split()]])
-        reads = slice(0, 1) if first.config.head_reads == "first" else slice(None)
+        reads = slice(0, 1) if first.config.head.row_read == 0 else slice(None)
         p, q = (model(ids)[0, reads].double().log_softmax(-1) for model in (first, other))
         kl += float((p.exp() * (p - q)).sum())
         tokens += len(p)

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from tinytf.look.grammar import Grammar as Grammar
     from tinytf.look.heads.census import Census as Census
     from tinytf.look.info import Info as Info
+    from tinytf.look.interaction import Interaction as Interaction
     from tinytf.look.lens import Lens as Lens
     from tinytf.look.neighbours import Neighbours as Neighbours
     from tinytf.look.neurons import Neurons as Neurons
@@ -187,6 +188,7 @@ _LAZY = {
     "Recorders": "tinytf.recorders",
     "RecordedCorpus": "tinytf.bulk.folder",
     "Rollout": "tinytf.look.rollout",
+    "Interaction": "tinytf.look.interaction",
     "Similar": "tinytf.look.similar",
     "RunReport": "tinytf.training.folder.runs",
     "RunsReport": "tinytf.training.folder.runs",

@@ -68,6 +68,7 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.look.explain import explain
     from tinytf.look.grammar import grammar
     from tinytf.look.heads.census import heads
+    from tinytf.look.interaction import interaction
     from tinytf.look.lens import lens
     from tinytf.look.neighbours import neighbours
     from tinytf.look.neurons import neurons
@@ -126,6 +127,7 @@ class Model(TextModel):
     attribute = attribute
     neighbours = neighbours
     similar = similar
+    interaction = interaction
     most_similar = most_similar
     neurons = neurons
     experts = experts

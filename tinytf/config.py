@@ -194,6 +194,10 @@ class ModelConfig(Part):
             raise ConfigError("d_layer_input projects the embeddings, but embed_norm norms them")
         if self.embed_norm and any(block.memory.memory != "none" for block in kinds):
             raise ConfigError("memory reads the embeddings, but embed_norm norms them")
+        if self.head_reads == "mean" and self.pooling != "none":
+            raise ConfigError(
+                f"pooling {self.pooling!r} and a head that reads the mean of the tokens exclude each other"
+            )
         if self.pooler and self.pooling != "none":
             raise ConfigError(f"pooling {self.pooling!r} and a pooler exclude each other", "a text has one vector")
         if self.embedding.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
@@ -225,6 +229,8 @@ class ModelConfig(Part):
         if setting.path[0] != "blocks":
             value = value_at(self, setting.path)
             return setting.field.default if value is LACKS else value
+        if self.is_even and (value := value_at(self.blocks[0], setting.path[1:])) is not LACKS:
+            return value
         of_blocks = [(block.mixer, value_at(block, setting.path[1:])) for block in self._distinct_blocks]
         values_by_mixer = [(mixer, value) for mixer, value in of_blocks if value is not LACKS]
         first_kind = min((MIXERS.index(type(mixer)) for mixer, _ in values_by_mixer), default=0)
@@ -355,6 +361,9 @@ class ModelConfig(Part):
             "d_shared_key": self.rope_width,
             "q_rank": self.q_rank,
             "kv_rank": self.kv_rank,
+            "index_head": self.index_heads,
+            "index_width": self.index_width,
+            "index_heads·index_width": self.index_heads * self.index_width,
             "vocab": self.vocab_size,
             "d_dense": (*self.pooled_dense, self.d_model)[0],
             "d_vector": (self.d_model, *self.pooled_dense)[-1],
@@ -465,7 +474,11 @@ class ModelConfig(Part):
                 bool(self.layer_groups) and (groups if self.layer_groups > 1 else "all layers with the same weights"),
             ),
             "widths": listed(f"d_model {self.d_model}", layers["widths"]),
-            "vocabulary": f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
+            "vocabulary": listed(
+                f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
+                self.encoder is not None and f"targets begin with token {self.start_id}",
+                self.shares_embeddings and "one table for both stacks",
+            ),
             "biases": layers["biases"] or "none",
         }
         embedding, head = self.embedding.words(self.causal), self.head.words(self.causal)
@@ -483,9 +496,8 @@ class ModelConfig(Part):
         pairs = {name: (sides[0][name], sides[1][name]) for name in FIELDS if name != "by_layer"}
         found = {name: pair for name, pair in pairs.items() if not _agree(*pair, rounding)}
         if self.encoder is None or other.encoder is None:
-            if self.encoder is not other.encoder:
-                found["encoder"] = (self.encoder is not None, other.encoder is not None)
-            return found
+            read = self.encoder is not None, other.encoder is not None
+            return found | ({"encoder": read} if read[0] != read[1] else {})
         of_encoder = self.encoder.differences(other.encoder, rounding)
         return found | {f"encoder.{name}": pair for name, pair in of_encoder.items()}
 
@@ -497,7 +509,7 @@ class ModelConfig(Part):
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
         """Build a configuration from flat settings. Raises ConfigError that names unknown and missing ones."""
-        own = {name: value for name, value in fields.items() if name != "encoder"}
+        own = {name: value for name, value in fields.items() if name != "encoder" and (name, value) not in _RETIRED}
         encoder = fields.get("encoder")
         read = require_fields(own, FIELDS, "the model configuration")
         return cls.of(**read, encoder=None if encoder is None else cls.from_dict(encoder))
@@ -521,6 +533,8 @@ _MOST_KINDS = 4
 """How many kinds of layers ``described`` tells apart; of more it has the first and the last."""
 _SIZES = ("n_kv_heads", "d_head", "d_value", "d_ff")
 """Sizes of which a flat name reads the first layer's where they differ."""
+_RETIRED = (("choice_of_scores", True),)
+"""Settings of earlier versions with the only value that is left."""
 _FIRST = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context")
 _OF_LAYERS = {
     "n_layers": Field("n_layers", int, REQUIRED, Limits(least=1, most=MOST_LAYERS)),

@@ -24,6 +24,7 @@ _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "gguf", "jinja2", "c
 _EXTRAS = (
     ("huggingface_hub", "hub:ORG/NAME, models of the hub", 'pip install "tinytf[hub]"'),
     ("transformers", "architectures without a table, certify, models in memory", 'pip install "tinytf[hf]"'),
+    ("sentencepiece", "tokenizers of Marian and M2M-100", 'pip install "tinytf[sentencepiece]"'),
     ("tensorboard", "train --tensorboard", 'pip install "tinytf[tensorboard]"'),
 )
 _COMPILERS = ("c++", "g++", "clang++")

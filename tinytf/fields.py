@@ -75,15 +75,14 @@ class Field:
 
     def require(self, value: Any, error: type[TinytfError], source: Path | str = "") -> None:
         """Raise ``error``, with the name, the value and the allowed values, if ``value`` does not fit."""
-        message, hint = self._fault(value) or ("", "")
-        if message:
+        if value is not self.default and (fault := self._fault(value)):
+            message, hint = fault
             raise error(f"{source}: {message}" if source else message, hint)
 
     def _fault(self, value: Any) -> tuple[str, str] | None:
         if value is None and self.optional:
             return None
-        entries = value.values() if isinstance(value, Mapping) else value
-        if not _is(value, self.kind) or (self.of is not None and not _are(entries, self.of)):
+        if not _is(value, self.kind) or (self.of is not None and not _are(value, self.of)):
             words = _KINDS[self.kind][1] + (f" of {_KINDS[self.of][2]}" if self.of is not None else "")
             return f"{self.name} is {shown(value)}, and has to be {words}", ""
         if self.kind is not list:
@@ -102,28 +101,29 @@ class Field:
             return f"{name} {shown(value)} is not one of {', '.join(choices)}", did_you_mean(value, choices)
         if kind not in (int, float):
             return None
-        label = f"{name} {shown(value)}"
+        fault = ""
         if above is not None and value <= above:
-            return f"{label} is not above {above:g}", ""
-        if kind is float and not abs(value) <= sys.float_info.max:
-            return f"{label} is not a finite number", ""
-        if kind is float and isinstance(value, int) and abs(value) > _MAX_INTEGER:
-            return f"{label} is too large a whole number", ""
-        if least is not None and below is not None and not least <= value < below:
-            return f"{label} is outside [{least:g}, {below:g})", ""
-        if least is not None and value < least:
-            return f"{label} is below {least:,}", ""
-        if most is not None and value > most:
-            return f"{label} is above {most:,}", ""
-        return None
+            fault = f"is not above {above:g}"
+        elif kind is float and not abs(value) <= sys.float_info.max:
+            fault = "is not a finite number"
+        elif kind is float and isinstance(value, int) and abs(value) > _MAX_INTEGER:
+            fault = "is too large a whole number"
+        elif least is not None and below is not None and not least <= value < below:
+            fault = f"is outside [{least:g}, {below:g})"
+        elif least is not None and value < least:
+            fault = f"is below {least:,}"
+        elif most is not None and value > most:
+            fault = f"is above {most:,}"
+        return (f"{name} {shown(value)} {fault}", "") if fault else None
 
 
 def _is(value: Any, kind: type) -> bool:
     return isinstance(value, _KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))
 
 
-def _are(entries: Iterable[Any], kind: type) -> bool:
+def _are(value: Iterable[Any], kind: type) -> bool:
     """Whether all entries are of one kind. Tests each type once: a vocabulary has hundreds of thousands of entries."""
+    entries = value.values() if isinstance(value, Mapping) else value
     accepted = _KINDS[kind][0]
     return all(
         issubclass(entry_type, accepted) and (kind is bool or entry_type is not bool)

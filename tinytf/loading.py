@@ -53,8 +53,8 @@ def load(
     adapter: str | os.PathLike[str] | None = None,
     keep_quantized: bool = False,
 ) -> Model:
-    """Open a model: ``tiny``, ``tiny-encoder``, a path (run directory, directory of transformers, ``.gguf`` file),
-    ``preset:NAME``, ``hub:ORG/NAME``, or a model of transformers in memory, with its ``tokenizer``.
+    """Open a model: ``tiny``, ``tiny-encoder``, ``tiny-translator``, a path (run directory, directory of transformers,
+    ``.gguf`` file), ``preset:NAME``, ``hub:ORG/NAME``, or a model of transformers in memory, with its ``tokenizer``.
 
     ``tokenizer`` of a name or path is another place to read it from, or settings that the files leave open, or both:
     ``"../vocab.txt,do_lower_case=false"``. By default ``device`` is ``auto`` and ``dtype`` float32. ``seed`` draws the
@@ -128,6 +128,9 @@ def open_source(
         source.corpus(),
         table=source.checkpoint.table if isinstance(source, DirectorySource) else None,
         prompts=source.prompts(),
+        cuts_at=source.cuts_at(),
+        late=source.late(),
+        pair_template=source.pair_template(),
         merged=merged,
     )
 

@@ -10,9 +10,9 @@ from tinytf.checkpoints.stores import STORES, Store, is_model_file
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 from tinytf.look.info import parameter_count
-from tinytf.presets import PRESETS
+from tinytf.presets import BUILT_IN, PRESETS
 from tinytf.report import Data, Report, plain
-from tinytf.sources import ASSETS, BUILT_IN, RunSource, Source, find_source, source_at, stored_source
+from tinytf.sources import ASSETS, RunSource, Source, find_source, source_at, stored_source
 from tinytf.tables import ColumnStyle, count, in_bytes
 
 

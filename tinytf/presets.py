@@ -7,6 +7,8 @@ from tinytf.errors import UsageError
 from tinytf.fields import quoted
 from tinytf.nearest import did_you_mean
 
+BUILT_IN = ("tiny", "tiny-encoder", "tiny-translator")
+"""The models that come with tinytf, by their folder among the assets."""
 PRESETS: dict[str, ModelConfig] = {
     # Vaswani et al. 2017, table 3, the encoder stack of the base model.
     "paper": ModelConfig.of(

@@ -18,7 +18,7 @@ from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.adapter import Adapter
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.huggingface.memory import read_module
-from tinytf.checkpoints.huggingface.sentence import read_prompts
+from tinytf.checkpoints.huggingface.sentence import read_cut, read_late, read_pair_template, read_prompts
 from tinytf.checkpoints.load import Checkpoint, LoadedModel
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
@@ -29,9 +29,11 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import path_exists, read_json, register_model, resolve_links
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean, near_path
-from tinytf.presets import PRESETS, preset
+from tinytf.presets import BUILT_IN, PRESETS, preset
 from tinytf.text.choice import NOTHING, Settings, TokenizerChoice, setting_words
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
+from tinytf.text.late import LateInteraction
+from tinytf.text.pair import PairTemplate
 from tinytf.text.printable import printable
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
@@ -39,7 +41,6 @@ from tinytf.training.folder.naming import named_run
 from tinytf.training.folder.remembered import files_of
 
 ASSETS = Path(__file__).parent / "assets"
-BUILT_IN = ("tiny", "tiny-encoder")
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,18 @@ class Source(ABC):
     def prompts(self) -> Prompts:
         """What its files say to put before a text whose vector is asked for."""
         return NO_PROMPTS
+
+    def cuts_at(self) -> int:
+        """The number of tokens at which its files say that a text is cut; 0 for none."""
+        return 0
+
+    def late(self) -> LateInteraction | None:
+        """How its files say to read queries and documents for late interaction; None where they do not."""
+        return None
+
+    def pair_template(self) -> PairTemplate | None:
+        """How its files say to render a pair of texts; None where the tokenizer joins them."""
+        return None
 
     def corpus(self) -> Path | None:
         """A text file of the kind that the model was trained on, or None."""
@@ -193,6 +206,15 @@ class DirectorySource(Source):
 
     def prompts(self) -> Prompts:
         return read_prompts(self.path)
+
+    def cuts_at(self) -> int:
+        return read_cut(self.path, self.config().context)
+
+    def late(self) -> LateInteraction | None:
+        return read_late(self.path)
+
+    def pair_template(self) -> PairTemplate | None:
+        return read_pair_template(self.path)
 
     def merged(self, adapter: Adapter, transformer: Transformer) -> Transformer:
         return adapter.merge(transformer, self.checkpoint.table)

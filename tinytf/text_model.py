@@ -17,8 +17,9 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, TextPair, Written
+from tinytf.text.late import LateInteraction
 from tinytf.text.library import DEFAULT_LIMIT, Limit
-from tinytf.text.pair import encode_pair
+from tinytf.text.pair import PairTemplate, encode_pair, encode_rendered
 from tinytf.text.printable import printable
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Encoding, Tokenizer
@@ -38,8 +39,10 @@ class TextModel(ShortRepr):
     ``source`` says where it comes from, ``tokenizer_note`` where the vocabulary does, ``file_notes`` what was ignored
     in its files. ``corpus`` is a text of the kind that it was trained on, if known; ``lacks`` are the parts of
     attention that were left out, ``numbers`` what was set, such as ``√d = 1``; ``table`` is the family table of its
-    files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for. ``merged`` is
-    the adapter in its weights.
+    files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for. A longer text
+    is cut to ``cuts_at`` tokens (0: to none), as its embedding folder says. ``pair_template`` is how it reads two
+    texts, if not as its tokenizer joins them; ``late`` how it reads a query and a document, if it compares them token
+    by token. ``merged`` is the adapter in its weights.
     """
 
     name: str
@@ -53,6 +56,9 @@ class TextModel(ShortRepr):
     numbers: tuple[str, ...] = ()
     table: FamilyTable | None = field(default=None, repr=False, compare=False)
     prompts: Prompts = field(default=NO_PROMPTS, repr=False, compare=False)
+    cuts_at: int = 0
+    late: LateInteraction | None = field(default=None, repr=False, compare=False)
+    pair_template: PairTemplate | None = field(default=None, repr=False, compare=False)
     merged: Merged | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -94,22 +100,22 @@ class TextModel(ShortRepr):
     def encode(self, text: Written, *, truncate: bool = False, limit: Limit | None = None) -> Encoding:
         """Tokens of ``text``, or of a conversation, as this model takes them; nothing is added to a Rendered text.
 
-        Raises UsageError for a text without a word, or with more tokens than the ``limit`` (by default the context),
-        unless ``truncate`` cuts it there.
+        An embedding model cuts a text where its folder says so. Raises UsageError for a text without a word, or with
+        more tokens than the ``limit`` (by default the context), unless ``truncate`` cuts it there.
         """
         limit = limit or self._context
-        most = DEFAULT_LIMIT if truncate else limit
+        most = DEFAULT_LIMIT if truncate or self.cuts_at else limit
         if self.config.encoder is not None:
             return self._fitting(self._target(text, most), truncate, limit)
         if isinstance(text, Conversation):
-            return self._fitting(self.tokenizer.converse(text, limit=most), truncate, limit)
+            return self._fitting(self._cut(self.tokenizer.converse(text, limit=most)), truncate, limit)
         if isinstance(text, TextPair):
-            return self._fitting(self._pair(text, most), truncate, limit)
+            return self._fitting(self._pair(text, most, truncate), truncate, limit)
         _require_string(text)
         if not text.strip():
             kind = "empty" if not text else "only white space"
             raise UsageError(f"the text is {kind}", "give a few words, such as: The cat sat")
-        return self._fitting(self.tokenizer.encode(text, limit=most), truncate, limit)
+        return self._fitting(self._cut(self.tokenizer.encode(text, limit=most)), truncate, limit)
 
     def _target(self, text: Written, limit: Limit) -> Encoding:
         """The tokens of a target: those of a text without its end, behind the token that every target begins with."""
@@ -137,12 +143,23 @@ class TextModel(ShortRepr):
         trace = self.encoder.trace(source)
         return replace(self, transformer=reading(self.transformer, Source(trace.last_hidden[None], trace=trace)))
 
-    def _pair(self, pair: TextPair, limit: Limit) -> Encoding:
-        if self.config.causal:
-            raise UsageError("a pair of texts is for encoders, and this is a decoder", "give one text")
+    def _cut(self, encoding: Encoding) -> Encoding:
+        """The encoding, cut where an embedding model cuts it."""
+        return encoding.truncated(self.cuts_at) if self.cuts_at else encoding
+
+    def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
+        if self.config.causal and self.pair_template is None:
+            raise UsageError(
+                "a pair of texts is for encoders and rerankers, and the folder of this decoder says nothing of pairs",
+                "give one text; a reranker has a modules.json, and a modality_config with messages",
+            )
         if not (pair.first.strip() and pair.second.strip()):
             raise UsageError("one text of the pair is empty", 'such as: tinytf trace "Who sat?" --pair "The cat sat."')
-        encoding, known = encode_pair(self.tokenizer, pair, limit=limit), self.config.n_token_types
+        cut = min(self.cuts_at or self.config.context, self.config.context) if truncate or self.cuts_at else 0
+        if self.pair_template is not None:
+            return encode_rendered(self.tokenizer, pair, self.pair_template, limit=limit, cut=cut)
+        pair = replace(pair, first=self.prompts.of() + pair.first)
+        encoding, known = encode_pair(self.tokenizer, pair, limit=limit, cut=cut), self.config.n_token_types
         if known and max(encoding.types) >= known:
             raise UsageError(
                 f"the tokenizer gives a pair {max(encoding.types) + 1} token types, and the model has {known}"
@@ -163,7 +180,8 @@ class TextModel(ShortRepr):
         beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
         if beyond:
             raise TokenizerError(
-                f"token {beyond[0].shown} has id {beyond[0].id}, but the model has {self.config.vocab_size} tokens"
+                f"token {beyond[0].shown} has id {beyond[0].id}, but the model has {self.config.vocab_size} tokens",
+                "the tokenizer is another model's; --tokenizer names the place of its own",
             )
         if truncate and len(encoding.tokens) > self.config.context:
             return encoding.truncated(self.config.context)

@@ -159,8 +159,12 @@ class Option(click.Option):
         return extra
 
 
-_STACKED = re.compile(r"(?P<option>(?:--[a-z-]+=)?)(?P<stack>enc|dec)\.(?=L[0-9*-]|[a-z]+[.\[]|[a-z]+$)")
+_STACKED = re.compile(r"(?P<option>(?:--[a-z-]+=)?)(?P<stack>enc|dec)\.(?=L[0-9*-]|embed\.|final\.norm)")
 """An address of a model of two stacks, such as enc.L0H3.weights, or an option with one."""
+
+
+_OF_BOTH_STACKS = ("ablate", "patch")
+"""Commands that replace a step of either stack, and look at the target."""
 
 
 def _of_one_stack(args: list[str]) -> list[str]:
@@ -206,7 +210,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, _of_one_stack(args))
+            return super().parse_args(ctx, args if self.name in _OF_BOTH_STACKS else _of_one_stack(args))
         except click.UsageError as error:  # click leaves it out where an option lacks its value
             error.ctx = error.ctx or ctx
             raise

@@ -24,8 +24,8 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import quoted
 from tinytf.files import parse_json
 from tinytf.loading import Model, load
+from tinytf.presets import BUILT_IN
 from tinytf.report import Report
-from tinytf.sources import BUILT_IN
 from tinytf.version import __version__
 
 ROOM = 24_000

@@ -31,7 +31,7 @@ SMALL = 10_000_000
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
-WITH_TWO_STACKS = "trace, attention, lens, generate, score, explain and grad"
+WITH_TWO_STACKS = "trace, attention, lens, attribute, ablate, patch, diff, explain, grad, generate and score"
 """Commands that work on a model of two stacks."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 FLOORS = ("bf16", "fp16", "q8_0")
@@ -47,9 +47,9 @@ def default_model() -> str:
 def available_names() -> Iterator[tuple[str, str]]:
     """The names that --model accepts besides paths, each with its location. Imports no torch and reads no model."""
     from tinytf.checkpoints.stores import STORES
-    from tinytf.presets import PRESETS
+    from tinytf.presets import BUILT_IN, PRESETS
 
-    yield from (("tiny", "built in"), ("tiny-encoder", "built in"))
+    yield from ((name, "built in") for name in BUILT_IN)
     yield from ((f"preset:{name}", "random weights of this shape") for name in PRESETS)
     yield from ((name, store.place) for store in STORES for name in store.names() if name.isprintable())
 

@@ -85,6 +85,8 @@ class TrainingProgress:
         done = metrics.step - self.first_step
         time_left = f"  {(now - self.started) / done * (self.steps - metrics.step) / 60:.1f} min left" if done else ""
         held_out = "" if metrics.held_out_loss is None else f"  held-out {metrics.held_out_loss:.4f}"
+        if metrics.held_out_exact is not None:
+            held_out += f"  exact {100 * metrics.held_out_exact:.1f} %"
         text = f"step {metrics.step}/{self.steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}{held_out}"
         self._line(f"{text}{time_left}")
 

@@ -132,6 +132,27 @@ class ChatOptions:
             raise UsageError("--system is the system message of a conversation, and this is plain text", "add --chat")
 
 
+def target_option() -> Any:
+    return option(metavar="TEXT", help="What a model of two stacks writes for TEXT.  [default: it generates it]")
+
+
+def both_facing(
+    model: "Model", sources: "Sequence[Written]", target: str | None, output: Output | None = None
+) -> "tuple[list[Model], str]":
+    """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
+
+    Raises UsageError for a model of one stack.
+    """
+    if model.config.encoder is None:
+        raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+    bound = [model.reading(source) for source in sources]
+    if target is None:
+        target = bound[0].generate("", max_tokens=_MOST_TARGET)
+        if output is not None:
+            output.note(f"target, generated: {target}")
+    return bound, target
+
+
 @dataclass(frozen=True)
 class TextOptions(ChatOptions):
     """The texts to work on. With ``lines`` each line is a text; with ``truncate`` long texts are cut."""
@@ -139,9 +160,7 @@ class TextOptions(ChatOptions):
     words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
     lines: bool = option(is_flag=True, help="Treat every line as a separate text; TEXT may name a file of them.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
-    target_text: str | None = option(
-        metavar="TEXT", help="What a model of two stacks writes for TEXT.  [default: it generates it]"
-    )
+    target_text: str | None = target_option()
     resume: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
         help="Save results in FILE as they are made, and continue after those it has: the answers to --lines, as "
@@ -170,19 +189,15 @@ class TextOptions(ChatOptions):
         Without --target-text the model generates it, or with ``generated`` false begins it. Raises UsageError for
         several texts, and for --target-text with a model of one stack.
         """
-        if model.config.encoder is None:
-            if self.target_text is not None:
-                raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+        session_reads = host() is not None and not self.words and model.transformer.reads is not None
+        if (model.config.encoder is None or session_reads) and self.target_text is None:
             return model
         texts = list(self)
         if self.lines or len(texts) != 1:
             raise UsageError("a model of two stacks takes one TEXT at a time", "what it writes is --target-text")
-        bound = model.reading(texts[0])
-        target = self.target_text
-        if target is None and generated:
-            target = bound.generate("", max_tokens=_MOST_TARGET)
-            output.note(f"target, generated: {target}")
-        self.__dict__["items"] = [target or ""]
+        given = "" if self.target_text is None and not generated else self.target_text
+        (bound, *_), target = both_facing(model, texts, given, output)
+        self.__dict__["items"] = [target]
         return bound
 
     def measurements(self, needs: str = "") -> Path | None:
@@ -291,7 +306,12 @@ class TraceOptions:
 
     @cached_property
     def model(self) -> "Model":
-        return self.texts.facing(self.model_options.open(two_stacks=True), self.output)
+        opened = self.model_options.open(two_stacks=True)
+        session = host()
+        if self.model_options.stack == "encoder" and session is not None and not self.texts.words:
+            reads = session.model.transformer.reads
+            self.texts.__dict__["items"] = [reads.trace.encoding.text] if reads is not None else []
+        return self.texts.facing(opened, self.output)
 
     def trace(self, text: "Written", layers: "set[int] | list[int] | None" = None) -> "Trace":
         """Record one text, in all layers or in ``layers`` only."""

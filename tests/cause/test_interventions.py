@@ -95,6 +95,9 @@ def without(model: Transformer, name: str) -> Transformer:
     if rest == "" and hasattr(block, "side"):
         for parameter in block.side.conv.parameters():  # the convolution of its input
             parameter.zero_()
+    if rest == "" and hasattr(block, "cross"):
+        for parameter in block.cross.o.parameters():
+            parameter.zero_()
     if rest == "" and model.config.laurel_rank:
         block.laurel.out.register_forward_hook(lambda module, given, result: torch.zeros_like(result))
     for part, linears in (("attn", [mixer.o] if mixer else []), ("ffn", out_of_ffn)):
@@ -226,8 +229,8 @@ def test_how_a_sweep_is_cut_into_batches_changes_nothing(most: int, monkeypatch:
 @kinds
 def test_patching_everything_is_the_clean_run_to_the_last_bit(kind: str) -> None:
     model = lively(config_of(kind))
-    if model.config.d_layer_input or model.config.memory_sets:
-        pytest.skip("its layers take embeddings of the text beside the stream")
+    if model.config.d_layer_input or model.config.memory_sets or model.encoder is not None:
+        pytest.skip("its layers take something beside the stream")
     clean, corrupt = traced(model, 5), traced(model, 6)
     everything = ["L0.in", "L0H*", "L1H*", "L*.attn", "L*.ffn", "L*.in", "L*.out"]
     for at in (["L0.in"], everything, [f"L{model.config.n_layers - 1}.out"]):

@@ -26,6 +26,8 @@ from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.trace.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("checks_here")
+
 GPT, LLAMA = "gpt.py:GPT", "llama.py:Llama"
 BROKEN = [*((GPT, row) for row in MISTAKES["gpt"]), *((LLAMA, row) for row in MISTAKES["llama"])]
 BY_NUMBERS = "from_transformers.py:neox", "complex_llama", "functional_gpt"

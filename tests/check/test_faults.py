@@ -17,6 +17,8 @@ from tinytf.check.invariances import Invariance
 from tinytf.compare.mistakes import MISTAKES as KNOWN
 from tinytf.compare.mistakes.wrong_trace import wrong_formulas
 
+pytestmark = pytest.mark.usefixtures("checks_here")
+
 FAULTS = tomllib.loads((Path(__file__).parent / "faults.toml").read_text("utf-8"))
 ROWS = [(target, row) for target, rows in FAULTS.items() for row in rows]
 LOOKS_AHEAD = {

@@ -50,7 +50,10 @@ def test_what_nothing_reads_is_passed_over(v3, rename):
         "mask_predictions.dense.weight": torch.zeros(16, 16),
     }
     rename(v3, lambda tensors: {**tensors, **more})
-    assert read_directory(v3).load().notes == ("not opened: the replaced-token head (mask_predictions)",)
+    assert read_directory(v3).load().notes == (
+        "not opened: positions that are not added to the embeddings (embeddings)",
+        "not opened: the replaced-token head (mask_predictions)",
+    )
     assert torch.equal(logits(v3), before)
 
 

@@ -127,8 +127,10 @@ def test_what_is_no_model_of_transformers_is_refused_with_what_reads_it():
 
 
 def test_an_architecture_that_is_not_opened_says_what_it_lacks():
-    theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1))
-    with pytest.raises(CheckpointError, match="the architecture 't5' is not one that tinytf opens"):
+    theirs = transformers.ConvBertModel(
+        transformers.ConvBertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    )
+    with pytest.raises(CheckpointError, match="the architecture 'convbert' is not one that tinytf opens"):
         tinytf.load(theirs)
 
 

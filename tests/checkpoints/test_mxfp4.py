@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -37,6 +38,23 @@ def packed(seed: int = 0) -> dict[str, torch.Tensor]:
 def opened(tensors: dict[str, torch.Tensor], folder: Path) -> Mxfp4Weights:
     save_file(tensors, folder / "model.safetensors")
     return Mxfp4Weights(Weights(folder))
+
+
+def in_mxfp4(
+    config: dict[str, Any], tensors: dict[str, torch.Tensor]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """A config.json and tensors whose experts' matrices (E, in, out) are random blocks and scales."""
+    state = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            state[name] = tensor
+            continue
+        experts, inside, outside = tensor.shape
+        generator = torch.Generator().manual_seed(len(state))
+        blocks = torch.randint(0, 256, (experts, outside, inside // 32, 16), dtype=torch.uint8, generator=generator)
+        scales = torch.randint(123, 126, blocks.shape[:-1], dtype=torch.uint8, generator=generator)
+        state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    return {**config, "quantization_config": {"quant_method": "mxfp4"}}, state
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -79,21 +97,14 @@ def test_gpt_oss_is_opened_with_its_experts_in_mxfp4(tmp_path: Path) -> None:
     """Against transformers' model with the weights that its own code opens."""
     theirs = gpt_oss(hidden_size=32, intermediate_size=64)
     enliven(theirs, 7)
-    state = {}
+    config, state = in_mxfp4({}, theirs.state_dict())
     for name, tensor in theirs.state_dict().items():
-        if name.endswith(("gate_up_proj", "down_proj")):
-            experts, inside, outside = tensor.shape
-            generator = torch.Generator().manual_seed(len(state))
-            blocks = torch.randint(0, 256, (experts, outside, inside // 32, 16), dtype=torch.uint8, generator=generator)
-            scales = torch.randint(123, 126, blocks.shape[:-1], dtype=torch.uint8, generator=generator)
-            tensor.copy_(as_theirs(blocks, scales, dtype=tensor.dtype))
-            state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        else:
-            state[name] = tensor
+        if f"{name}_blocks" in state:
+            tensor.copy_(as_theirs(state[f"{name}_blocks"], state[f"{name}_scales"], dtype=tensor.dtype))
     theirs.save_pretrained(tmp_path)
     save_file(state, tmp_path / "model.safetensors")
     path = tmp_path / "config.json"
-    said = json.loads(path.read_text("utf-8")) | {"quantization_config": {"quant_method": "mxfp4"}}
+    said = json.loads(path.read_text("utf-8")) | config
     path.write_text(json.dumps(said), "utf-8")
     ours = read_directory(tmp_path).load().transformer
     ids = torch.tensor([[3, 1, 4, 1, 5, 9]])

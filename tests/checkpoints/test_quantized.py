@@ -213,21 +213,27 @@ def written(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
     return folder
 
 
-def quantised(folder: Path, kind: str) -> Tensors:
-    """Write a Llama whose layers' matrices are quantised; the plain tensors that it means."""
+def quantise(kind: str, config: dict[str, Any], plain: Tensors) -> tuple[dict[str, Any], Tensors, Tensors]:
+    """A config.json and stored tensors with the layers' matrices quantised, and the plain tensors that those mean."""
     settings, write = KINDS[kind]
-    config, plain = dict(llama()[0]), dict(llama()[1])
-    config["quantization" if kind == "mlx" else "quantization_config"] = settings
+    config = {**config, "quantization" if kind == "mlx" else "quantization_config": settings}
     stored: Tensors = {}
+    meant = dict(plain)
     for name, tensor in plain.items():
-        if ".layers." not in name or tensor.dim() < 2:
+        if ".layers." not in name or tensor.dim() != 2:
             stored[name] = tensor
             continue
         tensors, means = write(tensor)
-        plain[name] = means.float()
+        meant[name] = means.float()
         stored |= {name.removesuffix("weight") + ending: part.contiguous() for ending, part in tensors.items()}
+    return config, stored, meant
+
+
+def quantised(folder: Path, kind: str) -> Tensors:
+    """Write a Llama whose layers' matrices are quantised; the plain tensors that it means."""
+    config, stored, meant = quantise(kind, *llama())
     written(folder, config, stored)
-    return plain
+    return meant
 
 
 def logits(checkpoint: Checkpoint, **how: Any) -> Tensor:
@@ -244,6 +250,15 @@ def test_a_folder_gives_what_its_plain_matrices_give(tmp_path, kind):
     assert furthest(logits(checkpoint), expected) < 1e-5
     assert furthest(logits(checkpoint, keep=True), expected) < 1e-5, "and where they stay in their file"
     assert ["matrices stored as" in note for note in checkpoint.load().notes] == [True], "and no key is unknown"
+
+
+def test_settings_in_the_text_part_of_a_whole_model_are_read(tmp_path):
+    plain = quantised(tmp_path, "compressed-tensors")
+    text = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    whole = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(whole), "utf-8")
+    expected = logits(read_directory(written(tmp_path / "plain", llama()[0], plain)))
+    assert furthest(logits(read_directory(tmp_path)), expected) < 1e-5
 
 
 @pytest.mark.parametrize("kind", KINDS)

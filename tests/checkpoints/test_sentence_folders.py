@@ -179,13 +179,3 @@ def test_prompts_are_read_by_name(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="no prompt 'pasage'"):
         prompts.of("pasage")
-
-
-@pytest.mark.parametrize(("most", "is_said"), [(8, True), (10_000, False), (None, False)])
-def test_where_texts_would_be_cut_earlier_than_the_context_is_said(
-    tmp_path: Path, bert: tuple[Path, Tensor], most: int | None, is_said: bool
-) -> None:
-    folder = write(tmp_path, bert[0], ("Pooling", {"pooling_mode": "mean"}))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": most, "do_lower_case": False}))
-    notes = read_directory(folder).load().notes
-    assert any("cuts texts at 8 tokens (max_seq_length)" in note for note in notes) == is_said

@@ -2,16 +2,22 @@
 
 import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import reference
 import torch
+import transformers
 import whole_models
-from architectures import furthest
+from architectures import enliven, furthest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from whole_models import build, outcome, registered
 
-from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
-from tinytf.checkpoints.huggingface.whole_model import SCALED_HEADS
+from tinytf.checkpoints.huggingface.load import FAMILIES, checkpoint_of, read_directory
+from tinytf.checkpoints.huggingface.whole_model import SCALED_HEADS, TOWERS
+from tinytf.checkpoints.load import Checkpoint
+from tinytf.errors import CheckpointError
 
 REGISTERED = dict(registered())
 LEAST_RIGHT = 57
@@ -52,6 +58,20 @@ def _has_a_table(kind: str) -> bool:
 
 
 @torch.no_grad()
+def test_the_vector_of_a_whole_embeddinggemma_2_is_the_mean_of_its_projected_tokens(tmp_path) -> None:
+    text = reference.FAMILIES["embeddinggemma 2"]().config.to_dict()
+    theirs = transformers.EmbeddingGemma2Model(
+        transformers.EmbeddingGemma2Config(text_config=text, vision_config=None, audio_config=None)
+    ).eval()
+    enliven(theirs, 7)
+    theirs.save_pretrained(tmp_path)
+    ours = read_directory(tmp_path).load().transformer
+    ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
+    expected = theirs(input_ids=ids).last_hidden_state.mean(1)
+    assert furthest(ours.pooling(ours.hidden(ids)), expected) < 1e-5
+
+
+@torch.no_grad()
 def test_a_whole_model_without_a_head_has_none(tmp_path) -> None:
     model = build("llava", "LlavaForConditionalGeneration").model
     model.save_pretrained(tmp_path)
@@ -65,3 +85,30 @@ def test_a_whole_model_without_a_head_has_none(tmp_path) -> None:
 def test_a_prompt_that_a_processor_would_let_see_later_tokens_is_said(tmp_path) -> None:
     build("paligemma", REGISTERED["paligemma"]).model.save_pretrained(tmp_path)
     assert any(note.startswith("a prompt is read causally") for note in read_directory(tmp_path).notes)
+
+
+def in_memory(kind: str, folder: Path, **more: tuple[int, ...]) -> Checkpoint:
+    """What is opened of a whole model's names and shapes, and some more."""
+    try:
+        with torch.device("meta"):
+            model = getattr(transformers, REGISTERED[kind])(whole_models.tiny(kind))
+    except Exception as error:
+        pytest.skip(f"not built: {error}")
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    data = json.loads(model.config.to_json_string())
+    return checkpoint_of(data, lambda: SimpleNamespace(shapes=shapes | more), folder, folder)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("kind", [kind for kind in REGISTERED if kind in TOWERS])
+def test_of_other_parts_only_the_modules_of_the_outer_class_are_skipped(kind: str, tmp_path: Path) -> None:
+    opened = in_memory(kind, tmp_path)
+    opened.plan()
+    first = opened.table.prefix + "layers.0."
+    for name in ("surprise.weight", "model.surprise.weight", f"{first}self_attn.surprise.weight"):
+        with pytest.raises(CheckpointError, match=f"holds '{name}', which .* has no place for"):
+            in_memory(kind, tmp_path, **{name: (3,)}).plan()
+
+
+def test_every_whole_model_with_a_table_names_its_other_parts() -> None:
+    assert {kind for kind in REGISTERED if _has_a_table(kind)} <= TOWERS.keys()

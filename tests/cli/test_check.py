@@ -62,6 +62,7 @@ def test_full_shows_every_step_with_the_line_that_makes_it(tinytf: Tinytf, right
     assert len([name for name in shown if name.startswith("L1.")]) == 18
 
 
+@pytest.mark.usefixtures("checks_here")
 @pytest.mark.parametrize("width", ["60", "80", "200"])
 @pytest.mark.slow
 def test_it_fits_the_terminal(width: str, tinytf: Tinytf) -> None:
@@ -115,6 +116,7 @@ def test_a_name_that_would_act_on_the_terminal_is_shown(tinytf: Tinytf, right: P
     assert "\x1b" not in ran.out
 
 
+@pytest.mark.usefixtures("checks_here")
 @pytest.mark.slow
 def test_nothing_of_an_answer_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     found = check(reference("gpt2-tiny", {"n_layers": 1, "vocab_size": 2048, "context": 32}), f"{SAMPLE}:GPT")
@@ -129,6 +131,7 @@ def test_nothing_of_an_answer_acts_on_the_terminal(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("\\x1b[31m red") == 6
 
 
+@pytest.mark.usefixtures("checks_here")
 @pytest.mark.slow
 def test_a_session_takes_the_command_too(tinytf: Tinytf) -> None:
     ran = tinytf("repl", "-c", f"check {SAMPLE}:GPT {' '.join(LIKE)}")

@@ -41,7 +41,7 @@ def test_it_is_twenty_lines_and_one_event_each_in_a_stream(tinytf: Tinytf, tmp_p
     assert ran.lines[0].startswith("tinytf 0.1.0 · ")
     events = [json.loads(line) for line in tinytf("config", "--doctor", "--format", "ndjson").lines]
     assert [event["type"] for event in events if event["type"] != "device"] == [
-        "doctor", *["place"] * 6, *["extra"] * 4, "terminal",
+        "doctor", *["place"] * 6, *["extra"] * 5, "terminal",
     ]  # fmt: skip
 
 

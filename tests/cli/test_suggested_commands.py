@@ -16,7 +16,7 @@ from tinytf_cli.options import ModelOptions
 
 OTHERS = {
     "model": "tiny", "device": "cpu", "dtype": "bfloat16", "seed": "7", "tokenizer": "tiny", "adapter": None,
-    "through": None, "trust_remote_code": None, "keep_quantized": None,
+    "through": None, "trust_remote_code": None, "keep_quantized": None, "stack": None,
 }  # fmt: skip
 """A value of every option that opens a model; those that need a folder, or another kind of model, are left out."""
 

@@ -60,7 +60,8 @@ def test_a_walk_gives_every_step_that_a_recording_gives(kind: str) -> None:
 def test_every_figure_is_that_of_float64_numpy(kind: str) -> None:
     model = model_of(kind, torch.float32)
     found = difference(side(model), side(model, OTHERS))
-    traces = [record(model, encoding_of(ids)) for ids in (IDS, OTHERS)]
+    starts = [model.config.start_id] * (model.encoder is not None)
+    traces = [record(model, encoding_of([*starts, *ids])) for ids in (IDS, OTHERS)]
     names = [step.full_name(layer) for step, layer in StepTable(model.config).rows if step.is_tensor]
     assert [one.name for one in found.steps] == names
     for one in found.steps:

@@ -39,8 +39,10 @@ def test_every_step_has_autograds_gradient(name, dtype, tolerance):
     trace, targets = traced(name, dtype)
     found = dict(backward(trace, targets))
     expected, _ = by_autograd(trace.model, targets)
-    tensors = {step.full_name(layer) for step, layer in trace.steps.rows if step.is_tensor and not step.is_choice}
-    vectors = {step.name for step in trace.steps.after if len(step.axes) == 1}  # of the text: no loss depends on them
+    rows = [(step, layer) for step, layer in trace.steps.rows if step.is_tensor and (step.to_loss or not step.in_layer)]
+    tensors = {step.full_name(layer) for step, layer in rows}
+    of_text = {step.name for step in trace.steps.after if len(step.axes) == 1}
+    vectors = of_text | {step.name for step in trace.steps.vector_steps}  # no loss depends on them
     assert set(expected) == tensors - vectors
     for step, gradient in expected.items():
         assert found[step].dtype is dtype

@@ -23,7 +23,7 @@ from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.trace.hooks import tap_steps
 
-ROUTED = [kind for kind in KINDS if any(block.feed_forward.mixture.experts for block in config_of(kind).blocks)]
+ROUTED = [kind for kind in KINDS if config_of(kind).experts or config_of(kind).index_keys]
 EXPERTS = [name for name in MODELS if name.startswith(tuple(ROUTED))]
 
 
@@ -52,7 +52,7 @@ def test_a_model_in_16_bits_is_integrated_in_float32(dtype: str) -> None:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("name", EXPERTS)
-def test_jumps_from_expert_to_expert_are_what_the_attributions_miss(name: str) -> None:
+def test_jumps_from_choice_to_choice_are_what_the_attributions_miss(name: str) -> None:
     """The gradient does not see them, however near the points are: the sum is said not to hold."""
     forward, targets = traced(name)
     found = integrated_gradients(forward.model, forward.encoding, targets)

@@ -156,6 +156,8 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
         "n_heads·d_head": c.n_heads * c.d_head, "sink": 1, "d_unembed": c.d_unembed,
         "q_rank": c.q_rank, "kv_rank": c.kv_rank, "d_shared_key": c.rope_width, "d_own": c.d_head - c.rope_width,
+        "index_head": c.index_heads, "index_width": c.index_width,
+        "index_heads·index_width": c.index_heads * c.index_width,
         "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value, "distance": 2 * c.distances,
         "dt_rank": c.dt_rank, "d_dense": (*c.pooled_dense, c.d_model)[0],
         "d_vector": (c.d_model, *c.pooled_dense)[-1], "d_layer_input": c.d_layer_input,

@@ -125,6 +125,10 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
                 x = trace.config.kept_scale * _frozen(getattr(block, norm), x) if normed else x
                 x = x + scale * (_frozen(getattr(block, f"{name}_norm"), own) if added else own)
                 x = _frozen(getattr(block, norm), x) if post else x
+            if name == "attn" and trace.config.encoder is not None:
+                own = leaf(f"L{layer}.cross.attn", trace.step("cross.attn", layer))
+                x = x + (_frozen(block.cross.attn_norm, own) if added else own)
+                x = _frozen(block.cross.norm, x) if post else x
         if trace.steps.has("ple.out", layer):
             x = x + _frozen(block.ple.out_norm, leaf(f"L{layer}.ple.out", trace.step("ple.out", layer)))
         if trace.steps.has("side", layer):

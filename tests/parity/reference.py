@@ -341,6 +341,10 @@ _DENSE_BETWEEN = ["sparse", "dense", "sparse"]
 _GROUPS = {**_ROUTED, "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2}
 
 
+_INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index_n_heads": 9, "index_topk": 4}
+"""An indexer of odd sizes; with many heads no two of its scores are both 0."""
+
+
 def _dbrx(**attention: Any) -> nn.Module:
     ffn = {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 2}
     sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T, **_ENDS}
@@ -390,6 +394,21 @@ def as_if_first(model: nn.Module) -> nn.Module:
     return model
 
 
+_LFM3: dict[str, Any] = {
+    "pad_token_id": 0,
+    "head_dim": 10,
+    "sliding_window": 4,
+    "conv_L_cache": 4,
+    "norm_eps": 1e-3,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "conv", "full_attention", "conv"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+}
+
+
 def _gemma3(kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     given = {"head_dim": 10, "sliding_window": 4, "pad_token_id": 0, "num_hidden_layers": N, **settings}
     config = transformers.Gemma3TextConfig(**{**_LLAMA, "sliding_window_pattern": 3, **given})
@@ -414,6 +433,26 @@ def _gemma4(kind: str = "Gemma4Text", **settings: Any) -> nn.Module:
         },
     }
     return _decoder(kind, **{**given, **settings})
+
+
+def _embedding_gemma2(**settings: Any) -> nn.Module:
+    given = {
+        "head_dim": 4,
+        "global_head_dim": 6,
+        "num_global_key_value_heads": 1,
+        "sliding_window": 3,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+        "hidden_size_per_layer_input": 7,
+        "embedding_dim": 9,
+        "rms_norm_eps": 1e-4,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.62},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        },
+    }
+    return _decoder("EmbeddingGemma2Text", "TextModel", **{**given, **settings})
 
 
 def _gemma3n(**settings: Any) -> nn.Module:
@@ -450,6 +489,24 @@ def _as_llama(family: str, **settings: Any) -> nn.Module:
 
 _YARN = {"rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_position_embeddings": 8}
 _GROWING = {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.3}
+
+
+_MIMO: dict[str, Any] = {
+    "head_dim": 10,
+    "v_head_dim": 7,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "routed_scaling_factor": 1.5,
+    "attention_value_scale": 0.6,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.34},
+    },
+}
 
 
 def gpt_oss(**settings: Any) -> nn.Module:
@@ -632,6 +689,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         },
     ),
     "modernbert with classes": lambda: _modernbert("ForSequenceClassification", **_LABELS),
+    "modernbert with classes of the mean": lambda: _modernbert(
+        "ForSequenceClassification", **_LABELS, classifier_pooling="mean"
+    ),
     "decoder modernbert": lambda: _classes(
         "ModernBertDecoder",
         "CausalLM",
@@ -658,6 +718,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),
     "eurobert with classes": lambda: _classes(
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
+    ),
+    "eurobert with classes of the mean": lambda: _classes(
+        "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="mean"
     ),
     "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
     "bert of many languages, rembert": lambda: _classes(
@@ -858,6 +921,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         tie_word_embeddings=False,
     ),
     "embeddinggemma": lambda: _gemma3("Model", use_bidirectional_attention=True, sliding_window=5),
+    "embeddinggemma 2": lambda: _embedding_gemma2(),
+    "embeddinggemma 2, biases": lambda: _embedding_gemma2(
+        attention_bias=True,
+        sliding_window_pattern=2,
+        layer_types=None,
+        hidden_activation="silu",
+        num_global_key_value_heads=4,
+    ),
     "gemma 3n": lambda: _gemma3n(),
     "gemma 3n, another stream computed, layers of two widths, nothing shared": lambda: _gemma3n(
         altup_num_inputs=4,
@@ -909,24 +980,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "granite moe with windows": lambda: _decoder(
         "GraniteMoeSWA", num_local_experts=3, shared_intermediate_size=20, sliding_window=4, pad_token_id=0
     ),
-    "flint": lambda: _decoder(
-        "Flint",
-        **_EXPERTS,
-        head_dim=8,
-        mlp_only_layers=[0],
-        shared_expert_intermediate_size=20,
-        pad_token_id=0,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
-    "kolibri": lambda: _decoder(
-        "Kolibri1",
-        **_EXPERTS,
-        head_dim=8,
-        norm_topk_prob=True,
-        shared_expert_intermediate_size=20,
-        pad_token_id=0,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
     "hyperclova x": lambda: _decoder("HyperCLOVAX", residual_multiplier=0.6, logits_scaling=0.5, head_dim=8),
     "smollm 3": lambda: _decoder(
         "SmolLM3", no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4, pad_token_id=0
@@ -967,6 +1020,21 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "lfm2": lambda: _decoder(
         "Lfm2", layer_types=["conv", "full_attention", "conv"], conv_L_cache=4, block_multiple_of=8, norm_eps=1e-3
+    ),
+    "lfm3": lambda: _decoder("Lfm3", **_LFM3),
+    "lfm3, biases, and neither gates nor norms after": lambda: _decoder(
+        "Lfm3",
+        **{
+            **_LFM3,
+            "attention_bias": True,
+            "use_attention_gate": False,
+            "use_sandwich_norm": False,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "conv", "full_attention", "conv"],
+        },
+    ),
+    "lfm3, biases beside gates without one": lambda: _decoder(
+        "Lfm3", **{**_LFM3, "attention_bias": True, "layer_types": None, "num_hidden_layers": 6}
     ),
     "lfm2 moe": lambda: _lfm2_moe(),
     "lfm2 moe, chosen by the router alone": lambda: _lfm2_moe(
@@ -1089,7 +1157,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "phi 3, long texts turned by other factors": lambda: _phi3(rope_parameters=_LONGROPE),
     "phi 3 with a window": lambda: _phi3(sliding_window=4, original_max_position_embeddings=T),
     "starcoder 2": lambda: _decoder("Starcoder2", norm_epsilon=1e-3, sliding_window=4),
-    "jais 2": lambda: _decoder("Jais2", pad_token_id=0, layer_norm_eps=1e-3),
     "glm": lambda: _decoder("Glm", head_dim=8, pad_token_id=0),
     "glm 4": lambda: _decoder("Glm4", head_dim=10, pad_token_id=0, attention_bias=False),
     "glm 4.1v": lambda: _decoder("Glm4vText", "TextModel", rope_parameters=_SECTIONS, pad_token_id=0),
@@ -1195,6 +1262,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "kimi k2": lambda: _kimi(first_k_dense_replace=1),
     "glm 4.7 flash": lambda: _decoder("Glm4MoeLite", **{**_OF_LATENT, **_ROUTED}, mlp_layer_types=_DENSE_BETWEEN),
+    "deepseek v3.2": lambda: _decoder("DeepseekV32", **{**_INDEXED, **_GROUPS}, first_k_dense_replace=1),
+    "deepseek v3.2, few keys, stretched": lambda: _decoder(
+        "DeepseekV32",
+        **{**_INDEXED, "index_topk": 2, "index_head_dim": 6, "n_group": 1, "topk_group": 1},
+        mlp_layer_types=_DENSE_BETWEEN,
+        norm_topk_prob=False,
+        tie_word_embeddings=True,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
+    "deepseek v3.2, more keys than the text": lambda: _decoder(
+        "DeepseekV32", **{**_INDEXED, "index_topk": 40}, first_k_dense_replace=N
+    ),
+    "glm 5": lambda: _decoder("GlmMoeDsa", **_INDEXED, first_k_dense_replace=1),
+    "glm 5, the choice of an earlier layer": lambda: _decoder(
+        "GlmMoeDsa",
+        **{**_INDEXED, "index_topk": 3},
+        indexer_types=["full", "shared", "shared"],
+        mlp_layer_types=_DENSE_BETWEEN,
+        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
     "mistral 4": lambda: _decoder(
@@ -1243,6 +1330,21 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         head_dim=8,
         gating="per-element",
         rope_parameters={"full_attention": {**_PART, "partial_rotary_factor": 0.75}},
+    ),
+    "mimo v2 flash": lambda: _decoder("MiMoV2Flash", **_MIMO),
+    "mimo v2 flash, groups of experts, biases and values as they are": lambda: _decoder(
+        "MiMoV2Flash",
+        **{
+            **_MIMO,
+            **_GROUPS,
+            "n_shared_experts": None,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "attention_value_scale": None,
+            "layer_types": None,
+            "mlp_layer_types": None,
+            "sliding_window_size": 4,
+        },
     ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
     "ernie 4.5 moe": lambda: _decoder(
@@ -1325,8 +1427,11 @@ class Pair:
 
 
 def last_states(model: Transformer, hidden: Tensor) -> Tensor:
-    """The last hidden states as theirs has them: after the final norm, and of OPT-350m as they are unembedded."""
-    return getattr(model.head, "projection", nn.Identity())(model.final_norm(hidden))
+    """The last hidden states as theirs has them: normed, and projected where theirs are."""
+    normed = model.final_norm(hidden)
+    if model.config.pooled_dense:  # of EmbeddingGemma 2, which projects each token; ours their mean
+        return model.pooling.dense(normed)
+    return getattr(model.head, "projection", nn.Identity())(normed)
 
 
 _saved = tempfile.TemporaryDirectory(prefix="tinytf-parity-")
@@ -1369,11 +1474,13 @@ def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None =
     config = models.ours.config
     seen = torch.ones(result.shape[:2], dtype=torch.bool) if looked_at is None else looked_at
     if config.head.kind == "sequence":
-        place = 0 if config.head_reads == "first" else -1
+        place = -1 if config.head_reads == "last" else 0
         return given.logits[seen[:, place]], result[:, place][seen[:, place]]
     if config.head.kind == "question":
         theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)
     else:
         theirs = given.logits if "logits" in given else given.last_hidden_state
+    if config.pooled_dense:
+        result = models.ours.pooling.dense(result)
     theirs = theirs if theirs.dim() == 3 else theirs[..., None]  # one logit a token (ELECTRA)
     return theirs[seen], result[seen]

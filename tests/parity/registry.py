@@ -77,7 +77,6 @@ _OWN: dict[str, dict[str, Any]] = {
         for kind in ("glm4v_text", "glm_ocr_text", "glm_image_text", "cosmos3_edge_text")
     },
     "codegen": {"rotary_dim": 4},
-    "flint": {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     "granite_docling_text": {"tie_word_embeddings": False},
     "hunyuan_vl_text": {"rope_parameters": _SECTIONS, "head_dim": 6, "tie_word_embeddings": False},
     "qwen3_vl_moe_text": {"tie_word_embeddings": False},

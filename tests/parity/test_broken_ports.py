@@ -68,6 +68,7 @@ def test_what_is_beside_the_steps_of_a_sound_port_is_not_accused(name: str) -> N
     assert not ports.accused(ports.compared(ports.context.SOUND[name]))
 
 
+@pytest.mark.usefixtures("checks_here")
 @sample("name", [*checks.BROKEN], 20)
 @pytest.mark.slow
 def test_check_names_the_first_step_of_a_module_and_no_false_cause(name: str) -> None:
@@ -79,6 +80,7 @@ def test_check_names_the_first_step_of_a_module_and_no_false_cause(name: str) ->
     assert cause == "right" or (cause == "none" and (not fault.cause or name in _UNSAID))
 
 
+@pytest.mark.usefixtures("checks_here")
 @sample("name", [*checks.SOUND], 8)
 def test_check_accuses_no_sound_module(name: str) -> None:
     assert not checks.accused(checks.said(*checks.SOUND[name]))

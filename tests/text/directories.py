@@ -77,13 +77,13 @@ def _merge_files(directory: Path, kind: str, first: list[str], last: list[str]) 
     write(directory, vocab={piece: i for i, piece in enumerate(pieces)}, merges__txt="\n".join(lines) + "\n")
 
 
-def _added(content: str, **flags: bool) -> dict[str, Any]:
+def added(content: str, **flags: bool) -> dict[str, Any]:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {"content": content, **plain, **flags}
 
 
 def _typed(content: str, **flags: bool) -> dict[str, Any]:
-    return {"__type": "AddedToken", **_added(content, **flags)}
+    return {"__type": "AddedToken", **added(content, **flags)}
 
 
 def plain_bytes(directory: Path) -> None:
@@ -124,7 +124,7 @@ def gpt2_old_files(directory: Path) -> None:
         directory,
         tokenizer_config={"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": True, "add_prefix_space": True},
         special_tokens_map={
-            "bos_token": _added("<s>"),
+            "bos_token": added("<s>"),
             "pad_token": "[PAD]",
             "additional_special_tokens": ["<|im_end|>"],
         },
@@ -243,7 +243,29 @@ def _pieces_of(directory: Path, names: tuple[str, ...], model_type: str, **setti
 _XLM_ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _CAMEMBERT = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>")
 _REMBERT = ("<pad>", "[CLS]", "<unk>", "[SEP]", "[MASK]")
+_BIG_BIRD = ("<unk>", "<s>", "</s>", "<pad>", "[SEP]", "[MASK]", "[CLS]")
 _ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+
+
+def xglm(directory: Path) -> None:
+    _pieces_of(directory, _XLM_ROBERTA[:4], "xglm")
+
+
+def umt5(directory: Path) -> None:
+    _pieces_of(directory, ("<pad>", "</s>", "<unk>", "<extra_id_0>"), "umt5", tokenizer_class="T5Tokenizer")
+
+
+def big_bird_without_prefix(directory: Path) -> None:
+    _pieces_of(directory, _BIG_BIRD, "big_bird", add_prefix_space=False)
+
+
+def pegasus_without_table(directory: Path) -> None:
+    names = ("<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, 103)), "<unk>")
+    _pieces_of(directory, names, "pegasus")
+
+
+def xlm_roberta_xl(directory: Path) -> None:
+    _pieces_of(directory, _XLM_ROBERTA, "xlm-roberta-xl", tokenizer_class="XLMRobertaTokenizer")
 
 
 def xlm_roberta(directory: Path) -> None:
@@ -304,6 +326,25 @@ def wordpiece_json(directory: Path) -> None:
     write(directory, config={"model_type": "xyz"}, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
+def mpnet(directory: Path) -> None:
+    names = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+    data = json.loads(_trained("wordpiece"))
+    learned = [piece for piece in sorted(data["model"]["vocab"], key=data["model"]["vocab"].get) if piece[0] != "["]
+    data["model"]["vocab"] = {piece: number for number, piece in enumerate([*names, *learned])}
+    data["added_tokens"] = []
+    library = Tokenizer.from_str(json.dumps(data))
+    library.add_special_tokens(names)
+    library.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True)
+    settings = {"tokenizer_class": "MPNetTokenizer", "do_lower_case": True}
+    write(directory, tokenizer__json=library.to_str(), config={"model_type": "mpnet"}, tokenizer_config=settings)
+
+
+def esm(directory: Path) -> None:
+    residues = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+    settings = {"tokenizer_class": "EsmTokenizer"}
+    write(directory, vocab__txt="\n".join(residues), config={"model_type": "esm"}, tokenizer_config=settings)
+
+
 def _pieces(normalizer: Any, pre_tokenizer: Any, specials: list[str], start: str) -> Tokenizer:
     model = json.loads(_trained("pieces"))["model"]
     learned = sorted(model["vocab"], key=model["vocab"].get)
@@ -348,7 +389,7 @@ def llama_legacy(directory: Path) -> None:
         tokenizer__json=_old_llama().to_str(),
         config={"model_type": "llama"},
         tokenizer_config={"tokenizer_class": "LlamaTokenizerFast", "legacy": True, "eos_token": "</s>"},
-        special_tokens_map={"bos_token": _added("<s>"), "pad_token": _added("<pad>")},
+        special_tokens_map={"bos_token": added("<s>"), "pad_token": added("<pad>")},
     )
 
 
@@ -386,7 +427,7 @@ def _qwen2() -> Tokenizer:
 def qwen2(directory: Path) -> None:
     library = _qwen2()
     entries = library.get_added_tokens_decoder().items()
-    listed = {str(i): _added(token.content, special=token.special) for i, token in entries}
+    listed = {str(i): added(token.content, special=token.special) for i, token in entries}
     write(
         directory,
         tokenizer__json=library.to_str(),
@@ -408,7 +449,7 @@ def qwen2(directory: Path) -> None:
 def qwen2_files(directory: Path) -> None:
     _merge_files(directory, "qwen2", [], [])
     settings = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"}
-    listed = {"900": _added(END), "901": _added("<|im_start|>"), "902": _added("<|im_end|>")}
+    listed = {"900": added(END), "901": added("<|im_start|>"), "902": added("<|im_end|>")}
     write(directory, config={"model_type": "qwen2"}, tokenizer_config={**settings, "added_tokens_decoder": listed})
 
 
@@ -445,6 +486,11 @@ def llama3_called_llama(directory: Path) -> None:
     write(directory, tokenizer__json=_llama3().to_str(), config={"model_type": "llama"}, tokenizer_config=settings)
 
 
+def granite_moe(directory: Path) -> None:
+    settings = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|begin_of_text|>"}
+    write(directory, tokenizer__json=_llama3().to_str(), config={"model_type": "granitemoe"}, tokenizer_config=settings)
+
+
 def gpt_neox(directory: Path) -> None:
     library = trained("bytes")
     library.add_special_tokens([END, "<|padding|>"])
@@ -459,10 +505,11 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
         plain_bytes, cut_and_padded, split_specials,
         gpt2_json, gpt2_files, gpt2_old_files, opt_files,
         roberta_files, roberta_settings, roberta_json,
-        bert_uncased, bert_cased, bert_other_switches, distilbert, bert_json, wordpiece_json,
+        bert_uncased, bert_cased, bert_other_switches, distilbert, bert_json, wordpiece_json, mpnet,
         deberta_v3, deberta_other_switches, xlnet, xlm_roberta, xlm_roberta_of_a_bert, camembert, albert,
         albert_cased, rembert, rembert_with_ends, unigram_as_stands,
+        xglm, umt5, big_bird_without_prefix, pegasus_without_table, xlm_roberta_xl,
         llama, llama_legacy, mistral, metaspace, gemma,
-        qwen2, qwen2_files, qwen3_as_stands, llama3, llama3_called_llama, gpt_neox,
+        qwen2, qwen2_files, qwen3_as_stands, llama3, llama3_called_llama, granite_moe, gpt_neox,
     )
 }  # fmt: skip

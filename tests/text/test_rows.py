@@ -67,11 +67,11 @@ def test_the_only_text_of_a_row_needs_no_name(tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"a": "x"}',
-            Reading(field="", chat=True),
+            Reading(field="", form="chat"),
             "the field messages of .* is not a list of messages",
             "",
         ),
-        ("a.txt", "some text", Reading(field="", chat=True), "a.txt holds no conversations", "a field messages"),
+        ("a.txt", "some text", Reading(field="", form="chat"), "a.txt holds no conversations", "a field messages"),
         ("a.csv", "a,b\nx,y\n", Reading(field="c"), "the field c of .* is not a text", "it has a, b"),
         ("a.parquet", "no such thing", Reading(field="a"), "is not a Parquet file", ""),
     ],

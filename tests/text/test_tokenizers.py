@@ -107,7 +107,7 @@ def test_an_empty_text_stands_between_what_was_added():
 def test_a_cut_keeps_the_end_token_and_says_how_much_went(limit, words):
     encoding = wordpiece.encode("the cat sat on the mat").truncated(limit)
     assert [token.shown for token in encoding.tokens] == words
-    assert encoding.added.endswith(f", {8 - limit} tokens cut from the end")
+    assert encoding.added.endswith(f", {8 - limit} tokens cut from the end, beyond {limit}")
 
 
 def test_a_cut_that_is_not_needed_changes_nothing():
@@ -118,7 +118,7 @@ def test_a_cut_that_is_not_needed_changes_nothing():
 
 def test_one_token_cut_is_spoken_of_in_the_singular():
     encoding = bpe.encode("the cat")
-    assert encoding.truncated(len(encoding.tokens) - 1).added.endswith(", 1 token cut from the end")
+    assert encoding.truncated(len(encoding.tokens) - 1).added.endswith(", 1 token cut from the end, beyond 2")
 
 
 @pytest.mark.parametrize("tokenizer", [bpe, wordpiece, characters], ids=["bpe", "wordpiece", "characters"])

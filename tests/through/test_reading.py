@@ -143,9 +143,9 @@ def test_the_first_module_that_differs_is_named(directories, tmp_path, capsys):
 REFUSED = {
     "score longformer": "longformer reads later tokens too, and score needs a model of the next token",
     "generate longformer": "longformer reads later tokens too, and generate needs a model of the next token",
-    "score t5": "t5 reads TEXT in an encoder, which predicts none of its tokens",
+    "score t5 --through transformers": "t5 reads TEXT in an encoder, which predicts none of its tokens",
     "lens longformer": "longformer has no final norm and head to read its layers with",
-    "lens t5": "the logits of t5 are not lm_head of decoder.final_layer_norm of its last layer",
+    "lens t5 --through transformers": "the logits of t5 are not lm_head of decoder.final_layer_norm of its last layer",
     "generate falcon_mamba --through transformers --beams 2": "--beams needs a model that tinytf computes itself",
     "attention reformer": "",
 }

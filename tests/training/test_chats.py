@@ -102,7 +102,7 @@ def test_the_tokens_learned_are_those_that_a_template_of_transformers_marks(toke
 
 
 def test_the_loss_is_that_of_transformers_for_the_same_ids_and_labels(tokenizer, chats, tmp_path) -> None:
-    setup = prepare(find_files([chats], Reading(chat=True, field="")), recipe(), tmp_path, tokenizer)
+    setup = prepare(find_files([chats], Reading(form="chat", field="")), recipe(), tmp_path, tokenizer)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in setup.model.parameters():
@@ -124,7 +124,7 @@ def test_the_loss_is_that_of_transformers_for_the_same_ids_and_labels(tokenizer,
 def test_conversations_that_share_a_row_do_not_see_each_other(tokenizer, chats, tmp_path, stepped: bool) -> None:
     settings = {"positions": "rotary", "window": 20, **({"attention_cap": 5.0} if stepped else {})}
     asked = recipe(model={**MODEL, **settings}, batch=12)
-    setup = prepare(find_files([chats], Reading(chat=True, field="")), asked, tmp_path, tokenizer)
+    setup = prepare(find_files([chats], Reading(form="chat", field="")), asked, tmp_path, tokenizer)
     batch = setup.examples.batch(0)
     assert batch.padding_mask is not None
     assert len(batch.ids) < 12
@@ -139,7 +139,7 @@ def test_conversations_that_share_a_row_do_not_see_each_other(tokenizer, chats, 
 
 
 def test_no_row_is_shared_where_the_place_of_a_token_is_learned(tokenizer, chats, tmp_path) -> None:
-    corpus = find_files([chats], Reading(chat=True, field=""))
+    corpus = find_files([chats], Reading(form="chat", field=""))
     model = {**MODEL, "positions": "learned", "norm": "layernorm", "gated": False}
     learned = prepare(corpus, recipe(model=model, batch=12), tmp_path / "learned", tokenizer)
     assert learned.examples.batch(0).padding_mask is None

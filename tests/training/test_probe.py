@@ -44,7 +44,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, length: int) -> dict[str,
         if seen.shape[-1] > 1:
             seen = seen / seen.sum(axis=-1, keepdims=True)
             nats = -np.sum(seen * np.log(np.maximum(seen, 1e-300)), axis=-1)
-            relative.append(nats / np.log(seen.shape[-1]))
+            relative.append(nats / np.log(min(seen.shape[-1], config.index_keys or tokens)))
     found = {
         "entropy": np.mean(relative, axis=0),
         "previous": np.mean([weights[..., query, query - 1] for query in range(1, tokens)], axis=0),

@@ -78,7 +78,7 @@ def targets_of(addresses: Sequence[str], config: ModelConfig) -> tuple[Target, .
 
 def _require_rows(step: Step, text: str, table: StepTable) -> None:
     """Raise UsageError for a step that gives no row for each token when the layers and the final norm run."""
-    if step in table.after and step.name != table.final and not step.is_vocabulary:
+    if step in table.after and step.name not in (table.normed, table.final) and not step.is_vocabulary:
         raise UsageError(f"{text} is computed only for the tokens that are predicted", f"record {table.final} instead")
     if step.is_vocabulary:
         hint = "record final.norm instead: the logits are its product with the unembedding"

@@ -147,4 +147,4 @@ def run_windows(model: Transformer, ids: Tensor, last: int | None) -> None:
     for block in model.blocks[: None if last is None else last + 1]:
         x = block(x, 0, mask, None, carried)
     if last is None:
-        model.final_norm(x)
+        model.finish(x, mask)

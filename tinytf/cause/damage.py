@@ -32,7 +32,7 @@ class MeasuredText:
     @classmethod
     def of(cls, model: Transformer, ids: Sequence[int], pair: tuple[int, int] | None) -> "MeasuredText":
         config = model.config
-        positions = (0,) if config.head_reads == "first" else tuple(range(len(ids)))
+        positions = (0,) if config.head.row_read == 0 else tuple(range(len(ids)))
         device = next(model.parameters()).device
         return cls(
             torch.tensor([ids], device=device), positions, tuple(ids[1:]) if config.head.kind == "lm" else (), pair

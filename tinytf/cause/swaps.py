@@ -48,6 +48,10 @@ class Swapping:
                 "layers of this model take keys or embeddings of earlier ones, so that swapped tensors do not spread "
                 "through the stream alone: that is not implemented"
             )
+        if model.averaged is not None:
+            raise UsageError(
+                "the head of this model reads the mean of all tokens, for which swapped tensors are not implemented"
+            )
         self.model, self.depth = model, model.config.n_layers
         stages: tuple[tuple[int, nn.Module | None], ...] = (
             (-1, model.embed),

@@ -229,7 +229,13 @@ class QuantizedWeights:
 
 
 def settings_of(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
-    """The method and settings that a config.json names; None for plain weights. Raises ConfigError for others."""
+    """The method and settings that a config.json names; None for plain weights. Raises ConfigError for others.
+
+    A model with images may name them in its text_config (Kimi K2.5).
+    """
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and not config.get("quantization_config") and not config.get("quantization"):
+        return settings_of(text)
     given, mlx = config.get("quantization_config"), config.get("quantization")
     if isinstance(mlx, Mapping) and (not given or "quant_method" not in given):
         return "mlx", mlx

@@ -108,8 +108,7 @@ def align(first: AnySide, second: AnySide) -> Alignment:
         note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, one by one"
         note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are omitted"
     asked: tuple[tuple[int, int], ...]
-    reads = {side.config.head_reads for side in (first, second)}
-    if reads == {"first"}:
+    if {side.config.head.row_read for side in (first, second)} == {0}:
         asked = ((0, 0),)
     elif first.config.causal and second.config.causal:
         asked = ((lengths[0] - 1, lengths[1] - 1),)

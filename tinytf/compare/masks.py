@@ -13,7 +13,7 @@ from torch import Tensor
 from tinytf.compare.constants import plain
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.steps.operations import Mask, Sink, Softmax
-from tinytf.steps.operations.mask import Sight, mask_scores
+from tinytf.steps.operations.mask import mask_scores
 from tinytf.steps.operations.softmax import attention_weights
 from tinytf.trace.site import Site
 
@@ -54,8 +54,7 @@ def hides(site: Site) -> bool:
 def seen_by(site: Site) -> Tensor:
     """Which keys a query sees in the model, (Q, K)."""
     scores, operation = site.input(), site.operation
-    sight = operation.sight if isinstance(operation, Mask) else Sight(causal=False)
-    allowed = sight.allowed(scores.shape[-1], None, scores.device)
+    allowed = operation.allowed(*site.inputs()) if isinstance(operation, Mask) else None
     return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device) if allowed is None else allowed
 
 

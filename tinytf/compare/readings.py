@@ -75,9 +75,9 @@ def _all_with(change: Change, places: Iterable[StepKey]) -> dict[StepKey, Attemp
 
 def widths_otherwise(trace: Trace, unseen: Sequence[StepKey]) -> Iterator[Read]:
     """More or fewer dimensions of a head turned, where neighbours are turned: so that the rows lie otherwise too."""
-    places = [place for place in unseen if isinstance(trace.steps.at(*place).operation, Rotate)]
-    own = trace.config.rope.width
-    for width in range(2, trace.config.d_head + 1, 2) if places else ():
+    places = [place for place in unseen if type(trace.steps.at(*place).operation) is Rotate]
+    own, d_head = trace.config.rope.width, trace.config.d_head
+    for width in range(2, min(d_head, trace.config.index_width or d_head) + 1, 2) if places else ():
         if width != own and trace.config.rope.scaling == "none":
             words = f"a rotation of {width} dimensions of a head, of neighbours, instead of {own}"
             yield words, {place: Attempt(words, partial(_turned_of, width)) for place in places}

@@ -21,7 +21,7 @@ from tinytf.errors import MemoryShortage
 from tinytf.parts.row import Step
 from tinytf.report import Data
 from tinytf.steps.operations import Add, Softmax
-from tinytf.steps.operations.mask import Sight
+from tinytf.steps.operations.mask import Sight, chosen_in
 from tinytf.steps.table import StepKey, table_of
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -331,7 +331,7 @@ class Walk:
         dump = next((part for part in both if isinstance(part, DumpSide)), None)
         if dump is not None:
             parts = dump.heads_of(step, layer)
-        elif step.is_map and numbers == theirs:
+        elif step.is_map and step.has_heads and numbers == theirs:
             count = max(1, _CHUNK_BYTES // (8 * max(len(part.tokens) for part in both) ** 2))
             parts = [numbers[start : start + count] for start in range(0, len(numbers), count)]
         for heads in parts:
@@ -417,7 +417,10 @@ class Walk:
             return None
         _, layer, head, a, b = self.shown_head
         configs = [side.config.at(layer) for side in self.sides]
-        visible = [Sight.of(config).allowed(len(a), None, a.device) for config in configs]
+        visible = [
+            chosen_in(Sight.of(config).allowed(len(a), None, a.device), *[weights] * (config.index_keys > 0))
+            for config, weights in zip(configs, (a, b), strict=True)
+        ]
         seen = None if visible[0] is None or visible[1] is None else visible[0] | visible[1]
         return Attention(layer, head, a, b, seen, tuple(self.head_distances))
 

@@ -37,7 +37,7 @@ from tinytf.steps.one_token import (
     Stored,
     multiplies_int8,
 )
-from tinytf.steps.operations import Choose, Operation, Rotate, Sight, Unembed
+from tinytf.steps.operations import Choose, ChooseKeys, Operation, Rotate, Sight, Unembed
 from tinytf.steps.operations.head_norm import GroupedNorm
 from tinytf.steps.operations.linear import Unembedding
 from tinytf.steps.operations.operation import Pass, StepModule, repeat_groups
@@ -248,14 +248,16 @@ class Decoder:
 
     @staticmethod
     def fits(model: Transformer) -> bool:
-        """Whether the model predicts the next token without experts or states, by tinytf's own modules without hooks.
+        """Whether the model predicts the next token without choices or states, by tinytf's own modules without hooks.
 
-        With experts, different rounding could choose another expert; and no kernel here keeps a state.
+        Different rounding could choose another expert or key; and no kernel here keeps a state.
         """
         parts = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
         is_plain = all(type(module) in _KNOWN for module in parts)
         has_choice = any(
-            isinstance(row.operation, Choose) for block in _blocks(model) for row in getattr(block, "rows", ())
+            isinstance(row.operation, Choose | ChooseKeys)
+            for block in _blocks(model)
+            for row in getattr(block, "rows", ())
         )
         predicts_next = not model.config.looks_ahead and model.config.head.kind == "lm" and not has_choice
         is_plain = is_plain and not table_of(model.config).carried

@@ -88,11 +88,11 @@ def integrated_gradients(
     integrated by Simpson's rule, and halved if that misses too much of the change of the log-probability along it: deep
     models jump, and evenly spaced points miss that. The halving ends when the errors of the pieces, by magnitude, sum
     to no more than SHARE, or at MOST_POINTS; ``holds`` says whether the points sufficed. They cannot suffice if a token
-    changes its experts on the way: the log-probability jumps there, and no gradient sees it. A model in 16 bits is
-    computed in float32, since rounded numbers move in steps and have no slope to integrate. ``on_progress`` is called
-    with the points so far, and MOST_POINTS. An interrupt ends the work with the points so far; with ``resume`` they are
-    saved in this file, and a later call continues from it. The model does not change. Raises like ``require_targets``
-    and ``differentiable``.
+    changes its experts on the way, or an indexer its keys: the log-probability jumps there, and no gradient sees it. A
+    model in 16 bits is computed in float32, since rounded numbers move in steps and have no slope to integrate.
+    ``on_progress`` is called with the points so far, and MOST_POINTS. An interrupt ends the work with the points so
+    far; with ``resume`` they are saved in this file, and a later call continues from it. The model does not change.
+    Raises like ``require_targets`` and ``differentiable``.
     """
     require_targets(model, len(encoding.ids), targets)
     model = _unrounded(model)

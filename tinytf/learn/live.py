@@ -19,7 +19,6 @@ from tinytf.loading import Model
 from tinytf.model.without import removable
 from tinytf.parts.block import BlockConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
@@ -43,8 +42,8 @@ class Live:
     Lessons follow one head, ``place`` or the first of the first block, and one token, ``here``: the last token of a
     decoder; the first mask of an encoder, or its last word if nothing is masked. ``row`` is the query whose attention
     is worked through. A ``trace`` is taken instead of a recording of the text. Raises UsageError for a model without
-    scaling or positions, for a decoder without its mask, for layers without a norm or feed-forward of their own, and
-    for several residual streams.
+    scaling or positions, for a decoder without its mask, for layers without a norm or feed-forward of their own,
+    for several residual streams, and for a text of which an indexer hides tokens.
     """
 
     def __init__(
@@ -80,6 +79,11 @@ class Live:
         """Where lessons look into, which they call L0H0: by default the first layer with attention."""
         self.length = len(self.encoding.tokens)
         self.has_head = model.config.predicts_tokens
+        if 0 < model.config.index_keys < self.length:
+            raise UsageError(
+                f"lessons are about all earlier tokens, and an indexer chooses {model.config.index_keys:,} here",
+                "give a shorter text, or choose another model",
+            )
 
     @cached_property
     def trace(self) -> Trace:
@@ -160,7 +164,7 @@ class Live:
         """The weights of a head as a small picture; by default in the layer that lessons look into."""
         layer = self.layer if layer is None else layer
         weights = trace[f"L{layer}H{head}.weights"].detach().double().cpu()
-        allowed = Sight.of(trace.config.at(layer)).allowed(len(weights), None, weights.device)
+        allowed = trace.allowed(layer)
         visible = torch.ones_like(weights, dtype=torch.bool) if allowed is None else allowed
         rows = (zip(row, mask, strict=True) for row, mask in zip(weights.tolist(), visible.tolist(), strict=True))
         return Map(

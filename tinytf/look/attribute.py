@@ -19,7 +19,8 @@ from tinytf.look.stream_parts import (
     add_embeddings,
     attention_or_feed_forward,
     float64,
-    send_after_blocks,
+    parts_read,
+    positions_read,
     send_through_block,
 )
 from tinytf.model.transformer import Transformer
@@ -196,11 +197,13 @@ def logit_parts(
 
     Scales of norms and gates are those of ``frozen``, another trace of as many tokens; by default the trace's own.
     """
-    parts = Parts(trace, position, frozen)
-    add_embeddings(parts)
-    for layer in range(trace.config.n_layers):
-        send_through_block(parts, layer, attention_or_feed_forward)
-    send_after_blocks(parts)
+
+    def build(parts: Parts) -> None:
+        add_embeddings(parts)
+        for layer in range(trace.config.n_layers):
+            send_through_block(parts, layer, attention_or_feed_forward)
+
+    parts = parts_read(trace, position, build, frozen)
     values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, token, versus)  # (N, C) · (C,) -> (N,)
     terms = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
     bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
@@ -212,20 +215,22 @@ def logit_parts(
 def head_contributions(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:
     """The parts of all heads in the logit of a token at one position, by layer, as in ``attribute``.
 
-    ``heads`` are the vectors that the heads of each layer add at that position before any norm, (H, C).
+    ``heads`` are the vectors that the heads of each layer add before any norm, (H, P, C), at ``positions_read``.
     """
-    parts = Parts(trace, position)
+    rows_of = {at: row for row, at in enumerate(positions_read(trace, position))}
 
     def of_heads(stream: Parts, step: Step, layer: int) -> Parts:
-        added = Parts(trace, position)
+        added = Parts(trace, stream.position)
         if step.role == "attention":
-            vectors = float64(heads[layer])
+            vectors = float64(heads[layer][:, rows_of[stream.position]])
             added.add_heads(layer, torch.zeros_like(vectors) if trace.is_exchanged(step.name, layer) else vectors)
         return added
 
-    for layer in range(trace.config.n_layers):
-        send_through_block(parts, layer, of_heads)
-    send_after_blocks(parts)
+    def build(parts: Parts) -> None:
+        for layer in range(trace.config.n_layers):
+            send_through_block(parts, layer, of_heads)
+
+    parts = parts_read(trace, position, build)
     rows = [row for row, (_, kind, _, _) in zip(torch.cat(parts.rows), parts.names, strict=True) if kind == "head"]
     values = torch.stack(rows) @ _direction(trace.model.unembedding, token, None)  # (L·H, C) · (C,) -> (L·H,)
     return [parts.tolist() for parts in values.split([len(vectors) for vectors in heads])]

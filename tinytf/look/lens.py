@@ -231,7 +231,7 @@ def lens(
             if table.has(name, layer)
         ),
     ]  # in a post-norm model each is the output of a norm
-    last = transformer.final_norm(trace.step(*steps[-1]))  # (T, C)
+    last = transformer.finish(trace.step(*steps[-1]))  # (T, C)
     final = _read(transformer, last, positions)  # (P, V), the only logits of a whole layer
     vocabulary = final.shape[-1]
     count, few = (max(1, room // (8 * vocabulary)) for room in (_CHUNK_BYTES, _CACHE_BYTES))
@@ -243,9 +243,11 @@ def lens(
         for index, step in enumerate(steps):
             logits = final[start : start + count]
             if index < len(steps) - 1:
-                state = trace.step(*step)[rows]
+                state, of = trace.step(*step), rows
+                if transformer.averaged is None:  # else the head reads all tokens
+                    state, of = state[rows], [*range(len(rows))]
                 state = state if translators is None else translators(index, state)
-                logits = transformer.unembed(transformer.final_norm(state))
+                logits = transformer.unembed(transformer.finish_rows(state, of))
             readings[index] += [
                 reading_of(chunk, expected_chunk, min(top, vocabulary), chosen)
                 for chunk, expected_chunk in zip(logits.split(few), expected, strict=True)
@@ -270,8 +272,8 @@ def lens(
 def most_probable_by_layer(trace: Trace, position: int) -> list[tuple[int, float]]:
     """The token that the lens reads after each layer at one position, with its probability."""
     model, table = trace.model, trace.steps
-    states = [trace.step(table.output, layer)[position] for layer in range(trace.config.n_layers)]
-    logits = wide(model.unembed(model.final_norm(torch.stack(states))))  # (layers, V)
+    states = [model.finish_rows(trace.step(table.output, n), [position]) for n in range(trace.config.n_layers)]
+    logits = wide(model.unembed(torch.cat(states)))  # (layers, V)
     best = logits.max(dim=-1)
     shares = (best.values - logits.logsumexp(dim=-1)).exp()
     return list(zip(best.indices.tolist(), shares.tolist(), strict=True))

@@ -11,6 +11,7 @@ from tinytf.look.attribute import head_contributions
 from tinytf.look.flow import Flow, flow
 from tinytf.look.lens import most_probable_by_layer
 from tinytf.look.prediction import Prediction
+from tinytf.look.stream_parts import positions_read
 from tinytf.parts.row import Step
 from tinytf.report import Data, derived
 from tinytf.steps.table import StepKey
@@ -155,7 +156,11 @@ def overview(trace: Trace, predictions: tuple[Prediction, ...], shown: Callable[
         return Overview(trace, positions, None, None, layers_data)
     heads_of_layers = [_heads(trace, layer, positions) for layer in layers]
     best = predictions[0]
-    direct = head_contributions(trace, best.position, best.column, [heads[:, 0] for heads in heads_of_layers])
+    if trace.model.averaged is None:
+        of_best = [heads[:, :1] for heads in heads_of_layers]
+    else:
+        of_best = [_heads(trace, layer, positions_read(trace, best.position)) for layer in layers]
+    direct = head_contributions(trace, best.position, best.column, of_best)
     lens_readings: list[LensReading | None] = [None for _ in layers]
     if trace.steps.chooses:
         best_tokens = most_probable_by_layer(trace, best.position)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from tinytf.errors import UsageError
+from tinytf.look.interaction import score, vectors_of_document, vectors_of_query
 from tinytf.look.similar import cosine_of, pooled_model, vector_of
 from tinytf.report import About, Data, Report
 from tinytf.tables import ColumnStyle
@@ -77,6 +78,8 @@ def most_similar(
     """
     if not require_text_list(texts):
         raise UsageError("there is no text to compare with", "give one or more")
+    if model.late is not None and pooling is None:
+        return _by_interaction(model, query, texts, top)
     model, note = pooled_model(model, pooling)
     if prompts is None:
         prompts = (model.prompts.first(QUERY), model.prompts.first(DOCUMENT))
@@ -84,13 +87,27 @@ def most_similar(
     trace = model.trace(model.prompts.of(prompts[0]) + query, layers=(), truncate=truncate)
     own = vector_of(trace)
     cosines: list[float] = []
+    cut = 0
     for start in range(0, len(texts), _TEXTS):
         some = [before + text for text in texts[start : start + _TEXTS]]
         recorded = model.traces(some, layers=(), truncate=truncate)
         cosines += [cosine_of(own, vector_of(other)) for other in recorded]
-    nearest = sorted((Near(cosine, number, texts[number - 1]) for number, cosine in enumerate(cosines, 1)),
-                     key=lambda near: (-near.cosine, near.number))  # fmt: skip
-    return Ranked(tuple(nearest[:top]), len(texts), note, about=About(model, trace.encoding))
+        cut += sum(other.encoding.cut > 0 for other in recorded)
+    note += f"; {cut:,} of the texts cut to {model.cuts_at or model.config.context:,} tokens" if cut else ""
+    return Ranked(_nearest(cosines, texts)[:top], len(texts), note, about=About(model, trace.encoding))
+
+
+def _by_interaction(model: TextModel, query: str, texts: Sequence[str], top: int | None) -> Ranked:
+    """Texts by their MaxSim, shown as the mean cosine of what the tokens of the query find."""
+    encoding, vectors = vectors_of_query(model, query)
+    cosines = [score(vectors, *vectors_of_document(model, text)[1:]) / len(vectors) for text in texts]
+    note = f"the cosine is the mean over the query's {len(vectors):,} tokens; times {len(vectors):,} it is MaxSim"
+    return Ranked(_nearest(cosines, texts)[:top], len(texts), note, about=About(model, encoding))
+
+
+def _nearest(cosines: Sequence[float], texts: Sequence[str]) -> tuple[Near, ...]:
+    found = (Near(cosine, number, texts[number - 1]) for number, cosine in enumerate(cosines, 1))
+    return tuple(sorted(found, key=lambda near: (-near.cosine, near.number)))
 
 
 def _quoted(text: str) -> str:

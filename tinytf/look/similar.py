@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.model.without import with_config
-from tinytf.parts.pooling import UNREAD
+from tinytf.parts.pooling import TOKENS, UNREAD
 from tinytf.report import About, Data, Report, Verified, derived, text_data
 from tinytf.sentences import listed
 from tinytf.steps.operations import Activate, Linear, Pool
 from tinytf.tables import Array
 from tinytf.text.printable import printable
-from tinytf.text.tokenizer import Encoding
+from tinytf.text.tokenizer import Encoding, cut_in_words
 from tinytf.text_model import TextModel
 from tinytf.tolerance import MARGIN
 from tinytf.trace.trace import Trace
@@ -163,9 +163,15 @@ def similar(
 
     Raises UsageError for a model without pooling, unless one is given, for an unknown prompt, and like ``trace``.
     """
+    if model.late is not None and pooling is None:
+        raise UsageError(
+            "this model compares texts token by token", "model.interaction(query, document), or pooling='mean'"
+        )
     model, note = pooled_model(model, pooling)
     texts = [model.prompts.of(name) + text for name, text in zip(prompts, (first, second), strict=True)]
     traces = model.traces(texts, truncate=truncate)
+    if cut := traces[1].encoding.cut:
+        note += f"; {cut_in_words(cut, len(traces[1].tokens))}, of the second text"
     vectors = [vector_of(trace) for trace in traces]
     cosine = cosine_of(*vectors)
     unsplit = _unsplit(traces[0])
@@ -197,7 +203,8 @@ def pooled_model(model: TextModel, pooling: str | None) -> tuple[TextModel, str]
     """The model with a way of pooling, its own or another one, and a note on it."""
     own = model.config.pooling
     if pooling not in (None, own):
-        config = model.config.but(pooling=pooling, pooler=False)
+        dense = {"pooled_dense": (), "unit_embedding": False} if own == TOKENS else {}
+        config = model.config.but(pooling=pooling, pooler=False, **dense)
         model = replace(model, transformer=with_config(model.transformer, config))
     elif own == "none":
         if unread := next((note for note in model.file_notes if note.startswith(UNREAD)), ""):

@@ -3,7 +3,7 @@
 They are sent through every step on the way to the logits, each by itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from tinytf.steps.operations import (
     Add,
     LayerScale,
     MatchStreams,
+    MeanOfTokens,
     MixStreams,
     Multiply,
     Norm,
@@ -138,12 +139,43 @@ def add_embeddings(parts: Parts) -> None:
             last = step.name
 
 
-def send_after_blocks(parts: Parts) -> None:
-    """Send every part through the steps between the last block and the unembedding."""
-    for step in parts.trace.steps.after:
-        if step.to_loss and not step.is_vocabulary:
-            parts.send_through(step)
-            parts.mark(step.name)
+def positions_read(trace: Trace, position: int) -> Sequence[int]:
+    """The positions whose streams the head reads for its logits at one: all, if it reads their mean."""
+    return [position] if trace.model.averaged is None else range(len(trace.tokens))
+
+
+def parts_read(trace: Trace, position: int, build: Callable[[Parts], None], frozen: Trace | None = None) -> Parts:
+    """The parts of what is unembedded at a position, from those that ``build`` makes of the last block's output."""
+    after = [step for step in trace.steps.after if step.to_loss and not step.is_vocabulary]
+    before_mean = next((n for n, step in enumerate(after) if isinstance(step.operation, MeanOfTokens)), len(after))
+    found = []
+    for at in positions_read(trace, position):
+        parts = Parts(trace, at, frozen)
+        build(parts)
+        _send_after(parts, after[:before_mean])
+        found.append(parts)
+    if trace.model.averaged is None:
+        return found[0]
+    mean = _mean(found)
+    _send_after(mean, after[before_mean + 1 :])
+    return mean
+
+
+def _mean(found: Sequence[Parts]) -> Parts:
+    """The mean of the parts of all tokens, by their names: not every token is routed to every expert."""
+    first, total = found[0], dict[tuple[str, str, int | None, int | None], Tensor]()
+    for parts in found:
+        for name, row in zip(parts.names, torch.cat(parts.rows), strict=True):
+            total[name] = total.get(name, 0.0) + row / len(found)
+    mean = Parts(first.trace, first.position, first.frozen)
+    mean.names, mean.rows = list(total), [torch.stack(list(total.values()))]
+    return mean
+
+
+def _send_after(parts: Parts, steps: Sequence[Step]) -> None:
+    for step in steps:
+        parts.send_through(step)
+        parts.mark(step.name)
 
 
 def send_through_block(parts: Parts, layer: int, parts_of: Callable[[Parts, Step, int], Parts]) -> None:

@@ -67,5 +67,5 @@ class Tokenized(Report):
 
 def tokens(model: TextModel, text: Written) -> Tokenized:
     """The tokens of a text, a conversation or a pair, which may be longer than the context."""
-    encoding = encode_written(model.tokenizer, text)
+    encoding = encode_written(model.tokenizer, text, pairs=model.pair_template)
     return Tokenized(model.name, model.tokenizer, model.tokenizer_note, encoding)

@@ -52,23 +52,16 @@ class KVCache:
             raise UsageError(
                 f"a cache of {self.capacity:,} tokens is not between 1 and the model's context of {config.context:,}"
             )
-        layers = [config.at(layer) for layer in range(config.n_layers)]
-        sizes = [(batch, layer.n_kv_heads, self.capacity, layer.d_head + layer.value_width) for layer in layers]
+        shapes = [_shapes(config.at(layer), batch, self.capacity) for layer in range(config.n_layers)]
         states = [batch * block.mixer.state_size for block in config.blocks]
-        needed = sum(state or math.prod(size) for state, size in zip(states, sizes, strict=True)) * dtype.itemsize
-        _require_memory(needed, batch, self.capacity, torch.device(device))
+        numbers = (state or sum(map(math.prod, of.values())) for state, of in zip(states, shapes, strict=True))
+        _require_memory(sum(numbers) * dtype.itemsize, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)
         self.layers = [
             StateCache(self, state * dtype.itemsize // batch)
             if state
-            else LayerCache(
-                self,
-                *(
-                    torch.zeros(*size[:-1], width, device=device, dtype=dtype)
-                    for width in (layer.d_head, layer.value_width)
-                ),
-            )
-            for state, size, layer in zip(states, sizes, layers, strict=True)
+            else LayerCache(self, **{name: torch.zeros(of[name], device=device, dtype=dtype) for name in of})
+            for state, of in zip(states, shapes, strict=True)
         ]
 
     def require_memory(self, texts: int) -> None:
@@ -112,16 +105,27 @@ class KVCache:
         return [layer.use(number) for number, layer in enumerate(self.layers)]
 
 
-class LayerCache:
-    """The keys and values of one layer; ``owner`` counts the tokens."""
+def _shapes(layer: ModelConfig, batch: int, capacity: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of what a layer with attention stores, by name."""
+    of_head = (batch, layer.n_kv_heads, capacity)
+    index_width = 0 if layer.shares_index else layer.index_width
+    return {
+        "keys": (*of_head, layer.d_head),
+        "values": (*of_head, layer.value_width),
+        "index_keys": (batch, capacity, index_width),
+    }
 
-    def __init__(self, owner: KVCache, keys: Tensor, values: Tensor) -> None:
-        self.owner, self.keys, self.values = owner, keys, values
+
+class LayerCache:
+    """The keys and values of one layer, and the keys of its indexer, if any; ``owner`` counts the tokens."""
+
+    def __init__(self, owner: KVCache, keys: Tensor, values: Tensor, index_keys: Tensor) -> None:
+        self.owner, self.keys, self.values, self.index_keys = owner, keys, values, index_keys
 
     @property
     def allocated(self) -> int:
         """The allocated bytes."""
-        return self.keys.nbytes + self.values.nbytes
+        return self.keys.nbytes + self.values.nbytes + self.index_keys.nbytes
 
     def use(self, number: int) -> LayerUse:
         """The use of this memory; ``number`` is the number of the layer."""
@@ -139,20 +143,23 @@ class LayerCache:
     def select(self, rows: Sequence[int]) -> None:
         """Keep the texts of ``rows``, in the same memory if their number does not change."""
         used = self.owner.position
-        for name in ("keys", "values"):
+        for name in ("keys", "values", "index_keys"):
             stored: Tensor = getattr(self, name)
-            selected = stored[list(rows), :, :used]  # (rows, G, position, D), a copy
+            selected = stored[list(rows)][..., :used, :]  # (rows, G, position, D), a copy
             if len(rows) != len(stored):
                 stored = stored.new_zeros(len(rows), *stored.shape[1:])
                 setattr(self, name, stored)
-            stored[:, :, :used] = selected
+            stored[..., :used, :] = selected
 
     def extend(self, name: str, new: Tensor) -> Tensor:
-        """Store the ``keys`` or ``values`` of T new tokens, (B, G, T, D), and return those of all tokens, as a view."""
+        """Store the ``keys`` or ``values`` of T new tokens, (B, G, T, D), and return those of all tokens, as a view.
+
+        The ``index_keys`` of an indexer are (B, T, D).
+        """
         stored: Tensor = getattr(self, name)
-        start = self.owner.position
-        stored[:, :, start : start + new.shape[2]] = new
-        return stored[:, :, : start + new.shape[2]]
+        start, end = self.owner.position, self.owner.position + new.shape[-2]
+        stored[..., start:end, :] = new
+        return stored[..., :end, :]
 
 
 class StateCache:

@@ -5,7 +5,7 @@ Shapes: B batch, T tokens, C d_model, V vocabulary.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -71,6 +71,20 @@ class Merged(Program):
     def forward(self, x: Tensor) -> Tensor:
         """(…, T, n·C) -> (…, T, C)."""
         return self.run({STREAM: x}, Pass())
+
+
+class Read(Program):
+    """What the head reads where that is no token: computed from all tokens, in every row."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        table = table_of(config)
+        rows = [step for step in table.after if step.path.startswith("averaged.")]
+        super().__init__(config, rows, "averaged.", outside=(table.normed,))
+        self.takes = table.normed
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """(…, T, C) -> (…, T, C)."""
+        return self.run({self.takes: x}, Pass(padding_mask=padding_mask))
 
 
 class Block(Program):
@@ -145,7 +159,7 @@ class Head(Program):
 
     def __init__(self, config: ModelConfig) -> None:
         table = table_of(config)
-        rows = [step for step in table.after if step.runs and not step.path.startswith("final_norm")]
+        rows = [step for step in table.after if step.runs and not step.path.startswith(("final_norm", "averaged."))]
         super().__init__(config, rows, "head.", outside=(table.final,))
         self.takes, self.over_vocabulary = table.final, [step.name for step in table.over_vocabulary]
 
@@ -178,6 +192,7 @@ class Transformer(nn.Module):
         modules = {path: step.operation.make_module(config, step) for path, step in steps_by_module.items()}
         merged = Merged(config) if config.extra_streams else nn.Identity()
         self.final_norm, self.pooler = modules.get("final_norm", merged), modules.get("pooler")
+        self.averaged = Read(config) if config.head_reads == "mean" else None
         self.pooling = Pooling(config) if config.pooling != "none" else None
         self.head = Head(config) if config.head.kind != "none" else None
         self.encoder = None if config.encoder is None else Transformer(config.encoder)
@@ -355,7 +370,28 @@ class Transformer(nn.Module):
             x = block(x, start, padding_mask, layer, carried)
         if cache is not None:
             cache.advance(length)
-        return self.final_norm(x)
+        return self.finish(x, padding_mask)
+
+    def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """The last hidden states from the last block's output, (…, T, C) -> (…, T, C): normed, as the head reads them.
+
+        All tokens of a text are needed where the head reads their mean.
+        """
+        x = self.final_norm(x)
+        return x if self.averaged is None else self.averaged(x, padding_mask)
+
+    def finish_rows(self, x: Tensor, rows: Sequence[int] | slice) -> Tensor:
+        """Some rows of what ``finish`` gives for a text: (…, T, C) -> (…, P, C)."""
+        return self.final_norm(x[..., rows, :]) if self.averaged is None else self.finish(x)[..., rows, :]
+
+    def read(self, ids: Tensor, padding_mask: Tensor | None = None) -> Source:
+        """What this stack reads of source ``ids`` (B, S): the last hidden states of its encoder.
+
+        Raises UsageError for a model of one stack.
+        """
+        if self.encoder is None:
+            raise UsageError("this model has one stack", "T5, BART and Marian have two")
+        return Source(self.encoder.hidden(ids, padding_mask=padding_mask), padding_mask)
 
     def carried(
         self, ids: Tensor, x: Tensor, types: Tensor | None = None, source: Source | None = None
@@ -367,7 +403,10 @@ class Transformer(nn.Module):
         source = source or self.reads
         if source is None:
             raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")
-        states = self.source(source.states.expand(len(ids), -1, -1))
+        states = source.states
+        if self.encoder.exchanged and source.trace is not None:  # which change what it gives
+            states = self.encoder.hidden(torch.tensor([source.trace.encoding.ids], device=ids.device))
+        states = self.source(states.expand(len(ids), -1, -1))
         return Carried(ids, {last: x, "source": states}, types, source.mask)
 
     @property

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts import indexer
+from tinytf.parts.indexer import Indexer
 from tinytf.parts.memory import ADAPTED_ATTENTION
 from tinytf.parts.part import (
     ABOVE_ZERO,
@@ -51,6 +53,7 @@ from tinytf.parts.row import (
     Step,
     V,
     grouped_words,
+    make_linear,
 )
 
 if TYPE_CHECKING:
@@ -141,23 +144,23 @@ class Attention(Part):
     ``window`` a token sees only itself and the window − 1 tokens before it, in an encoder as many after it too; with
     ``chunk`` it sees only the earlier tokens of its own chunk of that many. Scores are divided by ``attention_divisor``
     (0: √d_head) and softly capped at ``attention_cap``; ``attention_sinks`` adds a learned logit per head that takes a
-    share of every softmax. Without ``k_bias`` keys have no bias where queries and values do (DeBERTa). Queries, keys
-    and values are clipped to ±``clip_qkv``. ``values_of_keys`` have no matrix of their own: they are the keys before
-    their norm and rotation (Gemma 4). With ``shares_keys`` a layer has queries only: its keys and values are those of
-    the last layer below with its own and as wide a window. Each of ``relative_buckets`` of distances adds a learned
-    bias to the scores, shared by all layers (MPNet, T5) unless ``relative_by_layer`` (UMT5); all from
-    ``relative_farthest`` on fall into one. ``sinusoidal_halves`` puts all sines before all cosines (XGLM), as does
-    ``sinusoidal_concat`` with the frequencies of the paper (CTRL). ``talking_heads`` mixes the maps of all heads before
-    and after the softmax. ``attention_gate`` multiplies every number that a head gives by the ``gate_function`` of
-    another, computed from the input of attention (Qiu et al. 2025); with ``gate_by_head`` there is one such number for
-    each head (Laguna). ``query_biases`` are added to queries, one where they score keys and another where they score
-    distances; with ``segments`` they score, by a third, vectors of their own segment and of all others (XLNet).
-    ``out_norm`` norms what all heads give before the last matrix (BitNet). ``qkv_groups`` are equal parts of a token
-    that make as many equal parts of its queries, keys and values, each by a matrix of its own (SqueezeBERT). With
-    ``head_experts`` every key-value head has a query head of each expert, and a router chooses as many experts as in
-    the feed-forward: their heads are multiplied by their weight, those of the others by 0 (Shen et al. 2024). With a
-    ``lambda_init`` heads h and h + H/2 both use the difference of their maps, and what the two give is normed together
-    and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
+    share of every softmax. Without ``k_bias`` keys have no bias where queries and values do (DeBERTa), without
+    ``gate_bias`` the gate (LFM3). Queries, keys and values are clipped to ±``clip_qkv``. ``values_of_keys`` have no
+    matrix of their own: they are the keys before their norm and rotation (Gemma 4). With ``shares_keys`` a layer has
+    queries only: its keys and values are those of the last layer below with its own and as wide a window. Each of
+    ``relative_buckets`` of distances adds a learned bias to the scores, shared by all layers (MPNet, T5) unless
+    ``relative_by_layer`` (UMT5); all from ``relative_farthest`` on fall into one. ``sinusoidal_halves`` puts all sines
+    before all cosines (XGLM), as does ``sinusoidal_concat`` with the frequencies of the paper (CTRL). ``talking_heads``
+    mixes the maps of all heads before and after the softmax. ``attention_gate`` multiplies every number that a head
+    gives by the ``gate_function`` of another, computed from the input of attention (Qiu et al. 2025); with
+    ``gate_by_head`` there is one such number for each head (Laguna). ``query_biases`` are added to queries, one where
+    they score keys and another where they score distances; with ``segments`` they score, by a third, vectors of their
+    own segment and of all others (XLNet). ``out_norm`` norms what all heads give before the last matrix (BitNet).
+    ``qkv_groups`` are equal parts of a token that make as many equal parts of its queries, keys and values, each by a
+    matrix of its own (SqueezeBERT). With ``head_experts`` every key-value head has a query head of each expert, and a
+    router chooses as many experts as in the feed-forward: their heads are multiplied by their weight, those of the
+    others by 0 (Shen et al. 2024). With a ``lambda_init`` heads h and h + H/2 both use the difference of their maps,
+    and what the two give is normed together and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
     """
 
     called = "attention"
@@ -171,7 +174,7 @@ class Attention(Part):
     chunk: int = leaf(0, COUNT, differs=True, said="chunks of {} tokens")
     attention_divisor: float = leaf(0.0, NOT_NEGATIVE, differs=True, zero="√d_head", said="scores divided by {}")
     attention_cap: float = leaf(0.0, NOT_NEGATIVE, usual=(50.0, 30.0), said="a soft cap of {} of the scores")
-    attention_sinks: bool = leaf(False, said="attention sinks")
+    attention_sinks: bool = leaf(False, differs=True, said="attention sinks")
     talking_heads: bool = leaf(False, said="the mix of maps over heads")
     lambda_init: float = leaf(0.0, SHARE, differs=True, said="an initial share of {} of the second map")
     attention_gate: bool = leaf(False, said="the gate of attention")
@@ -187,6 +190,7 @@ class Attention(Part):
     clip_qkv: float = leaf(0.0, NOT_NEGATIVE, usual=(6.0, 8.0), said="clipping of q, k and v to ±{}")
     qkv_bias: bool = leaf(True, said="the bias of q, k and v")
     k_bias: bool = leaf(True, said="the bias of k")
+    gate_bias: bool = leaf(True, said="the bias of the gate of attention")
     qkv_groups: int = leaf(1, POSITIVE, said="q, k and v stored in {} groups")
     query_biases: bool = leaf(False, said="biases of queries")
     segments: bool = leaf(False, said="the scores of segments")
@@ -194,6 +198,7 @@ class Attention(Part):
     shares_keys: bool = leaf(False, differs=True, said="the keys and values of an earlier layer")
     o_bias: bool = leaf(True, differs=True, said="the bias of the output of attention")
     latent: Latent = field(default_factory=Latent)
+    indexer: Indexer = field(default_factory=Indexer)
     qk_norms: QKNorm = field(default_factory=QKNorm)
     positions: str = choice(*POSITIONS, differs=True, off="none", said="{}", named=_POSITIONED)
     rotary: Rotary = field(default_factory=Rotary)
@@ -214,8 +219,9 @@ class Attention(Part):
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         self.rotary.require_head(self.d_head, self.positions)
-        if not (self.k_bias or self.qkv_bias):
-            raise ConfigError("k_bias is false, but qkv_bias is too", "leave k_bias as it is")
+        for name in ("k_bias", "gate_bias"):
+            if not (getattr(self, name) or self.qkv_bias):
+                raise ConfigError(f"{name} is false, but qkv_bias is too", f"leave {name} as it is")
         if self.values_of_keys and (self.latent.kv_rank or self.d_value or (self.qkv_bias and not self.k_bias)):
             raise ConfigError("values_of_keys need keys of one matrix, with the width and bias of the values")
         if self.shares_keys and (self.latent.kv_rank or self.attention_gate or self.by_distance.distances):
@@ -276,6 +282,8 @@ class Attention(Part):
             raise ConfigError("ALiBi counts back from each query, but causal is false")
         if self.window and causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, but mask is false")
+        if self.indexer.index_keys and self.indexer.index_width < self.rotary.rope_width:
+            raise ConfigError(f"index_width {self.indexer.index_width} is below rope_width {self.rotary.rope_width}")
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
 
@@ -296,7 +304,8 @@ class Attention(Part):
                 bool(self.clip_qkv) and f"q, k and v clipped to ±{self.clip_qkv:g}",
                 bool(self.attention_cap) and f"softly capped at {self.attention_cap:g}",
                 self.attention_sinks and "a learned sink for each head in every softmax",
-                bool(self.relative_buckets) and f"a bias for each of {self.relative_buckets} buckets of distance",
+                bool(self.relative_buckets)
+                and f"a bias for each of {self.relative_buckets} buckets of distance up to {self.relative_farthest}",
                 self.query_biases and "queries with a bias for each kind of score",
                 self.segments and "a vector for the query's segment and one for others",
                 self.talking_heads and "mixed over heads before and after the softmax",
@@ -321,7 +330,7 @@ class Attention(Part):
             bool(self.lambda_init) and "on what each pair of heads gives too",
             self.out_norm and "on the heads side by side too",
         )
-        parts = (self.growth, self.by_distance, self.latent, self.qk_norms)
+        parts = (self.growth, self.by_distance, self.latent, self.indexer, self.qk_norms)
         return merged(rows, *(part.words(causal) for part in parts))
 
     def _gate_words(self) -> str:
@@ -379,6 +388,10 @@ def _out_norm(o: "ModuleType", c: Config) -> Any:
 
 def _latent_norm(o: "ModuleType", c: Config) -> Any:
     return o.Norm(False, LATENT_EPS, ("gain",))
+
+
+def _gate(o: "ModuleType", c: Config) -> Any:
+    return make_linear(o, c.qkv_bias and c.gate_bias, c.qkv_groups)
 
 
 def _clip(o: "ModuleType", c: Config) -> Any:
@@ -449,11 +462,11 @@ ROWS: tuple[Step, ...] = (
     Step("v", "values of an earlier layer", "{lender}", VALUES, (), "v", recorded=True,
          when=lambda c: not owns_keys(c), make=lambda o, _: o.Same(), lent="head_out"),
     *ADAPTED_ATTENTION,
-    Step("gate", "output gate", "{0}·W_G{qkv_bias}", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
-         when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=make_projection,
+    Step("gate", "output gate", "{0}·W_G{gate_bias}", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
+         when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=_gate,
          module="attention.gate", matrix="W_G", late=True),
-    Step("gate", "output gate of a head", "{0}·W_G{qkv_bias}", ("head", "token", "switch"), (RESIDUAL,),
-         "attention", recorded=True, when=lambda c: _gated(c) and c.gate_by_head, make=make_projection,
+    Step("gate", "output gate of a head", "{0}·W_G{gate_bias}", ("head", "token", "switch"), (RESIDUAL,),
+         "attention", recorded=True, when=lambda c: _gated(c) and c.gate_by_head, make=_gate,
          module="attention.gate", matrix="W_G", late=True),
     Step("attn.router", "router of the heads", "{0}·W_RH", ROUTES, (RESIDUAL,), "attention", recorded=True,
          when=_routed, absent=_NOT_ROUTED, make=lambda o, _: o.Linear(False), module="attention.router", matrix="W_RH",
@@ -491,6 +504,7 @@ ROWS: tuple[Step, ...] = (
     *GROWN,
     *SHIFTED,
     *OF_DISTANCES,
+    *indexer.ROWS,
     Step("scores", "attention scores", "{0}·{1}ᵀ", MAP, (Q, K), "attention", core=True,
          make=lambda o, _: o.Scores()),
     *SCORED,
@@ -503,8 +517,8 @@ ROWS: tuple[Step, ...] = (
     Step("scores_mixed", "scores, mixed over heads", "{0}·W_TL", MAP, (SCORES,), "attention", core=True,
          when=_talking, absent=_NOT_TALKING, make=lambda o, _: o.MixHeads(), module="attention.mix_scores",
          matrix="W_TL", late=True),
-    Step("masked", "masked scores", "{0}, −∞ where {masked}", MAP, (SCORES,), "attention", core=True,
-         when=lambda c: not c.looks_ahead or c.window > 0,
+    Step("masked", "masked scores", "{0}, −∞ where {masked}", MAP, (SCORES, "<chosen>"), "attention",
+         core=True, when=lambda c: not c.looks_ahead or c.window > 0 or c.index_keys > 0,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{0})", _SINK, (SCORES,), "attention", core=True,
@@ -558,6 +572,7 @@ def formulas(c: Config) -> dict[str, str]:
         "kv_scale": f"{c.kv_scale:.4g}",
         "qkv_bias": (" + b" if c.qkv_bias else "") + grouped_words(c.qkv_groups),
         "k_bias": (" + b" if c.qkv_bias and c.k_bias else "") + grouped_words(c.qkv_groups),
+        "gate_bias": " + b" if c.qkv_bias and c.gate_bias else "",
         "o_bias": " + b" if c.o_bias else "",
         "scale": scaled if c.attention_divisor else f"{scaled} = {{0}} / {c.score_divisor:.4g}",
         "gate_act": "σ" if c.gate_function == "sigmoid" else c.gate_function,
@@ -575,6 +590,8 @@ def formulas(c: Config) -> dict[str, str]:
 
 def _masked(c: Config) -> str:
     """Which keys are hidden from a query, in words."""
+    if c.index_keys:
+        return "{1} is 0"
     ahead = "key > query" if not c.looks_ahead else f"key ≥ query + {c.window:,}"
     if c.chunk:
         return f"{ahead} or in another chunk of {c.chunk:,}"

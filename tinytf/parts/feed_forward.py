@@ -25,18 +25,17 @@ ACTIVATION_NAMES = {
 class Experts(Part):
     """Each token goes to ``experts_per_token`` of the ``experts``, each a feed-forward of ``d_expert`` units.
 
-    The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that counts in the choice alone: it
-    is added to these, or without ``choice_of_scores`` to the router's own numbers (Kolibri). ``routes_renormed`` makes
-    the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them; ``routes_epsilon`` is added to
-    a sum of sigmoids before it divides. The weights multiply the outputs of the experts, or with ``routes_first`` their
-    inputs. ``sum_bias`` adds a learned vector to the sum (JetMoE). Every token also goes through the shared expert of
-    ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With ``expert_groups`` a token chooses
-    in its ``groups_per_token`` best groups only, by the sum of the ``group_best`` largest numbers of each. With a
-    ``route_margin`` the weight of a chosen expert is its share of a softmax over itself and the experts below it whose
-    numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and shared expert are parallel
-    branches: the first two read the stream through norms of their own, the outputs of both kinds of experts are normed,
-    and each expert's weight is multiplied by a learned number (Gemma 4). The last ``identity_experts`` of the experts
-    have no matrices, and give what they are sent (LongCat-Flash).
+    The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that is added to these in the choice
+    alone. ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies
+    them; ``routes_epsilon`` is added to a sum of sigmoids before it divides. The weights multiply the outputs of the
+    experts, or with ``routes_first`` their inputs. ``sum_bias`` adds a learned vector to the sum (JetMoE). Every token
+    also goes through the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own.
+    With ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the
+    ``group_best`` largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a
+    softmax over itself and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms``
+    router, experts and shared expert are parallel branches: the first two read the stream through norms of their own,
+    the outputs of both kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma
+    4). The last ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0, said="{} experts")
@@ -48,7 +47,6 @@ class Experts(Part):
     router: str = choice("softmax", "sigmoid", said="a {} router")
     router_bias: bool = leaf(False, said="the bias of the router")
     choice_bias: bool = leaf(False, said="the bias of the choice of experts")
-    choice_of_scores: bool = leaf(True, said="the choice of experts by their scores")
     routes_renormed: bool = leaf(True, said="the division of experts' weights by the sum of the chosen")
     route_margin: float = leaf(0.0, NOT_NEGATIVE, said="a margin of {} for the choice of experts")
     routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE, said="an ε of {} in the sum of experts' weights")
@@ -93,8 +91,7 @@ class Experts(Part):
         best = f", each by its best {self.group_best}" * (self.group_best > 1)
         weights = listed(
             f"a {self.router} router" + " with biases" * self.router_bias,
-            self.choice_bias
-            and "a bias in the choice only" + " on the router's own numbers" * (not self.choice_of_scores),
+            self.choice_bias and "a bias in the choice only",
             self.expert_groups > 1 and f"from the best {self.groups_per_token} of {self.expert_groups} groups" + best,
             self._sum_words(),
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
@@ -253,10 +250,6 @@ def _choose(o: "ModuleType", c: Config) -> Any:
     return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best)
 
 
-def _prefer(o: "ModuleType", c: Config) -> Any:
-    return o.Prefer(c.router if c.choice_of_scores else "")
-
-
 def _route(o: "ModuleType", c: Config) -> Any:
     if c.route_margin:
         return o.RouteNear(c.route_margin, c.routed_scale)
@@ -307,7 +300,7 @@ ROWS: tuple[Step, ...] = (
          matrix="W_router"),
     Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
          when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
-         make=_prefer, module="ffn.preference", matrix="", in_experts=True, to_loss=False),
+         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
     Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}, else 0", ROUTES,
          ("<decides>",), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_choose, in_experts=True, to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
@@ -394,7 +387,7 @@ def formulas(c: Config) -> dict[str, str]:
         "no_gate": _no_gate(c, no_dense),
         "per_token": str(c.experts_per_token),
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
-        "preference": f"{'softmax' if c.router == 'softmax' else 'σ'}({{0}})" if c.choice_of_scores else "{0}",
+        "preference": f"{'softmax' if c.router == 'softmax' else 'σ'}({{0}})",
         "router_bias": " + b" if c.router_bias else "",
         "routes": _routes_words(c),
     }

@@ -9,7 +9,7 @@ from tinytf.parts.embedding import make_widening
 from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, Part, choice, leaf, listed
-from tinytf.parts.row import EMBEDDED, HEAD, Config, Step
+from tinytf.parts.row import EMBEDDED, HEAD, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,6 +21,7 @@ _KINDS = {
     "lm": "next token", "mlm": "masked token", "none": "none",
     "sequence": "classes of the text", "token": "classes of each token", "question": "where an answer lies",
 }  # fmt: skip
+_READS = {"first": "read at the first token", "last": "read at the last token", "mean": "reads the mean of the tokens"}
 _DECIDES = {"one": "", "several": "each by itself", "number": "a number"}
 
 
@@ -29,11 +30,11 @@ class Head(Part):
     """``lm`` predicts the next token, ``mlm`` fills masks (BERT's transform with ``head_activation``, norm, decoder).
 
     The transform of an ``mlm`` head is ``d_unembed`` wide (0: as token embeddings), if it is not tied to them. Logits
-    are multiplied by ``logit_scale`` and softly capped at ``logit_cap``. A ``sequence``, ``token`` or
-    ``question`` head has a logit for each of ``labels``, at the token that it reads (``head_reads``: the ``first``, the
-    ``last`` or ``every`` one). Before it, or an ``lm`` head, may come a ``head_dense`` layer with its activation, and a
-    ``head_norm``. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``. A
-    ``pooler`` maps the first token to one vector (BERT).
+    are multiplied by ``logit_scale`` and softly capped at ``logit_cap``. A ``sequence``, ``token`` or ``question`` head
+    has a logit for each of ``labels``, at the token that it reads (``head_reads``: the ``first``, the ``last`` or
+    ``every`` one, or the ``mean`` of all). Before it, or an ``lm`` head, may come a ``head_dense`` layer with its
+    activation, and a ``head_norm``. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a
+    ``number``. A ``pooler`` maps the first token to one vector (BERT).
     """
 
     kind: str = choice("lm", "mlm", *CLASS_HEADS, "none", flat="head")
@@ -56,8 +57,14 @@ class Head(Part):
         "every",
         "first",
         "last",
+        "mean",
         said="a head that reads {}",
-        named={"every": "every token", "first": "the first token", "last": "the last token"},
+        named={
+            "every": "every token",
+            "first": "the first token",
+            "last": "the last token",
+            "mean": "the mean of the tokens",
+        },
     )
     head_dense: bool = leaf(False, said="the head's dense layer")
     head_norm: bool = leaf(False, said="the head's norm")
@@ -99,7 +106,8 @@ class Head(Part):
             raise ConfigError(f"a question head has two labels, start and end, but there are {len(self.labels)}")
         if (self.head_reads == "every") == (self.kind == "sequence"):
             raise ConfigError(
-                f"head {self.kind!r} does not read {self.head_reads!r}", "a sequence head reads one token"
+                f"head {self.kind!r} does not read {self.head_reads!r}",
+                "a sequence head reads one token, or the mean of all",
             )
 
     @property
@@ -115,7 +123,7 @@ class Head(Part):
             "head": listed(
                 _KINDS[kind] + (f": {self.labels_in_words}" if self.labels else ""),
                 _DECIDES[self.decides],
-                bool(self.labels) and self.head_reads != "every" and f"read at the {self.head_reads} token",
+                bool(self.labels) and _READS.get(self.head_reads, ""),
                 (self.head_dense or self.kind == "mlm") and dense,
                 bool(self.d_unembed) and f"{self.d_unembed} wide",
                 self.head_norm and "a norm",
@@ -127,7 +135,14 @@ class Head(Part):
             )
         }
 
+    @property
+    def row_read(self) -> int | None:
+        """The row of the logits that answers: 0 or −1; None for all. The ``mean`` of the tokens is the same in all."""
+        return {"first": 0, "mean": 0, "last": -1}.get(self.head_reads)
+
     def fit(self, d_model: int, causal: bool) -> None:
+        if self.head_reads == "mean" and causal:
+            raise ConfigError("a head reads the mean of the tokens only in an encoder, but causal is true")
         if self.kind == "mlm" and causal:
             raise ConfigError("head 'mlm' fills masks from both sides, but causal is true", "set causal to false")
         if self.pooler and causal:
@@ -177,6 +192,12 @@ _CLASSES = ("token", "label")
 _NO_HEAD = "this model has no language-model head"
 _NO_HEAD_DENSE = "the head of this model has no dense layer"
 
+READ = Step(
+    "head.mean", "head, mean of the tokens", "Σ {0}[i] / T", WIDE, ("<normed>",), "output", False,
+    when=lambda c: c.head_reads == "mean", absent="the head of this model reads tokens by themselves",
+    make=lambda o, _: o.MeanOfTokens(), at="averaged.mean",
+)  # fmt: skip
+"""What a head reads that is no token: in every row."""
 ROWS: tuple[Step, ...] = (
     Step("pooled", "pooled first token", "tanh(W·{0}[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",

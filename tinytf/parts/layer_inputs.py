@@ -15,22 +15,29 @@ if TYPE_CHECKING:
 class LayerInputs(Part):
     """Each layer has a table of vectors of tokens, ``d_layer_input`` wide, scaled by √d_layer_input (Gemma 4).
 
-    The vector is averaged with a normed projection of the token's embedding. After the feed-forward a gate, computed
-    from the stream, multiplies it; the product is projected to the stream, normed and added. A table may have only
-    ``layer_vocab`` rows; later tokens then have its first (Gemma 3n).
+    The vector is averaged with a normed projection of the token's embedding, or without ``layer_tokens`` is that
+    projection (EmbeddingGemma 2). After the feed-forward a gate, computed from the stream, multiplies it; the product
+    is projected to the stream, normed and added. A table may have only ``layer_vocab`` rows; later tokens then have its
+    first (Gemma 3n).
     """
 
     d_layer_input: int = leaf(0, COUNT, said="inputs of layers {} wide")
+    layer_tokens: bool = leaf(True, said="the token embeddings of layers")
     layer_vocab: int = leaf(0, COUNT, zero="vocab_size", said="{} rows of the inputs of layers")
 
     def words(self, causal: bool) -> dict[str, str]:
         rows = f"{self.layer_vocab:,} tokens" if self.layer_vocab else ""
         wide = f"{self.d_layer_input} wide" if self.d_layer_input else ""
-        return {"embeddings of layers": listed(wide, bool(wide) and rows)}
+        made = "" if self.layer_tokens else "from the token's embedding alone"
+        return {"embeddings of layers": listed(wide, bool(wide) and rows, bool(wide) and made)}
 
 
 def _has(c: Config) -> bool:
     return bool(c.d_layer_input > 0)
+
+
+def _has_table(c: Config) -> bool:
+    return _has(c) and c.layer_tokens
 
 
 def _project(o: "ModuleType", _: Config) -> Any:
@@ -42,7 +49,7 @@ _NARROW = ("token", "d_layer_input")
 
 ROWS: tuple[Step, ...] = (
     Step("ple.tokens", "the layer's token embeddings", "E_L[{0}] · √{d_layer_input}", _NARROW, ("ids",), "embed",
-         when=_has, absent=_NONE, module="ple.tokens",
+         when=_has_table, absent="{no_table}", module="ple.tokens",
          make=lambda o, c: o.Lookup(scale=c.d_layer_input**0.5 or 1.0, rows=c.layer_vocab),
          matrix="E_L", late=True),
     Step("ple.context", "embeddings, projected for the layer", "{0}·W_LE", _NARROW, ("<embedded>",), "embed",
@@ -52,13 +59,13 @@ ROWS: tuple[Step, ...] = (
     Step("ple.norm", "embeddings, projected and normed", "{norm}({0})", _NARROW, ("ple.scaled",), "embed",
          when=_has, absent=_NONE, make=make_norm, module="ple.norm", matrix="gain", shared=True, late=True),
     Step("ple.sum", "both embeddings of the layer", "{inputs}", _NARROW, ("ple.norm", "ple.tokens"), "embed",
-         when=_has, absent=_NONE, make=lambda o, _: o.Add()),
-    Step("ple.in", "input of the layer", "{0} / √2", _NARROW, ("ple.sum",), "embed", when=_has, absent=_NONE,
-         make=lambda o, _: o.Multiply(2**-0.5)),
+         when=_has_table, absent="{no_table}", make=lambda o, _: o.Add()),
+    Step("ple.in", "input of the layer", "{0} / √2", _NARROW, ("ple.sum",), "embed", when=_has_table,
+         absent="{no_table}", make=lambda o, _: o.Multiply(2**-0.5)),
     Step("ple.gate", "gate of the layer's input", "{0}·W_LG", _NARROW, (RESIDUAL,), "ffn", when=_has,
          absent=_NONE, make=_project, module="ple.gate", matrix="W_LG", late=True),
-    Step("ple.act", "the layer's input, gated", "{activation}({0}) ⊙ {1}", _NARROW, ("ple.gate", "ple.in"), "ffn",
-         when=_has, absent=_NONE, make=lambda o, c: o.Activate(c.activation)),
+    Step("ple.act", "the layer's input, gated", "{activation}({0}) ⊙ {1}", _NARROW, ("ple.gate", "<layer input>"),
+         "ffn", when=_has, absent=_NONE, make=lambda o, c: o.Activate(c.activation)),
     Step("ple.out", "what the layer's input adds", "{0}·W_LO", WIDE, ("ple.act",), "ffn", recorded=True, when=_has,
          absent=_NONE, make=_project, module="ple.out", matrix="W_LO", late=True),
     Step("ple.out_norm", "what the layer's input adds, normed", "{norm}({0})", WIDE, ("ple.out",), "ffn", when=_has,
@@ -74,6 +81,7 @@ def formulas(c: Config) -> dict[str, str]:
     return {
         "d_layer_input": str(c.d_layer_input),
         "d_model": str(c.d_model),
+        "no_table": "the input of a layer is the projected embedding in this model; see ple.norm" if _has(c) else _NONE,
         "not_added": "the input of the layer is added to all streams but the first, as out"
         if has_streams(c)
         else _NONE,
@@ -82,4 +90,4 @@ def formulas(c: Config) -> dict[str, str]:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    return {"<embedded>": ("embed.out",)}
+    return {"<embedded>": ("embed.out",), "<layer input>": ("ple.in",) if c.layer_tokens else ("ple.norm",)}

@@ -237,7 +237,7 @@ AFTER: tuple[Step, ...] = (
     Step("out", "block output", "{inputs}", WIDE, ("<added>",), recorded=True,
          when=lambda c: c.norm_order != "post" and not c.layer_scale and not has_streams(c),
          make=lambda o, c: o.Same() if beside(c) else o.Add()),
-    Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("<normed>", FFN), when=order("post"), absent=
+    Step("sum", "residual after feed-forward", "{inputs}", WIDE, ("<before ffn>", FFN), when=order("post"), absent=
          "the layers of this model add up to out directly", make=lambda o, _: o.Add()),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}({0})", WIDE, ("sum",), recorded=True,
          when=lambda c: c.norm_order == "post" and not c.side_width, make=make_norm, module="norm2", matrix="gain"),
@@ -281,6 +281,7 @@ def _mid(c: Config) -> str:
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
     normed, kept = c.residual_of == "normed", c.kept_scale != 1
+    last = ("final.norm",) if c.final_norm else ("out",) if c.side_width else ("norm2",)
     return {
         "<kept>": ("in_kept" if kept else "norm1" if normed else "<entering>",),
         "<into norm1>": ("memory.sum" if c.memory == "takes" else "<entering>",),
@@ -290,6 +291,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         else ("mid_kept" if kept else "norm2" if normed else _mid(c), FFN)
         if _sequential(c) and _has_both(c)
         else ("in", *[ATTN] * has_mixer(c), *[FFN] * has_ffn(c)),
-        "<normed>": ("cross.norm" if c.d_source else "norm1",),
-        "<final>": ("final.norm",) if c.final_norm else ("out",) if c.side_width else ("norm2",),
+        "<before ffn>": ("cross.norm" if c.d_source else "norm1",),
+        "<normed>": last,
+        "<final>": ("head.mean",) if c.head_reads == "mean" else last,
     }

@@ -118,9 +118,8 @@ class Part:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for setting in leaves(kind).values():
-            if len(setting.path) == 1:
-                setting.field.require(getattr(self, setting.path[0]), ConfigError)
+        for name, field in _own(kind):
+            field.require(getattr(self, name), ConfigError)
         for name in self.idle():
             object.__setattr__(self, name, type(self).__dataclass_fields__[name].default)
         self.require()
@@ -160,6 +159,11 @@ P = TypeVar("P", bound=Part)
 
 def kinds_of(annotation: Any) -> tuple[Any, ...]:
     """The classes of parts that a field with this annotation may hold; empty for a setting."""
+    return _kinds_of(annotation)
+
+
+@cache
+def _kinds_of(annotation: Any) -> tuple[Any, ...]:
     kinds = get_args(annotation) or (annotation,)
     return kinds if all(isinstance(kind, type) and issubclass(kind, Part) for kind in kinds) else ()
 
@@ -190,6 +194,12 @@ def leaves(part: Any) -> dict[str, Leaf]:
                 options["named"],
             )
     return settings
+
+
+@cache
+def _own(part: Any) -> tuple[tuple[str, Field], ...]:
+    """What each setting of a part may hold, without those of the parts in it."""
+    return tuple((setting.path[0], setting.field) for setting in leaves(part).values() if len(setting.path) == 1)
 
 
 def build(part: type[P], values: Mapping[str, Any]) -> P:

@@ -8,6 +8,8 @@ from tinytf.parts.feed_forward import ACTIVATION_NAMES
 from tinytf.parts.part import POSITIVE, Part, choice, leaf, listed
 from tinytf.parts.row import Config, Step
 
+TOKENS = "tokens"
+"""No pooling: every token keeps its vector, and is compared with every token of another text (ColBERT)."""
 FORMULAS = {
     "mean": "Σ {0}[i] / T",
     "sqrt": "Σ {0}[i] / √T",
@@ -24,6 +26,7 @@ WORDS = {
     "first": "the first token",
     "last": "the last token",
     "max": "the maximum over the tokens in each dimension",
+    TOKENS: "a vector of each token, for late interaction",
 }
 UNREAD = "no vector of a text"
 """The first words of the note on a folder whose way to a vector is not implemented."""
@@ -38,7 +41,7 @@ class Pooling(Part):
     followed by ``pooled_activation``, and with ``unit_embedding`` a division by the length.
     """
 
-    kind: str = choice("none", *FORMULAS, flat="pooling", said="pooling of {}", named=WORDS)
+    kind: str = choice("none", *FORMULAS, TOKENS, flat="pooling", said="pooling of {}", named=WORDS)
     pooled_dense: tuple[int, ...] = leaf((), POSITIVE, said="dense layers {} wide after the pooling")
     pooled_bias: bool = leaf(True, said="the bias of the dense layers after the pooling")
     pooled_activation: str = choice(
@@ -58,6 +61,8 @@ class Pooling(Part):
         if self.kind == "none" and (self.pooled_dense or self.unit_embedding):
             setting = "pooled_dense" if self.pooled_dense else "unit_embedding"
             raise ConfigError(f"{setting} needs a vector of the text, but pooling is 'none'")
+        if self.kind == TOKENS and self.pooled_activation != "none":
+            raise ConfigError(f"pooled_activation {self.pooled_activation!r} needs pooling to one vector")
         if len(self.pooled_dense) > _MOST_DENSE:
             raise ConfigError(f"{len(self.pooled_dense)} dense layers follow pooling, and at most {_MOST_DENSE} can")
 
@@ -71,18 +76,23 @@ class Pooling(Part):
 
 
 def _pools(c: Config) -> bool:
-    return c.pooling != "none"
+    return c.pooling not in ("none", TOKENS)
 
 
 def _dense(count: int) -> Any:
-    return lambda c: len(c.pooled_dense) >= count
+    return lambda c: _pools(c) and len(c.pooled_dense) >= count
 
 
 def _acts(count: int) -> Any:
-    return lambda c: len(c.pooled_dense) >= count and c.pooled_activation != "none"
+    return lambda c: _pools(c) and len(c.pooled_dense) >= count and c.pooled_activation != "none"
+
+
+def _dense_of_tokens(count: int) -> Any:
+    return lambda c: c.pooling == TOKENS and len(c.pooled_dense) >= count
 
 
 _NO_DENSE = "so many dense layers do not follow pooling in this model"
+_NO_TOKENS = "tokens have no vectors of their own for late interaction in this model"
 _NO_ACT = "no activation follows pooling in this model"
 
 ROWS: tuple[Step, ...] = (
@@ -102,8 +112,17 @@ ROWS: tuple[Step, ...] = (
          "output", False, when=_acts(2), absent=_NO_ACT, make=lambda o, c: o.Activate(c.pooled_activation),
          at="pooling.act2", to_loss=False),
     Step("embedding", "embedding of the text", "{0} / ‖{0}‖", ("d_vector",), ("<vector>",), "output", False,
-         when=lambda c: c.unit_embedding, absent="{no_unit}", make=lambda o, _: o.Unit(UNIT_EPS),
+         when=lambda c: _pools(c) and c.unit_embedding, absent="{no_unit}", make=lambda o, _: o.Unit(UNIT_EPS),
          at="pooling.embedding", to_loss=False),
+    Step("pooled.dense", "token vectors, dense", "{0}·W{pooled_bias}", ("token", "d_dense"), ("<final>",), "output",
+         False, when=_dense_of_tokens(1), absent=_NO_TOKENS, make=lambda o, c: o.Linear(c.pooled_bias),
+         module="pooling.dense", to_loss=False),
+    Step("pooled.dense2", "token vectors, second dense", "{0}·W{pooled_bias}", ("token", "d_vector"),
+         ("pooled.dense",), "output", False, when=_dense_of_tokens(2), absent=_NO_TOKENS,
+         make=lambda o, c: o.Linear(c.pooled_bias), module="pooling.dense2", to_loss=False),
+    Step("embedding", "vectors of the tokens", "{0} / ‖{0}‖", ("token", "d_vector"), ("<token vector>",), "output",
+         False, when=lambda c: c.pooling == TOKENS and c.unit_embedding, absent=_NO_TOKENS,
+         make=lambda o, _: o.Unit(UNIT_EPS), at="pooling.vectors", to_loss=False),
 )  # fmt: skip
 """From the last hidden states to the vector of the text; no prediction depends on them."""
 
@@ -121,7 +140,8 @@ def formulas(c: Config) -> dict[str, str]:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    return {"<dense>": (_vector(c, 1),), "<vector>": (_vector(c),)}
+    of_tokens = ("<final>", "pooled.dense", "pooled.dense2")[len(c.pooled_dense)]
+    return {"<dense>": (_vector(c, 1),), "<vector>": (_vector(c),), "<token vector>": (of_tokens,)}
 
 
 _NO_VECTOR = "this model pools no tokens into one vector"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
@@ -311,22 +311,15 @@ SCORED: tuple[Step, ...] = (
          module="attention.segments", matrix="G", late=True),
 )  # fmt: skip
 """Scores with the products of distances added, before the scaling."""
-
-
-def _with_bias(shared: bool) -> Predicate:
-    """Whether distances have a bias, shared by all layers or not."""
-    return lambda c: bool(c.relative_buckets > 0 and c.relative_by_layer != shared)
-
-
+_RELATIVE = Step(
+    "relative", "scores, with a bias of distance", "{0} + B[bucket(key − query)]", MAP, (SCORES,), "attention",
+    core=True, when=lambda c: c.relative_buckets > 0 and not c.relative_by_layer,
+    absent="scores have no learned bias in this model",
+    make=lambda o, c: o.RelativeBias(c.relative_buckets, not c.causal, c.relative_farthest),
+    module="attention.relative", matrix="B", shared=True, late=True,
+)  # fmt: skip
 BIASED: tuple[Step, ...] = (
-    *(
-        Step("relative", "scores, with a bias of distance", "{0} + B[bucket(key − query)]", MAP, (SCORES,),
-             "attention", core=True, absent="scores have no learned bias in this model",
-             when=_with_bias(shared),
-             make=lambda o, c: o.RelativeBias(c.relative_buckets, not c.causal, c.relative_farthest),
-             module="attention.relative", matrix="B", shared=shared, late=True)
-        for shared in (True, False)
-    ),
+    _RELATIVE, replace(_RELATIVE, shared=False, when=lambda c: c.relative_buckets > 0 and c.relative_by_layer),
     Step("biased", "scores, less by distance", "{0} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",

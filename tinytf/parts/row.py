@@ -33,7 +33,7 @@ HEADS, KV, VALUES = ("head", "token", "d_head"), ("kv head", "token", "d_head"),
 OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
 CROSS_MAP = ("head", "query", "source")
 """The axes of a map from the tokens of this stack to those of the one that it reads."""
-ROUTES = ("token", "expert")
+ROUTES, PAIRS = ("token", "expert"), ("query", "key")
 TEXT_AXES = ("token", "query", "key", "source")
 """The axes of tokens; those of a source are of the text that another stack read."""
 
@@ -69,8 +69,8 @@ class Step:
     the attention core; ``in_experts``: between a router and the sum over experts; ``from_stream``: reads the residual
     stream of the layer below; ``to_loss``: the loss depends on it; ``shared``: all layers have the same parameters;
     ``own``: each layer has its own, even of those that take turns with sets of weights;
-    ``mixer``: only layers with this kind of mixer have the row; ``lent``: it takes the keys or values of an earlier
-    layer, the second input of its scores or head outputs; ``below``: it takes the same step of so many layers below.
+    ``mixer``: only layers with this kind of mixer have the row; ``lent``: it takes the second input of that step
+    of an earlier layer, its keys, values or chosen keys; ``below``: it takes the same step of so many layers below.
 
     Every step has a module in the model that can be hooked: the one with its parameters, else one named after the step,
     or at the path ``at``. Parameters of ``late`` rows are registered, and drawn from the seed, after all others.
@@ -165,7 +165,7 @@ class Step:
     @property
     def runs(self) -> bool:
         """Whether a forward pass computes it; probabilities and the pooled token are computed afterwards."""
-        return self.operation is not None and (self.to_loss or self.in_experts)
+        return self.operation is not None and (self.to_loss or self.in_layer)
 
     @property
     def is_map(self) -> bool:
@@ -197,8 +197,8 @@ class Step:
 
     @property
     def is_choice(self) -> bool:
-        """Whether it only chooses experts: no gradient reaches it or passes through it."""
-        return self.axes == ROUTES and not self.to_loss
+        """Whether it only chooses experts or keys: no gradient reaches it or passes through it."""
+        return self.axes in (ROUTES, PAIRS) and not self.to_loss
 
     @property
     def in_stream(self) -> bool:

@@ -16,7 +16,7 @@ from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.delta import Write, delta_rule
 from tinytf.steps.operations.expert_linear import used_experts
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
-from tinytf.steps.operations.mask import Sight, real_keys, real_tokens
+from tinytf.steps.operations.mask import Sight, chosen_in, real_keys, real_tokens
 from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.operation import Operation, Pass, wide
 from tinytf.steps.operations.scale import Scale
@@ -33,12 +33,13 @@ class FusedAttention:
         """``sight`` is None for keys of another stack, of which every query sees all."""
         self.sight, self.scale = sight, 1 / divisor
 
-    def __call__(self, now: Pass, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q (B, H, Q, D), k and v (B, G, K, D) -> (B, H, Q, D)."""
+    def __call__(self, now: Pass, q: Tensor, k: Tensor, *rest: Tensor) -> Tensor:
+        """q (B, H, Q, D), k and v (B, G, K, D) -> (B, H, Q, D); before v, the keys (B, Q, K) that an indexer chose."""
+        *chosen, v = rest
         if q.is_cpu and q.dtype is torch.bfloat16 and q.requires_grad:
             # torch's backward pass of it is five times as slow in bfloat16 as in float32.
             with torch.autocast("cpu", enabled=False):
-                return self(now, q.float(), k.float(), v.float()).to(q.dtype)
+                return self(now, q.float(), k.float(), *chosen, v.float()).to(q.dtype)
         if self.sight is None:
             allowed = None if now.source_mask is None else real_keys(now.source_mask)
             grouped = q.shape[1] != k.shape[1]
@@ -47,7 +48,7 @@ class FusedAttention:
         if now.padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
             causal = self.sight.causal and not past  # a single query after cached tokens sees all of them
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=self.scale, enable_gqa=grouped)
-        allowed = self.sight.allowed(length, now.padding_mask, q.device, past)
+        allowed = chosen_in(self.sight.allowed(length, now.padding_mask, q.device, past), *chosen)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=self.scale, enable_gqa=grouped)
 
 

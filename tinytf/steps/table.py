@@ -23,6 +23,7 @@ from tinytf.parts import (
     feed_forward,
     gated_delta,
     head,
+    indexer,
     layer_inputs,
     mamba,
     mamba2,
@@ -68,7 +69,7 @@ RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
 STEPS: tuple[Step, ...] = (
-    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL,
+    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, head.READ,
     *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
@@ -76,14 +77,15 @@ _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enum
 _FORMULAS = tuple(
     part.formulas
     for part in (
-        embedding, norm, attention, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs, side_conv,
-        altup, pooling, head,
+        embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
+        side_conv, altup, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
     part.inputs
     for part in (
-        embedding, norm, attention, cross, gated_delta, mamba2, mamba, memory, positions, feed_forward, layer_inputs,
+        embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
+        layer_inputs,
         altup, pooling, head,
     )
 )  # fmt: skip
@@ -143,7 +145,9 @@ def _resolved(config: ModelConfig, operations: "ModuleType | None") -> Iterator[
         above.append(resolved)
     shared = config.n_kv_heads == config.n_heads
     for step in above:
-        yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
+        if shared and "kv head" in step.axes:
+            step = replace(step, axes=tuple("head" if axis == "kv head" else axis for axis in step.axes))
+        yield step
 
 
 def _bare(name: str, reader: Step, tensors: Container[str]) -> str:
@@ -238,8 +242,9 @@ class StepTable:
         has_mid = "mid" in self.by_name and not config.extra_streams
         normed = config.at(config.n_layers - 1).norm_order == "post"
         self.mid_stream = "" if not has_mid else "norm1" if normed else "mid"
-        self.final = "final.norm" if "final.norm" in self.by_name else self.output
-        self.last: StepKey = (self.final, None if self.final == "final.norm" else config.n_layers - 1)
+        self.normed = "final.norm" if "final.norm" in self.by_name else self.output
+        self.final = "head.mean" if "head.mean" in self.by_name else self.normed
+        self.last: StepKey = (self.final, config.n_layers - 1 if self.final == self.output else None)
         self.input = next(step.name for step in self.layer_steps if step.from_stream)
         mixing = next(step for step in self.layer_steps if step.core and step.recorded)
         self.head_out = mixing.name
@@ -299,6 +304,11 @@ class StepTable:
         from tinytf.steps.operations import Choose
 
         return next((step.name for step in self._feed_forward if isinstance(step.operation, Choose)), "")
+
+    def chosen_keys(self, layer: int | None) -> tuple[StepKey, ...]:
+        """The step of a layer that chooses the keys which its mask shows; empty without an indexer."""
+        rows = () if layer is None else self.in_layer(layer)
+        return tuple((step.name, layer) for step in rows if step.is_choice and step.is_map and step.recorded)
 
     @cached_property
     def routes(self) -> str:
@@ -438,24 +448,28 @@ class StepTable:
                 raise ConfigError(f"layer {layer} takes {step.name} of layer {source}, which has none")
             return ((step.name, source),)
         if step.lent and layer is not None:
-            return ((self.by_key[step.lent, self.lender(layer)].inputs[1], self.lender(layer)),)
+            lender = self.lender(step, layer)
+            return ((self.by_key[step.lent, lender].inputs[1], lender),)
         source_layer = self.config.n_layers - 1 if layer is None else layer
         steps = (self.by_key.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
         return tuple((source.name, source_layer if source.in_layer else None) for source in steps if source.is_tensor)
 
-    def lender(self, layer: int) -> int:
-        """The layer whose keys and values this one takes: the last below with its own and the same window.
+    def lender(self, step: Step, layer: int) -> int:
+        """The layer that a ``lent`` step is taken from: the last below with its own and the same window.
 
         Raises ConfigError without one, or if its heads are others.
         """
         taker = self.config.at(layer)
         for below in range(layer - 1, -1, -1):
             lender = self.config.at(below)
-            if lender.window == taker.window and not lender.shares_keys and lender.mixer == taker.mixer:
+            own = self.by_key.get((step.name, below))
+            if own and not own.lent and lender.window == taker.window and lender.mixer == taker.mixer:
                 if any(getattr(lender, name) != getattr(taker, name) for name in ("n_kv_heads", "d_head", "d_value")):
-                    raise ConfigError(f"layer {layer} takes the keys of layer {below}, but has heads of other sizes")
+                    raise ConfigError(
+                        f"layer {layer} takes the {step.name} of layer {below}, but has heads of other sizes"
+                    )
                 return below
-        raise ConfigError(f"no layer below layer {layer} has the keys that it takes")
+        raise ConfigError(f"no layer below layer {layer} has the {step.name} that it takes")
 
     def taken(self, layer: int) -> dict[str, StepKey]:
         """The steps outside a layer that it takes beside the stream, each by the one of its own that takes it."""
@@ -532,7 +546,9 @@ class StepTable:
         present: dict[str, tuple[Step, Parameter]] = {}
         for step, _ in self.rows:  # not by_name, which has one row of each name: ffn is another row with experts
             for parameter in _parameters(step):
-                present.setdefault(parameter.name, (step, parameter))  # a later step may use it too
+                known = present.get(parameter.name)  # a later step may use it too, or be the first that has it
+                if known is None or (known[1].absent and not parameter.absent):
+                    present[parameter.name] = (step, parameter)
         return {name: entry for name, entry in absent.items() if name not in present} | present
 
     def why_absent(self, name: str, layer: int | None = None) -> str | None:

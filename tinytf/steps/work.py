@@ -35,7 +35,7 @@ def work_per_token(config: ModelConfig, length: int) -> Work:
         is_unrolled = (
             step.core and layer not in table.attention_layers
         )  # runs by a state, whose work is counted at Write
-        if step.operation is None or not step.to_loss or is_unrolled:
+        if not step.runs or is_unrolled:
             continue
         layer_config = config.at(layer)
         window, chunk = (layer_config.window, layer_config.chunk) if layer is not None else (0, 0)
@@ -44,7 +44,7 @@ def work_per_token(config: ModelConfig, length: int) -> Work:
         operations = 2 * step.operation.multiply_adds(layer_config, step, 1, keys)
         if layer is None:
             totals["head"] += operations
-        elif step.core or isinstance(step.operation, Write):
+        elif step.core or step.is_map or isinstance(step.operation, Write):
             totals["attention"] += operations
         else:
             totals["feed_forward" if step.role == "ffn" else "projections"] += operations
@@ -98,6 +98,12 @@ def _keys_values_work(config: ModelConfig, step: Step, tokens: int) -> int:
 
 
 def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
-    """Keys and values of one token in all layers with attention: key-value heads · (d_head + d_value) · bytes each."""
+    """Keys and values of one token in all layers with attention: key-value heads · (d_head + d_value) · bytes each.
+
+    An indexer adds its own key.
+    """
     layers = map(config.at, table_of(config).attention_layers)
-    return bytes_per_number * sum(layer.n_kv_heads * (layer.d_head + layer.value_width) for layer in layers)
+    return bytes_per_number * sum(
+        layer.n_kv_heads * (layer.d_head + layer.value_width) + (0 if layer.shares_index else layer.index_width)
+        for layer in layers
+    )

@@ -21,11 +21,13 @@ _EXAMPLE = '[{"role": "user", "content": "What is the capital of France?"}]'
 class Conversation:
     """Messages, each with a ``role`` and a ``content``, and the ``tools`` that the model may call.
 
+    ``variables`` are what the chat template gets beside these; ``chat_template`` among them names one of several.
     Raises UsageError for anything but a list of messages.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.messages, list | tuple) or not self.messages:
@@ -146,11 +148,14 @@ class ChatTemplate:
             "tools": conversation.tools,
             "documents": None,
             "add_generation_prompt": conversation.is_open,
+            **conversation.variables,
         }
-        return render_template(self._template(conversation.tools is not None), values)
+        return render_template(self._template(conversation), values)
 
-    def _template(self, tools: bool) -> str:
-        for name in (*([_TOOLS] if tools else []), _DEFAULT):
+    def _template(self, conversation: Conversation) -> str:
+        if named := conversation.variables.get("chat_template"):
+            return self.templates.get(named, named)  # a template itself, as in transformers
+        for name in (*([_TOOLS] if conversation.tools is not None else []), _DEFAULT):
             if name in self.templates:
                 return self.templates[name]
         raise CheckpointError(

@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from tinytf.errors import UsageError
-from tinytf.text.rows import TABLES, is_table, row_texts, text_field
+from tinytf.text.rows import MESSAGES, PAIR, TABLES, is_table, row_texts, text_field
 from tinytf.text.stream import (
     ByteSource,
     Cut,
@@ -39,13 +39,13 @@ OnRead = Callable[[int, int], None]
 class Reading:
     """The documents of a corpus: paragraphs, lines or whole files of text; in tables, a ``field`` of each row.
 
-    If the field is None, tables are read like any text; an empty one stands for the only field with a text. With
-    ``chat`` the field is a list of messages, and a document is JSON.
+    If the field is None, tables are read like any text; an empty one stands for the only field with a text. In the
+    form ``chat`` the field is a list of messages, as a ``pair`` it is two; a document is then JSON.
     """
 
     document: str = "paragraph"
     field: str | None = None
-    chat: bool = False
+    form: str = "text"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Corpus:
         if file.field:
             separator = "\n\n" if self.by_file else ""  # for a tokenizer of characters, which has no end token
             pieces: Iterator[Piece] = (
-                (text + separator, True) for text in row_texts(file.source, file.field, self.reading.chat)
+                (text + separator, True) for text in row_texts(file.source, file.field, self.reading.form)
             )
         else:
             pieces = mark_ends(decoded(file.source.name, file.source.read(self.buffer)), self.reading.document)
@@ -240,7 +240,7 @@ def find_files(
 
     if isinstance(paths, str):
         files, paths = [_scan(ByteSource("the text", data=_encode(paths)), reading, buffer, lambda _: None)], ()
-    suffixes = (*SUFFIXES, *(TABLES if reading.field or reading.chat else ()))
+    suffixes = (*SUFFIXES, *(TABLES if reading.field or reading.form != "text" else ()))
     for root in paths:
         if not os.path.isdir(root):
             chosen.append((root, False))
@@ -333,13 +333,13 @@ def _scan(source: ByteSource, reading: Reading, buffer: int, on_read: Callable[[
     if table:
         for _ in hash_bytes():
             pass
-        field = text_field(source, reading.field or "", reading.chat)
+        field = text_field(source, reading.field or "", reading.form)
         pieces = non_blank_documents(
-            ((text, True) for text in row_texts(source, field, reading.chat)), cut_anywhere, buffer
+            ((text, True) for text in row_texts(source, field, reading.form)), cut_anywhere, buffer
         )
-    elif reading.chat:
-        kinds = ", ".join(TABLES)
-        raise UsageError(f"{source.name} holds no conversations", f"give a table with a field messages: {kinds}")
+    elif reading.form != "text":
+        said, needs = ("conversations", MESSAGES) if reading.form == "chat" else ("pairs", PAIR.replace(",", " and "))
+        raise UsageError(f"{source.name} holds no {said}", f"give a table with a field {needs}: {', '.join(TABLES)}")
     else:
         document = "paragraph" if reading.document == "file" else reading.document
         pieces = non_blank_documents(mark_ends(count_characters(), document), cut_anywhere, buffer)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +11,16 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.files import TOKENIZER, read_bytes, read_json, reading
+from tinytf.files import TOKENIZER, parse_json, read_bytes, read_json, reading
 from tinytf.nearest import did_you_mean
 from tinytf.text.chat import directory_template, template_of
 from tinytf.text.choice import NOTHING, Settings, setting_words
 from tinytf.text.hazards import require_ids
 from tinytf.text.ids import IdTokenizer
 from tinytf.text.library import UntrustedTokenizer, library_errors, untrusted_tokenizer
+from tinytf.text.piece_file import CONTROL, USER_DEFINED, merges_of, read_piece_file
 from tinytf.text.printable import printable
+from tinytf.text.separate_ids import SeparateIds
 from tinytf.text.special_tokens import ROLES, SpecialTokens, add_special_tokens, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.tokenizer_classes import (
@@ -28,15 +30,20 @@ from tinytf.text.tokenizer_classes import (
     CLASSES,
     ESM,
     GPT2,
+    LLAMA,
+    M2M100,
+    MARIAN,
     QWEN2,
     REMBERT,
     ROBERTA,
+    SOURCE,
     TokenizerClass,
     choose_class,
+    is_unchanged,
 )
 
 _READ_MODELS = ("BPE", "WordPiece", "WordLevel")
-_UNIGRAM, _UNCHANGED_CLASSES = "Unigram", ("PreTrainedTokenizer", "TokenizersBackend")
+_UNIGRAM = "Unigram"
 _EMPTY = {
     _UNIGRAM: {"type": _UNIGRAM, "unk_id": 0, "vocab": [["", 0.0]]},
     "BPE": {"type": "BPE", "vocab": {}, "merges": []},
@@ -53,14 +60,8 @@ _SWITCHES = ("add_bos_token", "add_eos_token")
 # Unicode's White_Space, which the library strips from the end of a line; Python's rstrip() would strip more.
 _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 _CONVERT = "AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes a tokenizer.json"
-_UNREAD_FILES = {
-    "tokenizer.model": "SentencePiece",
-    "spiece.model": "SentencePiece",
-    "sentencepiece.bpe.model": "SentencePiece",
-    "spm.model": "SentencePiece",
-    "tekken.json": "Tekken",
-    "tiktoken.model": "tiktoken",
-}
+_PIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "sentencepiece.model")
+_UNREAD_FILES = {"tekken.json": "Tekken", "tiktoken.model": "tiktoken"}
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,9 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, 
     declared = _declared(config, settings)
     tokenizer_class = _class_of(config, settings, given, '"ByteLevel"' in without_model)
     _require_read(given, tokenizer_class)
-    is_unchanged = isinstance(declared, str) and declared.removesuffix("Fast") in _UNCHANGED_CLASSES
     # Most Unigram classes rebuild the parts around the model, each in its own way.
-    if kind not in _READ_MODELS and not (kind == _UNIGRAM and (tokenizer_class or is_unchanged)):
+    readable = kind == _UNIGRAM and (tokenizer_class or is_unchanged(config.get("model_type"), declared))
+    if kind not in _READ_MODELS and not readable:
         raise CheckpointError(
             f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
             f"tinytf reads {', '.join(_READ_MODELS)}, and Unigram of some classes of transformers",
@@ -164,13 +165,13 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, 
     untrusted = untrusted_tokenizer(data, path)
     if tokenizer_class is None:
         library = Library.from_file(str(reading(path)))
-        special = read_special_tokens(directory, settings, added, {})
+        special = read_special_tokens(directory, settings, added)
         add_special_tokens(library, special)
         return _Loaded(library, special, "", untrusted)
     if kind != tokenizer_class.model:
         raise CheckpointError(f"{path} has a {kind} model, and a {tokenizer_class.name} has {tokenizer_class.model}")
     stored = Library.from_str(json.dumps({**data, "added_tokens": [], "model": _EMPTY[kind]}))
-    special = read_special_tokens(directory, settings, added, tokenizer_class.specials)
+    special = _special_tokens(directory, settings, added, tokenizer_class)
     library = _build(tokenizer_class, model, stored.post_processor, {**settings, **_charsmap(data)}, special)
     return _Loaded(library, special, _replaced_parts(tokenizer_class, stored, library), untrusted)
 
@@ -195,11 +196,17 @@ def _require_complete_templates(stored: Any, path: Path) -> None:
 
 def _from_vocabulary(directory: Path, config: Settings, settings: Settings, given: Settings) -> _Loaded:
     tokenizer_class = _class_of(config, settings, given, False)
-    if tokenizer_class is ALBERT and not _declared(config, settings):  # chemists pair it with words of BERT
-        tokenizer_class = None
     available = [files for files in (("vocab.json", "merges.txt"), ("vocab.txt",)) if _has_all(directory, files)]
+    if tokenizer_class in (MARIAN, M2M100):
+        return _from_separate_ids(directory, tokenizer_class, settings, given)
+    piece_file = next((directory / name for name in _PIECE_FILES if (directory / name).exists()), None)
+    if piece_file and not (tokenizer_class.files if tokenizer_class else available):
+        declared = CLASSES.get(str(_declared(config, settings)).removesuffix("Fast"))
+        return _from_pieces(piece_file, tokenizer_class or declared, settings, given)
     if not available:
         raise _no_vocabulary(directory)
+    if tokenizer_class is ALBERT and not _declared(config, settings):  # chemists pair it with words of BERT
+        tokenizer_class = None
     files = tokenizer_class.files if tokenizer_class and tokenizer_class.files in available else available[0]
     if tokenizer_class and tokenizer_class.files != files:
         raise CheckpointError(
@@ -213,8 +220,8 @@ def _from_vocabulary(directory: Path, config: Settings, settings: Settings, give
     _require_read(given, used_class)
     for role in (role for role in ROLES if given.get(role, "") not in ("", *model["vocab"])):
         raise UsageError(f"{role} {given[role]!r} is not in {files[0]}", did_you_mean(given[role], model["vocab"]))
-    named = read_special_tokens(directory, settings, [], {}).names
-    special = read_special_tokens(directory, settings, [], used_class.specials)
+    named = read_special_tokens(directory, settings, []).names
+    special = _special_tokens(directory, settings, [], used_class)
     assumed = {key: used_class.settings[key] for key in used_class.open if key not in settings}
     if tokenizer_class is None:  # then everything that the class brings is assumed with it
         defaults = {key: default for key, default in used_class.settings.items() if default is not None}
@@ -222,6 +229,76 @@ def _from_vocabulary(directory: Path, config: Settings, settings: Settings, give
         assumed = {key: default for key, default in assumed.items() if key not in {**settings, **named}}
     library = _build(used_class, model, None, settings, special)
     return _Loaded(library, special, f"from {' and '.join(files)}", None, assumed)
+
+
+def _from_pieces(path: Path, tokenizer_class: TokenizerClass | None, settings: Settings, given: Settings) -> _Loaded:
+    """The tokenizer of a SentencePiece file, with the class's own pieces before and after those of the file."""
+    file = read_piece_file(path)
+    assumed: Settings = NOTHING
+    if tokenizer_class is None:
+        if file.kind != LLAMA.model:
+            raise CheckpointError(
+                f"no file in {path.parent} says which tokenizer of transformers reads {path.name}",
+                "say it, as in --tokenizer tokenizer_class=T5Tokenizer",
+            )
+        guesses = {"tokenizer_class": LLAMA.name, "add_prefix_space": file.prefix}
+        assumed = {key: guess for key, guess in guesses.items() if key not in settings}
+        tokenizer_class = LLAMA
+    _require_read(given, tokenizer_class)
+    if file.kind != tokenizer_class.model:
+        raise CheckpointError(
+            f"{path} has a {file.kind} model, and a {tokenizer_class.name} has {tokenizer_class.model}"
+        )
+    pieces = [*tokenizer_class.first, *file.pieces[tokenizer_class.skipped :]]
+    pieces += [(name, 0.0) for name in tokenizer_class.last]
+    model: dict[str, Any] = {"vocab": pieces}
+    if file.kind == LLAMA.model:  # transformers 5.23 merges by ids, which are in another order in files of Llama
+        order = {piece: number for number, (piece, _) in enumerate(file.pieces)}
+        merges = merges_of(order, [score for _, score in file.pieces])
+        model = {"vocab": {piece: number for number, (piece, _) in enumerate(pieces)}, "merges": merges}
+    types = file.of_types(CONTROL, USER_DEFINED)
+    extras = [AddedToken(piece, normalized=False, special=kind == CONTROL) for piece, kind in types.items()]
+    extras += [AddedToken(name, special=True) for name in tokenizer_class.extras if name in dict(pieces)]
+    settings = {"unk_id": file.unknown_id, **settings, CHARSMAP: file.charsmap}
+    special = _special_tokens(path.parent, settings, [], tokenizer_class, extras)
+    library = _build(tokenizer_class, model, None, {**assumed, **settings}, special)
+    untrusted = untrusted_tokenizer(parse_json(library.to_str()), path)
+    return _Loaded(library, special, f"from {path.name}", untrusted, assumed)
+
+
+def _from_separate_ids(
+    directory: Path, tokenizer_class: TokenizerClass, settings: Settings, given: Settings
+) -> _Loaded:
+    """The tokenizer of a SentencePiece file whose pieces have the ids of the vocab.json beside it."""
+    _require_read(given, tokenizer_class)
+    missing = [name for name in tokenizer_class.files if not (directory / name).exists()]
+    if missing:
+        raise CheckpointError(f"there is no {missing[0]} in {directory}, and a {tokenizer_class.name} needs it")
+    if settings.get("language_codes", "m2m100") != "m2m100":
+        raise CheckpointError(f"tinytf does not know the languages of {settings['language_codes']!r:.60}", _CONVERT)
+    vocabulary = _read_vocabulary(directory / "vocab.json")
+    by_id = {token_id: piece for piece, token_id in vocabulary.items()}
+    if sorted(by_id) != list(range(len(vocabulary))):
+        raise CheckpointError(f"the ids in {directory / 'vocab.json'} are not 0 to {len(vocabulary) - 1:,}, each once")
+    special = _special_tokens(directory, settings, [], tokenizer_class)
+    model = {"vocab": [(by_id[token_id], 0.0) for token_id in range(len(by_id))]}
+    library = _build(tokenizer_class, model, None, settings, special)
+    unknown = library.token_to_id(special.names.get("unk_token", "")) or 0
+    codes, path = tokenizer_class is MARIAN, directory / tokenizer_class.files[0]
+    untrusted = SeparateIds(path, library, unknown, codes=codes)
+    return _Loaded(library, special, f"from {' and '.join(tokenizer_class.files)}", untrusted)
+
+
+def _special_tokens(
+    directory: Path,
+    settings: Settings,
+    added: Any,
+    tokenizer_class: TokenizerClass,
+    extras: Sequence[AddedToken | str] | None = None,
+) -> SpecialTokens:
+    """The special tokens in the files of ``directory``; where they have none, ``extras`` or those of the class."""
+    extras = tokenizer_class.extras if extras is None else extras
+    return read_special_tokens(directory, settings, added, tokenizer_class.specials, tokenizer_class.flags, extras)
 
 
 def _class_of(config: Settings, settings: Settings, given: Settings, byte_level: bool) -> TokenizerClass | None:
@@ -235,13 +312,17 @@ def _class_of(config: Settings, settings: Settings, given: Settings, byte_level:
 
 def _require_read(given: Settings, tokenizer_class: TokenizerClass | None) -> None:
     """Raise UsageError for a setting that is given, but not read, or of another type."""
-    switches = ["split_special_tokens", *(tokenizer_class.settings if tokenizer_class else ())]
+    settings = {"split_special_tokens": False, **(tokenizer_class.settings if tokenizer_class else {})}
+    switches = {name for name, default in settings.items() if not isinstance(default, str)}
     for name, value in given.items():
-        if name not in (known := ("tokenizer_class", *switches, *ROLES)):
+        if name not in (known := ("tokenizer_class", *settings, *ROLES)):
             kind = f"a {tokenizer_class.name}" if tokenizer_class else "this tokenizer.json"
             raise UsageError(f"{kind} has no setting {name!r}", did_you_mean(name, known))
         if isinstance(value, bool) != (name in switches):
             raise UsageError(f"{name} is not {value!r}", "give true or false" if name in switches else "give a token")
+        languages = [token.strip("_") for token in tokenizer_class.extras] if tokenizer_class else []
+        if name == SOURCE and value not in languages:
+            raise UsageError(f"there is no language {value!r}", did_you_mean(value, languages))
 
 
 def _has_all(directory: Path, files: tuple[str, ...]) -> bool:
@@ -259,7 +340,9 @@ def _build(
     """The vocabulary of ``model`` with the parts of its class around it; ``stored`` is the file's post-processor."""
     parts = tokenizer_class.parts(settings, special.names)
     if tokenizer_class.model == _UNIGRAM:
-        library = Library(_unigram(model.get("vocab"), special.names.get("unk_token"), parts.model.get("unk_id")))
+        otherwise = parts.model.get("otherwise", settings.get("unk_id", 1))
+        unknown = special.names.get("unk_token")
+        library = Library(_unigram(model.get("vocab"), unknown, parts.model.get("unk_id"), otherwise))
     else:
         stored_model = {key: model[key] for key in ("vocab", "merges") if key in model}
         model = {"type": tokenizer_class.model, **parts.model, **stored_model}
@@ -273,20 +356,23 @@ def _build(
     if tokenizer_class is ESM:  # residues have no spaces between them: make every piece an added token
         named = set(special.names.values())
         library.add_tokens([AddedToken(p, normalized=False, special=p in named) for p in stored_model["vocab"]])
-    library.post_processor = tokenizer_class.ends(stored, settings, special.names, library)
+    library.post_processor = tokenizer_class.post_processor(stored, settings, special.names, library)
     return library
 
 
-def _unigram(vocabulary: Any, unknown: str | None, unknown_id: int | None) -> models.Unigram:
+def _unigram(vocabulary: Any, unknown: str | None, unknown_id: int | None, otherwise: int) -> models.Unigram:
     """A Unigram model from pieces and scores; reading the scores from JSON, the library would change last digits.
 
     A class that gives an ``unknown_id`` takes that whatever the vocabulary has there, but for 0: the ``unknown`` piece.
+    One that gives none takes the id of that piece, or ``otherwise``.
     """
-    if not isinstance(vocabulary, list) or not all(isinstance(entry, list) and len(entry) == 2 for entry in vocabulary):
+    if not isinstance(vocabulary, list) or not all(
+        isinstance(entry, (list, tuple)) and len(entry) == 2 for entry in vocabulary
+    ):
         raise CheckpointError("the vocabulary of a Unigram tokenizer is not a list of pieces and scores")
     pieces = [(piece, score) for piece, score in vocabulary]
     if unknown_id is None:
-        unknown_id = pieces.index((unknown, 0.0)) if (unknown, 0.0) in pieces else 1
+        unknown_id = pieces.index((unknown, 0.0)) if (unknown, 0.0) in pieces else otherwise
     elif not unknown_id:
         unknown_id = next((number for number, (piece, _) in enumerate(pieces) if piece == unknown), 0)
     return models.Unigram(pieces, unk_id=unknown_id, byte_fallback=False)
@@ -391,7 +477,7 @@ def _no_vocabulary(directory: Path) -> CheckpointError:
     for name, missing in (("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")):
         if (directory / name).exists():
             return CheckpointError(f"there is no {missing} in {directory}, and {name} needs it")
-    expected = "no tokenizer.json, no vocab.json with merges.txt, and no vocab.txt"
+    expected = "no tokenizer.json, no vocab.json with merges.txt, no vocab.txt, and no tokenizer.model"
     hint = "--tokenizer names another place for it"
     return CheckpointError(f"there is no tokenizer in {directory}: {expected}", hint)
 

@@ -81,6 +81,9 @@ class UntrustedTokenizer:
     Raises CheckpointError, with its ``path``, if it is invalid or exceeds its budget.
     """
 
+    in_json = True
+    """Whether a tokenizer.json can hold it."""
+
     def __init__(self, data: Mapping[str, Any], path: Path) -> None:
         self.path, self._worker = str(path), Worker(str(path))
         self._worker(_load, json.dumps(data), self.path)

@@ -10,10 +10,13 @@ from typing import Any
 
 from tinytf.errors import UsageError
 from tinytf.files import parse_json, reading
+from tinytf.text.printable import printable
 from tinytf.text.stream import ByteSource, decoded
 
-MESSAGES = "messages"
-"""The default name of the field that holds a conversation."""
+MESSAGES, PAIR = "messages", "source,target"
+"""The default names of the field that holds a conversation, and of the two that hold a text and its translation."""
+FORMS = {"text": (str, "text"), "chat": (list, "list of messages"), "pair": (str, "text")}
+"""What the documents of a table may be, with the type of a field that holds one, in words too."""
 _BUFFER, _ROWS = 1 << 16, 256
 Row = Mapping[str, Any]
 Numbered = tuple[int, Row]
@@ -104,17 +107,26 @@ def is_table(source: ByteSource) -> bool:
     return Path(source.name).suffix.lower() in TABLES
 
 
-def text_field(source: ByteSource, name: str, chat: bool) -> str:
-    """The field that holds the documents: ``name`` if given, ``messages`` for ``chat``, else the only text field.
+def text_field(source: ByteSource, name: str, form: str) -> str:
+    """The field that holds the documents: ``name`` if given, ``messages`` for chat, else the only text field.
 
-    Raises UsageError if the first row lacks it, or has several texts and no ``name`` is given.
+    Of pairs it is two, with a comma between them: ``source,target`` unless given. Raises UsageError if the first row
+    lacks it, or has several texts and no ``name`` is given.
     """
     _, row = next(_rows(source), (0, None))
     if row is None:
         raise UsageError(f"{source.name} has no rows")
-    kind, description = (list, "list of messages") if chat else (str, "text")
+    kind, description = FORMS[form]
     field_names = ", ".join(map(str, row)) or "no field"
-    if name or chat:
+    if form == "pair":
+        sides = (name or PAIR).split(",")
+        if len(sides) != 2 or not all(isinstance(row.get(side), kind) for side in sides):
+            raise UsageError(
+                f"{source.name} has no texts {' and '.join(map(printable, sides))} in its rows",
+                f"it has {printable(field_names, spaces=False)}; --field A,B takes columns of other names",
+            )
+        return ",".join(sides)
+    if name or form == "chat":
         name = name or MESSAGES
         if not isinstance(row.get(name), kind):
             hint = f"it has {field_names}" + (", and --objective chat learns conversations" if MESSAGES in row else "")
@@ -132,16 +144,23 @@ def text_field(source: ByteSource, name: str, chat: bool) -> str:
     )
 
 
-def row_texts(source: ByteSource, field: str, chat: bool) -> Iterator[str]:
-    """Yield the documents of a table: the ``field`` of every row that has it, a conversation as JSON.
+def row_texts(source: ByteSource, field: str, form: str) -> Iterator[str]:
+    """Yield the documents of a table: the ``field`` of every row that has it, conversations and pairs as JSON.
 
-    Raises UsageError, with its number, for a row whose field has another type.
+    Raises UsageError, with its number, for a row whose field has another type, and for a pair without its source.
     """
+    kind, description = FORMS[form]
+    sides = field.split(",") if form == "pair" else [field]
     for number, (_, row) in enumerate(_rows(source), 1):
-        value = row.get(field)
-        if value is None:
+        values = [row.get(side) for side in sides]
+        if values == [None] * len(sides):
             continue
-        if not isinstance(value, list if chat else str):
-            description = "list of messages" if chat else "text"
-            raise UsageError(f"the field {field} in row {number:,} of {source.name} is not a {description}")
-        yield json.dumps({MESSAGES: value, "tools": row.get("tools")}) if chat else str(value)
+        for side, value in zip(sides, values, strict=True):
+            if not isinstance(value, kind):
+                raise UsageError(f"the field {side} in row {number:,} of {source.name} is not a {description}")
+        if form == "pair" and not str(values[0]).strip():
+            raise UsageError(f"the field {sides[0]} in row {number:,} of {source.name} is blank")
+        if form == "chat":
+            yield json.dumps({MESSAGES: values[0], "tools": row.get("tools")})
+        else:
+            yield json.dumps(values) if form == "pair" else str(values[0])

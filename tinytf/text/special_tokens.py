@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError
 from tinytf.files import read_json
+from tinytf.text.choice import NOTHING
 
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _EXTRA, _LEGACY_EXTRA = "extra_special_tokens", "additional_special_tokens"
@@ -34,12 +35,18 @@ class SpecialTokens:
 
 
 def read_special_tokens(
-    directory: Path, settings: Mapping[str, Any], in_tokenizer: Any, defaults: Mapping[str, str]
+    directory: Path,
+    settings: Mapping[str, Any],
+    in_tokenizer: Any,
+    defaults: Mapping[str, str] = NOTHING,
+    flags: Mapping[str, Mapping[str, bool]] = NOTHING,
+    extras: Sequence[AddedToken | str] = (),
 ) -> SpecialTokens:
     """The tokens in the files of ``directory``. Raises CheckpointError, with the file, for an invalid token.
 
     ``settings`` is tokenizer_config.json, ``in_tokenizer`` the added tokens of tokenizer.json, ``defaults`` the tokens
-    of roles that no file names. If the settings list the added tokens with their ids, that list is complete; otherwise
+    of roles that no file names, ``flags`` those of roles for which a text stands alone, ``extras`` the further tokens
+    if no file lists any. If the settings list the added tokens with their ids, that list is complete; otherwise
     special_tokens_map.json, added_tokens.json and tokenizer.json add tokens, as older versions wrote them.
     """
     source = directory / "tokenizer_config.json"
@@ -63,16 +70,22 @@ def read_special_tokens(
         if role.endswith("_token") and role not in ROLES and isinstance(token, (str, dict))
     }
     roles |= extra_roles
-    named = {role: _token(token, source, special=True) for role, token in roles.items() if token is not None}
-    extras = [_token(token, source, special=True) for token in extra]
+    named = {
+        role: AddedToken(token, special=True, **{"normalized": False, **flags.get(role, {})})
+        if isinstance(token, str)
+        else _token(token, source, special=True)
+        for role, token in roles.items()
+        if token is not None
+    }
+    listed = [_token(token, source, special=True) for token in (extra if _EXTRA in merged else extras)]
     if decoder_entries is None:
-        special = {token.content for token in (*named.values(), *extras)}
+        special = {token.content for token in (*named.values(), *listed)}
         added = _legacy_additions(directory / "added_tokens.json", special)
         added |= _stored_additions(directory / "tokenizer.json", in_tokenizer)
     else:
         _require(isinstance(decoder_entries, dict), source, "added_tokens_decoder is not an object")
         added = {_id(number, source): _token(entry, source) for number, entry in decoder_entries.items()}
-    return SpecialTokens(named, extras, [token for _, token in sorted(added.items())])
+    return SpecialTokens(named, listed, [token for _, token in sorted(added.items())])
 
 
 def add_special_tokens(library: Library, tokens: SpecialTokens) -> None:
@@ -114,6 +127,8 @@ def _stored_additions(path: Path, entries: Any) -> dict[int, AddedToken]:
 
 def _token(entry: Any, source: Path, special: bool | None = None) -> AddedToken:
     """A token from its text, or from an object with the text as ``content``."""
+    if isinstance(entry, AddedToken):
+        return entry
     if isinstance(entry, str):
         return AddedToken(entry, special=True, normalized=False)
     content = entry.get("content") if isinstance(entry, dict) else None

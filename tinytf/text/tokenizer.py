@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -82,12 +83,14 @@ class Encoding(ShortRepr):
     """A text with its tokens; ``added`` lists, in words, the special tokens that the tokenizer added.
 
     ``said`` are the spans of the messages in the text of a conversation; the rest comes from the chat template.
+    ``cut`` tokens of the text were left out.
     """
 
     text: str
     tokens: tuple[Token, ...]
     added: str
     said: tuple[MessageSpan, ...] | None = None
+    cut: int = 0
 
     def repr_members(self) -> dict[str, Any]:
         """The first tokens in printable form."""
@@ -122,14 +125,13 @@ class Encoding(ShortRepr):
         return len(first) == 2 and first[0].special and first[0].id == first[1].id and first[0].end == 0 < first[1].end
 
     def truncated(self, limit: int) -> "Encoding":
-        """The encoding cut to ``limit`` tokens, keeping an added end token; ``added`` notes the cut."""
+        """The encoding cut to ``limit`` tokens, keeping added end tokens; ``added`` notes the cut."""
         if len(self.tokens) <= limit:
             return self
-        tail = tuple(token for token in self.tokens[-1:] if token.is_added)
-        retained = self.tokens[: limit - len(tail)] + tail
-        cut = len(self.tokens) - len(retained)
-        note = f"{cut:,} token{'s' if cut > 1 else ''} cut from the end"
-        return replace(self, tokens=retained, added=f"{self.added}, {note}")
+        after = tuple(takewhile(lambda token: token.is_added, reversed(self.tokens)))[:limit]
+        retained = self.tokens[: limit - len(after)] + after[::-1]
+        cut = len(self.tokens) - limit
+        return replace(self, tokens=retained, added=f"{self.added}, {cut_in_words(cut, limit)}", cut=cut)
 
     def open_ended(self, ends: Collection[int]) -> "Encoding":
         """The encoding without an added end token, for a text to continue."""
@@ -137,6 +139,11 @@ class Encoding(ShortRepr):
         if last is None or not (last.is_added and last.id in ends):
             return self
         return replace(self, tokens=self.tokens[:-1], added=f"{self.added}, {last.shown} removed again")
+
+
+def cut_in_words(count: int, limit: int) -> str:
+    """The note on a text of which ``count`` tokens were cut, so that ``limit`` remain."""
+    return f"{count:,} token{'s' if count > 1 else ''} cut from the end, beyond {limit:,}"
 
 
 @lru_cache(maxsize=1)
@@ -236,7 +243,14 @@ class Tokenizer:
             )
 
     def to_json(self, *, whole: bool = False) -> str:
-        """The ``tokenizer.json`` for ``load``; if ``whole``, with the data that transformers keeps in other files."""
+        """The ``tokenizer.json`` for ``load``; if ``whole``, with the data that transformers keeps in other files.
+
+        Raises UsageError for a tokenizer that such a file cannot hold.
+        """
+        if self._untrusted and not self._untrusted.in_json:
+            raise UsageError(
+                f"no tokenizer.json can hold the tokenizer of {self._untrusted.path}", "use the folder that it is in"
+            )
         data, chat = parse_json(self.library.to_str()), self.chat if whole else None
         if whole and (self._ends or chat is not None):
             mask = None if self._masks is _MASKS else self._masks[0]

@@ -15,7 +15,9 @@ from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError
 from tinytf.text.choice import Settings
+from tinytf.text.languages import M2M_LANGUAGES, MBART50_LANGUAGES, MBART_LANGUAGES, NLLB_LANGUAGES
 from tinytf.text.printable import printable
+from tinytf.text.registered import REGISTERED, UNCHANGED
 
 Names = Mapping[str, str]  # the named special tokens: "eos_token" -> "</s>"
 
@@ -36,7 +38,10 @@ class TokenizerClass:
 
     ``files`` are read if there is no tokenizer.json; ``specials`` are its special tokens unless a file names others;
     ``ends`` makes the post-processor; its first argument is the post-processor of tokenizer.json. ``settings`` are the
-    keys of tokenizer_config.json that it reads, with their defaults; models of the class differ in the ``open`` ones.
+    keys of tokenizer_config.json that it reads, with their defaults; models of the class differ in the ``open`` ones,
+    and the ``fixed`` ones cannot be set. ``flags`` are those of special tokens that a file names by their text alone,
+    by role; ``extras`` are further special tokens, unless a file lists others. In a SentencePiece file, ``first``
+    stands for the first ``skipped`` pieces, and ``last`` follows the others.
     """
 
     name: str
@@ -47,10 +52,21 @@ class TokenizerClass:
     ends: Callable[[Any, Settings, Names, Library], Any]
     settings: Settings
     open: tuple[str, ...] = ()
+    fixed: Settings = field(default_factory=dict)
+    flags: Mapping[str, Settings] = field(default_factory=dict)
+    extras: tuple[str, ...] = ()
+    first: Sequence[tuple[str, float]] = ()
+    skipped: int = 0
+    last: tuple[str, ...] = ()
 
     def parts(self, settings: Settings, names: Names) -> Parts:
         """The parts around the vocabulary."""
-        return self.make_parts({**self.settings, **settings}, names)
+        return self.make_parts({CHARSMAP: None, **self.settings, **settings, **self.fixed}, names)
+
+    def post_processor(self, stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+        """What adds the tokens before and after a text; ``stored`` is the post-processor of tokenizer.json."""
+        language = settings.get(SOURCE) or self.settings.get(SOURCE)
+        return self.ends(stored, {**settings, SOURCE: language}, names, library)
 
 
 def _with_id(name: str, library: Library) -> tuple[str, int]:
@@ -70,7 +86,8 @@ def start_and_end(settings: Settings, names: Names, library: Library) -> Any:
     single = [role for role in ("bos_token", "$A", "eos_token") if role in ("$A", *requested)]
     # Use roles as ids, since a template cannot hold every name.
     pieces = [{"id": role, "ids": [_with_id(name, library)[1]], "tokens": [name]} for role, name in requested.items()]
-    return processors.TemplateProcessing(single=single, special_tokens=pieces)
+    pair = [f"{part if part != '$A' else text}:{kind}" for kind, text in enumerate(("$A", "$B")) for part in single]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=pieces)
 
 
 def _stored_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
@@ -78,19 +95,45 @@ def _stored_ends(stored: Any, settings: Settings, names: Names, library: Library
     return start_and_end(settings, names, library) if has_switch or stored is None else stored
 
 
-def _as_stored(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
-    return stored
-
-
 def _switched_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
     return start_and_end(settings, names, library)
 
 
-def _cls_and_sep(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
-    cls, sep = names.get("cls_token", "[CLS]"), names.get("sep_token", "[SEP]")
-    ids = [_with_id(name, library) for name in (cls, sep)]
-    pair = [f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"]
-    return processors.TemplateProcessing(single=[cls, "$A", sep], pair=pair, special_tokens=ids)
+def _template(single: str, pair: str) -> Callable[[Any, Settings, Names, Library], Any]:
+    """Makes a post-processor from templates with roles of special tokens, such as ``$A:0 sep_token:0``.
+
+    The role ``src_lang`` is the code of the source's language, which is a setting.
+    """
+    roles = {part.split(":")[0] for part in f"{single} {pair}".split()} - {"$A", "$B"}
+
+    def make(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+        # Use roles as ids, since a template cannot hold every name.
+        pieces = [(role, *_with_id(str({**settings, **names}.get(role)), library)) for role in sorted(roles)]
+        special_tokens = [{"id": role, "ids": [token_id], "tokens": [name]} for role, name, token_id in pieces]
+        return processors.TemplateProcessing(single=single.split(), pair=pair.split(), special_tokens=special_tokens)
+
+    return make
+
+
+_cls_and_sep = _template("cls_token:0 $A:0 sep_token:0", "cls_token:0 $A:0 sep_token:0 $B:1 sep_token:1")
+_sep_and_cls = _template("$A:0 sep_token:0 cls_token:2", "$A:0 sep_token:0 $B:1 sep_token:1 cls_token:2")
+_bos_and_eos = _template("bos_token $A eos_token", "bos_token $A eos_token eos_token $B eos_token")
+_language_before = _template("src_lang $A eos_token", "src_lang $A $B eos_token")
+_language_after = _template("$A eos_token src_lang", "$A $B eos_token src_lang")
+
+
+def _rembert_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    make = _switched_ends if stored is None else _cls_and_sep
+    return make(stored, settings, names, library)
+
+
+def _m2m_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    return _language_before(stored, {**settings, SOURCE: f"__{settings[SOURCE]}__"}, names, library)
+
+
+def _nllb_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    make = _language_after if settings.get("legacy_behaviour") else _language_before
+    return make(stored, settings, names, library)
 
 
 def _roberta_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
@@ -200,25 +243,48 @@ def _deberta_v2(settings: Settings, names: Names) -> Parts:
     )
 
 
-def _around_pieces(settings: Settings, changes: Sequence[Any], *, words: bool = True, **model: Any) -> Parts:
-    """SentencePiece's parts: some ``changes`` of the text and the file's table of characters, then ▁ before pieces.
+_ONE_SPACE = normalizers.Replace(Regex(" {2,}"), " ")
+
+
+def _around_pieces(
+    settings: Settings,
+    before: Sequence[Any] = (),
+    after: Sequence[Any] = (),
+    *,
+    words: bool = False,
+    table: bool = True,
+    **model: Any,
+) -> Parts:
+    """SentencePiece's parts: changes ``before`` and ``after`` the file's ``table`` of characters, then ▁ for spaces.
 
     With ``words`` the text is split at white space first.
     """
-    table = settings[CHARSMAP]
-    changes = [*changes, *([normalizers.Precompiled(base64.b64decode(str(table)))] if table else [])]
+    stored = settings[CHARSMAP] if table else None
+    changes = [*before, *([normalizers.Precompiled(base64.b64decode(str(stored)))] if stored else []), *after]
     scheme = "always" if settings["add_prefix_space"] else "never"
     space = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)
     return Parts(
         pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), space]) if words else space,
         decoders.Metaspace(replacement="▁", prepend_scheme=scheme),
-        normalizers.Sequence(changes) if len(changes) != 1 or not table else changes[0],
+        changes[0] if len(changes) == 1 and stored else normalizers.Sequence(changes),
         model,
     )
 
 
-def _plain_pieces(**model: Any) -> Callable[[Settings, Names], Parts]:
-    return lambda settings, names: _around_pieces(settings, (), **model)
+def _plain_pieces(
+    before: Sequence[Any] = (), after: Sequence[Any] = (), **rules: Any
+) -> Callable[[Settings, Names], Parts]:
+    return lambda settings, names: _around_pieces(settings, before, after, **rules)
+
+
+def _pegasus(settings: Settings, names: Names) -> Parts:
+    lines = [] if settings[CHARSMAP] else [normalizers.Replace(Regex(r"\n"), " ")]
+    return _around_pieces(settings, lines, [_ONE_SPACE])
+
+
+def _nllb(settings: Settings, names: Names) -> Parts:
+    after = [_ONE_SPACE] if settings[CHARSMAP] else []
+    return _around_pieces(settings, (), after, unk_token=names.get("unk_token"), fuse_unk=True)
 
 
 def _folded_pieces(*, spaces: bool = False, **model: Any) -> Callable[[Settings, Names], Parts]:
@@ -229,29 +295,12 @@ def _folded_pieces(*, spaces: bool = False, **model: Any) -> Callable[[Settings,
 
     def make(settings: Settings, names: Names) -> Parts:
         changes: list[Any] = [normalizers.Replace(pair, '"') for pair in ("``", "''")]
-        changes += [normalizers.Replace(Regex(" {2,}"), " ")] if spaces else []
+        changes += [_ONE_SPACE] if spaces else []
         changes += [] if settings["keep_accents"] else [normalizers.NFKD(), normalizers.StripAccents()]
         changes += [normalizers.Lowercase()] if settings["do_lower_case"] else []
         return _around_pieces(settings, changes, words=not spaces, **model)
 
     return make
-
-
-def _bos_and_eos(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
-    bos, eos = names.get("bos_token", "<s>"), names.get("eos_token", "</s>")
-    ids = [_with_id(name, library) for name in dict.fromkeys((bos, eos))]
-    return processors.TemplateProcessing(
-        single=[bos, "$A", eos], pair=[bos, "$A", eos, eos, "$B", eos], special_tokens=ids
-    )
-
-
-def _sep_and_cls(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
-    sep, cls = names.get("sep_token", "<sep>"), names.get("cls_token", "<cls>")
-    ids = [_with_id(name, library) for name in (sep, cls)]
-    single, second = ["$A:0", f"{sep}:0"], ["$B:1", f"{sep}:1"]
-    return processors.TemplateProcessing(
-        single=[*single, f"{cls}:2"], pair=[*single, *second, f"{cls}:2"], special_tokens=ids
-    )
 
 
 def _esm(settings: Settings, names: Names) -> Parts:
@@ -265,8 +314,8 @@ def _cls_and_eos(stored: Any, settings: Settings, names: Names, library: Library
     return processors.TemplateProcessing(single=single, special_tokens=ids)
 
 
-CHARSMAP = "precompiled_charsmap"
-"""The key of SentencePiece's table of characters in a normalizer."""
+CHARSMAP, SOURCE = "precompiled_charsmap", "src_lang"
+"""The key of SentencePiece's table of characters in a normalizer, and the setting with the code of a language."""
 _MERGES = ("vocab.json", "merges.txt")
 _SWITCHES = {"add_bos_token": False, "add_eos_token": False}
 _PREFIX, _TRIM = {"add_prefix_space": False}, {"trim_offsets": True}
@@ -289,8 +338,11 @@ _XLNET_SPECIALS = {
 _ALBERT_SPECIALS = {
     **_BERT_SPECIALS, "unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "[CLS]", "eos_token": "[SEP]",
 }  # fmt: skip
-_PIECES: Settings = {"add_prefix_space": True, CHARSMAP: None}
+_PIECES = {"add_prefix_space": True}
 _FOLDS = {"do_lower_case": False, "keep_accents": False}
+_T5_SPECIALS = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+_FAIRSEQ = tuple((piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>"))
+_MASK = {"mask_token": {"lstrip": True}}  # it takes the space before it
 _ESM_SPECIALS = {f"{word}_token": f"<{word}>" for word in ("unk", "cls", "pad", "mask", "eos")}
 _QWEN2_SPECIALS = {"eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT, "pad_token": _END_OF_TEXT}
 
@@ -337,56 +389,92 @@ DEBERTA_V2 = TokenizerClass(
     {"add_prefix_space": True, "do_lower_case": False, "split_by_punct": False},
 )
 XLNET = TokenizerClass(
-    "XLNetTokenizer",
-    "Unigram",
-    (),
-    _XLNET_SPECIALS,
-    _folded_pieces(),
-    _sep_and_cls,
-    {**_PIECES, **_FOLDS},
-)
+    "XLNetTokenizer", "Unigram", (), _XLNET_SPECIALS, _folded_pieces(), _sep_and_cls, {"do_lower_case": False},
+    fixed={**_PIECES, "keep_accents": False}, flags=_MASK, extras=("<eop>", "<eod>"),
+)  # fmt: skip
 XLM_ROBERTA = TokenizerClass(
-    "XLMRobertaTokenizer", "Unigram", (), _ROBERTA_SPECIALS, _plain_pieces(unk_id=3), _bos_and_eos, _PIECES
-)
+    "XLMRobertaTokenizer", "Unigram", (), _ROBERTA_SPECIALS, _plain_pieces(words=True, unk_id=3), _bos_and_eos,
+    _PIECES, first=_FAIRSEQ, skipped=3, last=("<mask>",),
+)  # fmt: skip
+_NOT_USED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 CAMEMBERT = TokenizerClass(
-    "CamembertTokenizer", "Unigram", (), _ROBERTA_SPECIALS, _plain_pieces(unk_id=0), _bos_and_eos, _PIECES
-)
+    "CamembertTokenizer", "Unigram", (), _ROBERTA_SPECIALS, _plain_pieces(words=True, unk_id=0), _bos_and_eos,
+    _PIECES, flags=_MASK, extras=_NOT_USED,
+    first=[(_NOT_USED[0], 0.0), ("<pad>", 0.0), (_NOT_USED[1], 0.0), ("<unk>", 0.0), (_NOT_USED[2], -100.0)],
+    skipped=1, last=("<mask>",),
+)  # fmt: skip
 ALBERT = TokenizerClass(
     "AlbertTokenizer", "Unigram", (), _ALBERT_SPECIALS, _folded_pieces(unk_id=1), _cls_and_sep,
     {**_PIECES, **_FOLDS, "do_lower_case": True},
 )  # fmt: skip
 REMBERT = TokenizerClass(
-    "RemBertTokenizer", "Unigram", (), _ALBERT_SPECIALS, _folded_pieces(spaces=True, unk_id=2), _as_stored,
+    "RemBertTokenizer", "Unigram", (), _ALBERT_SPECIALS, _folded_pieces(spaces=True, unk_id=2), _rembert_ends,
     {**_PIECES, **_FOLDS, "keep_accents": True},
+)  # fmt: skip
+_BIG_BIRD_SPECIALS = {**_BERT_SPECIALS, **_LLAMA_SPECIALS, "pad_token": "<pad>"}
+BIG_BIRD = TokenizerClass(
+    "BigBirdTokenizer", "Unigram", (), _BIG_BIRD_SPECIALS,
+    _plain_pieces([normalizers.Replace(Regex(" {2,}"), "▁")], table=False, otherwise=100), _cls_and_sep, _PIECES,
+    flags=_MASK,
+)  # fmt: skip
+_SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))
+T5 = TokenizerClass(
+    "T5Tokenizer", "Unigram", (), _T5_SPECIALS, _plain_pieces(words=True, unk_id=2),
+    _template("$A eos_token", "$A eos_token $B eos_token"), {}, fixed=_PIECES, extras=_SENTINELS,
+    last=_SENTINELS[::-1],
+)  # fmt: skip
+_PEGASUS_MASKS = ("<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, 103)))
+PEGASUS = TokenizerClass(
+    "PegasusTokenizer", "Unigram", (), {**_T5_SPECIALS, "mask_token": "<mask_2>"}, _pegasus,
+    _template("$A eos_token", "$A $B eos_token"), {}, fixed=_PIECES, extras=_PEGASUS_MASKS,
+    first=[("<pad>", 0.0), ("</s>", 0.0), *((name, -100.0 if "unk" in name else 0.0) for name in _PEGASUS_MASKS)],
+    skipped=2,
+)  # fmt: skip
+_MADE_UP = tuple(f"<madeupword{number}>" for number in range(7))
+XGLM = TokenizerClass(
+    "XGLMTokenizer", "Unigram", (), {role: name for role, name in _ROBERTA_SPECIALS.items() if role != "mask_token"},
+    _plain_pieces((), [_ONE_SPACE], unk_id=3), _template("eos_token $A", "eos_token $A eos_token eos_token $B"),
+    _PIECES, extras=_MADE_UP, first=_FAIRSEQ, skipped=3, last=_MADE_UP,
+)  # fmt: skip
+MBART = TokenizerClass(
+    "MBartTokenizer", "Unigram", (), _ROBERTA_SPECIALS, _plain_pieces(words=True, table=False, unk_id=3),
+    _language_after, {SOURCE: "en_XX"}, fixed=_PIECES, flags=_MASK, extras=MBART_LANGUAGES,
+    first=_FAIRSEQ, skipped=3, last=(*MBART_LANGUAGES, "<mask>"),
+)  # fmt: skip
+_FIFTY_LANGUAGES = (*MBART_LANGUAGES, *MBART50_LANGUAGES)
+MBART50 = TokenizerClass(
+    "MBart50Tokenizer", "Unigram", (), _ROBERTA_SPECIALS, _plain_pieces((), [_ONE_SPACE], unk_id=3),
+    _language_before, {SOURCE: "en_XX"}, fixed=_PIECES, flags=_MASK, extras=_FIFTY_LANGUAGES,
+    first=_FAIRSEQ, skipped=3, last=(*_FIFTY_LANGUAGES, "<mask>"),
+)  # fmt: skip
+NLLB = TokenizerClass(
+    "NllbTokenizer", "BPE", (), _ROBERTA_SPECIALS, _nllb, _nllb_ends,
+    {SOURCE: "eng_Latn", "legacy_behaviour": False}, fixed=_PIECES,
+    flags={"mask_token": {"lstrip": True, "normalized": True}}, extras=NLLB_LANGUAGES,
+    first=_FAIRSEQ, skipped=3, last=(*NLLB_LANGUAGES, "<mask>"),
+)  # fmt: skip
+MARIAN = TokenizerClass(
+    "MarianTokenizer", "Unigram", ("source.spm", "vocab.json"), _T5_SPECIALS, _plain_pieces(),
+    _template("$A eos_token", "$A $B eos_token"), {}, fixed=_PIECES,
+)  # fmt: skip
+M2M100 = TokenizerClass(
+    "M2M100Tokenizer", "Unigram", ("sentencepiece.bpe.model", "vocab.json"),
+    {**_LLAMA_SPECIALS, "sep_token": "</s>", "pad_token": "<pad>"}, _plain_pieces(), _m2m_ends, {SOURCE: "en"},
+    fixed=_PIECES, extras=tuple(f"__{code}__" for code in M2M_LANGUAGES),
 )  # fmt: skip
 
 CLASSES: Mapping[str, TokenizerClass] = {
     **{c.name: c for c in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, ESM, GPT_NEOX)},
-    **{c.name: c for c in (DEBERTA_V2, XLNET, XLM_ROBERTA, CAMEMBERT, ALBERT, REMBERT)},
+    **{c.name: c for c in (DEBERTA_V2, XLNET, XLM_ROBERTA, CAMEMBERT, ALBERT, REMBERT, BIG_BIRD)},
+    **{c.name: c for c in (T5, PEGASUS, XGLM, MBART, MBART50, NLLB, MARIAN, M2M100)},
     "BartTokenizer": ROBERTA,
     "DistilBertTokenizer": BERT,
     "ElectraTokenizer": BERT,
     "MobileBertTokenizer": BERT,
 }
 
-# model_type of config.json -> the class registered for it in transformers; None: tokenizer.json is used unchanged.
-_REGISTERED: Mapping[str, TokenizerClass | None] = {
-    **dict.fromkeys(("codegen", "gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"), GPT2),
-    **dict.fromkeys(("bart", "longformer", "roberta", "roberta-prelayernorm"), ROBERTA),
-    **dict.fromkeys(("bert", "convbert", "distilbert", "electra", "ernie", "megatron-bert", "squeezebert"), BERT),
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), QWEN2),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma"), GEMMA),
-    **dict.fromkeys(("gpt_neox", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv"), GPT_NEOX),
-    "deberta-v2": DEBERTA_V2,
-    "esm": ESM,
-    "xlnet": XLNET,
-    **dict.fromkeys(("gte", "jina_embeddings_v3", "xlm-roberta", "xmod"), XLM_ROBERTA),
-    "camembert": CAMEMBERT,
-    "albert": ALBERT,
-    "rembert": REMBERT,
-    **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
-}
 _IGNORES_DECLARED = {"qwen2"}
+_UNCHANGED_CLASSES = ("PreTrainedTokenizer", UNCHANGED)
 
 
 def choose_class(model_type: object, declared: object, byte_level: bool) -> TokenizerClass | None:
@@ -397,9 +485,16 @@ def choose_class(model_type: object, declared: object, byte_level: bool) -> Toke
     """
     name = declared.removesuffix("Fast") if isinstance(declared, str) else ""
     family = model_type if isinstance(model_type, str) else ""
-    registered = _REGISTERED.get(family)
-    if not name or family in _IGNORES_DECLARED or (family in _REGISTERED and registered is None):
-        return registered
+    registered = REGISTERED.get(family)
+    if not name or family in _IGNORES_DECLARED or registered == UNCHANGED:
+        return CLASSES.get(registered or "")
     if name == LLAMA.name and byte_level:
         return None
     return CLASSES.get(name)
+
+
+def is_unchanged(model_type: object, declared: object) -> bool:
+    """Whether transformers is known to use a tokenizer.json unchanged, for such a model or such a declared class."""
+    return (isinstance(declared, str) and declared.removesuffix("Fast") in _UNCHANGED_CLASSES) or (
+        isinstance(model_type, str) and REGISTERED.get(model_type) == UNCHANGED
+    )

@@ -66,6 +66,16 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return Tokenizer(library)
 
 
+def with_end(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer of ``train_bpe`` that puts its end token after every text, as those of encoders do."""
+    library = LibraryTokenizer.from_str(tokenizer.library.to_str())
+    end = processors.TemplateProcessing(
+        single=f"$A {END_OF_TEXT}", special_tokens=[(END_OF_TEXT, library.token_to_id(END_OF_TEXT))]
+    )
+    library.post_processor = processors.Sequence([library.post_processor, end])
+    return Tokenizer(library)
+
+
 TRAINERS: dict[str, Callable[[Iterable[str], int], Tokenizer]] = {
     "char": lambda texts, _: train_characters(texts),
     "bpe": train_bpe,

@@ -42,6 +42,7 @@ class Outcomes:
     predicts_tokens: bool
     n_layers: int
     starts: int | None
+    encoder: None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "labels": list(self.labels)}
@@ -115,7 +116,7 @@ class ThroughModel(TextModel):
             return False
         return compared("", first[:-1], second[:-1].double()).holds
 
-    def _pair(self, pair: TextPair, limit: Limit) -> Encoding:
+    def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
         raise UsageError("run through transformers, a model reads one text, not a pair", "leave out --pair")
 
     @in_turn_of_all

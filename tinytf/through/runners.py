@@ -44,9 +44,10 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Ours:
-    """A model that tinytf computes."""
+    """A model that tinytf computes, and the number of tokens of the text."""
 
     model: TextModel
+    tokens: int
     mask, positions, padding = "padding_mask", "", 0
     right_alone = "tinytf pads texts on the right alone, since it counts positions from the start of a row"
 
@@ -69,6 +70,8 @@ class Ours:
     def whole(self, rows: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor | None:
         if mask is not None and mask.dtype is not torch.bool:
             raise UsageError("a padding_mask is of booleans, one for each token")
+        if self.tokens < self.model.config.turned_alike_from(rows.shape[1]):
+            raise UsageError("RoPE turns a longer row by other angles, so this text goes alone")
         given: Tensor = self.model.transformer(rows, padding_mask=mask)
         return given
 

@@ -77,6 +77,6 @@ def same(
     """
     encoding = model.encode(text, truncate=truncate)
     beside = None if other is None else model.encode(other, truncate=truncate).ids
-    runner: Runner = Theirs(model) if isinstance(model, ThroughModel) else Ours(model)
+    runner: Runner = Theirs(model) if isinstance(model, ThroughModel) else Ours(model, len(encoding.ids))
     trial = Trial(model, encoding, beside, runner)
     return Same(trial.ways(), trial.steps, trial.tolerance, about=About(model, encoding))

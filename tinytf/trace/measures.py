@@ -189,7 +189,7 @@ def outcome(trace: Trace, name: str, token: int, step: Step, layer: int | None) 
     if step.is_vocabulary or step.name == table.final:
         logits = trace.logits_at(position).double()
     else:
-        logits = model.unembed(model.final_norm(trace.step(step.name, layer)[[position]]))[0].double()
+        logits = model.unembed(model.finish_rows(trace.step(step.name, layer), [position]))[0].double()
     return float(logits.softmax(-1)[token]) if name == "prob" else float((logits > logits[token]).sum() + 1)
 
 

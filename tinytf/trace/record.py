@@ -86,8 +86,9 @@ def _drop_padding(keep: dict[str, Tensor], config: ModelConfig, length: int) -> 
     """Drop the padding of a text from its recorded steps."""
     for step, layer in table_of(config).rows:
         name = step.full_name(layer)
-        if name in keep and not step.is_vocabulary and "token" in step.axes:
-            keep[name] = keep[name].narrow(step.axes.index("token"), 0, length)
+        for number, axis in enumerate(step.axes if name in keep and not step.is_vocabulary else ()):
+            if axis in ("token", "query", "key"):
+                keep[name] = keep[name].narrow(number, 0, length)
 
 
 def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iterator[Trace]:
@@ -115,7 +116,7 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
         yield Trace(model, encoding, Recording(keep, (), (layer,)))
     keep = {f"L{last}.{table_of(config).output}": x[0]}
     with recording_hooks(model, keep, ()):
-        model.final_norm(x)
+        model.finish(x)
     yield Trace(model, encoding, Recording(keep, (), ()))
 
 
@@ -124,7 +125,8 @@ def _positions_read(config: ModelConfig, ids: Sequence[int], mask_id: int | None
     if config.head.kind == "none":
         return ()
     if config.labels:
-        return {"first": (0,), "last": (len(ids) - 1,)}.get(config.head_reads, tuple(range(len(ids))))
+        row = config.head.row_read
+        return tuple(range(len(ids))) if row is None else (row % len(ids),)
     if config.causal:
         return (len(ids) - 1,)
     return tuple(position for position, token in enumerate(ids) if token == mask_id) or tuple(range(len(ids)))

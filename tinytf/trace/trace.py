@@ -22,6 +22,7 @@ from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.report import About
 from tinytf.short_repr import brief, shown
 from tinytf.steps.operations import Mask, Sight, Unembed
+from tinytf.steps.operations.mask import chosen_in
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
@@ -428,7 +429,8 @@ class Trace:
     def allowed(self, layer: int | None = 0) -> Tensor | None:
         """Which keys (Q, K) each query of a layer may look at; None where nothing is masked."""
         config = self.config.at(layer)
-        return Sight.of(config).allowed(len(self.tokens), None, self.model_input.device)
+        allowed = Sight.of(config).allowed(len(self.tokens), None, self.model_input.device)
+        return chosen_in(allowed, *(self.step(*place) for place in self.steps.chosen_keys(layer)))
 
     def table(self) -> list[dict[str, Any]]:
         """The pipeline as JSON data: name, title, formula, axes, shape and statistics of each step."""

@@ -12,7 +12,7 @@ from tinytf.fields import ANY, Limits, fields_of, require_fields
 from tinytf.files import SMALL, parse_toml, read_bytes, read_json
 from tinytf.text.corpus import DOCUMENTS, Reading
 
-OBJECTIVES = ("causal", "masked", "chat")
+OBJECTIVES = ("causal", "masked", "chat", "translate")
 KERNELS = ("auto", "onednn", "torch")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 DTYPES = ("float32", "bfloat16")
@@ -26,6 +26,7 @@ _DECODER = {
     "qkv_bias": False, "o_bias": False, "ffn_bias": False,
 }  # fmt: skip
 _ENCODER = {"causal": False, "head": "mlm"}
+_FORMS = {"chat": "chat", "translate": "pair"}
 _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
 
 
@@ -61,11 +62,11 @@ class Recipe:
     )
     objective: str = _field(
         "causal",
-        "What to predict: the next token, masked tokens, or the assistant's turns of a conversation.",
+        "What to predict: the next token, masked tokens, the assistant's turns, or the target of a source.",
         Limits(choices=OBJECTIVES),
     )
     document: str = _field("paragraph", "What counts as a document in a text file.", Limits(choices=DOCUMENTS))
-    field: str = _field("", "Field of the rows to read, in .jsonl, .csv, .tsv and .parquet files.")
+    field: str = _field("", "Field of the rows to read, in .jsonl, .csv, .tsv and .parquet files; of pairs A,B.")
     block: int = _field(128, "Training length in tokens.", Limits(2, 1_000_000))
     batch: int = _field(16, "Examples per step.", Limits(1, 65_536))
     accumulate: int = _field(1, "Parts of a batch that run one after the other.", Limits(1, 65_536))
@@ -80,6 +81,7 @@ class Recipe:
     weight_decay: float = _field(0.1, "Weight decay of matrices; gains and biases have none.", _SHARE)
     beta1: float = _field(0.9, "Adam's decay of the mean gradient.", _SHARE)
     beta2: float = _field(0.95, "Adam's decay of the mean squared gradient.", _SHARE)
+    label_smoothing: float = _field(0.0, "Share of each target that is spread over the vocabulary.", _SHARE)
     clip: float = _field(1.0, "Largest global norm of the gradients.", _POSITIVE)
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
@@ -120,6 +122,8 @@ class Recipe:
                 f"the masked objective needs [MASK], but a {self.tokenizer} tokenizer has none",
                 "use --tokenizer wordpiece",
             )
+        if self.objective == "translate" and self.tokenizer != "bpe":
+            raise UsageError(f"a {self.tokenizer} tokenizer does not write every target", "use --tokenizer bpe")
         if self.objective == "masked" and self.block < 3:
             raise UsageError(f"block {self.block} has no room for a word between [CLS] and [SEP]", "use at least 3")
         if self.accumulate > self.batch:
@@ -134,13 +138,13 @@ class Recipe:
     @property
     def reading(self) -> Reading:
         """How to read the files of the text."""
-        return Reading(self.document, self.field, self.objective == "chat")
+        return Reading(self.document, self.field, _FORMS.get(self.objective, "text"))
 
-    def model_config(self, vocab_size: int) -> ModelConfig:
-        """The model that this recipe trains, for a vocabulary of this size.
+    def model_config(self, vocab_size: int, start_id: int = 0) -> ModelConfig:
+        """The model that this recipe trains, for a vocabulary of this size; a target begins with ``start_id``.
 
         By default a decoder is like Llama: rotary positions, RMSNorm, SwiGLU, no biases. A gated feed-forward has as
-        many parameters as a plain one.
+        many parameters as a plain one. Of two stacks the encoder is like the decoder, apart from its own settings.
         """
         fields = {
             "d_model": 128, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
@@ -148,6 +152,13 @@ class Recipe:
         }  # fmt: skip
         if type(width := fields["d_model"]) is int:
             fields.setdefault("d_ff", 8 * round(width / 3) if fields.get("gated") else 4 * width)
+        if self.objective == "translate":
+            settings = fields.pop("encoder", {})
+            if not isinstance(settings, Mapping):
+                raise ConfigError(f"encoder is {settings!r}, not settings of the encoder", "write [model.encoder]")
+            encoder = {**fields, **settings, "vocab_size": vocab_size, "causal": False, "head": "none"}
+            own = {"encoder": encoder, "d_source": encoder["d_model"], "start_id": start_id}
+            fields = {"shares_embeddings": True, **fields, **own}
         config = ModelConfig.from_dict(fields)
         if config.causal != (self.objective != "masked"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")

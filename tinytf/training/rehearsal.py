@@ -66,4 +66,5 @@ def rehearse(
             if parameter.requires_grad
         ]
         optimiser = make_optimiser(setup.model, recipe, *adapters)
-        yield Rehearsal(recipe, setup, Path(folder), BatchLoss(setup.model, *adapters), optimiser, trained)
+        loss = BatchLoss(setup.model, next(iter(adapters), None), recipe.label_smoothing)
+        yield Rehearsal(recipe, setup, Path(folder), loss, optimiser, trained)

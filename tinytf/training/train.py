@@ -11,6 +11,8 @@ from tinytf.report import Report
 from tinytf.sentences import choices
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import Setup
+from tinytf.training.data.translation import Translations
+from tinytf.training.film.sampler import translating
 from tinytf.training.folder.history import History, Spike
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.runs import RunReport
@@ -78,6 +80,7 @@ class Training(Report):
             **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "mfu", "risen")},
             "spikes": [spike.to_dict() for spike in self.spikes],
             "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
+            "held_out_exact": self.history.exact[-1][1] if self.history.exact else None,
             "milestones": [{"step": step, "words": words} for step, words in self.history.milestones],
             "sample": None if self.sample is None else "".join(self.sample),
             "updates": [{**vars(update), "difference": update.difference} for update in self.updates],
@@ -112,8 +115,11 @@ def _sample(setup: Setup) -> tuple[str, str] | None:
     model, tokenizer = setup.model, setup.tokenizer
     if not model.config.causal:
         return None
-    start = tokenizer.start()
-    ids = start.ids if start else setup.examples.batch(0).ids[0, :1].tolist()
+    start, examples = tokenizer.start(), setup.examples
+    ids = start.ids if start else examples.batch(0).ids[0, :1].tolist()
+    shown = tokenizer.decode(ids)
+    if isinstance(examples, Translations):
+        ids, (model, shown) = [examples.train.start], translating(setup, examples)
     steps = stream(
         model,
         ids,
@@ -122,4 +128,4 @@ def _sample(setup: Setup) -> tuple[str, str] | None:
         ends=tokenizer.end_ids,
         decode=tokenizer.decode,
     )
-    return tokenizer.decode(ids), "".join(step.text for step in steps)
+    return shown, "".join(step.text for step in steps)

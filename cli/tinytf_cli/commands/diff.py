@@ -13,7 +13,7 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import DTYPES, FLOORS, FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
-from tinytf_cli.text_options import ChatOptions
+from tinytf_cli.text_options import ChatOptions, both_facing, target_option
 
 if TYPE_CHECKING:
     from tinytf.compare.diff import Difference
@@ -32,6 +32,7 @@ class Options:
 
     chat: ChatOptions
     texts: tuple[str, ...] = argument(nargs=-1, metavar="TEXT [TEXT]")
+    target_text: str | None = target_option()
     versus: str | None = option(
         metavar="MODEL|FILE",
         help="Compare with this model or checkpoint on one text, or with activations from another program: "
@@ -114,7 +115,7 @@ def diff(options: Options, fold: FoldOptions, model_options: ModelOptions, outpu
     if options.versus is not None and options.versus.lower().endswith(LOGS):
         return _printed(options, options.versus, fold, model_options, output)
     expect_reports(options.reports)
-    report = _compared(options, model_options)
+    report = _compared(options, model_options, output)
     display = DifferenceDisplay(
         fold.rows(options.rows), options.full or fold.all, options.head is not None, options.top, fix=options.fix
     )
@@ -175,7 +176,7 @@ def _through(model: "ThroughModel", options: Options, model_options: ModelOption
     return diff_through(model, first, other, **settings)
 
 
-def _compared(options: Options, model_options: ModelOptions) -> "Difference":
+def _compared(options: Options, model_options: ModelOptions, output: Output) -> "Difference":
     """The requested difference: of two texts, two models, or a file of activations."""
     from tinytf.cause.interventions import assignment
     from tinytf.compare.dumps.names import read_names
@@ -213,8 +214,22 @@ def _compared(options: Options, model_options: ModelOptions) -> "Difference":
         first, _ = _texts(options, True)
         return replace(model_options, adapter=None).open().diff(first, model_options.open(), **settings)
     first, second = _texts(options, has_other)
-    model = model_options.open()
+    model = model_options.open(two_stacks=True)
+    if model.config.encoder is not None or options.target_text is not None:
+        return _facing(model, first, second, options, model_options, output, settings)
     return model.diff(first, second if second is not None else _other(model_options, options), **settings)
+
+
+def _facing(
+    model: "Model", first: "Written", second: "Written | None", options: Options, model_options: ModelOptions,
+    output: Output, settings: dict[str, Any],
+) -> "Difference":  # fmt: skip
+    """Of a model of two stacks: one target for two sources, or for one source in two models."""
+    (bound, *others), target = both_facing(
+        model, [text for text in (first, second) if text is not None], options.target_text, output
+    )
+    other = others[0] if others else _other(model_options, options).reading(first)
+    return bound.diff(target, (other, target), **settings)
 
 
 def _is_foreign(name: str) -> bool:

@@ -41,7 +41,8 @@ class Options:
 def neighbours_texts(options: Options, fold: FoldOptions, model_options: ModelOptions, output: Output) -> int:
     """Compares the vectors of two texts by their cosine, and splits it into what each pair of words adds: the sum of
     all pairs is the cosine. Needs a model that says how the tokens of a text become one vector, as folders of
-    sentence-transformers do, or --pooling.
+    sentence-transformers do, or --pooling. A model of late interaction, such as ColBERT, takes a query and a document,
+    and shows which token of the document each token of the query finds.
     """
     from tinytf_cli.views.similar import SimilarDisplay
 
@@ -64,6 +65,13 @@ def neighbours_texts(options: Options, fold: FoldOptions, model_options: ModelOp
             texts[0], lines, top=options.top, pooling=options.pooling, prompts=names, truncate=options.truncate
         )
         output.draw(ranked)
+        return 0
+    if model.late is not None and options.pooling is None:
+        if names is not None:
+            raise UsageError("a model of late interaction has prompts of its own", "leave out --prompts")
+        from tinytf_cli.views.interaction import InteractionDisplay
+
+        output.draw(model.interaction(*texts), InteractionDisplay(fold.rows(options.top)))
         return 0
     report = model.similar(*texts, pooling=options.pooling, prompts=names or (None, None), truncate=options.truncate)
     return output.draw_checked(report, SimilarDisplay(fold.rows(options.top)))

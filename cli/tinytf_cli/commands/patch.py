@@ -12,7 +12,7 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import ChatOptions, PairsOptions
+from tinytf_cli.text_options import ChatOptions, PairsOptions, both_facing, target_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ class Options:
     clean: str | None = argument(required=False)
     corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
+    target_text: str | None = target_option()
     answer: str | None = option(
         metavar="A", help="The clean text's token: a word or #ID.  [default: the token predicted for it]"
     )
@@ -148,18 +149,25 @@ def patch(
         at, truncate = options.addresses, options.truncate
         output.draw(patch_through(through, clean_text, corrupt_text, at, top=top, truncate=truncate))
         return 0
-    model = model_options.open()
+    model = model_options.open(two_stacks=True)
     tokens: dict[str, Any] = {
         name: model.optional_outcome(word, f"--{name}")
         for name, word in (("answer", options.answer), ("versus", options.versus))
     }
+    models, sources = [model, model], texts
+    if model.config.encoder is not None or options.target_text is not None:
+        models, target = both_facing(model, texts, options.target_text, output)
+        texts = [target, target]
     try:
-        require_even(*(model.encode(text, truncate=options.truncate) for text in texts))
+        read = (model if model.config.encoder is None else model.encoder).encode
+        require_even(*(read(text, truncate=options.truncate) for text in sources))
     except UnevenTexts as error:
         for line in aligned_lines(error.aligned, output.terminal.width):
             output.note(line)
         raise
-    clean, corrupt = (model.trace(text, truncate=options.truncate, force=options.force) for text in texts)
+    clean, corrupt = (
+        one.trace(text, truncate=options.truncate, force=options.force) for one, text in zip(models, texts, strict=True)
+    )
     positions = [position for words in options.places for position in corrupt.positions(words)] or None
     if options.addresses:
         report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)

@@ -75,11 +75,12 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         source: Any = session.opened
         name = session.opened.name
         tokenizer, note = session.opened.tokenizer, session.opened.tokenizer_note
+        pairs = session.opened.pair_template
     else:
         source = find_source(options.model)
         name = source.name
         vocabulary = vocabulary_of(source, options.tokenizer)
-        tokenizer, note = vocabulary.tokenizer, vocabulary.note
+        tokenizer, note, pairs = vocabulary.tokenizer, vocabulary.note, source.pair_template()
     if options.versus is not None:
         pair, files = (
             (tokenizer, open_tokenizer(options.versus)),
@@ -99,7 +100,7 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         if options.characters and not isinstance(text, str):
             raise UsageError("--characters splits one text", "leave out --chat and --pair")
         splitter = train_characters([text]) if options.characters and isinstance(text, str) else tokenizer
-        encoding = encode_written(splitter, text)
+        encoding = encode_written(splitter, text, pairs=pairs)
         if texts.truncate:
             config = source.config() if isinstance(source, Source) else source.config
             encoding = encoding.truncated(config.context)

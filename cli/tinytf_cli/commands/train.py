@@ -222,7 +222,7 @@ def _named_or_newest(run: RunOptions) -> RunOptions:
 def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, Any]:
     """Open the tokenizer and model to start from; None for each that is new."""
     from tinytf.loading import load
-    from tinytf.sources import find_source
+    from tinytf.sources import open_tokenizer
     from tinytf.training.recipe import TOKENIZERS
 
     if begun_from:
@@ -233,7 +233,7 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
     if tokenizer is None or tokenizer.partition(":")[0] in TOKENIZERS:
         return None, None
     try:
-        return find_source(tokenizer).vocabulary().tokenizer, None
+        return open_tokenizer(tokenizer), None
     except UsageError as error:
         message = f"tokenizer {tokenizer!r} is not one of {', '.join(TOKENIZERS)}; {error.message}"
         raise UsageError(message, error.hint) from None

@@ -247,6 +247,8 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
     Raises AddressError.
     """
     trace, settings = session.trace, session.settings
+    if trace.source is not None and word.startswith("enc."):
+        raise AddressError(f"{word} is a step of the encoder", f"trace --at {word} shows it")
     if not word:
         present_step, layer = trace.steps.rows[session.require_row()]
         if step and not present_step.is_tensor:

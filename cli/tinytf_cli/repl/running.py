@@ -27,16 +27,29 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]{0,39}")
 @click.argument("words", nargs=-1, metavar="TEXT")
 @click.option("--truncate", is_flag=True, help="Truncate a text that is longer than the model's context.")
 @click.option("--force", is_flag=True, help="Record even if the trace is larger than the free memory.")
+@click.option(
+    "--target-text", metavar="TEXT", help="What a model of two stacks writes for TEXT, or for the present one."
+)
 @click.option("--quiet", is_flag=True, help="Show nothing.")
 @click.option("--chat", is_flag=True, help="Put TEXT, or the messages of a .json file, into the chat template.")
-def run(session: Session, words: tuple[str, ...], truncate: bool, force: bool, quiet: bool, chat: bool) -> Shown | None:
+def run(
+    session: Session,
+    words: tuple[str, ...],
+    truncate: bool,
+    force: bool,
+    target_text: str | None,
+    quiet: bool,
+    chat: bool,
+) -> Shown | None:
     """Record a text, and go to its first step, or to the first stop.
 
     Without TEXT, run the present text again from its first step.
     """
     if words:
         text = read_conversations(words, lines=False)[0] if chat else " ".join(words)
-        session.set_run(Run(session.state.spec, text, truncate, force))
+        session.set_run(Run(replace(session.state.spec, reads=""), text, truncate, force), target_text)
+    elif target_text is not None:
+        session.set_run(replace(session.require_run(), text=target_text))
     else:
         session.require_run()
     if session.through is not None:

@@ -213,9 +213,29 @@ class Session(Outlet):
         else:
             self.set_run(replace(self.run, spec=spec))
 
-    def set_run(self, run: Run) -> None:
-        """Make a run the present one, at the same step if its model has it; record it if it is not cached."""
+    def _facing(self, run: Run, target: str | None) -> Run:
+        """The run of a target; the text of the run, where that is one, is what the model reads."""
+        from tinytf_cli.text_options import both_facing
+
+        model = self.models.opened(run.spec)
+        if model.config.encoder is None:
+            if target is not None:
+                raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+            return run
+        if run.spec.reads:
+            return run
+        _, target = both_facing(self.models.model(run.spec), [run.text], target)
+        return replace(run, spec=replace(run.spec, reads=str(run.text)), text=target)
+
+    def set_run(self, run: Run, target: str | None = None) -> None:
+        """Make a run the present one, at the same step if its model has it; record it if it is not cached.
+
+        In a model of two stacks that reads nothing yet its text is the source; the ``target`` is generated if not
+        given.
+        """
         from tinytf.through.model import ThroughModel
+
+        run = self._facing(run, target)
 
         index = self.row
         if isinstance(self.models.opened(run.spec), ThroughModel):

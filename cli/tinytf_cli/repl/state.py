@@ -103,7 +103,7 @@ OPENED_BY = ("device", "dtype", "seed", "adapter", "tokenizer", "through", "keep
 
 @dataclass(frozen=True)
 class Spec(Made):
-    """How a model is opened, which of its steps are ablated, and which ``numbers`` are set, by address."""
+    """How a model is opened, what it ``reads``, which of its steps are ablated, and which ``numbers`` are set."""
 
     name: str = "tiny"
     device: str = "auto"
@@ -115,23 +115,24 @@ class Spec(Made):
     keep_quantized: bool = False
     without: Ablation | None = None
     numbers: tuple[tuple[str, float], ...] = ()
+    reads: str = ""
 
     @property
     def whole(self) -> "Spec":
         """The model as it was opened."""
-        return replace(self, without=None, numbers=())
+        return replace(self, without=None, numbers=(), reads="")
 
     @property
     def changes(self) -> dict[str, str]:
-        """What is changed in the model: ``without`` and ``set``, each in words."""
+        """What is changed in the model, in words: what it ``reads``, is ``without``, and has ``set``."""
         set_words = ", ".join(f"{at} = {number:g}" for at, number in self.numbers)
-        changes = {"without": self.without.words if self.without else "", "set": set_words}
+        changes = {"reads": self.reads, "without": self.without.words if self.without else "", "set": set_words}
         return {name: words for name, words in changes.items() if words}
 
     @property
     def changes_data(self) -> dict[str, Any]:
         """What is changed in the model, as JSON data."""
-        data = {"without": self.without and self.without.to_dict(), "set": dict(self.numbers)}
+        data = {"reads": self.reads, "without": self.without and self.without.to_dict(), "set": dict(self.numbers)}
         return {name: value for name, value in data.items() if value}
 
     @property

@@ -170,6 +170,7 @@ def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
         "held-out": loss_in_words(held_out[-1][1]) if held_out else "",
         "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
         **_held_out_numbers(history),
+        "exact": f"{100 * history.exact[-1][1]:.1f} %" if history.exact else "",
         "training text": loss_in_words(history.seen[-1][1]) if history.seen else "",
         "gap": _gap_in_words(history),
         "copying": f"{history.copying[-1][1]:.2f} nats" if history.copying else "",

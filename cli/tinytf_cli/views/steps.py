@@ -175,9 +175,11 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, extent: Ex
     yield Line([span for index, pair in enumerate(formulas) for span in (Span("   " if index else ""), *pair)])
     maps: list[list[Block]] = []
     for step in steps:
-        values, seen = as_array(trace.step(step.name, layer, (head,)))[0], visible_array(trace, step, layer)
+        part = trace.shown_part(step, layer, head)
+        values = as_array(trace.step(step.name, layer) if part is None else trace.step(step.name, layer, (part,))[0])
+        seen = visible_array(trace, step, layer)
         scale, limit = ("unit", 1.0) if step.holds_shares else ("signed", largest(values, seen))
-        title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
+        title = Heading(f"L{layer}{'' if part is None else f'H{part}'}.{step.name}", role=step.role)
         axes, every = down_and_across(step), extent.whole(values, asked=False)
         maps.append([title, Heat(values, names, keys, scale, seen, limit, every=every, axes=axes)])
     yield Beside(maps, least=_map_width(names, keys, width), even=True)

@@ -68,6 +68,15 @@ def _answer(history: History) -> Iterator[Line]:
         bits = history.bits_per_byte(best[1])
         words = [f"{best[1]:.4f} nats per token"] + ([f"{bits:.3f} bits per byte"] if bits is not None else [])
         yield Line([Span("best held-out ", "output"), Span(", ".join(words), "strong"), f" at step {best[0]:,}"])
+    if history.exact:
+        step, share = history.exact[-1]
+        yield Line(
+            [
+                Span("exact ", "output"),
+                Span(f"{100 * share:.1f} %", "strong"),
+                f" of the held-out targets at step {step:,}",
+            ]
+        )
     effort = [f"{history.step.size:,} steps"]
     effort += [f"{history.epochs:.2f} epochs"] if history.epochs is not None else []
     effort += [duration(history.elapsed)] if history.elapsed is not None else []
@@ -108,7 +117,8 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     """Command lines to type next."""
     run = printable(str(report.run), spaces=False)
     causal = report.setup.model.config.causal
-    lines = [(f"tinytf generate -m {run} TEXT", "how it continues a text")] if causal else []
+    does = "translates" if report.setup.model.config.encoder else "continues"
+    lines = [(f"tinytf generate -m {run} TEXT", f"how it {does} a text")] if causal else []
     if (report.run / FRAMES).is_dir():
         lines.append((f"tinytf runs --film {run}", "the film: what it learned when"))
     lines.append((f"tinytf runs {run}", "beside others: name their folders too"))

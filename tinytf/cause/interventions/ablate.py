@@ -245,7 +245,7 @@ def _verify_own_values(trace: Trace, sites: Sequence[HookPoint], position: int) 
     """Verify that the sites' own values put in change nothing: exactly, unless attention then runs step by step."""
     claim, plain = "their own values put in give the plain logits", trace.logits_at(position)
     own = [Intervention(site, site.value(trace)) for site in sites]
-    if all(trace.steps.at(site.step, site.layer).recorded for site in sites):
+    if all(site.own(trace).steps.at(site.step, site.layer).recorded for site in sites):
         return same(claim, logits_with(trace, own, position), plain)
     return verify_logits(claim, trace.model, plain, lambda: logits_with(trace, own, position))
 

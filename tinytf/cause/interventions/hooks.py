@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Trace
 
 _EXAMPLES = "such as a head L3H5, its queries L3H5.q, a unit L3.17, L3.attn, L3.ffn, or the stream L3.in"
+ENC = "enc."
+"""What addresses of the stack that is read begin with."""
 _UNIT = re.compile(r"L-?[0-9]+\.-?[0-9]+")
 
 Change = Callable[[Tensor], Tensor]
@@ -36,8 +38,9 @@ class HookPoint:
     """A step of one layer that ``can_intervene``, by its short name, or a part of it.
 
     ``head`` is a head, or with letter E an expert; a key or value head that ``shared`` query heads have in common goes
-    by the first of them. ``columns`` are indices on the last axis, such as units of a feed-forward or keys of a map,
-    and ``rows`` are tokens; empty or None for all. ``short``: the address leaves the step out, as in L3H5 and L3.17.
+    by the first of them. The ``stack`` is empty, or ``enc.`` for a step of the stack that the model reads. ``columns``
+    are indices on the last axis, such as units of a feed-forward or keys of a map, and ``rows`` are tokens; empty or
+    None for all. ``short``: the address leaves the step out, as in L3H5 and L3.17.
     """
 
     step: str
@@ -48,9 +51,10 @@ class HookPoint:
     rows: tuple[int, ...] | None = None
     shared: int = 1
     short: bool = True
+    stack: str = ""
 
     def __str__(self) -> str:
-        layer, name = f"L{self.layer}", f".{self.step}"
+        layer, name = f"{self.stack}L{self.layer}", f".{self.step}"
         if self.columns and self.short:
             return f"{layer}.{span(self.columns)}"
         if self.head is not None:
@@ -76,42 +80,77 @@ class HookPoint:
 
     def value(self, trace: Trace) -> Tensor:
         """The value in a trace, of all rows and columns: (T, D) for a head, else (T, C), or (H, T, K) for all heads."""
+        trace = self.own(trace)
         if self.head is None:
             return trace.step(self.step, self.layer)
         return trace.step(self.step, self.layer, (self.head,))[0]
+
+    def own(self, trace: Trace) -> Trace:
+        """The trace of the stack that it belongs to."""
+        return trace if not self.stack or trace.source is None else trace.source
+
+    def own_stack(self, model: Transformer) -> Transformer:
+        """The stack that it belongs to. Raises AddressError for the encoder of a model of one stack."""
+        if self.stack and model.encoder is None:
+            raise AddressError(f"{self} is a step of an encoder, and this model has one stack", _EXAMPLES)
+        return model.encoder if self.stack and model.encoder is not None else model
 
 
 def point_names(points: Sequence[HookPoint]) -> list[str]:
     """The addresses of points; one cell in several layers is one address, such as ``L5-12.weights[7,3]``."""
     layers: dict[str, list[int]] = {}
     for point in points:
-        rest = str(point).removeprefix(f"L{point.layer}")
-        layers.setdefault(rest if point.rows else f"{point}", []).append(point.layer)
-    return [f"L{span(numbers)}{rest}" if not rest.startswith("L") else rest for rest, numbers in layers.items()]
+        rest = str(point).removeprefix(f"{point.stack}L{point.layer}")
+        several = point.rows and not point.stack
+        layers.setdefault(rest if several else f"{point}", []).append(point.layer)
+    return [rest if rest.startswith(("L", ENC)) else f"L{span(numbers)}{rest}" for rest, numbers in layers.items()]
 
 
 def hook_points(
-    addresses: str | Sequence[str], table: StepTable, tokens: Sequence[str] | None = None
+    addresses: str | Sequence[str],
+    table: StepTable,
+    tokens: Sequence[str] | None = None,
+    read: Sequence[str] | None = None,
 ) -> tuple[HookPoint, ...]:
     """The hook points of one or more addresses, each once, in the order of the forward pass.
 
     An address may be a set: ``L3`` is all that a layer adds to the residual stream. A cell, such as
-    ``L3.weights[-1,cat]``, takes the printable ``tokens`` of the text. Raises AddressError for an address that the
-    model lacks, for a step that cannot be replaced, and for a cell without a text.
+    ``L3.weights[-1,cat]``, takes the printable ``tokens`` of the text, and one of the encoder those ``read``. Raises
+    AddressError for an address that the model lacks, for a step that cannot be replaced, and for a cell without a text.
     """
     texts = [addresses] if isinstance(addresses, str) else addresses
-    points = dict.fromkeys(point for address in texts for point in _parsed(address, table, tokens))
-    order = {step.name: number for number, step in enumerate(table.layer_steps)}
+    points = dict.fromkeys(point for address in texts for point in _of_stack(address, table, tokens, read))
+    tables = {"": table, ENC: table if table.config.encoder is None else table_of(table.config.encoder)}
+    order = {(of, step.name): number for of, one in tables.items() for number, step in enumerate(one.layer_steps)}
     return tuple(
         sorted(
-            points, key=lambda point: (point.layer, order[point.step], point.head or 0, point.columns, point.rows or ())
+            points,
+            key=lambda point: (
+                not point.stack,
+                point.layer,
+                order[point.stack, point.step],
+                point.head or 0,
+                point.columns,
+                point.rows or (),
+            ),
         )
     )
 
 
 def points_of(addresses: str | Sequence[str], trace: Trace) -> tuple[HookPoint, ...]:
     """``hook_points`` of addresses that may name tokens of the trace's text."""
-    return hook_points(addresses, trace.steps, [token.shown for token in trace.tokens])
+    tokens, read = ([token.shown for token in trace.tokens_on(axis)] for axis in ("token", "source"))
+    return hook_points(addresses, trace.steps, tokens, read)
+
+
+def _of_stack(text: str, table: StepTable, tokens: Sequence[str] | None, read: Sequence[str] | None) -> list[HookPoint]:
+    """The points of an address, which may begin with enc. or dec. in a model of two stacks."""
+    if table.config.encoder is None or not text.startswith((ENC, "dec.")):
+        return _parsed(text, table, tokens)
+    if text.startswith("dec."):
+        return _parsed(text.removeprefix("dec."), table, tokens)
+    points = _parsed(text.removeprefix(ENC), table_of(table.config.encoder), read)
+    return [replace(point, stack=ENC) for point in points]
 
 
 def _parsed(text: str, table: StepTable, tokens: Sequence[str] | None) -> list[HookPoint]:
@@ -245,6 +284,7 @@ def changed(model: Transformer, changes: Sequence[tuple[HookPoint, Change]]) -> 
 
 def _hooked(model: Transformer, point: HookPoint, change: Change) -> RemovableHandle:
     """Hook a change of the step (B, …, T, width) on the module that computes it."""
+    model = point.own_stack(model)
     step = table_of(model.config).at(point.step, point.layer)
     module = module_of(model, step, point.layer)
     if step.has_heads and step.operation.side_by_side:
@@ -290,8 +330,9 @@ def hooked_by_user(model: Transformer, handles: Iterable[RemovableHandle]) -> It
 def _put_on(model: Transformer, handles: Iterable[RemovableHandle]) -> ExitStack:
     """What takes the hooks off again."""
     with ExitStack() as stack:
-        for name in ("exchanged", "edited", "by_position"):
-            stack.callback(setattr, model, name, getattr(model, name))
+        for one in filter(None, (model, model.encoder)):
+            for name in ("exchanged", "edited", "by_position"):
+                stack.callback(setattr, one, name, getattr(one, name))
         for handle in handles:
             stack.callback(handle.remove)
         return stack.pop_all()
@@ -311,12 +352,12 @@ def intervened(model: Transformer, interventions: Sequence[Intervention]) -> Tra
 
 def intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
     """Hook each intervention on the module of its step, and have traces record steps that they would else derive."""
-    table = table_of(model.config)
     for intervention in interventions:
         point = intervention.point
-        model.exchanged = (*model.exchanged, point.full_name)
-        if not (table.at(point.step, point.layer).recorded or point.is_expert):
-            model.edited = (*model.edited, f"L{point.layer}.{point.step}")
+        stack = point.own_stack(model)
+        stack.exchanged = (*stack.exchanged, point.full_name)
+        if not (table_of(stack.config).at(point.step, point.layer).recorded or point.is_expert):
+            stack.edited = (*stack.edited, f"L{point.layer}.{point.step}")
         yield _hooked(model, intervention.point, intervention.replaced)
 
 

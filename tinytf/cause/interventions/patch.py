@@ -18,6 +18,7 @@ from tinytf.cause.interventions.prediction import (
     Choice,
     Contrast,
     choices,
+    compared,
     contrast,
     first_different,
     log_probabilities,
@@ -391,7 +392,7 @@ def runs_of(model: TextModel, clean: Text, corrupt: Text, answer: str | int | No
     """The traces of both texts, and the logit difference to follow in them."""
     outcomes = model.optional_outcome(answer, "answer"), model.optional_outcome(versus, "versus")
     source, target = model.trace(clean), model.trace(corrupt)
-    require_even(source.encoding, target.encoding)
+    require_even(*compared(source, target))
     return Runs(source, target, contrast(source, target, *outcomes))
 
 

@@ -125,6 +125,13 @@ def _aligned(clean: Encoding, corrupt: Encoding) -> tuple[tuple[str | None, str 
     return tuple(pairs)
 
 
+def compared(clean: Trace, corrupt: Trace) -> tuple[Encoding, Encoding]:
+    """The texts in which two runs differ: the sources, where two stacks write one target."""
+    if clean.encoding.ids == corrupt.encoding.ids and clean.source is not None and corrupt.source is not None:
+        return clean.source.encoding, corrupt.source.encoding
+    return clean.encoding, corrupt.encoding
+
+
 def require_even(clean: Encoding, corrupt: Encoding) -> None:
     """Raise UnevenTexts for different numbers of tokens, UsageError for the same tokens."""
     if len(clean.tokens) != len(corrupt.tokens):
@@ -185,5 +192,5 @@ def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: in
 
 
 def first_different(clean: Sequence[int], corrupt: Sequence[int]) -> int:
-    """The first position at which two texts of the same length have different tokens."""
-    return next(position for position, (a, b) in enumerate(zip(clean, corrupt, strict=True)) if a != b)
+    """The first position at which two texts of the same length have different tokens; 0 where only sources differ."""
+    return next((position for position, (a, b) in enumerate(zip(clean, corrupt, strict=True)) if a != b), 0)

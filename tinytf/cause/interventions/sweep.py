@@ -102,7 +102,7 @@ def logits_of_rows(
         batch = order[done : done + max(1, max_tokens // (length - start))]
         with evaluating(model):
             numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
-            logits = model.unembed(model.final_norm(hidden[:, read - start]))
+            logits = model.unembed(model.finish_rows(hidden, [read - start])[:, 0])
         yield numbers, logits
         done += len(batch)
         on_progress(n_resumed + done, len(rows))
@@ -152,25 +152,26 @@ def written(rows: Sequence[Interventions], start: int = 0) -> list[tuple[HookPoi
 
 @dataclass(frozen=True)
 class _Before:
-    """Keys and values of the tokens before the computed ones, in the place of a cache: (G, T, D) each."""
+    """What a cache ``remembers`` of the tokens before the computed ones, such as keys (G, T, D), in its place."""
 
-    keys: Tensor
-    values: Tensor
+    remembers: dict[str, Tensor]
 
     def extend(self, name: str, new: Tensor) -> Tensor:
         """The earlier keys or values followed by the new ones, (B, G, T, D)."""
-        earlier: Tensor = getattr(self, name)
-        return torch.cat((earlier.expand(len(new), -1, -1, -1), new), 2)
+        earlier = self.remembers[name]
+        return torch.cat((earlier.expand(len(new), *earlier.shape), new), -2)
 
 
 def _before(trace: Trace, layer: int, start: int) -> _Before | None:
-    """The keys and values of the scores and the head outputs before ``start``."""
+    """What the steps of a layer remember of the tokens before ``start``."""
     if not start:
         return None
-    table = trace.steps
-    core = [step for step in table.layer_steps if step.core]
-    inputs = (table.at(step.name, layer).inputs[1] for step in (core[0], core[-1]))
-    return _Before(*(trace.step(name, layer)[:, :start] for name in inputs))
+    remembered = (
+        (name, trace.step(*trace.steps.sources(step, layer)[number]))
+        for step in trace.steps.in_layer(layer)
+        for number, name in step.operation.remembers
+    )
+    return _Before({name: tensor[..., :start, :] for name, tensor in remembered})
 
 
 def _carried(trace: Trace, layer: int, start: int) -> Carried | None:

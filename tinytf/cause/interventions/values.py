@@ -145,6 +145,8 @@ def values_for(
         zeros = {point: weight.new_tensor(number) for point, number in numbers.items()}
         some = f"(cells of attention weights {BLOCKED})" if blocked else ""
         return HookValues(zeros, BLOCKED if len(blocked) == len(zeros) else some, blocked=blocked)
+    if read := [point for point in points if point.stack]:
+        raise UsageError(f"{read[0]} is of what the model reads, and takes only --how zero", "or patch it")
     table = table_of(model.config)
     a_map = next((point for point in points if table.at(point.step, point.layer).is_map), None)
     if a_map is not None:
@@ -166,8 +168,7 @@ def values_for(
 
 def _scores_below(point: HookPoint, model: TextModel) -> HookPoint | None:
     """The scores that the softmax of a cell of attention weights takes; None for any other point."""
-    table = table_of(model.config)
-    step = table.at(point.step, point.layer)
+    step = table_of(point.own_stack(model.transformer).config).at(point.step, point.layer)
     if not (step.is_map and step.holds_shares and point.columns):
         return None
     return replace(point, step=step.inputs[0])

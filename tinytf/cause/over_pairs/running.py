@@ -115,6 +115,8 @@ def ask(
     resume: Path | None = None,
 ) -> OverPairs:
     """Ask a question of every pair. An interrupt ends it with the pairs so far; ``resume`` keeps them in a file."""
+    if model.config.encoder is not None:
+        raise UsageError("pairs are asked of one stack, and this model has two", "patch two sources, one target")
     names = [checksum([pair.clean.ids, pair.corrupt.ids, pair.answer, pair.versus]) for pair in encoded]
     log = ResumeLog(resume, "over pairs", question.asked, *question.key, model.transformer)
     results = {number: log.found[name] for number, name in enumerate(names) if name in log.found}

@@ -1,7 +1,6 @@
 """GGUF tokenizers whose vocabulary is word pieces: SentencePiece BPE and Unigram, and WordPiece."""
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from tokenizers import Tokenizer as Library
@@ -11,9 +10,9 @@ from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 from tinytf.text.choice import NOTHING, Settings
 from tinytf.text.library import library_errors
+from tinytf.text.piece_file import LONGEST_PIECE, merges_of
 from tinytf.text.tokenizer_classes import BERT, LLAMA
 
-_LONGEST_PIECE = 512  # characters; SentencePiece's default limit is 16
 _NORMAL, _BYTE = 1, 6
 
 
@@ -32,9 +31,9 @@ def _scores(keys: Fields, tokens: list[str]) -> Sequence[float]:
     if not scores:
         raise CheckpointError(f"{keys.source} lacks tokenizer.ggml.scores")
     longest = max(tokens, key=len)
-    if len(longest) > _LONGEST_PIECE:
+    if len(longest) > LONGEST_PIECE:
         raise keys.fault(
-            f"the piece {quoted(longest)} has {len(longest):,} characters, and at most {_LONGEST_PIECE} are allowed"
+            f"the piece {quoted(longest)} has {len(longest):,} characters, and at most {LONGEST_PIECE} are allowed"
         )
     return scores
 
@@ -50,7 +49,7 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> GgufTokenizer:
     unknown = keys.index("unknown_token_id", len(tokens))
     model = models.BPE(
         vocabulary,
-        _merges(vocabulary, _scores(keys, tokens)),
+        merges_of(vocabulary, _scores(keys, tokens)),
         unk_token=None if unknown is None else tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,
@@ -59,27 +58,6 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> GgufTokenizer:
     parts = LLAMA.parts({"add_prefix_space": keys.flag("add_space_prefix", True)}, {})
     library.pre_tokenizer, library.decoder = parts.pre_tokenizer, parts.decoder
     return GgufTokenizer(library, tokens, start=True)
-
-
-def _merges(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every pair of pieces that joins to a third, by decreasing score of the third.
-
-    SentencePiece merges the neighbours whose joint piece has the highest score. Ties are ordered as in transformers:
-    longer left halves first, then longer right halves, then earlier pieces.
-    """
-    pieces, merges = list(vocabulary), list[tuple[str, str]]()
-    interned = dict(zip(pieces, pieces, strict=True)).get  # one string object for each piece, in however many merges
-    by_score = sorted(range(len(pieces)), key=scores.__getitem__, reverse=True)
-    for _, token_ids in groupby(by_score, scores.__getitem__):
-        tied, start = list(token_ids), len(merges)
-        for token_id in tied:
-            piece = pieces[token_id]
-            for cut in range(len(piece) - 1, 0, -1):
-                if (left := interned(piece[:cut])) and (right := interned(piece[cut:])):
-                    merges.append((left, right))
-        if len(tied) > 1:
-            merges[start:] = sorted(merges[start:], key=lambda merge: (len(merge[0]), len(merge[1])), reverse=True)
-    return merges
 
 
 def unigram(keys: Fields, tokens: list[str]) -> GgufTokenizer:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.buffers import frequencies
+from tinytf.checkpoints.huggingface.buffers import ROTARY_FREQUENCIES
 from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
@@ -216,7 +216,7 @@ FALCON = replace(
     written_as=lambda config: _TWO_NORMS if _has_two_norms(config) else {},
     skipped=(
         *BLOOM.skipped,
-        Skip(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, a buffer", computed=frequencies),
+        ROTARY_FREQUENCIES,
     ),
 )
 """Almazrouei et al. 2023: a parallel residual; one key head for all query heads, or one for each group."""

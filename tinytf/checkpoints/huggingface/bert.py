@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.buffers import positions, zeros
+from tinytf.checkpoints.huggingface.buffers import POSITIONS, zeros
 from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
@@ -88,7 +88,7 @@ BERT = Family(
         "head.decoder": Stored("cls.predictions.decoder"),
     },
     skipped=(
-        Skip(r"embeddings\.position_ids", "positions, a buffer", computed=positions),
+        POSITIONS,
         Skip(r"embeddings\.token_type_ids", "type ids, a buffer", computed=zeros),
         Skip(r"cls\.seq_relationship\..*", "the next-sentence head", noted=True),
         Skip(r"(classifier|pre_classifier|qa_outputs)\..*", "a task head", noted=True),

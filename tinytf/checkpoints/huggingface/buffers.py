@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.table import Computed
+from tinytf.checkpoints.table import Computed, Skip
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.positions import sinusoidal_table
 from tinytf.steps.operations.rotate import rotary_frequencies
@@ -47,6 +47,14 @@ def frequencies(config: ModelConfig, stored: Tensor) -> Computed:
     return Computed(min(scaled, unscaled, key=lambda values: float((values - stored.double()).abs().max())))
 
 
+ROTARY_FREQUENCIES = Skip(
+    r"(.+\.)?(rotary_emb|rotary_embeddings)\.(original_)?inv_freq",
+    "rotary frequencies, a buffer",
+    computed=frequencies,
+)
+"""Those of a layer or of the model, and in some families those before scaling too."""
+
+
 def rotary_waves(config: ModelConfig, stored: Tensor) -> Computed:
     """The sines of each position's rotary angles, then their cosines: (positions, rotary width)."""
     rows = len(stored) if stored.shape[1:] == (config.rope.width,) else 0
@@ -75,6 +83,9 @@ def _waves(config: ModelConfig, stored: Tensor, rows: int, halves: int) -> Compu
 def positions(config: ModelConfig, stored: Tensor) -> Computed:
     """0, 1, 2 …"""
     return Computed(torch.ones(stored.shape).cumsum(-1) - 1)
+
+
+POSITIONS = Skip(r"(.+\.)?position_ids", "positions, a buffer", computed=positions)
 
 
 def constant(value: float, error: float = 0.0) -> Callable[[ModelConfig, Tensor], Computed]:

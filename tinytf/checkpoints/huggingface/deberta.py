@@ -97,6 +97,7 @@ def _write_convolution(config: ModelConfig) -> dict[str, Any]:
 
 _SELF = "encoder.layer.{n}.attention.self"
 
+_REPLACED = Skip(r"mask_predictions\..*", "the replaced-token head", noted=True)
 DEBERTA_V2 = replace(
     BERT,
     name="DeBERTa-v2",
@@ -133,9 +134,9 @@ DEBERTA_V2 = replace(
     },
     skipped=(
         *BERT.skipped,
-        Skip(r"embeddings\.position_embeddings\.weight", "positions that are not added to the embeddings"),
+        Skip(r"embeddings\.position_embeddings\.weight", "positions that are not added to the embeddings", noted=True),
         Skip(r"encoder\.(rel_embeddings|LayerNorm)\..*", "embeddings of distances that no score reads"),
-        Skip(r"mask_predictions\..*", "the replaced-token head", noted=True),
+        _REPLACED,
     ),
     spellings=(
         *BERT.spellings,
@@ -165,6 +166,7 @@ DEBERTA = replace(
         **dict.fromkeys(("position_buckets", "norm_rel_ebd", "share_att_key", "conv_kernel_size"), ()),
     },
     fixed={**DEBERTA_V2.fixed, "k_bias": False},
+    skipped=tuple(skip for skip in DEBERTA_V2.skipped if skip != _REPLACED),
     settings=(*DEBERTA_V2.settings[:-2], Group(_read_own, _write_own), DEBERTA_V2.settings[-1]),
     stored={
         **DEBERTA_V2.stored,

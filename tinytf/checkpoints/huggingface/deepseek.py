@@ -16,7 +16,7 @@ from tinytf.checkpoints.huggingface.routing import (
     sigmoid_router,
     written_groups,
 )
-from tinytf.checkpoints.huggingface.table import lm_head
+from tinytf.checkpoints.huggingface.table import by_layer, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, stacked_experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -101,7 +101,6 @@ LATENT = {
 }
 """The matrices and norms of latent attention."""
 
-_SKIPPED = (*LLAMA.skipped, FURTHER_LAYERS)
 _UNCOMPRESSED = ((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),)
 _HARMLESS = (
     "aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "head_dim", "qk_head_dim", "n_routed_experts",
@@ -140,7 +139,7 @@ DEEPSEEK_V3 = replace(
     only={"attention_bias": (False,), "rope_interleave": (True,)},
     harmless=(*_HARMLESS, *TRAINING, "topk_method"),
     settings=(*_settings(512), routed(), sigmoid_router(8, 4)),
-    skipped=_SKIPPED,
+    skipped=(*LLAMA.skipped, FURTHER_LAYERS),
 )
 KIMI_K2 = replace(DEEPSEEK_V3, name="Kimi K2", model_type="kimi_k2")
 """Kimi K2 (Moonshot AI 2025): a DeepSeek-V3 with more experts and fewer heads."""
@@ -236,6 +235,7 @@ MISTRAL4 = replace(
     harmless=(*DEEPSEEK_V3.harmless, "topk_group"),
     needs=("kv_rank", "query_scale", "experts"),
     stored={**DEEPSEEK_V3.stored, **stacked_experts("layers.{n}.mlp.experts")},
+    skipped=LLAMA.skipped,
     settings=(
         *UNTURNED,
         Key("kv_lora_rank", "kv_rank", 256),
@@ -248,3 +248,76 @@ MISTRAL4 = replace(
     ),
 )
 """Mistral Small 4 (Mistral 2026): experts chosen by a softmax, and queries that grow with their position."""
+
+
+def _indexer(paired: str = "") -> dict[str, Stored]:
+    """The modules of an indexer, in which RoPE turns halves, or adjacent pairs of each of ``paired`` heads."""
+    module, one = "layers.{n}.self_attn.indexer", "1" if paired else ""
+    return {
+        "blocks.{n}.attention.index_q": Stored(f"{module}.wq_b", paired=paired),
+        "blocks.{n}.attention.index_k": Stored(f"{module}.wk", paired=one),
+        "blocks.{n}.attention.index_k_norm": Stored(f"{module}.k_norm", paired=one),
+        "blocks.{n}.attention.index_weights": Stored(f"{module}.weights_proj"),
+    }
+
+
+def _indexed(heads: int) -> tuple[Key, ...]:
+    return (
+        Key("index_topk", "index_keys", 2048),
+        Key("index_n_heads", "index_heads", heads),
+        Key("index_head_dim", "index_width", 128),
+    )
+
+
+DEEPSEEK_V32 = replace(
+    DEEPSEEK_V3,
+    name="DeepSeek-V3.2",
+    model_type="deepseek_v32",
+    classes={"none": "DeepseekV32Model", "lm": "DeepseekV32ForCausalLM"},
+    only={"attention_bias": (False,)},
+    harmless=(*DEEPSEEK_V3.harmless, "layer_types", "rope_interleave", "mlp_bias"),
+    settings=(*_settings(512), routed(first=3, kinds=True), sigmoid_router(8, 4), *_indexed(64)),
+    needs=("kv_rank", "q_rank", "index_keys"),
+    stored={**DEEPSEEK_V3.stored, **_indexer()},
+)
+"""DeepSeek-V3.2 (DeepSeek-AI 2025): an indexer chooses the keys that a query may look at."""
+
+
+def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """The layers that take the choice of an earlier one: listed, in a pattern of F and S, or all but one in so many."""
+    layers, name = draft["n_layers"], "index_topk_pattern"
+    every, offset = max(1, fields.whole("index_topk_freq", 1)), fields.whole("index_skip_topk_offset", 2)
+    schedule = ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
+    is_text = isinstance(fields.data.get(name), str)
+    pattern = list(fields.text(name)) if is_text else fields.array(name, str, None)
+    words = fields.array("indexer_types", str, None) or pattern or schedule
+    if len(words) != layers:
+        raise fields.fault(f"{len(words):,} layers have an indexer of their own or share one, of {layers:,}")
+    meanings = {"full": False, "shared": True, "F": False, "S": True}
+    shared = [fields.meaning("indexer_types", word, meanings) for word in words]
+    if shared[0]:
+        raise fields.fault("the first layer shares the choice of an indexer, and there is none before it")
+    return by_layer("shares_index", shared)
+
+
+def _write_shared(config: ModelConfig) -> dict[str, Any]:
+    layers = map(config.at, range(config.n_layers))
+    return {"indexer_types": ["shared" if layer.shares_index else "full" for layer in layers]}
+
+
+GLM_MOE_DSA = replace(
+    DEEPSEEK_V32,
+    name="GLM-5",
+    model_type="glm_moe_dsa",
+    classes={"none": "GlmMoeDsaModel", "lm": "GlmMoeDsaForCausalLM"},
+    settings=(
+        *_settings(512, 64, 192, 256, 2048),
+        Key("rms_norm_eps", "norm_eps", 1e-5),
+        routed(first=3, kinds=True),
+        sigmoid_router(),
+        *_indexed(32),
+        Group(_read_shared, _write_shared),
+    ),
+    stored={**DEEPSEEK_V3.stored, **_indexer("index_heads")},
+)
+"""GLM-5 (Zhipu 2026): layers may take the choice of an earlier one, and indexers rotate adjacent pairs."""

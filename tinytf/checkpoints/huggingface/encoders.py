@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA, mlm_head
-from tinytf.checkpoints.huggingface.buffers import frequencies, rotary_waves
+from tinytf.checkpoints.huggingface.buffers import ROTARY_FREQUENCIES, rotary_waves
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -290,9 +290,9 @@ ESM = replace(
     },
     skipped=(
         *ROBERTA.skipped,
-        Skip(r".*rotary_embeddings\.inv_freq", "rotary frequencies, a buffer", computed=frequencies),
+        ROTARY_FREQUENCIES,
         Skip(r"contact_head\..*", "the residue-contact head", noted=True),
-        Skip(r"embeddings\.position_embeddings\.weight", "a position table that a model with RoPE does not use"),
+        Skip(r"embeddings\.position_embeddings\.weight", "positions, which RoPE replaces", noted=True),
     ),
     heads={name: head for name, head in ROBERTA.heads.items() if name != "question"},
 )

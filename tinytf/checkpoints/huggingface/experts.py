@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.llama import BIASES, HEAD_AND_ACTIVATION, LLAMA, MISTRAL, SHARED, UNTURNED, WINDOW
-from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.rope import ROPE, rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
@@ -48,7 +48,7 @@ MIXTRAL = replace(
     classes={"none": "MixtralModel", "lm": "MixtralForCausalLM"},
     needs=("experts",),
     settings=(
-        *MISTRAL.settings,
+        *(rope(1_000_000.0) if setting is ROPE else setting for setting in MISTRAL.settings),
         Key("num_local_experts", "experts"),
         Key("num_experts_per_tok", "experts_per_token", 2),
     ),

@@ -73,8 +73,13 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
     """
     config = model.config.but(dropout=0.0)
     state: Mapping[str, Tensor] = dict((*model.named_parameters(), *model.named_buffers()))  # shared weights, once
-    modules = written_modules(config, state, prompts)
-    config, state = without_modules(config), {name: t for name, t in state.items() if not name.startswith("pooling.")}
+    if _pools_itself(config):
+        modules = written_modules(config.but(pooled_dense=()), state, prompts)
+        config = config.but(unit_embedding=False)
+    else:
+        modules = written_modules(config, state, prompts)
+        config = without_modules(config)
+        state = {name: tensor for name, tensor in state.items() if not name.startswith("pooling.")}
     try:
         family, keys = family_for(config)
     except UsageError:
@@ -90,6 +95,12 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
             write_state(directory / name, data)
     files = tuple((directory / name, len(data)) for name, data in contents.items())
     return Exported(family.name, keys["architectures"][0], directory, files)
+
+
+def _pools_itself(config: ModelConfig) -> bool:
+    """Whether a family has the dense layers after pooling in the model itself."""
+    families = [family for family in FAMILIES.values() if family.has("pooling.dense.weight")]
+    return any(family.write(config.but(unit_embedding=False)) for family in families)
 
 
 def _contents(

@@ -18,14 +18,14 @@ _FIVE_OF_SIX = layer_kinds(all_but_nth("sliding_window_pattern", 6))
 _OF_HEADS = {"d_head": "head_dim", "n_kv_heads": "num_key_value_heads"}
 
 
-def _kinds(fields: Fields, draft: Draft) -> list[str]:
+def kinds_of(fields: Fields, draft: Draft) -> list[str]:
     """The kind of each layer; transformers gives the last one no window, whatever the file says."""
     return [*_FIVE_OF_SIX(fields, draft)[:-1], FULL]
 
 
 def _read_heads(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The heads of each layer, from per_layer_config, or from the keys of the layers without a window."""
-    kinds, shared = _kinds(fields, draft), fields.flag("attention_k_eq_v", False)
+    kinds, shared = kinds_of(fields, draft), fields.flag("attention_k_eq_v", False)
     usual = {"d_head": fields.whole("head_dim", 256, least=1), "n_kv_heads": fields.whole("num_key_value_heads", 4)}
     wide = {
         "d_head": fields.whole("global_head_dim", 512, least=1),
@@ -33,26 +33,30 @@ def _read_heads(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     }
     if not shared:
         wide["n_kv_heads"] = usual["n_kv_heads"]
+    values_of_keys = by_layer("values_of_keys", [shared and kind == FULL for kind in kinds])
+    return merge_fields(heads_by_layer(fields, kinds, usual, wide), values_of_keys)
+
+
+def heads_by_layer(fields: Fields, kinds: list[str], usual: dict[str, int], wide: dict[str, int]) -> dict[str, Any]:
+    """The heads of each layer: as per_layer_config says, or ``wide`` without a window."""
     layers = [wide if kind == FULL else usual for kind in kinds]
     if (own := fields.object("per_layer_config")) is not None:
         of_layers = [own.object(str(layer)) or Fields({}, fields.source) for layer in range(len(kinds))]
         layers = [{ours: one.whole(key, usual[ours]) for ours, key in _OF_HEADS.items()} for one in of_layers]
         for one in of_layers:
             one.refuse_unknown(())
-    return merge_fields(
-        *(by_layer(name, [layer[name] for layer in layers]) for name in _OF_HEADS),
-        by_layer("values_of_keys", [shared and kind == FULL for kind in kinds]),
-    )
+    return merge_fields(*(by_layer(name, [layer[name] for layer in layers]) for name in _OF_HEADS))
+
+
+def written_heads(config: ModelConfig) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    own = [{key: getattr(layer, ours) for ours, key in _OF_HEADS.items()} for layer in layers]
+    return {**own[0], "per_layer_config": {str(layer): values for layer, values in enumerate(own)}}
 
 
 def _write_heads(config: ModelConfig) -> dict[str, Any]:
-    layers = [config.at(layer) for layer in range(config.n_layers)]
-    own = [{key: getattr(layer, ours) for ours, key in _OF_HEADS.items()} for layer in layers]
-    return {
-        **own[0],
-        "per_layer_config": {str(layer): values for layer, values in enumerate(own)},
-        "attention_k_eq_v": any(layer.values_of_keys for layer in layers),
-    }
+    shared = any(config.at(layer).values_of_keys for layer in range(config.n_layers))
+    return {**written_heads(config), "attention_k_eq_v": shared}
 
 
 def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
@@ -116,12 +120,18 @@ def _write_experts(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-_WINDOWS = windows(_kinds, 512)
+ROPE = rope(
+    1_000_000.0,
+    kinds=kinds_of,
+    local=lambda _: 10_000.0,
+    scalings={"default": "none", "proportional": "proportional"},
+)
+WINDOWS = windows(kinds_of, 512)
 
 
 def _write_windows(config: ModelConfig) -> dict[str, Any]:
     """The window, left out where no layer has one: transformers does not accept null here."""
-    return {key: value for key, value in _WINDOWS.write(config).items() if value is not None}
+    return {key: value for key, value in WINDOWS.write(config).items() if value is not None}
 
 
 UNSCALED = {name: replace(layout, offset=0.0) for name, layout in GEMMA2.stored.items()}
@@ -159,16 +169,11 @@ GEMMA4 = replace(
         Group(_read_heads, _write_heads),
         Group(_read_shared, _write_shared),
         *_NOT_UNIFIED,
-        rope(
-            1_000_000.0,
-            kinds=_kinds,
-            local=lambda _: 10_000.0,
-            scalings={"default": "none", "proportional": "proportional"},
-        ),
+        ROPE,
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
         cap("final_logit_softcapping", "logit_cap", 0.0),
         Group(lambda fields, draft, tensors: {"embed_scale": math.sqrt(draft["d_model"])}),
-        Group(_WINDOWS.read, _write_windows),
+        Group(WINDOWS.read, _write_windows),
         Key("attention_bias", "qkv_bias o_bias", False),
         Key("tie_word_embeddings", "tied_head", True),
         lm_head(),

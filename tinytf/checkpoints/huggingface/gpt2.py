@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.buffers import causal_mask, hidden_score, positions
+from tinytf.checkpoints.huggingface.buffers import POSITIONS, causal_mask, hidden_score
 from tinytf.checkpoints.huggingface.heads import DECODER_HEADS, ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, by_layer, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
@@ -69,7 +69,7 @@ GPT2 = Family(
         "head.decoder": Stored("lm_head"),
     },
     skipped=(
-        Skip(r"h\.\d+\.attn\.bias", "the causal mask, a buffer", computed=causal_mask),
+        Skip(r"h\.\d+\.(attn|crossattention)\.bias", "the causal mask, a buffer", computed=causal_mask),
         Skip(r"h\.\d+\.attn\.masked_bias", "the score of a hidden pair, a buffer", computed=hidden_score),
         Skip(r"(score|classifier|multiple_choice_head\.summary)\..*", "a classification head", noted=True),
     ),
@@ -182,7 +182,7 @@ OPENAI_GPT = replace(
         "embed.tokens": Stored("tokens_embed"),
         "embed.positions": Stored("positions_embed"),
     },
-    skipped=(*GPT2.skipped, Skip("position_ids", "positions, a buffer", computed=positions)),
+    skipped=(*GPT2.skipped, POSITIONS),
     copies={"lm_head.weight": "tokens_embed.weight"},
 )
 """Radford et al. 2018: post-norm, so no norm follows the last block."""

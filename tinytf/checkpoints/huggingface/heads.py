@@ -26,14 +26,16 @@ class ClassHead:
     """One classification head of a family: where its modules are stored, and the settings that never vary.
 
     ``activation`` is our word for the activation of its dense layer; empty for the configuration's own. A head on the
-    whole text ``reads`` the first or the last token. ``only`` are keys that must have one of these values. A family
-    with two heads of one kind gives our word for the second in ``head``, the end of its class name in ``ends``, and
-    its ``labels``, each decided independently.
+    whole text ``reads`` the first or the last token, or what a key says: its name, its default, and our words for its
+    values, in ``reads_by``. ``only`` are keys that must have one of these values. A family with two heads of one kind
+    gives our word for the second in ``head``, the end of its class name in ``ends``, and its ``labels``, each decided
+    independently.
     """
 
     stored: Mapping[str, Stored]
     activation: str = ""
     reads: str = "first"
+    reads_by: tuple[str, str, Mapping[str, str]] = ("", "", {})
     bias: bool = True
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     head: str = ""
@@ -53,7 +55,7 @@ class ClassHead:
         return {
             "head": head,
             "labels": labels,
-            "head_reads": self.reads if head == "sequence" else "every",
+            "head_reads": self._reads(fields) if head == "sequence" else "every",
             "head_dense": dense,
             "head_norm": "head.norm" in self.stored,
             "head_activation": (self.activation or draft.get("head_activation", draft["activation"]))
@@ -65,6 +67,10 @@ class ClassHead:
             "logit_scale": 1.0,
             "decides": decides,
         }
+
+    def _reads(self, fields: Fields) -> str:
+        key, default, meanings = self.reads_by
+        return str(fields.word(key, meanings, default)) if key else self.reads
 
 
 def stored_head(heads: Mapping[str, ClassHead], fields: Fields, tensors: Tensors) -> str:
@@ -91,8 +97,11 @@ def written_head(config: ModelConfig, default_class: str, class_head: ClassHead)
     keys = {"architectures": [stem + (class_head.ends or _ENDS[config.head.kind])]}
     if class_head.labels:
         return keys
+    key, _, meanings = class_head.reads_by
+    reads = {key: next(word for word, ours in meanings.items() if ours == config.head_reads)} if key else {}
     return {
         **keys,
+        **reads,
         "id2label": {str(class_id): label for class_id, label in enumerate(config.labels)},
         "label2id": {label: class_id for class_id, label in enumerate(config.labels)},
         "problem_type": next(word for word, ours in _DECIDES.items() if ours == config.decides),

@@ -68,6 +68,64 @@ _SYNONYMS = (
 """Names that transformers takes for one another in some families, by the attribute_map of their configurations."""
 
 
+_LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
+    (
+        "num_key_value_heads",
+        2,
+        (
+            "ernie4_5 glm glm4 glm4v_text glm_image_text internlm3 openai_privacy_filter qwen3_5_moe_text qwen3_next "
+            "starcoder2"
+        ),
+    ),
+    ("num_key_value_heads", 5, "bitnet"),
+    (
+        "num_key_value_heads",
+        8,
+        (
+            "cosmos3_edge_text cwm glm4_moe glm4v_moe_text glm_ocr_text gpt_oss hy_v3 iquestcoder jamba laguna "
+            "llama4_text minimax minimax_m2 ministral ministral3 mistral mixtral phimoe qwen2_5_vl_text qwen2_vl_text "
+            "seed_oss solar_open"
+        ),
+    ),
+    ("num_key_value_heads", 16, "gemma qwen2_moe qwen3_vl_moe_text youtu"),
+    ("num_key_value_heads", 20, "glm4_moe_lite helium"),
+    ("num_key_value_heads", 32, "dots1 exaone4 exaone_moe kimi_linear mistral4 qwen2 qwen3 qwen3_vl_text stablelm"),
+    ("num_key_value_heads", 40, "minicpm3"),
+    ("num_key_value_heads", 128, "deepseek_v3"),
+    ("head_dim", 128, "cohere2_moe"),
+    ("head_dim", 64, "longcat_flash"),
+    ("rms_norm_eps", 1e-5, "eurobert minimax mixtral olmoe"),
+    ("layer_norm_eps", 1e-5, "jina_embeddings_v3"),
+    ("type_vocab_size", 1, "jina_embeddings_v3 xlm-roberta-xl"),
+    ("sliding_window", 4096, "mistral"),
+    ("sliding_window", 1024, "gemma4_unified_text"),
+    ("num_kv_shared_layers", 15, "gemma3n_text"),
+    ("first_k_dense_replace", 3, "deepseek_v3"),
+    ("tie_word_embeddings", True, "qwen3_vl_moe_text"),
+    ("attention_multiplier", 0.015625, "granite_docling_text"),
+    ("embedding_multiplier", 12.0, "granite_docling_text"),
+    ("residual_multiplier", 0.263, "granite_docling_text"),
+    ("logits_scaling", 4.0, "granite_docling_text"),
+    ("embedding_size", 768, "squeezebert"),
+    (
+        "rope_parameters",
+        {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1_000_000.0, "partial_rotary_factor": 0.25},
+        },
+        "gemma4_text gemma4_unified_text",
+    ),
+)
+"""What transformers takes for a key that config.json leaves out, where the table takes null for something else."""
+
+
+def with_keys_left_out(data: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """A configuration with its keys under their names of now, and with those that it leaves out."""
+    data = family.with_names_now(data)
+    left_out = {key: value for key, value, kinds in _LEFT_OUT if family.model_type in kinds.split()}
+    return {**{key: value for key, value in left_out.items() if not data.keys() & {*_names_of(key)}}, **data}
+
+
 class NamedFields(Fields):
     """The keys of a config.json, each under the name that the table asks for or another that transformers takes."""
 

@@ -1,13 +1,13 @@
-"""LFM2 and LFM2-MoE (Liquid AI 2025): gated short convolutions, and grouped attention in some layers."""
+"""LFM2, LFM2-MoE (Liquid AI 2025) and LFM3 (2026): gated short convolutions, and grouped attention in some layers."""
 
 from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.experts import TRAINING
-from tinytf.checkpoints.huggingface.llama import FIXED, LLAMA
-from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, LLAMA
+from tinytf.checkpoints.huggingface.rope import SCALINGS, rope
 from tinytf.checkpoints.huggingface.table import SIZES, by_layer, lm_head, merge_fields
-from tinytf.checkpoints.huggingface.windows import FULL
+from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -17,16 +17,19 @@ _MIXERS = {FULL: "attention", _CONV: "short_convolution"}
 
 
 def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The mixer of each layer; the heads of a convolution are together as wide as the model."""
     layers = range(draft["n_layers"])
     attending = fields.array("full_attn_idxs", int, list(layers))
     default = [FULL if layer in attending else _CONV for layer in layers]
     layer_types = fields.array("layer_types", str, default, count=len(layers))
-    mixers = [fields.meaning("layer_types", kind, _MIXERS) for kind in layer_types]
+    return _mixed(fields, draft, [fields.meaning("layer_types", kind, _MIXERS) for kind in layer_types], 3)
+
+
+def _mixed(fields: Fields, draft: Draft, mixers: list[str], taps: int) -> dict[str, Any]:
+    """The mixer of each layer; the heads of a convolution are together as wide as the model."""
     group = draft["d_model"] // draft["n_heads"]
     widths = [draft["d_head"] or group if mixer == "attention" else group for mixer in mixers]
     return {
-        "conv_width": fields.whole("conv_L_cache", 3, least=1),
+        "conv_width": fields.whole("conv_L_cache", taps, least=1),
         **merge_fields(by_layer("mixer", mixers), by_layer("d_head", widths)),
     }
 
@@ -145,3 +148,86 @@ LFM2_MOE = replace(
         **experts("layers.{n}.feed_forward.experts", ("w1", "w3", "w2")),
     },
 )
+
+
+def _read_kinds(fields: Fields, draft: Draft) -> list[str]:
+    layers = range(draft["n_layers"])
+    default = [FULL if n % 4 == 2 else SLIDING if n % 4 == 0 and n else _CONV for n in layers]
+    words = fields.array("layer_types", str, default, count=len(layers))
+    return [fields.meaning("layer_types", word, {word: word for word in (FULL, SLIDING, _CONV)}) for word in words]
+
+
+def _attention_kinds(fields: Fields, draft: Draft) -> list[str]:
+    """The kind of each layer; of a convolution, which has no positions, that of some attention."""
+    kinds = _read_kinds(fields, draft)
+    some = next((kind for kind in kinds if kind != _CONV), FULL)
+    return [some if kind == _CONV else kind for kind in kinds]
+
+
+def _read_eps(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    """ε of the norms, by the name that transformers writes or by its other one."""
+    other = fields.number("rms_norm_eps", 1e-5)
+    eps = fields.number("norm_eps", other)
+    if "rms_norm_eps" in fields.data and eps != other:
+        raise fields.fault(f"rms_norm_eps {other:g} is another name of norm_eps, which is {eps:g}")
+    return {"norm_eps": eps}
+
+
+_WINDOWS = windows(_read_kinds, 256)
+
+
+def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    kinds = _read_kinds(fields, draft)
+    mixers = ["short_convolution" if kind == _CONV else "attention" for kind in kinds]
+    return merge_fields(_WINDOWS.read(fields, draft, tensors), _mixed(fields, draft, mixers, 7))
+
+
+def _write_layers(config: ModelConfig) -> dict[str, Any]:
+    keys, mixed = _WINDOWS.write(config), _write_mixers(config)
+    kinds = zip(keys["layer_types"], mixed["layer_types"], strict=True)
+    return {**keys, **mixed, "layer_types": [kind if mixer == FULL else mixer for kind, mixer in kinds]}
+
+
+LFM3 = replace(
+    LFM2,
+    name="LFM3",
+    model_type="lfm3",
+    classes={"none": "Lfm3Model", "lm": "Lfm3ForCausalLM"},
+    only={**LFM2.only, "_rope_type_labels": ([FULL, SLIDING],)},
+    fixed={**LFM2.fixed, "gate_by_head": True},
+    settings=(
+        *SIZES,
+        Key("num_key_value_heads", "n_kv_heads", 4),
+        Key("max_position_embeddings", "context", 128_000),
+        Group(_read_eps, lambda config: {"norm_eps": config.norm_eps}),
+        Key("head_dim", "d_head", 128),
+        rope(
+            1_000_000.0,
+            kinds=_attention_kinds,
+            local=lambda _: 10_000.0,
+            scalings={**SCALINGS, "proportional": "proportional"},
+        ),
+        Group(
+            lambda fields, draft, tensors: {"norm_order": "both" if fields.flag("use_sandwich_norm", True) else "pre"},
+            lambda config: {"use_sandwich_norm": config.norm_order == "both"},
+        ),
+        Key("use_attention_gate", "attention_gate", True),
+        BIASES,
+        Group(lambda fields, draft, tensors: {"gate_bias": not (draft["attention_gate"] and draft["qkv_bias"])}),
+        Key("tie_word_embeddings", "tied_head", True),
+        lm_head(),
+        Group(_read_layers, _write_layers),
+    ),
+    harmless=(),
+    stored={
+        **LFM2.stored,
+        "blocks.{n}.attention.o": Stored("layers.{n}.self_attn.o_proj"),
+        "blocks.{n}.attention.q_norm": Stored("layers.{n}.self_attn.q_norm"),
+        "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.k_norm"),
+        "blocks.{n}.attention.gate": Stored("layers.{n}.self_attn.g_proj"),
+        "blocks.{n}.attn_norm": Stored("layers.{n}.post_operator_norm"),
+        "blocks.{n}.ffn_norm": Stored("layers.{n}.post_ffn_norm"),
+    },
+    spellings=((r"\.self_attn\.gate_proj\.", ".self_attn.g_proj."),),
+)
+"""LFM3: windows, norms before and after each part, and heads that are gated."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.buffers import frequencies
+from tinytf.checkpoints.huggingface.buffers import ROTARY_FREQUENCIES
 from tinytf.checkpoints.huggingface.heads import DECODER_HEADS
 from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
@@ -96,7 +96,7 @@ LLAMA = Family(
         "head.decoder": Stored("lm_head"),
     },
     skipped=(
-        Skip(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "rotary frequencies, a buffer", computed=frequencies),
+        ROTARY_FREQUENCIES,
         Skip(r"(score|classifier)\..*", "a classification head", noted=True),
     ),
     copies={"lm_head.weight": "embed_tokens.weight"},

@@ -24,13 +24,16 @@ from tinytf.checkpoints.huggingface.deberta import DEBERTA, DEBERTA_V2
 from tinytf.checkpoints.huggingface.deepseek import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    DEEPSEEK_V32,
     GLM4_MOE_LITE,
+    GLM_MOE_DSA,
     KIMI_K2,
     MINICPM3,
     MISTRAL4,
     YOUTU,
 )
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
+from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
@@ -58,7 +61,7 @@ from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
-from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys
+from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys, with_keys_left_out
 from tinytf.checkpoints.huggingface.kimi_linear import KIMI_LINEAR
 from tinytf.checkpoints.huggingface.layernorm import (
     COHERE,
@@ -70,12 +73,13 @@ from tinytf.checkpoints.huggingface.layernorm import (
     PHI,
     STABLELM,
 )
-from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE
+from tinytf.checkpoints.huggingface.lfm2 import LFM2, LFM2_MOE, LFM3
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN, LLAMA4
 from tinytf.checkpoints.huggingface.longcat_flash import LONGCAT_FLASH
 from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
 from tinytf.checkpoints.huggingface.mamba2 import FALCON_MAMBA, MAMBA, MAMBA2
+from tinytf.checkpoints.huggingface.mimo import MIMO_V2_FLASH
 from tinytf.checkpoints.huggingface.minimax import MINIMAX
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
@@ -83,7 +87,7 @@ from tinytf.checkpoints.huggingface.nemotron_h import NEMOTRON_H
 from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
-from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
+from tinytf.checkpoints.huggingface.phi3 import PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.recurrent_gemma import RECURRENT_GEMMA
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
@@ -97,7 +101,7 @@ from tinytf.checkpoints.huggingface.sigmoid_experts import (
     MINIMAX_M2,
     SOLAR_OPEN,
 )
-from tinytf.checkpoints.huggingface.sinks import FLINT, GRANITE_MOE_SWA, GRANITE_SWA, KOLIBRI
+from tinytf.checkpoints.huggingface.sinks import GRANITE_MOE_SWA, GRANITE_SWA
 from tinytf.checkpoints.huggingface.softmax_experts import (
     ARIA,
     DBRX,
@@ -150,22 +154,24 @@ FAMILIES: Mapping[str, Family] = {
         MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT, JINA_V3, GTE, EUROBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL,
         GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4, GEMMA4_UNIFIED, VAULTGEMMA,
+        EMBEDDING_GEMMA2,
         *COUSINS, DIFFLLAMA,
         NEOX, NEOX_JAPANESE,
         MIXTRAL, PHIMOE, JETMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, PERSIMMON, STABLELM,
-        PHI3, STARCODER2, JAIS2,
+        PHI3, STARCODER2,
         GLM, GLM4, GLM4V, GLM_OCR, GLM_IMAGE, HELIUM, ERNIE4_5,
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
-        DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
-        GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA, FLINT, KOLIBRI,
+        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM_MOE_DSA, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
+        GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
+        MIMO_V2_FLASH,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
-        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE,
+        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
     )
@@ -195,7 +201,7 @@ def read_directory(directory: Path) -> Checkpoint:
 def _head_that_is_lacking(checkpoint: Checkpoint, data: Mapping[str, Any]) -> str:
     """A note if config.json names a class with a head that the files lack, and nothing takes a vector instead."""
     assert isinstance(checkpoint.table, Family)
-    if checkpoint.config.pooling != "none":
+    if checkpoint.config.pooling != "none" or checkpoint.config.labels:
         return ""
     for name in Fields(data, checkpoint.source).array("architectures", str, ()):
         head = checkpoint.table.head_of_class(name)
@@ -220,7 +226,7 @@ def checkpoint_of(
         )
     told, (family, data), weights = notes_on(data), found, open_weights()
     family = family.of_file(weights.shapes)
-    fields = NamedFields(data, path)
+    fields = NamedFields(with_keys_left_out(data, family), path)
     tensors = {family.plain(name): name for name in weights.shapes}
     if family.unties and data.get("tie_word_embeddings", True):
         tensors = {plain: name for plain, name in tensors.items() if not _is_copy(plain, tensors, family, weights)}

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT
+from tinytf.checkpoints.huggingface.buffers import ROTARY_FREQUENCIES
 from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
@@ -116,7 +117,7 @@ MODERNBERT = Family(
     copies={"decoder.weight": "embeddings.tok_embeddings.weight"},
     outside=("head.", "decoder.", "classifier."),
     heads={
-        "sequence": ClassHead(_CLASSIFIER, only={"classifier_pooling": ("cls",)}),
+        "sequence": ClassHead(_CLASSIFIER, reads_by=("classifier_pooling", "cls", {"cls": "first", "mean": "mean"})),
         "token": ClassHead(_CLASSIFIER),
         "question": ClassHead(_CLASSIFIER),
     },
@@ -156,9 +157,38 @@ NOMIC_BERT = replace(
     BERT,
     name="NomicBERT",
     model_type="nomic_bert",
+    skipped=(*BERT.skipped, ROTARY_FREQUENCIES),
     prefix="nomic_bert.",
     classes={"none": "NomicBertModel", "mlm": "NomicBertForMaskedLM"},
-    only={},
+    only={
+        "activation_function": ("swiglu",),  # whose hidden_act is silu
+        "rotary_emb_fraction": (1.0,),
+        "rotary_scaling_factor": (),
+        "scale_attn_weights": (True,),
+        **dict.fromkeys(
+            (
+                "causal",
+                "mlp_fc1_bias",
+                "mlp_fc2_bias",
+                "parallel_block",
+                "prenorm",
+                "qkv_proj_bias",
+                "rotary_emb_interleaved",
+                "scale_attn_by_inverse_layer_idx",
+                "use_rms_norm",
+            ),
+            (False,),
+        ),
+    },
+    older_keys={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "rope_theta": "rotary_emb_base",
+    },
     written={**BERT.written, "pad_token_id": 0},  # null, of a vocabulary without padding, is refused
     fixed={
         **BERT.fixed,
@@ -166,8 +196,23 @@ NOMIC_BERT = replace(
         "positions": "rotary",
         "gated": True,
     },
-    settings=(Key("head_dim", "d_head", 0), *BERT.settings, rope(1_000.0)),
-    harmless=("rotary_emb_fraction",),
+    settings=(
+        Key("head_dim", "d_head", 0),
+        Key("hidden_act", "activation", "silu", ACTIVATIONS),
+        *(setting for setting in BERT.settings if getattr(setting, "name", "") != "hidden_act"),
+        rope(1_000.0),
+    ),
+    harmless=(
+        "dense_seq_output",
+        "fused_bias_fc",
+        "fused_dropout_add_ln",
+        "max_trained_positions",
+        "pad_vocab_size_multiple",
+        "parallel_block_tied_norm",
+        "rotary_emb_scale_base",
+        "use_flash_attn",
+        "use_xentropy",
+    ),
     stored={
         **{name: layout for name, layout in BERT.stored.items() if not name.startswith(("blocks.", "embed.positions"))},
         "embed.norm": Stored("emb_ln"),
@@ -210,7 +255,6 @@ EUROBERT = replace(
     classes={"none": "EuroBertModel", "lm": "EuroBertForMaskedLM"},
     fixed={**LLAMA.fixed, "causal": False},
     settings=(*LLAMA.settings, Group(_read_lm_head)),
-    written={"classifier_pooling": "bos"},
     harmless=("classifier_pooling",),
     skipped=(*LLAMA.skipped, Skip(r"dense\..*", "a task head", noted=True)),
     outside=("lm_head", "dense.", "classifier."),
@@ -218,7 +262,7 @@ EUROBERT = replace(
         "sequence": ClassHead(
             {"head.dense": Stored("dense"), "head.decoder": Stored("classifier")},
             "gelu",
-            only={"classifier_pooling": ("bos",)},
+            reads_by=("classifier_pooling", "late", {"bos": "first", "mean": "mean"}),
         ),
         "token": ClassHead({"head.decoder": Stored("classifier")}),
     },

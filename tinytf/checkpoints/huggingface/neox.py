@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.buffers import causal_mask, frequencies, hidden_score
+from tinytf.checkpoints.huggingface.buffers import ROTARY_FREQUENCIES, causal_mask, hidden_score
 from tinytf.checkpoints.huggingface.rope import rotary_pairs, written_share
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, by_layer, lm_head
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, fused
@@ -67,7 +67,7 @@ NEOX = Family(
     skipped=(
         Skip(r"layers\.\d+\.attention\.bias", "the causal mask, a buffer", computed=causal_mask),
         Skip(r"layers\.\d+\.attention\.masked_bias", "the score of a hidden pair, a buffer", computed=hidden_score),
-        Skip(r"layers\.\d+\.attention\.rotary_emb\.inv_freq", "rotary frequencies, a buffer", computed=frequencies),
+        ROTARY_FREQUENCIES,
         Skip(r"(score|classifier|qa_outputs)\..*", "a classification head", noted=True),
     ),
     copies={"embed_out.weight": "embed_in.weight"},

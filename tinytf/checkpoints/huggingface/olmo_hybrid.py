@@ -6,6 +6,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.cousins import OLMO3
 from tinytf.checkpoints.huggingface.llama import BIASES, HEAD_AND_ACTIVATION, LLAMA, SHARED
 from tinytf.checkpoints.huggingface.qwen_next import CONVOLUTIONS, DELTA_KINDS, LINEAR, write_mixers
+from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES
 from tinytf.checkpoints.huggingface.table import by_layer, merge_fields, mixers
 from tinytf.checkpoints.huggingface.windows import FULL
 from tinytf.checkpoints.table import Draft, Group, Stored, Tensors
@@ -16,7 +17,7 @@ from tinytf.fields import Fields
 def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The mixer of each layer, its norms, and its heads."""
     layers = draft["n_layers"]
-    default = [FULL if layer % 4 == 3 else LINEAR for layer in range(layers)]
+    default = [FULL if layer % 4 == 3 or layer == layers - 1 < 3 else LINEAR for layer in range(layers)]
     layer_types = fields.array("layer_types", str, default, count=layers)
     kinds = [fields.meaning("layer_types", kind, DELTA_KINDS) for kind in layer_types]
     heads, attention = draft["n_heads"], {**draft, "d_head": draft["d_model"] // draft["n_heads"]}
@@ -82,6 +83,7 @@ OLMO_HYBRID = replace(
         **{name: layout for name, layout in CONVOLUTIONS.items() if not name.endswith("_conv")},
         "blocks.{n}.delta.norm": Stored(f"{_IN}.o_norm", gives="head_gated"),
     },
+    skipped=(*LLAMA.skipped, FURTHER_MODULES),
     spellings=(
         (r"\.attention_layer_norm\.", ".input_layernorm."),
         (r"\.feedforward_layer_norm\.", ".post_attention_layernorm."),

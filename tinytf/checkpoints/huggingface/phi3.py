@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4, with joint matrices and LongRoPE; StarCoder2 and Jais 2, with LayerNorm and biases."""
+"""Phi-3 and Phi-4, with joint matrices and LongRoPE; StarCoder2, with LayerNorm and biases."""
 
 from dataclasses import replace
 
@@ -63,22 +63,3 @@ STARCODER2 = replace(
     },
 )
 """StarCoder2 (Lozhkov et al. 2024)."""
-
-JAIS2 = replace(
-    LLAMA,
-    name="Jais 2",
-    model_type="jais2",
-    classes={"none": "Jais2Model", "lm": "Jais2ForCausalLM"},
-    fixed=STARCODER2.fixed,
-    settings=(
-        *(setting for setting in SHARED if getattr(setting, "ours", "") != "norm_eps"),
-        Key("layer_norm_eps", "norm_eps", 1e-5),
-        Key("head_dim", "d_head", 0),
-        Key("hidden_act", "activation", "relu2", ACTIVATIONS),
-        Key("tie_word_embeddings", "tied_head", False),
-        lm_head(),
-        Key("attention_bias", "qkv_bias o_bias", True),
-        Key("mlp_bias", "ffn_bias", True),
-    ),
-)
-"""Jais 2 (MBZUAI 2025)."""

@@ -6,9 +6,10 @@ from typing import Any
 from tinytf.checkpoints.huggingface.experts import QWEN2_MOE, SOME_LAYERS, TRAINING
 from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES
 from tinytf.checkpoints.huggingface.table import mixers
 from tinytf.checkpoints.huggingface.windows import FULL
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -95,6 +96,7 @@ QWEN3_5 = replace(
         "blocks.{n}.delta.beta_in": Stored(f"{_IN}.in_proj_b"),
         "blocks.{n}.delta.decay_in": Stored(f"{_IN}.in_proj_a"),
     },
+    skipped=(*LLAMA.skipped, FURTHER_MODULES, Skip(r"visual\..*", "the parts for images or sound", noted=True)),
 )
 _EXPERTS = {name: layout for name, layout in QWEN2_MOE.stored.items() if ".ffn." in name}
 QWEN3_5_MOE = replace(
@@ -132,6 +134,7 @@ QWEN3_NEXT = replace(
         _MIXER,
     ),
     harmless=TRAINING,
+    skipped=(*LLAMA.skipped, FURTHER_MODULES),
     stored={
         **_EXPERTS,
         **_ATTENTION,

@@ -147,8 +147,7 @@ def rope(
             outside["max_position_embeddings"] = first.rope_original_context
         if kinds is None:
             return {"rope_parameters": write_settings(first), "rope_theta": first.rope_theta, **outside}
-        layers = [config.at(layer) for layer in range(config.n_layers) if config.at(layer).mixer != "none"]
-        by_kind = {kind_of(layer): write_settings(layer) for layer in reversed(layers)}
+        by_kind = {kind_of(config.at(layer)): write_settings(config.at(layer)) for layer in config.rotary_layers[::-1]}
         return {
             "rope_parameters": {kind: by_kind.get(kind, write_settings(first)) for kind in (FULL, SLIDING)},
             **outside,

@@ -65,6 +65,7 @@ SOLAR_OPEN = replace(
     ),
     needs=("experts",),
     harmless=(*GLM4_MOE.harmless, "intermediate_size", "use_qk_norm"),
+    skipped=LLAMA.skipped,
 )
 
 _LATE = layer_kinds(

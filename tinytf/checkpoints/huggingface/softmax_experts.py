@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.alibi import MPT
+from tinytf.checkpoints.huggingface.buffers import ROTARY_FREQUENCIES
 from tinytf.checkpoints.huggingface.cousins import OLMO2
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, QWEN3_MOE, TRAINING, WITHOUT_DENSE
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5
@@ -288,6 +289,7 @@ DBRX = replace(
         "blocks.{n}.ffn.experts.up": Stored(f"{_OF_EXPERT}.v1", bare=True, stacked=True),
         "blocks.{n}.ffn.experts.down": Stored(f"{_OF_EXPERT}.w2", bare=True, stacked=True, transposed=True),
     },
+    skipped=(*MPT.skipped, ROTARY_FREQUENCIES),
     copies={},
 )
 """DBRX (Databricks 2024): LayerNorm without biases, clipped queries, keys and values, and 16 experts."""

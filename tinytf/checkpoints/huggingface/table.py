@@ -16,12 +16,13 @@ from tinytf.fields import Fields
 class Family(FamilyTable):
     """One family of transformers.
 
-    ``classes`` are the model classes of transformers, by our word for the head; the first is the default. ``needs``
-    are our fields that must not be 0. ``written`` keys are always written with the same value. ``heads`` are the
+    ``classes`` are the model classes of transformers, by our word for the head; the first is the default. ``needs`` are
+    our fields that must not be 0. ``written`` keys are always written with the same value. ``heads`` are the
     classification heads, by our word. ``written_as`` gives words in names of tensors that a configuration replaces by
-    others, whose ``spellings`` those are. ``alone`` is the table of files that hold the encoder without its decoder. A
-    family that ``unties`` has a head of its own where the file has one that differs from the embeddings, though the
-    configuration says that they are tied.
+    others, whose ``spellings`` those are. ``older_keys`` are keys of the code that a model was first published with, by
+    their names now. ``alone`` is the table of files that hold the encoder without its decoder. A family that ``unties``
+    has a head of its own where the file has one that differs from the embeddings, though the configuration says that
+    they are tied.
     """
 
     model_type: str
@@ -30,8 +31,14 @@ class Family(FamilyTable):
     written: Mapping[str, Any] = field(default_factory=dict)
     heads: Mapping[str, ClassHead] = field(default_factory=dict)
     written_as: Callable[[ModelConfig], Mapping[str, str]] = lambda _: {}
+    older_keys: Mapping[str, str] = field(default_factory=dict)
     alone: "Family | None" = None
     unties: bool = False
+
+    def with_names_now(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration whose older keys have their names of now, unless it has those too."""
+        older = {old: now for now, old in self.older_keys.items() if now not in data}
+        return {older.get(name, name): value for name, value in data.items()}
 
     def of_file(self, names: Collection[str]) -> "Family":
         """The table for a file with tensors of these ``names``, which may hold the encoder of two stacks alone."""

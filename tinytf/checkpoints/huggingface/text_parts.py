@@ -16,10 +16,10 @@ from tinytf.checkpoints.huggingface.llama import (
 )
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN
 from tinytf.checkpoints.huggingface.rope import SCALINGS, rope
-from tinytf.checkpoints.huggingface.routing import routed, sigmoid_router
+from tinytf.checkpoints.huggingface.routing import FURTHER_LAYERS, FURTHER_MODULES, routed, sigmoid_router
 from tinytf.checkpoints.huggingface.sigmoid_experts import GLM4_MOE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.table import Key, Stored
+from tinytf.checkpoints.table import Group, Key, Skip, Stored
 
 _MROPE = {**SCALINGS, "mrope": "none"}
 """Three positions, in time and in a picture, are one in a text."""
@@ -60,6 +60,7 @@ QWEN3_VL_MOE = replace(
     only=QWEN3_VL.only,
     settings=(
         *QWEN3_VL.settings,
+        Key("head_dim", "d_head", 0),
         SOME_LAYERS,
         Key("num_experts_per_tok", "experts_per_token"),
         Key("moe_intermediate_size", "d_expert"),
@@ -69,19 +70,31 @@ QWEN3_VL_MOE = replace(
 
 _EPS = Key("rms_norm_eps", "norm_eps", 1e-5)
 _TIED = (Key("tie_word_embeddings", "tied_head", True), lm_head())
-_TURNED = (
-    *UNTURNED,
-    _EPS,
-    Key("head_dim", "d_head", 0),
-    rope(share=1.0, sections=True, scalings=_MROPE),
-    *HEAD_AND_ACTIVATION,
-)
+
+
+def _turned(share: float = 1.0) -> tuple[Key | Group, ...]:
+    """The settings of GLM's text parts, of whose heads RoPE turns a ``share``."""
+    return (
+        *UNTURNED,
+        _EPS,
+        Key("head_dim", "d_head", 0),
+        rope(share=share, sections=True, scalings=_MROPE),
+        *HEAD_AND_ACTIVATION,
+    )
+
+
 GLM_OCR = replace(
-    GLM4, name="GLM-OCR", model_type="glm_ocr_text", classes={"none": "GlmOcrTextModel"}, settings=_TURNED
+    GLM4,
+    name="GLM-OCR",
+    model_type="glm_ocr_text",
+    classes={"none": "GlmOcrTextModel"},
+    settings=_turned(),
+    skipped=(*LLAMA.skipped, FURTHER_LAYERS),
 )
 GLM4V = replace(
     GLM_OCR,
     name="GLM-4.1V",
+    skipped=LLAMA.skipped,
     model_type="glm4v_text",
     classes={"none": "Glm4vTextModel"},
     fixed={**GLM4.fixed, "qkv_bias": True},
@@ -89,9 +102,10 @@ GLM4V = replace(
 GLM_IMAGE = replace(
     GLM_OCR,
     name="GLM-Image",
+    skipped=LLAMA.skipped,
     model_type="glm_image_text",
     classes={"none": "GlmImageTextModel"},
-    settings=(*_TURNED, Key("attention_bias", "qkv_bias", True)),
+    settings=(*_turned(), Key("attention_bias", "qkv_bias", True)),
     harmless=("vision_vocab_size",),
     stored={**GLM4.stored, **{name: LLAMA.stored[name] for name in LLAMA.stored if ".attention." in name}},
 )
@@ -101,7 +115,7 @@ GLM4V_MOE = replace(
     model_type="glm4v_moe_text",
     classes={"none": "Glm4vMoeTextModel"},
     settings=(
-        *_TURNED,
+        *_turned(0.5),
         Key("attention_bias", "qkv_bias", True),
         routed(first=1),
         sigmoid_router(),
@@ -121,6 +135,11 @@ GRANITE_DOCLING = replace(
     model_type="granite_docling_text",
     classes={"none": "GraniteDoclingTextModel"},
     settings=(*GRANITE.settings, _EPS, *_TIED),
+    skipped=(*LLAMA.skipped, FURTHER_MODULES),
+)
+_GENERATOR = (
+    r"((time_embedder|proj_(in|out)|action_(proj|modality)_\w+|norm_moe_gen)(\..*)?"
+    r"|layers\.\d+\.(\w+_moe_gen|self_attn\.(add_[qkv]_proj|to_add_out|norm_added_[qk]|k_norm_und_for_gen))\..*)"
 )
 COSMOS3 = replace(
     ARCEE,
@@ -147,5 +166,9 @@ COSMOS3 = replace(
         (r"\.mlp\.up_proj\.", ".mlp.fc1."),
         (r"\.mlp\.down_proj\.", ".mlp.fc2."),
         *ARCEE.spellings,
+    ),
+    skipped=(
+        *ARCEE.skipped,
+        Skip(rf"(language_model\.)?{_GENERATOR}", "the generator of images", noted=True),
     ),
 )

@@ -15,6 +15,53 @@ SCALED_HEADS = frozenset(
     {"gemma3n", "gemma4", "gemma4_unified", "granite_docling", "hyperclovax_vision_v2", "paligemma"}
 )
 """Whole models whose head applies the scale or the soft cap of the text_config; that of any other is a matrix alone."""
+_NONE = "(?!)"
+"""What no name matches."""
+TOWERS: Mapping[str, str] = {
+    kind: modules
+    for modules, kinds in {
+        "vision_tower|multi_modal_projector": (
+            "aria aya_vision cohere2_vision fast_vlm gemma3 got_ocr2 internvl lfm2_vl llava mistral3 molmo2 paligemma "
+            "perception_lm pp_chart2table shieldgemma2 vipllava"
+        ),
+        "audio_tower|multi_modal_projector": (
+            "audioflamingo3 fun_asr_nano glmasr moss_transcribe_diarize musicflamingo qwen2_audio qwen3_asr voxtral"
+        ),
+        "visual": (
+            "exaone4_5 glm46v glm4v glm4v_moe glm_ocr glmga qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
+            "qwen3_vl qwen3_vl_moe"
+        ),
+        "vision_tower|multi_modal_projector|image_newline": "llava_next llava_next_video llava_onevision",
+        "vision_model|connector": "idefics2 idefics3 smolvlm",
+        "vision_model|language_projection|qformer|query_tokens": "blip-2 instructblip instructblipvideo",
+        "vision_model|multi_modal_projector": "llama4",
+        "vision_model|audio_tower|multi_modal_projector": "nemotron_h_omni",
+        "vision_tower|audio_tower|embed_vision|embed_audio": "gemma3n gemma4",
+        "embed_vision|embed_audio|vision_embedder": "gemma4_unified",
+        "vision_tower|merger": "minicpm_ocr minicpmv4_6 minicpmv4_7",
+        "vision_tower|mm_projector": "kimi_k25",
+        "vision_tower|vit": "hunyuan_vl",
+        "vision_tower|vision_model|multi_modal_projector|mlp1": "qianfan_ocr",
+        "vision_tower|visual_embeddings_table": "ovis2",
+        "vision_model|projector|vision_projector": "hyperclovax_vision_v2",
+        "vision_model|projector": "video_llama_3",
+        "vision_model": "granite_docling",
+        "visual|projector": "cosmos3_edge",
+        "visual|blocks|merger|deepstack_merger_list|patch_embed|pos_embed": "cosmos3_omni",
+        "vision_model|aligner": "deepseek_vl",
+        r"vision_model|aligner|high_res_vision_\w+": "deepseek_vl_hybrid",
+        r"vision_model|aligner|vqmodel|generation_\w+": "janus",
+        r"audio_tower|multi_modal_projector|word_timestamp_\w+|perception|ctc_timestamp": "nemo_speechlm",
+        "visual|vqmodel": "glm_image",
+        "vision_encoder|vision_projection": "lighton_ocr",
+        "vision_embed_tokens": "fuyu",
+        "encoder|projector": "granite_speech granite_speech_plus",
+        "image_tower|video_tower|multi_modal_projector": "video_llava",
+        r"\w+_tokenizer_encoder|multi_modal_projector": "vibevoice_asr",
+    }.items()
+    for kind in kinds.split()
+}
+"""The modules of whole models beside their text part and head, by the model_type."""
 _HEAD = "lm_head"
 _RENAMED = (
     (r"^(blocks|encoder\.layers)\.(?=\d)", "layers."),
@@ -27,14 +74,18 @@ _RENAMED = (
 
 @dataclass(frozen=True, kw_only=True)
 class TextPart(Family):
-    """The table of a family as the text part of a whole model, which has a prefix, and its head another."""
+    """The table of a family as the text part of a whole model, which has a prefix, and its head another.
+
+    ``towers`` are the modules of its other parts, as a regular expression.
+    """
 
     head_prefix: str = ""
+    towers: str = ""
 
     def of_file(self, names: Collection[str]) -> "TextPart":
         """The table for a file with tensors of these ``names``.
 
-        The text part lies where its embeddings do; the head lies beside it or further out. All else is another part.
+        The text part lies where its embeddings do; the head lies beside it or further out.
         """
         embeddings = f"{self.stored['embed.tokens'].module}.weight"
         prefixes = [
@@ -46,14 +97,14 @@ class TextPart(Family):
         prefix = max(prefixes, key=lambda prefix: sum(_first(name, prefix) in modules for name in names))
         parents = [prefix[: dot.end()] for dot in re.finditer(r"\.", prefix)][::-1]
         head_prefix = next((parent for parent in parents if any(n.startswith(parent + _HEAD) for n in names)), "")
-        inside = {first for name in names if (first := _first(name, prefix))} if prefix else modules
-        inside = inside if any(not name.startswith((prefix, head_prefix + _HEAD)) for name in names) else modules
-        text = "|".join(re.escape(module) for module in sorted({*inside, *modules, *self.outside}))
         return replace(
             self,
             prefix=prefix,
             head_prefix=head_prefix,
-            skipped=(*self.skipped, Skip(rf"(?!({text})(\.|$)).*", "the parts for images or sound", noted=True)),
+            skipped=(
+                *self.skipped,
+                Skip(rf"(model\.)?({self.towers})(\..*)?", "the parts for images or sound", noted=True),
+            ),
         )
 
     def plain(self, stored: str) -> str:
@@ -106,4 +157,5 @@ def text_part(family: Family, whole: str) -> TextPart:
         return {"head": "lm", "tied_head": tied, "head_bias": f"{_HEAD}.bias" in tensors, **plain_head}
 
     values = {field.name: getattr(family, field.name) for field in fields(family)}
-    return TextPart(**{**values, "settings": (*family.settings, Group(read))})
+    own = {"settings": (*family.settings, Group(read)), "towers": TOWERS.get(whole, _NONE)}
+    return TextPart(**values | own)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.buffers import POSITIONS
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -69,7 +70,7 @@ XLM = Family(
         "head.decoder": Stored("pred_layer.proj"),
     },
     skipped=(
-        Skip(r"position_ids", "position ids, stored as a buffer"),
+        POSITIONS,
         Skip(r"lang_embeddings\.weight", "embeddings of languages, which a text without them does not use", noted=True),
         Skip(r"(sequence_summary|qa_outputs|classifier|logits_proj)\..*", "a task head", noted=True),
     ),

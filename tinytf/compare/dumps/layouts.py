@@ -116,6 +116,11 @@ class _Owner(NamedTuple):
     how: Stored
     number: int | None
 
+    @property
+    def serves_all(self) -> bool:
+        """Whether each layer of ours has its own of what is stored once."""
+        return "{n}" in self.ours and "{n}" not in self.how.module
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -194,6 +199,8 @@ class Layout:
             if owners and not is_input:
                 return tuple(meaning for owner in owners for meaning in self._outputs(owner, layers))
             modules = self.inside.get(pattern) or owners
+            if number is None and modules and all(one.serves_all for one in modules):
+                return ()  # it gives the numbers of all layers at once
             groups = [made for n in layers if (made := [place for one in modules for place in self._produced(one, n)])]
             if len(groups) == self.table.split > 1 and not is_input:  # all that is stored as one layer
                 return (Meaning((self.steps.output, groups[-1][0][1])),)
@@ -264,7 +271,8 @@ class Layout:
 
         Some modules also add it to the stream, so the sum comes first and the usual output last.
         """
-        start, source = min(self._order[place] for place in places), self._input_of(places)
+        ends = sorted(places, key=self._order.__getitem__)
+        start, source = self._order[ends[0]], self._input_of(places)
         computed, layers, last = {*places, source}, {layer for _, layer in places}, source
         if isinstance(self.steps.at(*source).operation, MixStreams):  # a stream of those that the module takes
             computed |= {*self.steps.sources(self.steps.at(*source), source[1])}
@@ -285,6 +293,8 @@ class Layout:
                 computed.add(place)
                 joins = isinstance(step.operation, Add) and len(sources) == 2 and step not in self.steps.added
                 joins = joins and not carried.isdisjoint(sources)
+                if joins and {*sources} == {source, last} and last == ends[-1]:
+                    return [place, last]
                 if isinstance(step.operation, Multiply) and carried.issuperset(sources):
                     carried.add(place)
                 if joins or isinstance(step.operation, Multiply) or step.axes == ("token", "expert"):

@@ -78,7 +78,8 @@ def induction(weights: Tensor, length: int) -> Tensor:
 def visible_counts(sight: Sight, length: int) -> Tensor:
     """The number of keys that each query of a text may attend to, (Q,); a query with a single key has no choice."""
     allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
-    return torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
+    counts = torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
+    return counts.clamp(max=sight.chosen) if sight.chosen else counts
 
 
 def entropy_share(weights: Tensor, visible: Tensor) -> Tensor:

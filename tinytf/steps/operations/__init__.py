@@ -8,6 +8,7 @@ from tinytf.steps.operations.by_segment import BySegment
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.channel_delta import DecayedFits, DecayedRead, WriteByFits
 from tinytf.steps.operations.choose import Choose
+from tinytf.steps.operations.choose_keys import ChooseKeys
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
@@ -25,6 +26,7 @@ from tinytf.steps.operations.grouped_linear import GroupedLinear
 from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
+from tinytf.steps.operations.index_scores import IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
 from tinytf.steps.operations.layer_scale import LayerScale
@@ -41,13 +43,13 @@ from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.pair_norm import PairNorm
 from tinytf.steps.operations.pass_on import PassOn
-from tinytf.steps.operations.pool import Pool
+from tinytf.steps.operations.pool import MeanOfTokens, Pool
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rg_lru import ChannelDecay, Retain
-from tinytf.steps.operations.rotate import Rotate
+from tinytf.steps.operations.rotate import Rotate, RotateEach
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.route_near import RouteNear
 from tinytf.steps.operations.same import Same
@@ -78,6 +80,7 @@ __all__ = [
     "Cap",
     "ChannelDecay",
     "Choose",
+    "ChooseKeys",
     "ClampedGlu",
     "Clip",
     "Concat",
@@ -98,6 +101,7 @@ __all__ = [
     "Grow",
     "HeadLinear",
     "HeadNorm",
+    "IndexScores",
     "Join",
     "Keep",
     "LayerScale",
@@ -105,6 +109,7 @@ __all__ = [
     "Lookup",
     "Mask",
     "MatchStreams",
+    "MeanOfTokens",
     "Mix",
     "MixHeads",
     "MixStreams",
@@ -123,6 +128,7 @@ __all__ = [
     "RelativeBias",
     "Retain",
     "Rotate",
+    "RotateEach",
     "Route",
     "RouteNear",
     "Same",

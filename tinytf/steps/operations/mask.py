@@ -47,24 +47,34 @@ def real_keys(padding_mask: Tensor) -> Tensor:
     return padding_mask[:, None, :, None] == padding_mask[:, None, None, :]
 
 
+def chosen_in(allowed: Tensor | None, *chosen: Tensor) -> Tensor | None:
+    """Of the ``allowed`` keys those that an indexer chose, if there is one: (…, Q, K), with 1 for a chosen key."""
+    for choice in chosen:
+        visible = (choice != 0).unsqueeze(-3) if choice.dim() > 2 else choice != 0
+        allowed = visible if allowed is None else allowed & visible
+    return allowed
+
+
 @dataclass(frozen=True)
 class Sight:
     """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last ones.
 
     A window of W lets the query at t see the keys t − W + 1 … t, and if not causal as many after it; 0 is no window.
-    With a ``chunk`` it sees only the keys of its own chunk of that many tokens.
+    With a ``chunk`` it sees only the keys of its own chunk of that many tokens. Of those keys an indexer leaves it
+    ``chosen``, 0 for all.
     """
 
     causal: bool
     window: int = 0
     chunk: int = 0
+    chosen: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        return cls(not config.looks_ahead, config.window, config.chunk)
+        return cls(not config.looks_ahead, config.window, config.chunk, config.index_keys)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
-        """True where a query may look; None where nothing is hidden.
+        """True where a query may look, whatever an indexer chooses; None where nothing is hidden.
 
         ``padding_mask`` is as in ``real_keys``. The queries are the last ``length`` of K = past + length tokens. The
         result is (Q, K), or (B, 1, Q, K) with padding.
@@ -90,28 +100,31 @@ class Sight:
         return max(0, at + 1 - self.window) if self.window else 0
 
     def cuts(self, length: int) -> bool:
-        """Whether the window or the chunks hide any key in a text of ``length`` tokens."""
-        return 0 < self.window < length or 0 < self.chunk < length
+        """Whether the window, the chunks or the choice hide any key in a text of ``length`` tokens."""
+        return any(0 < most < length for most in (self.window, self.chunk, self.chosen))
 
 
 @dataclass(frozen=True)
 class Mask(Operation):
-    """Every score that ``sight`` hides becomes −∞."""
+    """Every score that ``sight`` hides becomes −∞, as does that of a key that an indexer did not choose."""
 
     sight: Sight
 
     words = "a mask"
     fused = True
+    deciding = (1,)
 
-    def _allowed(self, x: Tensor) -> Tensor | None:
+    def allowed(self, x: Tensor, *chosen: Tensor) -> Tensor | None:
+        """Which keys are seen, (Q, K), in scores of this shape, of those that an indexer ``chosen`` if there is one."""
         length, keys = x.shape[-2:]
-        return self.sight.allowed(length, None, x.device, keys - length)
+        return chosen_in(self.sight.allowed(length, None, x.device, keys - length), *chosen)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return mask_scores(inputs[0], self._allowed(inputs[0]))
+        return mask_scores(inputs[0], self.allowed(*inputs))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        return (mask_gradient(g, self._allowed(g)),)
+        chosen = site.inputs()[1:]
+        return (mask_gradient(g, self.allowed(g, *chosen)), *(torch.zeros_like(x) for x in chosen))
 
     def code(self, site: Site) -> str:
         window = self.sight.window
@@ -123,6 +136,7 @@ class Mask(Operation):
         if self.sight.chunk:
             lines = [f"number = torch.arange(T) // {self.sight.chunk}"]
             hidden += " | (number[:, None] != number)"
+        hidden += "".join(f" | ({chosen} == 0)" for chosen in site.names[1:])
         return "\n".join([*lines, f"{site.variable} = {site.names[0]}.masked_fill({hidden}, -torch.inf)"])
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -140,6 +154,8 @@ class Mask(Operation):
             reason = (
                 f"masked: key {key} {cell.token(key)} is {key - query} ahead, and the window sees {window - 1} ahead"
             )
+        elif any(not cell.source(number, query, key).value for number in range(1, len(cell.site.source_steps))):
+            reason = f"masked: the indexer did not choose key {key} {cell.token(key)}"
         else:
             visible = f"visible: key {key} {cell.token(key)} does not come after query {query} {cell.token(query)}"
             if not self.sight.causal:
@@ -150,7 +166,7 @@ class Mask(Operation):
         return Working(((source, 2),), before=(Value(source.step.name, source.value),), after=after, note=reason)
 
     def summand(self, to: Consumer) -> Summand:
-        allowed = self._allowed(to.g)  # None where the text is shorter than the window
+        allowed = self.allowed(to.g, *to.site.inputs()[1:])  # None where the text is shorter than the window
         row = torch.ones_like(to.incoming.values) if allowed is None else allowed[to.row.place]
         visible = row.to(to.g.dtype)
         quantities = (to.incoming, Quantity("visible", visible))

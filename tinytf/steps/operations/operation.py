@@ -352,7 +352,7 @@ def dimension(axis: str, number: int, config: ModelConfig) -> str:
     if axis == "d_model·near":
         d, place = divmod(number, config.side_width)
         return f"d{d} of the token {place - config.side_width // 2:+d}"
-    if axis.startswith("n_heads·"):
+    if axis.startswith(("n_heads·", "index_heads·")):
         head, inner = divmod(number, config.sizes[axis.partition("·")[2]])
         return f"head {head} d{inner}"
     if axis in ("streams·d_model", "others·d_model"):

@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.operation import Operation, in_float32, wide
+from tinytf.steps.operations.mask import real_tokens
+from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand, in_float32, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working, product, single
 
@@ -18,6 +20,51 @@ _CODE = {
     "last": "{x}[-1]",
     "max": "{x}.amax(0)",
 }
+
+
+class MeanOfTokens(Operation):
+    """(…, T, C) -> (…, T, C): every row is the mean of all tokens, without padding."""
+
+    words = "the mean of the tokens"
+    over_tokens = True
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return wide(x).mean(-2, keepdim=True).to(x.dtype).expand_as(x)
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        if now.padding_mask is None:
+            return self.forward(x)
+        real = real_tokens(now.padding_mask, x.shape[-2])[:, 0]  # (B, T, 1)
+        return ((wide(x) * real).sum(-2, keepdim=True) / real.sum(-2, keepdim=True)).to(x.dtype).expand_as(x)
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return ((g.sum(0, keepdim=True) / len(g)).expand_as(g),)
+
+    def code(self, site: Site) -> str:
+        x, name = site.input(), site.names[0]
+        mean = f"{in_float32(name, x)}.mean(0, keepdim=True)"
+        return f"{site.variable} = {mean if wide(x) is x else f'{mean}.to({name}.dtype)'}.expand_as({name})"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        source = cell.source(0, 0, cell.index[-1])
+        column = source.column()
+        series = product(
+            ("weight", source.step.name),
+            (torch.full((len(column),), 1 / len(column), dtype=torch.float64), column),
+            lambda i: f"{i} {cell.token(i)}",
+            lambda i: (cell.source(0, i, cell.index[-1]),),
+        )
+        return Working(((source, 0),), series)
+
+    def summand(self, to: Consumer) -> Summand:
+        """Every token has the T-th part of the sum of all rows' gradients."""
+        total = to.g.sum(0)
+        return Summand(
+            f"Σ {to.symbol}[i] / T", total / len(to.g), ("the gradients of all rows, summed",),
+            (Quantity(f"Σ {to.symbol}[i]", total),),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

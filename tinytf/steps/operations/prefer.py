@@ -19,7 +19,7 @@ from tinytf.steps.operations.working import Value, Working
 
 @dataclass(frozen=True)
 class Prefer(Operation):
-    """The ``score`` of every expert, softmax or sigmoid or if empty the router's own number, plus its bias."""
+    """The ``score`` of every expert, softmax or sigmoid, plus its bias."""
 
     score: str
 
@@ -29,9 +29,8 @@ class Prefer(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:
         router, bias = inputs
         router = router.detach()
-        if self.score:
-            router = router.softmax(dim=-1) if self.score == "softmax" else router.sigmoid()
-        return router + bias.to(router.dtype)
+        scores = router.softmax(dim=-1) if self.score == "softmax" else router.sigmoid()
+        return scores + bias.to(router.dtype)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self.forward(*inputs, module.weight)
@@ -44,8 +43,8 @@ class Prefer(Operation):
 
     def code(self, site: Site) -> str:
         (router,) = site.names
-        scores = {"softmax": f"F.softmax({router}, dim=-1)", "sigmoid": f"torch.sigmoid({router})"}
-        return f"{site.variable} = {scores.get(self.score, router)} + balance"
+        scores = f"F.softmax({router}, dim=-1)" if self.score == "softmax" else f"torch.sigmoid({router})"
+        return f"{site.variable} = {scores} + balance"
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
         module = StepModule(self)
@@ -56,13 +55,10 @@ class Prefer(Operation):
         source = cell.source(0, *cell.index)
         if self.score == "softmax":
             score, name = float(source.row().softmax(dim=-1)[cell.index[1]]), "softmax"
-        elif self.score:
-            score, name = (1 + math.tanh(source.value / 2)) / 2, "σ(x)"
         else:
-            score, name = source.value, "x"
+            score, name = (1 + math.tanh(source.value / 2)) / 2, "σ(x)"
         bias = float(cell.site.module.weight[cell.index[1]])
-        scored = (Value(name, score),) * bool(self.score)
-        before = (Value("x", source.value, source.step.name), *scored, Value("bias", bias))
+        before = (Value("x", source.value, source.step.name), Value(name, score), Value("bias", bias))
         return Working(
             ((source, 2),), before=before, after=(Value("preference", score + bias, f"{name} + bias"),), leads=(source,)
         )

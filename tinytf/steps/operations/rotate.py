@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from tinytf.config import Rope
-from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand
+from tinytf.steps.operations.operation import (
+    Consumer,
+    Operation,
+    Pass,
+    Quantity,
+    Summand,
+    into_heads,
+    side_by_side,
+)
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, product, single
 
@@ -156,12 +164,16 @@ class Rotate(Operation):
         return (rotation_gradient(g, *self._waves(g)),)
 
     def code(self, site: Site) -> str:
-        rope, x = self.rope.of_text(len(site.ids)), site.names[0]
+        return self._code(site, site.names[0], site.value.shape[-1])
+
+    def _code(self, site: Site, x: str, width: int) -> str:
+        """The rotation of ``x``, heads of this ``width``, as lines of PyTorch."""
+        rope = self.rope.of_text(len(site.ids))
         lines = [f"turn = 1 / {rope.theta} ** (torch.arange(0, {rope.width}, 2) / {rope.width})"]
         lines += ROPE_SCALING_CODE[rope.scaling](rope)
         lines.append("angle = torch.arange(T)[:, None] * turn")
         factor = "" if rope.attention_factor == 1 else f" * {rope.attention_factor}"
-        full = rope.width == site.config.d_head
+        full = rope.width == width
         lines.append(f"a, b = {x}{'' if full else f'[..., :{rope.width}]'}.chunk(2, dim=-1)")
         rest = "" if full else f", {x}[..., {rope.width}:]"
         lines.append(f"cos, sin = angle.cos(){factor}, angle.sin(){factor}")
@@ -169,13 +181,15 @@ class Rotate(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         """Cosine and sine come from the model's table, which rounds the angle to float32."""
-        (token, width), half = cell.index, self.rope.width // 2
+        (token, at), half = cell.index, self.rope.width // 2
+        first = self._first(at)
+        width = at - first
         if width >= self.rope.width:
-            source = cell.source(0, token, width)
+            source = cell.source(0, token, at)
             return Working(((source, 2),), single("as it is", [(source.step.name, source.value)], (source,)))
         pair = width % half
         partner_width = width + half if width < half else width - half
-        source, partner = cell.source(0, token, width), cell.source(0, token, partner_width)
+        source, partner = cell.source(0, token, at), cell.source(0, token, first + partner_width)
         rope = self.rope.of_text(len(cell.site.ids))
         frequency = float(rotary_frequencies(rope)[pair])
         value = cell.site.value
@@ -199,6 +213,10 @@ class Rotate(Operation):
         )
         return Working(((source, 2), (partner, 2)), series, before=before)
 
+    def _first(self, at: int) -> int:
+        """The first dimension of the head of dimension ``at`` in a row."""
+        return 0
+
     def summand(self, to: Consumer) -> Summand:
         g, width = to.incoming, self.rope.width
         cosine, sine = (wave[to.row.place] for wave in self._waves(to.g))
@@ -215,3 +233,24 @@ class Rotate(Operation):
             (g, Quantity("cos", cosine), Quantity("sin", sine)),
             (Quantity("[b | −a]", swapped),),
         )
+
+
+@dataclass(frozen=True)
+class RotateEach(Rotate):
+    """Rotates each of the heads, ``width`` wide, that lie side by side in a row: (…, T, H·D)."""
+
+    width: int
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        return side_by_side(super().run(module, now, into_heads(inputs[0], self.width)))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return side_by_side(super().forward(into_heads(inputs[0], self.width)))
+
+    def code(self, site: Site) -> str:
+        heads = f"heads = {site.names[0]}.unflatten(-1, (-1, {self.width})).transpose(0, 1)"
+        joined = f"{site.variable} = {site.variable}.transpose(0, 1).flatten(1)"
+        return "\n".join((heads, self._code(site, "heads", self.width), joined))
+
+    def _first(self, at: int) -> int:
+        return at - at % self.width

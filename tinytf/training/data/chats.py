@@ -20,6 +20,11 @@ FIRST, LEARNED = np.uint32(1 << 31), np.uint32(1 << 30)
 _ID = np.uint32((1 << 30) - 1)
 
 
+def plain_ids(stream: Ids) -> NDArray[np.int64]:
+    """The ids of a stream without their marks."""
+    return (stream & _ID).astype(np.int64)
+
+
 def conversation_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     """The marked ids (N,) of a conversation given as JSON; a token is learned if any of it is the assistant's."""
     conversation = Conversation.from_json(text)
@@ -90,7 +95,7 @@ class Turns:
             end = 0
             for number, span in enumerate(parts, 1):
                 part = self.stream[slice(*span)]
-                ids_of_part = (part & _ID).astype(np.int64)
+                ids_of_part = plain_ids(part)
                 begin, end = end, end + len(part) - 1
                 ids[row, begin:end], texts[row, begin:end] = ids_of_part[:-1], number
                 targets[row, begin:end] = np.where(part[1:] & LEARNED, ids_of_part[1:], IGNORED)

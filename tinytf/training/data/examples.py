@@ -28,22 +28,31 @@ _CHUNK = 1 << 22  # tokens read at a time from a stream that may be on disk
 class Batch:
     """Input ``ids`` (B, T), ``targets`` (B, T), IGNORED where there is none, and ``padding_mask`` (B, T) or None.
 
-    The mask is True for a real token. If several texts share a row, it numbers them from 1, and 0 is padding.
+    The mask is True for a real token. If several texts share a row, it numbers them from 1, and 0 is padding. A model
+    of two stacks also reads a ``source`` (B, S), with a mask of its own.
     """
 
     ids: Tensor
     targets: Tensor
     padding_mask: Tensor | None
+    source: Tensor | None = None
+    source_mask: Tensor | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All of them, as BatchLoss takes them."""
+        return tuple(vars(self).values())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(*(None if tensor is None else change(tensor) for tensor in self.tensors))  # type: ignore[arg-type]
 
     def to(self, device: torch.device) -> "Batch":
         """This batch on another device."""
-        mask = None if self.padding_mask is None else self.padding_mask.to(device)
-        return Batch(self.ids.to(device), self.targets.to(device), mask)
+        return self._each(lambda tensor: tensor.to(device))
 
     def __getitem__(self, rows: slice) -> "Batch":
         """The batch of some rows."""
-        mask = None if self.padding_mask is None else self.padding_mask[rows]
-        return Batch(self.ids[rows], self.targets[rows], mask)
+        return self._each(lambda tensor: tensor[rows])
 
     def without_targets(self) -> "Batch":
         """The first row, with no targets."""

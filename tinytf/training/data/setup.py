@@ -14,19 +14,20 @@ import torch
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError, UsageError
-from tinytf.files import SMALL, TOKENIZER, read_bytes
+from tinytf.files import SMALL, TOKENIZER, parse_json, read_bytes
 from tinytf.model.transformer import ADDED, Transformer
 from tinytf.outputs import write_state
 from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import cut_anywhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
-from tinytf.text.train import TRAINERS
+from tinytf.text.train import TRAINERS, with_end
 from tinytf.trace.faults import where_not_finite
 from tinytf.training.data.cache import MIN_TEXT_BYTES, cached_entry
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import Batch, Examples, Ids, NextToken
 from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.tokens import Stage, tokenise
+from tinytf.training.data.translation import Translations, facing
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
 from tinytf.version import __version__
 
@@ -81,7 +82,8 @@ def prepare(
     if tokenizer is None:
         texts = [corpus.documents().texts(cut_anywhere)]
         if not characters:
-            texts = [group.split(recipe.held_out)[0].texts() for group in corpus.groups()]
+            texts = [group.split(recipe.held_out)[0] for group in corpus.groups()]
+            texts = texts if recipe.objective == "translate" else [documents.texts() for documents in texts]
         tokenizer = _new_tokenizer(corpus, recipe, texts, on_progress)
         if not characters and tokenizer.vocab_size < recipe.vocab_size:
             raise UsageError(
@@ -90,7 +92,7 @@ def prepare(
                 "leave the size out, or give more text",
             )
     if model is None:
-        model = first_model(recipe, tokenizer.largest_id + 1)
+        model = first_model(recipe, tokenizer.largest_id + 1, tokenizer.end_id or 0)
     else:
         _require_fit(model.config, tokenizer, recipe)
         for note in not_finite(dict(model.named_parameters())):
@@ -99,6 +101,8 @@ def prepare(
                 "its file is damaged or was badly converted",
             )
     is_masked, is_chat = recipe.objective == "masked", recipe.objective == "chat"
+    if recipe.objective == "translate" and tokenizer.end_id is None:
+        raise UsageError("the translate objective needs a token that ends a target, and this tokenizer has none")
     tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=is_masked, on_progress=on_progress)
     weights = [weight for _, weight in corpus.weights]
     groups = list(zip(tokens.groups, weights, strict=True)) if weights else []
@@ -108,6 +112,8 @@ def prepare(
         if is_masked
         else ChatTurns(*streams, packs=_has_relative_positions(model.config))
         if is_chat
+        else Translations(*streams, model.config.start_id)
+        if recipe.objective == "translate"
         else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id, groups)
     )
     counts = len(tokens.train), len(tokens.held_out)
@@ -122,16 +128,20 @@ def _has_relative_positions(config: ModelConfig) -> bool:
 
 @dataclass(frozen=True)
 class _CountedTexts:
-    """Texts that report how many of about ``total`` characters have been read; each pass reads them again."""
+    """Texts that report how many of about ``total`` characters have been read; each pass reads them again.
+
+    Of ``pairs``, which are JSON, both sides are texts.
+    """
 
     texts: Sequence[Documents]
     total: int
     on_progress: Stage
+    pairs: bool = False
 
     def __iter__(self) -> Iterator[str]:
         done = 0
         for text in chain.from_iterable(self.texts):
-            yield text
+            yield from parse_json(text) if self.pairs else (text,)
             done += len(text)
             self.on_progress("characters counted for the vocabulary", min(done, self.total), self.total)
         if self.total >= MIN_TEXT_BYTES:  # for less text it is made at once
@@ -148,7 +158,9 @@ def _new_tokenizer(corpus: Corpus, recipe: Recipe, texts: Sequence[Documents], o
         if folder is not None and (stored := _stored_tokenizer(folder)) is not None:
             return stored
         total = sum(file.characters for file in corpus.files)
-        tokenizer = TRAINERS[recipe.tokenizer](_CountedTexts(texts, total, on_progress), size)
+        pairs = recipe.objective == "translate"
+        tokenizer = TRAINERS[recipe.tokenizer](_CountedTexts(texts, total, on_progress, pairs), size)
+        tokenizer = with_end(tokenizer) if pairs else tokenizer
         if folder is not None:
             with suppress(OSError, UsageError):
                 data = tokenizer.to_json().encode("utf-8")
@@ -172,13 +184,13 @@ def _checksum_of(folder: Path, data: bytes) -> bytes:
 
 
 @torch.no_grad()
-def first_model(recipe: Recipe, vocab_size: int) -> Transformer:
+def first_model(recipe: Recipe, vocab_size: int, start_id: int = 0) -> Transformer:
     """The initial model of a recipe.
 
     ``even`` weights make embeddings and unembedding so small that all tokens are about as probable, a loss of ln V, and
     let the blocks add next to nothing to them at first (Zhang et al. 2019, "Fixup").
     """
-    config = recipe.model_config(vocab_size)
+    config = recipe.model_config(vocab_size, start_id)
     model = Transformer.initialised(config, recipe.seed, look_back=recipe.first_weights == "look_back")
     for name, parameter in model.named_parameters() if recipe.first_weights == "even" else ():
         if name.startswith(_EMBEDDINGS):
@@ -220,10 +232,13 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
             f"the tokenizer has ids up to {tokenizer.largest_id:,}, but the model knows {config.vocab_size:,} tokens",
             "begin from the model with its own tokenizer",
         )
-    if config.causal != (recipe.objective != "masked") or not config.predicts_tokens:
+    is_encoder, has_two = recipe.objective == "masked", recipe.objective == "translate"
+    if config.causal == is_encoder or not config.predicts_tokens or (config.encoder is not None) != has_two:
+        stacks = "a model of two stacks" if config.encoder else f"a {config.kind} with head {config.head.kind!r}"
         raise UsageError(
-            f"a {config.kind} with head {config.head.kind!r} is not trained by the {recipe.objective} objective",
-            "--objective causal and chat are for decoders, masked for encoders with a masked head",
+            f"{stacks} is not trained by the {recipe.objective} objective",
+            "--objective causal and chat are for decoders, masked for encoders with a masked head, translate for two "
+            "stacks",
         )
     require_mask(config)
     if recipe.block > config.context:
@@ -240,7 +255,7 @@ def first_fault(model: Transformer, batch: Batch) -> str:
     try:
         for row, ids in enumerate(batch.ids.tolist()):
             real = ids if batch.padding_mask is None else ids[: int(batch.padding_mask[row].bool().sum())]
-            if where := where_not_finite(model, [real]):
+            if where := where_not_finite(facing(model, batch, row), [real]):
                 return f", in example {row}, {where}"
     finally:
         model.train(training)

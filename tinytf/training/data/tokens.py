@@ -22,14 +22,17 @@ from tinytf.text.tokenizer import CHARACTERS, Tokenizer
 from tinytf.training.data.cache import cached_entry, share_files
 from tinytf.training.data.chats import conversation_ids
 from tinytf.training.data.masked import sentence_ends, sentences_of
+from tinytf.training.data.translation import pair_ids
 from tinytf.version import __version__
 
-FORMAT = 4
+FORMAT = 5
 BATCH = 1 << 16  # characters; a single-character token takes 1.6 kB while it is encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 Stage = Callable[[str, int, int], None]
 """Called with the name of a stage, how much of it is done, and the total; 0 of 0 if unknown."""
 _Ends = tuple[list[int], list[int]]
+_IDS_OF = {"chat": conversation_ids, "pair": pair_ids}
+"""How documents that are JSON become ids, uint32 with marks."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,17 @@ def tokenise(
 
     ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 if the vocabulary fits, else uint32:
     all documents in order, an end token after each if the tokenizer has one, or with ``sentences`` the ids of
-    ``sentence_ends`` after each sentence; conversations as ``conversation_ids`` makes them. ``index.json``, written
-    last, holds counts, checksums, the format, and a fingerprint of all bytes of the files in order, how they are read,
-    the tokenizer and the share ``held_out``. A folder with another fingerprint, or with files that do not match it, is
-    written again. About ``batch`` characters are encoded at a time. Only one process at a time may fill a folder.
+    ``sentence_ends`` after each sentence; conversations as ``conversation_ids`` makes them, pairs as ``pair_ids``.
+    ``index.json``, written last, holds counts, checksums, the format, and a fingerprint of all bytes of the files in
+    order, how they are read, the tokenizer and the share ``held_out``. A folder with another fingerprint, or with files
+    that do not match it, is written again. About ``batch`` characters are encoded at a time. Only one process at a time
+    may fill a folder.
 
     Raises UsageError if the folder cannot be written or a file changes meanwhile, TokenizerError for a text that the
     tokenizer cannot encode.
     """
     fingerprint = _fingerprint(corpus, tokenizer, held_out, sentences)
-    dtype = np.dtype("<u4") if corpus.reading.chat else _dtype(tokenizer)
+    dtype = np.dtype("<u4") if corpus.reading.form in _IDS_OF else _dtype(tokenizer)
     tokens = _read_intact(folder, fingerprint, dtype)
     if tokens is not None:
         return tokens
@@ -124,12 +128,12 @@ def _fill(
             on_progress("characters to tokens", min(done, total), total)
 
     def encode(documents: Documents) -> Iterator[NDArray[Any]]:
-        chat = corpus.reading.chat
+        marked_ids = _IDS_OF.get(corpus.reading.form)
         pieces = count_characters(
-            sentences_of(documents) if sentences else documents.pieces(cut_nowhere if chat else cut)
+            sentences_of(documents) if sentences else documents.pieces(cut_nowhere if marked_ids else cut)
         )
-        if chat:
-            return (conversation_ids(tokenizer, text) for text, _ in pieces)
+        if marked_ids:
+            return (marked_ids(tokenizer, text) for text, _ in pieces)
         return (_encode(batch_pieces, tokenizer, table, dtype, ends) for batch_pieces in _batches(pieces, batch))
 
     splits = [group.split(held_out) for group in corpus.groups()]
@@ -160,7 +164,7 @@ def _fill(
 
 def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentences: bool) -> str:
     files = [[file.size, file.sha256, file.field] for file in corpus.files]
-    reading = [[count for count, _ in corpus.weights], files, corpus.reading.document, corpus.reading.chat]
+    reading = [[count for count, _ in corpus.weights], files, corpus.reading.document, corpus.reading.form]
     chat = tokenizer.chat and [tokenizer.chat.stored, dict(tokenizer.chat.names)]
     contents = [FORMAT, __version__, reading, held_out, sentences, tokenizer.end_ids, tokenizer.library.to_str(), chat]
     return hashlib.sha256(json.dumps(contents).encode("ascii")).hexdigest()

@@ -41,11 +41,12 @@ _DEAD = 0.01
 
 @dataclass(frozen=True)
 class Probe:
-    """A fixed text: input ``ids`` (T,) and ``targets`` (T,), IGNORED where there is no target."""
+    """A fixed text: input ``ids`` (T,) and ``targets`` (T,), IGNORED where there is none, and any ``source`` (S,)."""
 
     name: str
     ids: Tensor
     targets: Tensor
+    source: Tensor | None = None
 
 
 def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
@@ -65,8 +66,13 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
                 for ids, targets, mask in zip(batch.ids, batch.targets, batch.padding_mask, strict=True)
             )
         )
-        pairs = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows]
-        return tuple(Probe(f"{name} {n}", *pair) for n, pair in enumerate(pairs[:3], 1))
+        texts = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows][:3]
+        sources: list[Tensor | None] = [None] * len(texts)
+        if batch.source is not None and batch.source_mask is not None:
+            sources = [batch.source[row][batch.source_mask[row]] for row in range(len(texts))]
+        return tuple(
+            Probe(f"{name} {n}", *text, source) for n, (text, source) in enumerate(zip(texts, sources, strict=True), 1)
+        )
     unseen = len(examples.held_out_set) > 3
     once = (examples.held_out_set if unseen else examples.train)[: min(_TWICE, longest // 2)]
     streams = {UNSEEN: examples.held_out_set[: min(_UNSEEN, longest) + 1]} if unseen else {}
@@ -188,7 +194,8 @@ class Frame:
                 return tensor
 
             with tap_steps(model, keep), torch.autocast(device.type, enabled=False):
-                logits = model.unembed(model.hidden(probe.ids[None].to(device)))[0].float().cpu()  # (T, V)
+                read = None if probe.source is None else model.read(probe.source[None].to(device))
+                logits = model.unembed(model.hidden(probe.ids[None].to(device), source=read))[0].float().cpu()  # (T, V)
             log_p = logits.log_softmax(dim=-1)
             top = log_p.topk(min(_TOP, log_p.shape[-1]), dim=-1)
             loss = F.nll_loss(log_p, probe.targets, ignore_index=IGNORED, reduction="none")

@@ -1,4 +1,7 @@
-"""Sample from a model in training: a decoder continues the held-out text, an encoder fills in a word of it."""
+"""Sample from a model in training: a decoder continues the held-out text, an encoder fills in a word of it.
+
+A model of two stacks translates a source.
+"""
 
 from itertools import takewhile
 
@@ -7,15 +10,19 @@ import torch
 from tinytf.errors import GenerationError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
+from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import NextToken
 from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.setup import Setup
+from tinytf.training.data.translation import Translations, facing
 from tinytf.training.folder.history import Sample
 from tinytf.training.recipe import Recipe
 
 _PROMPT_TOKENS = 5
+ARROW = " → "
+"""What a sample shows between a source and its translation."""
 _SAMPLING = Sampling(temperature=0.8)
 
 
@@ -23,7 +30,8 @@ class Sampler:
     """Samples of one run, with a fixed prompt and seed, so that only the model makes a difference.
 
     The prompt is the first tokens of the held-out text; without held-out text, the start token, or the start of the
-    training text. For the masked objective it is the first sentence, with [MASK] in the middle.
+    training text. For the masked objective it is the first sentence, with [MASK] in the middle; a translation begins
+    with the start of a target, and shows its source.
     """
 
     def __init__(self, setup: Setup, recipe: Recipe) -> None:
@@ -36,6 +44,9 @@ class Sampler:
         elif self.tokens and isinstance(setup.examples, NextToken):
             self.prompt = _first_tokens(setup.examples, setup.tokenizer, max(1, setup.model.config.context // 2))
 
+        elif self.tokens and isinstance(setup.examples, Translations):
+            self.prompt = [setup.examples.train.start]
+
     def sample(self, step: int) -> Sample | None:
         """Sample from the model as it is now; None without a prompt, or where its logits are not finite.
 
@@ -47,8 +58,11 @@ class Sampler:
         if isinstance(self.setup.examples, MaskedTokens):
             return self._filled_in(step, self.setup.examples)
         decode, ends = self.setup.tokenizer.decode, self.setup.tokenizer.end_ids
+        model, shown = self.setup.model, decode(self.prompt)
+        if isinstance(self.setup.examples, Translations):
+            model, shown = translating(self.setup, self.setup.examples)
         steps = stream(
-            self.setup.model,
+            model,
             self.prompt,
             max_tokens=self.tokens,
             sampling=_SAMPLING,
@@ -60,7 +74,7 @@ class Sampler:
             tokens = takewhile(lambda token: token.id not in ends, list(steps))
         except GenerationError:
             return None
-        return Sample(step, decode(self.prompt), "".join(token.text for token in tokens))
+        return Sample(step, shown, "".join(token.text for token in tokens))
 
     @torch.no_grad()
     def _filled_in(self, step: int, examples: MaskedTokens) -> Sample | None:
@@ -76,6 +90,13 @@ class Sampler:
             return None
         words = (decode(self.prompt[:position]), "[MASK]", decode(self.prompt[position + 1 :]))
         return Sample(step, " ".join(word for word in words if word), decode([int(logits.argmax())]))
+
+
+def translating(setup: Setup, examples: Translations) -> tuple[Transformer, str]:
+    """The model, reading the source of the first held-out pair, and this source in words."""
+    batch = examples.first
+    assert batch.source is not None
+    return facing(setup.model, batch), setup.tokenizer.decode(batch.source[0].tolist()) + ARROW
 
 
 def _masked_sentence(examples: MaskedTokens, tokenizer: Tokenizer) -> list[int]:

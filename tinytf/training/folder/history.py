@@ -86,7 +86,8 @@ class History:
     """A run so far. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry per logged step, (S,).
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
-    ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
+    ``exact`` are shares of held-out targets that are translated exactly, of models of two stacks. ``seen`` are losses
+    of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
     ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step, tr(Σ) and |G|² of the
     gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind, (layers, heads) each,
     with the step of their measurement, from 0: before the first step. ``skipped`` counts lines that are not
@@ -101,6 +102,7 @@ class History:
     lr: Series
     grad_norm: Series
     held_out: Sequence[tuple[int, float]] = ()
+    exact: Sequence[tuple[int, float]] = ()
     seen: Sequence[tuple[int, float]] = ()
     copying: Sequence[tuple[int, float]] = ()
     updates: Sequence[tuple[int, Mapping[str, float]]] = ()

@@ -148,7 +148,7 @@ class ValueColumn:
 def extras_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """The valid fields that only some lines have."""
     extras: dict[str, Any] = {}
-    for name in (BEFORE, "held_out_loss", "seen_loss", "copying"):
+    for name in (BEFORE, "held_out_loss", "held_out_exact", "seen_loss", "copying"):
         if not math.isnan(value := number_or_nan(row.get(name))):
             extras[name] = value
     if isinstance(row.get("stopped"), str):

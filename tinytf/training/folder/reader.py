@@ -25,7 +25,7 @@ from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SP
 
 _POINTS = {
     BEFORE: ("held_out", True), "held_out_loss": ("held_out", False), "seen_loss": ("seen", False),
-    "copying": ("copying", False), "noise": ("noise", False),
+    "held_out_exact": ("exact", False), "copying": ("copying", False), "noise": ("noise", False),
 }  # fmt: skip
 """Fields of numbers that some lines have, with the column they go to, and whether they are of the step before."""
 _COLUMNS = ("loss", "lr", "grad_norm")
@@ -145,7 +145,7 @@ class _MetricsReader:
     def _restart(self) -> None:
         self._offset, self._tail, self._step = 0, b"", array("q")
         self.columns = [array("d") for _ in _COLUMNS]
-        self.points = {name: PointColumn() for name in ("held_out", "seen", "copying", "noise")}
+        self.points = {name: PointColumn() for name in ("held_out", "exact", "seen", "copying", "noise")}
         self.values = {name: ValueColumn(self._path, name) for name in ("updates", "heads", "milestones", "health")}
         self.stopped: tuple[int, str] | None = None
         self.skipped = 0

@@ -25,7 +25,8 @@ class Metrics:
 
     ``milestones`` are sentences about heads that took on or lost a kind; ``health`` comes with ``heads``. ``stopped``
     says why the run ends early. On the first line only, ``held_out_before`` is the held-out loss of the model that the
-    run begins from, and ``heads_before`` are the scores before the first step. ``seen_loss``, measured with
+    run begins from, and ``heads_before`` are the scores before the first step. ``held_out_exact`` is the share of
+    held-out targets that a model of two stacks translates exactly. ``seen_loss``, measured with
     ``held_out_loss`` and likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is
     what a repetition of random tokens gains, in nats per token, and ``updates`` the ratio of update and weights by
     matrix. ``noise`` is of the gradient before clipping.
@@ -41,6 +42,7 @@ class Metrics:
     health: Health | None = None
     stopped: str | None = None
     held_out_before: float | None = None
+    held_out_exact: float | None = None
     seen_loss: float | None = None
     copying: float | None = None
     updates: Mapping[str, float] | None = None

@@ -42,7 +42,7 @@ class Observer:
         self.probe = HeadProbe(model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(setup, recipe)
         self.camera = Camera(setup, recipe, out)
-        self.loss = BatchLoss(model, adapters)
+        self.loss = BatchLoss(model, adapters, recipe.label_smoothing)
         self.no_noise = why_no_noise(recipe, group)
         self.heads_before: HeadScores | None = None
         if recipe.probe_every and not milestones:  # kinds that heads have before training are no news

@@ -46,7 +46,15 @@ from tinytf.training.run.speed import Speed, candidates, fastest
 from tinytf.training.run.tensorboard import FOLDER, EventFiles
 from tinytf.training.tuning.health import StepHealth, groups_of
 from tinytf.training.tuning.lora import Adapters
-from tinytf.training.tuning.losses import FEW_BATCHES, BatchLoss, backward, held_out_batches, held_out_loss, seen_loss
+from tinytf.training.tuning.losses import (
+    FEW_BATCHES,
+    BatchLoss,
+    backward,
+    exact_share,
+    held_out_batches,
+    held_out_loss,
+    seen_loss,
+)
 from tinytf.training.tuning.optimiser import describe_changes, learning_rate, make_optimiser
 from tinytf.training.tuning.parts import freeze, recompute
 from tinytf.training.tuning.processes import Processes
@@ -129,7 +137,7 @@ class Trainer:
         self.pace = Pace(out / SPEED, self._peak)
         milestones = self.progress.milestones
         self.observer = Observer(self.model, self.adapters, self.setup, recipe, out, group, milestones)
-        self.loss = group.averaging(BatchLoss(self.model, self.adapters))
+        self.loss = group.averaging(BatchLoss(self.model, self.adapters, recipe.label_smoothing))
         if choose_speed and not checkpoint:
             self._choose_speed()
         if recipe.compile:
@@ -273,14 +281,18 @@ class Trainer:
         speed = None
         if last or done % recipe.eval_every == 0:
             measuring = partial(self.on_progress, "measuring the held-out text") if last else ignore_progress
-            held_out = self._held_out(held_out_batches(recipe) if last else FEW_BATCHES, measuring)
+            limit = held_out_batches(recipe) if last else FEW_BATCHES
+            held_out = self._held_out(limit, measuring)
             if held_out is not None and not math.isfinite(held_out):
                 self._stop(f"the held-out loss is {sign_of(held_out)}", batch, done - 1)
             self._note_best(held_out, done)
             seen = seen_loss(self.model, self.setup.examples, recipe, self.group)
-            metrics = replace(
-                metrics, held_out_loss=held_out, seen_loss=seen, stopped=None if last else self._stop_reason()
-            )
+            exact = None
+            if recipe.objective == "translate":
+                batches = self.setup.examples.held_out(limit)
+                exact = exact_share(self.model, batches, recipe.accumulate, self.group)
+            stopped = None if last else self._stop_reason()
+            metrics = replace(metrics, held_out_loss=held_out, held_out_exact=exact, seen_loss=seen, stopped=stopped)
             self.group.wait()
         sample = self.observer.sample(done)  # before the metrics that announce it
         reshard_model(self.model)

@@ -48,6 +48,7 @@ class EventFiles:
         numbers = {
             "loss": metrics.loss,
             "held_out_loss": metrics.held_out_loss,
+            "held_out_exact": metrics.held_out_exact,
             "seen_loss": metrics.seen_loss,
             "copying": metrics.copying,
             "lr": metrics.lr,

@@ -1,6 +1,6 @@
 """How the gradients and updates of one step are distributed over the layers.
 
-Groups are the layers of the model, ``L0`` …, then ``rest``: embeddings, final norm and head.
+Groups are the layers of the model, ``L0`` …, then ``rest``: embeddings, final norm, head, and an encoder that is read.
 """
 
 import re
@@ -47,7 +47,7 @@ def groups_of(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     groups: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            layer = _LAYER.search(name)
+            layer = _LAYER.match(name)
             groups.setdefault(f"L{layer[1]}" if layer else REST, []).append(parameter)
     rest = groups.pop(REST, [])
     return {**groups, **({REST: rest} if rest else {})}

@@ -15,20 +15,33 @@ from tinytf.training.tuning.processes import ALONE, Processes
 
 
 class BatchLoss(nn.Module):
-    """The summed cross-entropy of a batch over its targets, in nats; only their positions get logits."""
+    """The summed cross-entropy of a batch over its targets, in nats; only their positions get logits.
 
-    def __init__(self, model: Transformer, adapters: nn.Module | None = None) -> None:
+    With ``label_smoothing`` a target is that share spread evenly over the vocabulary, and the rest its token.
+    """
+
+    def __init__(self, model: Transformer, adapters: nn.Module | None = None, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.model, self.adapters = model, adapters  # registers them, so that processes share their gradients
+        self.label_smoothing = label_smoothing
 
-    def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
-        hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
+    def forward(
+        self,
+        ids: Tensor,
+        targets: Tensor,
+        padding_mask: Tensor | None,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
+    ) -> Tensor:
+        read = None if source is None else self.model.read(source, source_mask)
+        hidden = self.model.hidden(ids, padding_mask=padding_mask, source=read)  # (B, T, C)
         is_target = targets != IGNORED
         if not torch.compiler.is_compiling() and bool(is_target.all()):  # nothing to select
             hidden, targets = hidden.flatten(0, 1), targets.flatten()
         else:
             hidden, targets = hidden[is_target], targets[is_target]
-        return F.cross_entropy(self.model.unembed(hidden), targets, reduction="sum")
+        logits = self.model.unembed(hidden)
+        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
 
 
 def backward(loss: nn.Module, batch: Batch, recipe: Recipe, group: Processes = ALONE) -> float:
@@ -43,7 +56,7 @@ def backward(loss: nn.Module, batch: Batch, recipe: Recipe, group: Processes = A
     for number, part in enumerate(part.to(device) for part in parts):
         with nullcontext() if number + 1 == len(parts) else group.accumulating(loss):
             with precision:
-                mean = loss(part.ids, part.targets, part.padding_mask) / targets
+                mean = loss(*part.tensors) / targets
             # The processes' gradients are averaged, but must be summed.
             (mean * group.count if group.count > 1 else mean).backward()
         total += mean.item()
@@ -60,16 +73,40 @@ def measured_loss(
     for batch in batches:
         for part in group.parts(batch, accumulate):
             part = part.to(model.embed.tokens.weight.device)
-            total += float(loss(part.ids, part.targets, part.padding_mask))
+            total += float(loss(*part.tensors))
         count += int((batch.targets != IGNORED).sum())
     model.train(training)
     return group.total(total) / count if count else None
 
 
+@torch.no_grad()
+def exact_share(
+    model: Transformer, batches: Iterable[Batch], accumulate: int = 1, group: Processes = ALONE
+) -> float | None:
+    """The share of targets whose every token is the most probable one after those before it; None without batches.
+
+    These are the targets that greedy decoding writes.
+    """
+    training, device = model.training, model.embed.tokens.weight.device
+    model.eval()
+    exact = count = 0
+    for batch in batches:
+        for part in group.parts(batch, accumulate):
+            part = part.to(device)
+            read = None if part.source is None else model.read(part.source, part.source_mask)
+            logits = model.unembed(model.hidden(part.ids, padding_mask=part.padding_mask, source=read))  # (B, T, V)
+            asked = part.targets != IGNORED
+            right = ((logits.argmax(-1) == part.targets) | ~asked).all(1) & asked.any(1)
+            exact += int(right.sum())
+        count += len(batch.ids)
+    model.train(training)
+    return group.total(exact) / count if count else None
+
+
 def batch_loss(model: Transformer, batch: Batch) -> Tensor:
     """Mean cross-entropy over the targets of a batch, in nats."""
     batch = batch.to(model.embed.tokens.weight.device)
-    total: Tensor = BatchLoss(model)(batch.ids, batch.targets, batch.padding_mask)
+    total: Tensor = BatchLoss(model)(*batch.tensors)
     return total / (batch.targets != IGNORED).sum()
 
 

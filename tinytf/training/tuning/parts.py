@@ -59,5 +59,5 @@ def _at(model: Transformer, path: str) -> nn.Module:
 
 def recompute(model: Transformer) -> None:
     """Keep only the input of each block; the backward pass recomputes the rest (Chen et al. 2016)."""
-    for block in model.blocks:
+    for block in (*model.blocks, *(model.encoder.blocks if model.encoder is not None else ())):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)

@@ -19,11 +19,13 @@ def shard_model(model: Transformer, device: torch.device) -> Transformer:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
+    for stack in (model, model.encoder):
+        for block in stack.blocks if stack is not None else ():
+            fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     # A pass begins with `hidden`; the embeddings stay gathered until its end, for a head that shares them.
     register_fsdp_forward_method(model, "hidden")
+    register_fsdp_forward_method(model, "read")
     return model
 
 
