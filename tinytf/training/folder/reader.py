@@ -162,7 +162,9 @@ class _MetricsReader:
         self._offset, self._tail, self._step = 0, b"", array("q")
         self.columns = [array("d") for _ in _COLUMNS]
         self.points = {name: PointColumn() for name in ("held_out", "exact", "seen", "copying", "noise")}
-        self.values = {name: ValueColumn(self._path, name) for name in ("updates", "heads", "milestones", "health", "thorough")}
+        self.values = {
+            name: ValueColumn(self._path, name) for name in ("updates", "heads", "milestones", "health", "thorough")
+        }
         self.stopped: tuple[int, str] | None = None
         self.skipped = 0
 

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -282,7 +281,7 @@ class Trainer:
         recipe, done, last = self.recipe, metrics.step, metrics.step == self.recipe.steps
         speed = None
         if last or done % recipe.eval_every == 0:
-            held_out = self._held_out(FEW_BATCHES)
+            held_out = self._held_out(FEW_BATCHES, self._measuring if last else ignore_progress)
             if held_out is not None and not math.isfinite(held_out):
                 self._stop(f"the held-out loss is {sign_of(held_out)}", batch, done - 1)
             self._note_best(held_out, done)
@@ -318,6 +317,9 @@ class Trainer:
         examples, parts = self.setup.examples, self.recipe.accumulate
         return held_out_loss(self.model, examples, limit, on_progress, accumulate=parts, group=self.group)
 
+    def _measuring(self, done: int, total: int) -> None:
+        self.on_progress("measuring the held-out text", done, total)
+
     def _exact(self, limit: int) -> float | None:
         return exact_share(self.model, self.setup.examples.held_out(limit), self.recipe.accumulate, self.group)
 
@@ -326,8 +328,7 @@ class Trainer:
         if few is None:
             return None
         limit = min(thorough_batches(self.recipe), self.setup.examples.held_out_batches)
-        progress = partial(self.on_progress, "measuring the held-out text")
-        loss = few if limit <= FEW_BATCHES else self._held_out(limit, progress)
+        loss = few if limit <= FEW_BATCHES else self._held_out(limit, self._measuring)
         assert loss is not None  # there is held-out text
         return Thorough(loss, limit, self._exact(limit) if self.recipe.objective == "translate" else None)
 
