@@ -118,7 +118,7 @@ class RunOptions:
     recipe: Path | None = option(
         type=click.Path(path_type=Path),
         metavar="FILE|NAME",
-        help="A TOML file, or a built-in recipe: book, chat, finetune or induction.",
+        help="A TOML file, or a built-in recipe: book, chat, finetune, induction or translate.",
     )
     preset: str | None = option(metavar="NAME", help="Use the architecture of this preset, such as llama-tiny.")
     begin_from: str | None = option("--from", metavar="MODEL", help="Start from this model and its tokenizer.")

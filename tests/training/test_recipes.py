@@ -91,4 +91,4 @@ def test_a_model_that_is_trained_on_has_small_steps_unless_others_are_asked_for(
 def test_a_recipe_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     ran = trained("x.txt", "--recipe", "books", "--out", str(tmp_path / "run"))
     assert ran.status == 2
-    assert ran.said.endswith("hint: a recipe is a TOML file, or one of book, chat, finetune, induction\n")
+    assert ran.said.endswith("hint: a recipe is a TOML file, or one of book, chat, finetune, induction, translate\n")
