@@ -104,13 +104,13 @@ class History:
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
     ``held_out`` are losses of the same few batches at every step, ``thorough`` of many more at the end of the run, and
-    before it where it began from a model. ``exact`` are shares of held-out targets that are translated exactly, of models of two stacks. ``seen`` are losses
-    of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
-    ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step, tr(Σ) and |G|² of the
-    gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind, (layers, heads) each,
-    with the step of their measurement, from 0: before the first step. ``skipped`` counts lines that are not
-    metrics, without a torn last line, which may still be incomplete.
-    ``config`` is None before the first checkpoint. ``stopped`` says why the run ended before its last step.
+    before it where it began from a model. ``exact`` are shares of held-out targets that are translated exactly, of
+    models of two stacks. ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated
+    random tokens, and ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step,
+    tr(Σ) and |G|² of the gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind,
+    (layers, heads) each, with the step of their measurement, from 0: before the first step. ``skipped`` counts lines
+    that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the first
+    checkpoint. ``stopped`` says why the run ended before its last step.
     """
 
     directory: Path
