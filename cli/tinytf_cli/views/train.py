@@ -6,8 +6,9 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
-from tinytf.training.folder.history import FEW_BATCHES, NAMES, History
+from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
+from tinytf.training.recipe import FEW_BATCHES
 from tinytf.training.train import Training
 from tinytf.training.tuning.update import Update
 from tinytf_cli.numbers import count, duration

@@ -19,10 +19,11 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.nearest import near_path
-from tinytf.training.folder.history import FEW_BATCHES, History, Sample, SavedModel, Speed, Steps, Thorough
+from tinytf.training.folder.history import History, Sample, SavedModel, Speed, Steps, Thorough
 from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
 from tinytf.training.folder.measured import BEFORE, PointColumn, ValueColumn, extras_of
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
+from tinytf.training.recipe import FEW_BATCHES
 
 _POINTS = {
     BEFORE: ("held_out", True), "held_out_loss": ("held_out", False), "seen_loss": ("seen", False),
