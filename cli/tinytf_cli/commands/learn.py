@@ -88,5 +88,6 @@ def _facing(model: "Model", options: Options, output: Output) -> "tuple[Model, s
         return model, str(session.require_text())
     if model.config.encoder is None and options.target_text is None:
         return model, text
-    (bound,), target = both_facing(model, [SOURCE if text is None else text], options.target_text, output)
+    sources = [SOURCE if text is None else text]
+    (bound,), target = both_facing(model, sources, options.target_text, output, truncate=options.truncate)
     return bound, target
