@@ -85,7 +85,7 @@ def test_what_a_preset_derives_follows_the_sizes_that_are_given(name: str, sizes
     try:
         config = made(name, **sizes)
     except ConfigError as error:  # such heads cannot be; those of layers of several kinds may not fit each other
-        assert "is not divisible by n_" in error.message
+        assert "is not divisible by n_" in error.message  # noqa: PT017
         assert not divides or ("n_heads" in sizes and dict(preset.by_layer))
         return
     for size, value in sizes.items():
