@@ -137,11 +137,16 @@ def settings_of(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     if config.embed_scale == math.sqrt(config.d_model):
         fields["embed_scale"] = math.sqrt(width)
     fields["by_layer"] = [
-        [setting, [values[layer % len(values)] for layer in range(layers)]]
+        (setting, [values[layer % len(values)] for layer in range(layers)])
         for setting, values in config.by_layer
         if setting not in changes
     ]
     if config.encoder is not None:  # an encoder is like the decoder, apart from its own settings
         encoder, decoder = config.encoder.to_dict(), config.to_dict()
-        fields["encoder"] = {setting: value for setting, value in encoder.items() if value != decoder[setting]}
-    return {**fields, **changes}
+        fields["encoder"] = {name: _as_read(value) for name, value in encoder.items() if value != decoder[name]}
+    return {**{setting: _as_read(value) for setting, value in fields.items()}, **changes}
+
+
+def _as_read(value: Any) -> Any:
+    """A value as JSON has it, so that a resumed run finds what it stored."""
+    return list(map(_as_read, value)) if isinstance(value, tuple | list) else value
