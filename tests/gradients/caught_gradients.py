@@ -154,7 +154,8 @@ def _logits(model: Transformer, ids: Tensor) -> Tensor:
     source = None
     if model.encoder is not None:
         source = Source(model.encoder.hidden(torch.tensor([model.reads.trace.encoding.ids])))
-    return model.unembed(model.hidden(ids[None], source=source))[0]
+    hidden = model.hidden(ids[None], source=source)
+    return (hidden if model.head is None else model.unembed(hidden))[0]
 
 
 def by_autograd(model: Transformer, targets: Targets) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

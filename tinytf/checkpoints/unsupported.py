@@ -7,7 +7,7 @@ from typing import Any
 _KEY_PATTERNS = (
     (
         r"is_encoder_decoder|decoder_start_token_id|decoder_block_count",
-        "an encoder and a decoder, and tinytf opens one stack",
+        "an encoder and a decoder, of a kind that tinytf has no table for",
     ),
     (
         r"(vision|audio|image|video|speech|codec|vq)\w*_config",
@@ -23,7 +23,7 @@ _KEY_PATTERNS = (
 )
 """Patterns of keys or layer_types, and what an architecture with them has; the first match is reported."""
 _KINDS = {
-    "an encoder and a decoder, of which tinytf opens other kinds": "mt5 umt5 trocr",
+    "an encoder and a decoder, of a kind that tinytf has no table for": "trocr",
     "attention over a memory of earlier texts": "transfo-xl",
     "no softmax attention": "fnet rwkv xlstm retnet",
     "sparse attention": "big_bird longformer reformer nystromformer yoso mra",

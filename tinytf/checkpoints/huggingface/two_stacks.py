@@ -148,6 +148,14 @@ MBART = replace(
     fixed={**_SHARED, "position_offset": 2, "embed_norm": True},
 )
 PLBART = replace(BART, name="PLBart", model_type="plbart", classes={"lm": "PLBartForConditionalGeneration"})
+MVP = replace(
+    BART,
+    name="MVP",
+    model_type="mvp",
+    classes={"lm": "MvpForConditionalGeneration"},
+    only={**TWO, "use_prompt": (False,)},
+    harmless=(*BART.harmless, "prompt_length", "prompt_mid_dim"),
+)
 BLENDERBOT = replace(
     BART,
     name="Blenderbot",
@@ -192,4 +200,4 @@ M2M_100 = replace(
         Skip(r"(encoder|decoder)\.embed_positions\.weights?", "sines and cosines, a buffer", computed=fairseq_waves),
     ),
 )
-FROM_FAIRSEQ = (BART, MBART, PLBART, BLENDERBOT, PEGASUS, MARIAN, M2M_100)
+FROM_FAIRSEQ = (BART, MBART, PLBART, MVP, BLENDERBOT, PEGASUS, MARIAN, M2M_100)
