@@ -33,6 +33,7 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.train import report_of
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import BatchLoss, batch_loss, exact_share
+from tinytf.training.tuning.parts import freeze
 
 ROWS = [(f"{word} number {count}", f"{count} {word}") for count in range(30) for word in ("cat", "dog", "white hen")]
 RECIPE = Recipe(
@@ -238,6 +239,15 @@ def test_lora_adapts_both_stacks_and_peft_merges_them(t5: Any, tmp_path: Path) -
     theirs = merged(input_ids=batch.source, attention_mask=batch.source_mask.long(), labels=batch.targets).loss
     assert float(ours) == pytest.approx(float(theirs), abs=1e-5)
     assert float(ours) != pytest.approx(float(batch_loss(read_module(t5).load().transformer, batch)), abs=1e-3)
+
+
+def test_a_layer_of_either_stack_is_frozen_by_its_address(setup: Setup) -> None:
+    model = copy.deepcopy(setup.model)
+    freeze(model, ["enc.L0.ffn", "L1.cross.q"])
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {
+        name for name, _ in model.named_parameters() if name.startswith(("encoder.blocks.0.ffn.", "blocks.1.cross.q."))
+    }
 
 
 def test_the_encoder_may_differ_and_shares_its_embeddings_with_the_decoder(setup: Setup) -> None:
