@@ -97,7 +97,7 @@ class Adapters(nn.Module):
         tensors, targets = dict[str, Tensor](), set[str]()
         for key in self.adapted_modules:
             name, layout = self.family.place(f"{key.replace('/', '.')}.weight", self.model_config)
-            path = self.family.prefixed(name).removesuffix(".weight")
+            path = self.family.written_name(name, self.model_config).removesuffix(".weight")
             layer = layer_of(f"{key.replace('/', '.')}.weight", self.model_config)
             down = layout.columns(self.down[key].detach().cpu(), layer)
             tensors[f"base_model.model.{path}.lora_A.weight"] = down.contiguous()
