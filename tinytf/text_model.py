@@ -104,6 +104,7 @@ class TextModel(ShortRepr):
         more tokens than the ``limit`` (by default the context), unless ``truncate`` cuts it there.
         """
         limit = limit or self._context
+        limit = limit if self.config.encoder is None else limit._replace(of="target")
         most = DEFAULT_LIMIT if truncate or self.cuts_at else limit
         if self.config.encoder is not None:
             return self._fitting(self._target(text, most), truncate, limit)
@@ -135,12 +136,12 @@ class TextModel(ShortRepr):
             raise UsageError("this model has one stack", "T5, BART and Marian have two")
         return replace(self, transformer=self.transformer.encoder, table=None)
 
-    def reading(self: AnyModel, source: Text) -> AnyModel:
+    def reading(self: AnyModel, source: Text, *, truncate: bool = False) -> AnyModel:
         """This model of two stacks with what its encoder reads; its own texts are then the targets.
 
         Raises UsageError for a model of one stack, and like ``trace`` for the source.
         """
-        trace = self.encoder.trace(source)
+        trace = self.encoder.trace(source, truncate=truncate)
         return replace(self, transformer=reading(self.transformer, Source(trace.last_hidden[None], trace=trace)))
 
     def _cut(self, encoding: Encoding) -> Encoding:

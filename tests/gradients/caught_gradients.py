@@ -25,6 +25,11 @@ IDS = [3, 14, 15, 9, 2, 6, 5, 3, 5, 8]  # two tokens come twice: their rows of t
 DECODED = Targets(tuple(range(len(IDS) - 1)), tuple(IDS[1:]))
 MASKED = Targets((2, 5, 2), (7, 30, 11))  # one position is asked twice
 HEADS: dict[str, dict[str, Any]] = {
+    "embeddinggemma 2, inputs of layers from embeddings, the mean projected": {
+        "head": "lm",
+        "pooling": "none",
+        "pooled_dense": (),
+    },
     "bert with a pooler": {"head": "mlm", "head_activation": "silu"},
     "the paper's encoder": {"head": "lm", "head_bias": True},
 }

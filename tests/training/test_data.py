@@ -22,7 +22,7 @@ from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.setup import prepare
 from tinytf.training.folder.remembered import find_remembered_corpus
 from tinytf.training.recipe import Recipe
-from tinytf.training.tuning.losses import batch_loss, held_out_batches
+from tinytf.training.tuning.losses import batch_loss, thorough_batches
 
 SENTENCES = [
     f"{a} {b} {c}." for a in ("The cat", "A dog") for b in ("sat", "ran", "hid") for c in ("down", "there", "on")
@@ -322,7 +322,7 @@ def test_nothing_may_be_held_out_of_masked_training():
 
 
 def test_the_last_measure_is_bounded_by_the_training():
-    assert [held_out_batches(Recipe(steps=steps)) for steps in (100, 400, 10_000)] == [25, 100, 2_500]
+    assert [thorough_batches(Recipe(steps=steps)) for steps in (100, 400, 10_000)] == [25, 100, 2_500]
 
 
 # Several corpora

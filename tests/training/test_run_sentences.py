@@ -22,7 +22,7 @@ def run(
 ) -> RunReport:
     numbers = np.linspace(3, 2, 30)
     settings = {**RECIPE_DATA, **recipe}
-    history = History(Path(name), settings, np.arange(1, 31), numbers, numbers, numbers, held_out, seen)
+    history = History(Path(name), settings, np.arange(1, 31), numbers, numbers, numbers, held_out, seen=seen)
     return RunReport(name, Path(name), history)
 
 

@@ -22,7 +22,7 @@ from tinytf.training.run.metrics import Metrics
 from tinytf.training.run.tensorboard import EventFiles
 
 RECIPE = changed(training_runs.RECIPE, model=DROPPING, steps=10, probe_every=5)
-SCALARS = {"loss", "held_out_loss", "lr", "grad_norm", "tokens_per_second", "seen_loss", "copying",
+SCALARS = {"loss", "held_out_loss", "lr", "grad_norm", "tokens_per_second", "seen_loss", "copying", "thorough_loss",
            "gradient_noise/trace", "gradient_noise/square"}  # fmt: skip
 
 

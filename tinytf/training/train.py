@@ -80,6 +80,7 @@ class Training(Report):
             **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "mfu", "risen")},
             "spikes": [spike.to_dict() for spike in self.spikes],
             "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
+            "thorough": [{"step": step, **vars(measured)} for step, measured in self.history.thorough],
             "held_out_exact": self.history.exact[-1][1] if self.history.exact else None,
             "milestones": [{"step": step, "words": words} for step, words in self.history.milestones],
             "sample": None if self.sample is None else "".join(self.sample),

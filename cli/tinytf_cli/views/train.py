@@ -8,8 +8,8 @@ from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
 from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
+from tinytf.training.recipe import FEW_BATCHES
 from tinytf.training.train import Training
-from tinytf.training.tuning.losses import held_out_batches
 from tinytf.training.tuning.update import Update
 from tinytf_cli.numbers import count, duration
 from tinytf_cli.terminal import Terminal
@@ -46,7 +46,12 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
     losses = {"the first batch, before": report.before, "the same, after": report.after}
     if held_out := history.held_out:
         first = "first measured" if held_out[0][0] else "before"
-        losses |= {f"held-out text, {first}": held_out[0][1], _last_label(report): held_out[-1][1]}
+        few = _of_batches(report, FEW_BATCHES)
+        losses |= {f"held-out text, {first}{few}": held_out[0][1], f"in the end{few}": held_out[-1][1]}
+    for step, measured in history.thorough:
+        if measured.batches > FEW_BATCHES:  # otherwise these are the batches above
+            when = "in the end" if step else "before"
+            losses[f"{when}{_of_batches(report, measured.batches) or ', all of it'}"] = measured.loss
     numbers = [f"{loss:.4f}" for loss in losses.values()]
     yield Table([Column("", list(losses), said="of"), Column("", numbers, "right")], header=False)
     if history.milestones:
@@ -69,7 +74,8 @@ def _answer(history: History) -> Iterator[Line]:
         words = [f"{best[1]:.4f} nats per token"] + ([f"{bits:.3f} bits per byte"] if bits is not None else [])
         yield Line([Span("best held-out ", "output"), Span(", ".join(words), "strong"), f" at step {best[0]:,}"])
     if history.exact:
-        step, share = history.exact[-1]
+        thorough = [(step, measured.exact) for step, measured in history.thorough if measured.exact is not None]
+        step, share = (thorough or history.exact)[-1]
         yield Line(
             [
                 Span("exact ", "output"),
@@ -130,10 +136,10 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     yield from next_lines(terminal, *lines)
 
 
-def _last_label(report: Training) -> str:
-    """The label of the last held-out loss, with the number of batches if not all were measured."""
-    measured, available = held_out_batches(report.recipe), report.setup.examples.held_out_batches
-    return f"in the end, {measured:,} of {available:,} batches" if measured < available else "in the end"
+def _of_batches(report: Training, batches: int) -> str:
+    """How many batches of the held-out text were measured; empty if that is all of it."""
+    available = report.setup.examples.held_out_batches
+    return f", {batches:,} of {available:,} batches" if batches < available else ""
 
 
 def _examples(report: Training) -> Iterator[Block]:

@@ -20,7 +20,9 @@ HARMLESS: Mapping[str, str] = {
         "|early_stopping|(encoder_)?no_repeat_ngram_size|(max|min)_length|num_beam(s|_groups)|num_return_sequences|prefix"
         "|remove_invalid_values|temperature|top_[kp]|typical_p|use_cache"
     ),
-    "what a call returns besides the logits": "output_(scores|attentions|hidden_states|past)|return_dict(_in_generate)?",
+    "what a call returns besides the logits": (
+        "output_(scores|attentions|hidden_states|past)|return_dict(_in_generate)?"
+    ),
     "how it is computed, to the same numbers": (
         "_?attn_implementation|chunk_size_feed_forward|gradient_checkpointing|pretraining_tp|reorder_and_upcast_attn"
         "|torchscript|use_falcon_mambapy|xla_device"

@@ -53,6 +53,21 @@ class Spike:
 
 
 @dataclass(frozen=True)
+class Thorough:
+    """A held-out ``loss`` in nats per token over many ``batches``, and of two stacks the share of ``exact`` targets.
+
+    No verdict reads it: more batches are another text, whose loss cannot be compared with that of the few.
+    """
+
+    loss: float
+    batches: int
+    exact: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class SavedModel:
     """A model that can be opened; ``step`` is None if unknown."""
 
@@ -86,13 +101,14 @@ class History:
     """A run so far. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry per logged step, (S,).
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
-    ``exact`` are shares of held-out targets that are translated exactly, of models of two stacks. ``seen`` are losses
-    of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
-    ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step, tr(Σ) and |G|² of the
-    gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind, (layers, heads) each,
-    with the step of their measurement, from 0: before the first step. ``skipped`` counts lines that are not
-    metrics, without a torn last line, which may still be incomplete.
-    ``config`` is None before the first checkpoint. ``stopped`` says why the run ended before its last step.
+    ``held_out`` are losses of the same few batches at every step, ``thorough`` of many more at the end of the run, and
+    before it where it began from a model. ``exact`` are shares of held-out targets that are translated exactly, of
+    models of two stacks. ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated
+    random tokens, and ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step,
+    tr(Σ) and |G|² of the gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind,
+    (layers, heads) each, with the step of their measurement, from 0: before the first step. ``skipped`` counts lines
+    that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the first
+    checkpoint. ``stopped`` says why the run ended before its last step.
     """
 
     directory: Path
@@ -102,6 +118,7 @@ class History:
     lr: Series
     grad_norm: Series
     held_out: Sequence[tuple[int, float]] = ()
+    thorough: Sequence[tuple[int, Thorough]] = ()
     exact: Sequence[tuple[int, float]] = ()
     seen: Sequence[tuple[int, float]] = ()
     copying: Sequence[tuple[int, float]] = ()

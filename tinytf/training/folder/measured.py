@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytf.errors import CheckpointError
-from tinytf.training.folder.history import Series, Steps
+from tinytf.training.folder.history import Series, Steps, Thorough
 from tinytf.training.folder.lines import json_or_none, number_or_nan
 
-BEFORE, HEADS_BEFORE = "held_out_before", "heads_before"
-"""Fields of the first line: the held-out loss of the model that the run begins from, and the scores of its heads."""
+BEFORE = "held_out_before"
+"""The field of the first line with the held-out loss of the model that the run begins from."""
 Counts = NDArray[np.bool_]
 
 
@@ -93,7 +93,7 @@ class Values(_Sequence):
             extras = extras_of(row)
             if self._name == "milestones":
                 return step, extras["milestones"][part]
-            return (step - 1, extras[HEADS_BEFORE]) if part else (step, extras[self._name])
+            return (step - 1, extras[f"{self._name}_before"]) if part else (step, extras[self._name])
         except (KeyError, IndexError):
             raise CheckpointError(f"{self._path} changed while it was read", "read it again") from None
 
@@ -126,10 +126,10 @@ class ValueColumn:
         self._lines, self._starts, self._parts = array("q"), array("q"), array("q")
 
     def parts(self, extras: Mapping[str, Any]) -> Sequence[int]:
-        """The parts of a line that are values of this field: of milestones each; 1 for scores from before the step."""
+        """The parts of a line that are values of this field: of milestones each; 1 for one from before the step."""
         if self._name == "milestones":
             return range(len(extras.get("milestones", ())))
-        before = [1] if self._name == "heads" and HEADS_BEFORE in extras else []
+        before = [1] if f"{self._name}_before" in extras else []
         return [*before, 0] if extras.get(self._name) else before
 
     def add(self, line: int, start: int, part: int) -> None:
@@ -153,7 +153,12 @@ def extras_of(row: Mapping[str, Any]) -> dict[str, Any]:
             extras[name] = value
     if isinstance(row.get("stopped"), str):
         extras["stopped"] = row["stopped"]
-    for name in ("heads", HEADS_BEFORE):
+    for name in ("thorough", "thorough_before"):
+        if isinstance(line := row.get(name), dict) and not math.isnan(loss := number_or_nan(line.get("loss"))):
+            exact = number_or_nan(line.get("exact"))
+            batches = line["batches"] if type(line.get("batches")) is int else 0
+            extras[name] = Thorough(loss, batches, None if math.isnan(exact) else exact)
+    for name in ("heads", "heads_before"):
         if isinstance(row.get(name), dict) and (scores := _series(row[name], 2)):
             extras[name] = scores
     if isinstance(row.get("health"), dict) and (numbers := _series(row["health"], 1)):

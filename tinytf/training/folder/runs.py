@@ -81,6 +81,7 @@ class RunReport(_Streamed):
             "config": None if history.config is None else history.config.to_dict(),
             "metrics": {"step": map(int, history.step), **columns},
             "held_out": (_held_out(history, *point) for point in history.held_out),
+            "thorough": ({"step": step, **vars(measured)} for step, measured in history.thorough),
             "exact": ({"step": step, "share": share} for step, share in history.exact),
             "seen": ({"step": step, "loss": loss} for step, loss in history.seen),
             "copying": ({"step": step, "gain": gain} for step, gain in history.copying),

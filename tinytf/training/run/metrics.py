@@ -12,6 +12,7 @@ import psutil
 from tinytf.errors import TrainingError
 from tinytf.text.printable import printable
 from tinytf.training.film.probe import HeadScores
+from tinytf.training.folder.history import Thorough
 from tinytf.training.folder.lines import append_line
 from tinytf.training.tuning.health import Health
 from tinytf.training.tuning.noise import Noise
@@ -24,7 +25,8 @@ class Metrics:
     """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
     ``milestones`` are sentences about heads that took on or lost a kind; ``health`` comes with ``heads``. ``stopped``
-    says why the run ends early. On the first line only, ``held_out_before`` is the held-out loss of the model that the
+    says why the run ends early. ``held_out_loss`` is always of the same few batches; ``thorough``, after the last step
+    only, is of many more. On the first line only, ``held_out_before`` and ``thorough_before`` are of the model that the
     run begins from, and ``heads_before`` are the scores before the first step. ``held_out_exact`` is the share of
     held-out targets that a model of two stacks translates exactly. ``seen_loss``, measured with
     ``held_out_loss`` and likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is
@@ -48,12 +50,16 @@ class Metrics:
     updates: Mapping[str, float] | None = None
     noise: Noise | None = None
     heads_before: HeadScores | None = None
+    thorough: Thorough | None = None
+    thorough_before: Thorough | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of the line, except those that were not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
-        measured = {
-            name: getattr(self, name).to_dict() for name in ["heads", "heads_before", "health", "noise"] if name in data
+        measured: dict[str, Any] = {
+            name: getattr(self, name).to_dict()
+            for name in ("heads", "heads_before", "health", "noise", "thorough", "thorough_before")
+            if name in data
         }
         return {**data, **measured}
 
@@ -66,9 +72,11 @@ class Metrics:
         heads = {name: HeadScores.read(line[name]) for name in ("heads", "heads_before") if name in line}
         health = {"health": Health(groups, **line["health"])} if "health" in line else {}
         noise = {"noise": Noise(**line["noise"])} if "noise" in line else {}
+        names = [name for name in ("thorough", "thorough_before") if name in line]
+        thorough: dict[str, Any] = {name: Thorough(**line[name]) for name in names}
         numbers = {name: float(line[name]) for name in ("loss", "lr", "grad_norm")}
         words = tuple(printable(sentence, spaces=False) for sentence in line.get("milestones", ()))
-        metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health, **noise})
+        metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health, **noise, **thorough})
         metrics.to_dict()  # raises if a score or a norm is not a number
         return metrics
 

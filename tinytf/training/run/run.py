@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,10 +23,11 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.examples import Batch
 from tinytf.training.data.setup import Setup, fingerprint_of, first_fault, prepare, sizes_of
 from tinytf.training.data.tokens import Stage
+from tinytf.training.folder.history import Thorough
 from tinytf.training.folder.lines import append_line, keep_lines, number_or_nan, rows_in, sync_lines
 from tinytf.training.folder.remembered import remember
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
-from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
+from tinytf.training.recipe import FEW_BATCHES, Recipe, resumed_recipe, stored_recipe
 from tinytf.training.run.branch import block_gradients
 from tinytf.training.run.checkpoints import (
     Progress,
@@ -47,13 +47,12 @@ from tinytf.training.run.tensorboard import FOLDER, EventFiles
 from tinytf.training.tuning.health import StepHealth, groups_of
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import (
-    FEW_BATCHES,
     BatchLoss,
     backward,
     exact_share,
-    held_out_batches,
     held_out_loss,
     seen_loss,
+    thorough_batches,
 )
 from tinytf.training.tuning.optimiser import describe_changes, learning_rate, make_optimiser
 from tinytf.training.tuning.parts import freeze, recompute
@@ -236,9 +235,10 @@ class Trainer:
     def step(self) -> Metrics:
         """One step of the optimiser, and everything due after it."""
         recipe, step, group = self.recipe, self.progress.step, self.group
-        held_out_before = None
+        held_out_before = thorough_before = None
         if not step and recipe.begun_from:
             held_out_before = self._held_out(FEW_BATCHES)
+            thorough_before = self._thorough(held_out_before)
             reshard_model(self.model)
         noise = self.observer.noise(step)
         heads_before = None if step else self.observer.heads_before
@@ -260,8 +260,9 @@ class Trainer:
         self.progress.step, self.progress.pending = done, {}
         observed = self.observer.observe(done, None if health is None else health.after())
         metrics = Metrics(
-            done, loss, lr, norm, None, *observed, None, held_out_before, noise=noise, heads_before=heads_before
-        )
+            done, loss, lr, norm, None, *observed, None, held_out_before, noise=noise, heads_before=heads_before,
+            thorough_before=thorough_before,
+        )  # fmt: skip
         if health is not None and metrics.heads is not None:
             metrics = replace(
                 metrics, copying=self.observer.probe.copying(self.model), updates=health.by_matrix() or None
@@ -280,19 +281,24 @@ class Trainer:
         recipe, done, last = self.recipe, metrics.step, metrics.step == self.recipe.steps
         speed = None
         if last or done % recipe.eval_every == 0:
-            measuring = partial(self.on_progress, "measuring the held-out text") if last else ignore_progress
-            limit = held_out_batches(recipe) if last else FEW_BATCHES
-            held_out = self._held_out(limit, measuring)
+            held_out = self._held_out(FEW_BATCHES, self._measuring if last else ignore_progress)
             if held_out is not None and not math.isfinite(held_out):
                 self._stop(f"the held-out loss is {sign_of(held_out)}", batch, done - 1)
             self._note_best(held_out, done)
             seen = seen_loss(self.model, self.setup.examples, recipe, self.group)
             exact = None
             if recipe.objective == "translate":
-                batches = self.setup.examples.held_out(limit)
-                exact = exact_share(self.model, batches, recipe.accumulate, self.group)
+                exact = self._exact(FEW_BATCHES)
+            thorough = self._thorough(held_out) if last else None
             stopped = None if last else self._stop_reason()
-            metrics = replace(metrics, held_out_loss=held_out, held_out_exact=exact, seen_loss=seen, stopped=stopped)
+            metrics = replace(
+                metrics,
+                held_out_loss=held_out,
+                held_out_exact=exact,
+                seen_loss=seen,
+                thorough=thorough,
+                stopped=stopped,
+            )
             self.group.wait()
         sample = self.observer.sample(done)  # before the metrics that announce it
         reshard_model(self.model)
@@ -310,6 +316,21 @@ class Trainer:
         """Measure the loss of the held-out text with all processes."""
         examples, parts = self.setup.examples, self.recipe.accumulate
         return held_out_loss(self.model, examples, limit, on_progress, accumulate=parts, group=self.group)
+
+    def _measuring(self, done: int, total: int) -> None:
+        self.on_progress("measuring the held-out text", done, total)
+
+    def _exact(self, limit: int) -> float | None:
+        return exact_share(self.model, self.setup.examples.held_out(limit), self.recipe.accumulate, self.group)
+
+    def _thorough(self, few: float | None) -> Thorough | None:
+        """Measure many held-out batches; ``few`` is the loss of FEW_BATCHES, None without held-out text."""
+        if few is None:
+            return None
+        limit = min(thorough_batches(self.recipe), self.setup.examples.held_out_batches)
+        loss = few if limit <= FEW_BATCHES else self._held_out(limit, self._measuring)
+        assert loss is not None  # there is held-out text
+        return Thorough(loss, limit, self._exact(limit) if self.recipe.objective == "translate" else None)
 
     def _note_best(self, held_out: float | None, step: int) -> None:
         if held_out is not None and (self.progress.best is None or held_out < self.progress.best):

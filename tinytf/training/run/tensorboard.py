@@ -49,6 +49,7 @@ class EventFiles:
             "loss": metrics.loss,
             "held_out_loss": metrics.held_out_loss,
             "held_out_exact": metrics.held_out_exact,
+            "thorough_loss": None if metrics.thorough is None else metrics.thorough.loss,
             "seen_loss": metrics.seen_loss,
             "copying": metrics.copying,
             "lr": metrics.lr,

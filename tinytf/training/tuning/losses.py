@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, ignore_progress
 from tinytf.training.data.examples import IGNORED, Batch, Examples
-from tinytf.training.recipe import Recipe
+from tinytf.training.recipe import FEW_BATCHES, Recipe
 from tinytf.training.tuning.processes import ALONE, Processes
 
 
@@ -122,12 +122,8 @@ def worst_example(model: Transformer, batch: Batch) -> tuple[int, float]:
     return worst, losses[worst]
 
 
-FEW_BATCHES = 8
-"""Batches of the held-out text for a measurement before the last step, and the least for the last one."""
-
-
-def held_out_batches(recipe: Recipe) -> int:
-    """Batches of the held-out text to measure at the end: a forward pass for every four steps.
+def thorough_batches(recipe: Recipe) -> int:
+    """Batches of the held-out text for its thorough measurement: a forward pass for every four steps.
 
     A step has a forward pass and a backward pass of twice the work, so this is about a twelfth of the training; a cap
     by the clock would make the bytes of a run depend on it.

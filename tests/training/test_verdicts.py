@@ -1,0 +1,82 @@
+"""What is said of a run depends on its training alone, not on how much was measured after it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from training_runs import CAUSAL, STORY, changed, stopping_after
+
+from tinytf.model.transformer import Transformer
+from tinytf.training.folder.history import History
+from tinytf.training.folder.reader import read_history
+from tinytf.training.folder.runs import RunReport, compare_runs
+from tinytf.training.loop import train
+from tinytf.training.run import run as trainer
+
+LONG = changed(CAUSAL, block=4, batch=1, held_out=0.5, steps=6, eval_every=2, patience=9, keep=1)
+
+
+def verdicts(run: Path) -> dict[str, object]:
+    """Everything that is said of a run from its held-out losses."""
+    history: History = read_history(run)
+    names = ("held_out", "best", "risen", "by_heart", "gaps", "exact", "stopped")
+    said = {name: getattr(history, name) for name in names}
+    kept = sorted(path.name for path in (run / "checkpoints").iterdir())
+    return {**said, "sentence": RunReport("run", run, history).in_a_sentence(), "kept": kept}
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["a new model", "from a model"])
+def test_no_verdict_changes_with_the_number_of_batches_of_the_last_measurement(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(batches: int, name: str, interrupt: bool = False) -> Path:
+        monkeypatch.setattr(trainer, "thorough_batches", lambda _: batches)
+        recipe = changed(LONG, begun_from="somewhere" if begun else "")
+        out = tmp_path / name
+
+        def begin(**more: object) -> None:
+            model = Transformer.initialised(recipe.model_config(len(set(STORY))), 3) if begun else None
+            train(STORY, recipe, out, model=model, **more)
+
+        begin(**({"interrupted": stopping_after(3)} if interrupt else {}))
+        if interrupt:
+            begin(resume=True)
+        return out
+
+    few, many, resumed = run(8, "few"), run(30, "many"), run(30, "resumed", interrupt=True)
+    assert verdicts(few) == verdicts(many) == verdicts(resumed)
+    few_losses, many_losses = (read_history(path).thorough for path in (few, many))
+    assert [measured.batches for _, measured in many_losses] == [30] * len(many_losses)
+    assert [step for step, _ in many_losses] == ([0, 6] if begun else [6])
+    assert few_losses[-1][1].loss == read_history(few).held_out[-1][1] != many_losses[-1][1].loss
+    ranked = compare_runs([tmp_path], by="held-out").runs
+    assert len({run.history.best for run in ranked if run.history}) == 1
+
+
+def old_run(folder: Path, last: float, held_out_tokens: int) -> History:
+    """A run of an earlier version, which measured its last held-out loss on steps // 4 batches."""
+    losses = {50: 2.0, 75: 2.1, 100: last}
+    lines = [
+        {
+            "step": step,
+            "loss": 3.0,
+            "lr": 1e-3,
+            "grad_norm": 1.0,
+            **({"held_out_loss": losses[step]} if step in losses else {}),
+        }
+        for step in range(1, 101)
+    ]
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
+    (folder / "recipe.json").write_text(json.dumps({"steps": 100, "batch": 2, "block": 8}), "ascii")
+    (folder / "text.json").write_text(json.dumps({"held_out_tokens": held_out_tokens}), "ascii")
+    return read_history(folder)
+
+
+def test_the_long_last_measurement_of_an_older_run_is_no_part_of_its_curve(tmp_path: Path) -> None:
+    low, high = (old_run(tmp_path / str(last), last, held_out_tokens=10_000) for last in (1.5, 2.9))
+    assert low.best == high.best == (50, 2.0)
+    assert low.risen == high.risen == pytest.approx(0.1)
+    assert [(step, measured.loss) for step, measured in high.thorough] == [(100, 2.9)]
+    short = old_run(tmp_path / "short", 2.9, held_out_tokens=100)  # all of it is in the few batches
+    assert short.risen == pytest.approx(0.9)
