@@ -88,10 +88,11 @@ def _row(trace: GradientTrace, address: Address) -> tuple[Step, Row]:
     if len(address.cell) > 1:
         raise AddressError(f"{address} is a cell, not one row", f"for example {step.name}[3]")
     head = (address.heads or (0,))[0] if step.is_split else None
-    word = address.cell[0] if address.cell else str(max(trace.targets.positions))
     axis = step.axes[-2] if len(step.axes) > 1 else "token"
     layer = None if address.layers is None else address.layers[0]
-    position = trace.index(word, axis, trace.config.at(layer).sizes.get(axis, len(trace.tokens)))
+    size = trace.config.at(layer).sizes.get(axis, len(trace.tokens_on(axis)))
+    word = address.cell[0] if address.cell else str(min(max(trace.targets.positions), size - 1))
+    position = trace.index(word, axis, size)
     return step, Row(step, layer, head, position)
 
 
