@@ -39,7 +39,8 @@ def test_a_target_begins_with_its_own_language(name: str, tmp_path: Path) -> Non
     assert ours.transformer.reads.trace.encoding.ids == read.input_ids[0].tolist()
     bare = theirs("Its fleece was white", add_special_tokens=False).input_ids
     ids = [2, theirs.convert_tokens_to_ids(code), *bare]
-    assert ours.encode(f"{code} Its fleece was white").ids == ids
+    space = "" if name == "M2M-100" else " "  # its pieces begin with a space of their own
+    assert ours.encode(f"{code}{space}Its fleece was white").ids == ids
     assert ours.encode(code).ids == ids[:2]
     with torch.no_grad():
         logits = model(**read, decoder_input_ids=torch.tensor([ids])).logits[0]

@@ -104,3 +104,18 @@ def test_an_empty_target_is_the_start_alone(tinytf: Tinytf, line: tuple[str]) ->
         return
     assert ran.status == 0, ran.err
     assert json.loads(ran.out)["text"] == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "row"),
+    [("source", "8"), ("L1.cross.k", "3"), ("L1H1.cross.v", "May"), ("L1H1.cross.weights", "6"), ("L0.cross.q", "10")],
+)
+def test_the_gradient_of_a_step_has_the_rows_of_its_own_text(tinytf: Tinytf, address: str, row: str) -> None:
+    whole = tinytf("grad", *GIVEN, "--at", address)
+    assert whole.status == 0, whole.err
+    assert f"∂loss/∂{address.replace('L1.cross.k', 'L1H0.cross.k').replace('L0.cross', 'L0H0.cross')}" in whole.out
+    one = tinytf("grad", *GIVEN, "--at", f"{address}[{row}]")
+    assert one.status == 0, one.err
+    beyond = tinytf("grad", *GIVEN, "--at", f"{address}[30]")
+    assert is_a_clean_error(beyond)
+    assert "out of range: there are 9, 0 to 8" in beyond.err or "there are 11, 0 to 10" in beyond.err
