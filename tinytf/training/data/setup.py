@@ -46,7 +46,7 @@ class Setup:
     """The start of a run: the model with its initial weights, the tokenizer, the examples, their fingerprint.
 
     ``counts`` are the numbers of tokens to train on and held out; ``stream`` are the ids to train on, with the marks
-    of conversations.
+    of conversations. ``cut``: the held-out text begins inside a document.
     """
 
     model: Transformer
@@ -55,6 +55,14 @@ class Setup:
     fingerprint: str = ""
     counts: tuple[int, int] = (0, 0)
     stream: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.uint16))
+    cut: bool = False
+
+    @property
+    def held_out_note(self) -> str:
+        """What to say of the held-out text, where it is not whole documents; empty otherwise."""
+        if self.cut:
+            return "the text is held out from the middle of a document on, since no border between documents fits"
+        return "" if self.counts[1] else "nothing is held out, so that no held-out loss is measured"
 
 
 def prepare(
@@ -117,7 +125,9 @@ def prepare(
         else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id, groups)
     )
     counts = len(tokens.train), len(tokens.held_out)
-    return Setup(model, tokenizer, examples, fingerprint_of(corpus), counts, tokens.train)
+    return Setup(
+        model, tokenizer, examples, fingerprint_of(corpus), counts, tokens.train, tokens.cut and not characters
+    )
 
 
 def _has_relative_positions(config: ModelConfig) -> bool:

@@ -56,7 +56,7 @@ class Metrics:
     def to_dict(self) -> dict[str, Any]:
         """The fields of the line, except those that were not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
-        measured = {
+        measured: dict[str, Any] = {
             name: getattr(self, name).to_dict()
             for name in ("heads", "heads_before", "health", "noise", "thorough", "thorough_before")
             if name in data
