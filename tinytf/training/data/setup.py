@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from tinytf.text.stream import cut_anywhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
 from tinytf.text.train import TRAINERS, with_end
 from tinytf.trace.faults import where_not_finite
+from tinytf.training.data.baselines import baselines
 from tinytf.training.data.cache import MIN_TEXT_BYTES, cached_entry
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import Batch, Examples, Ids, NextToken
@@ -210,10 +212,10 @@ def first_model(recipe: Recipe, vocab_size: int, start_id: int = 0) -> Transform
     return model
 
 
-def sizes_of(setup: Setup) -> dict[str, int | None]:
-    """The numbers of tokens to train on, per step on average, and held out, and the bytes of the held-out text.
+def sizes_of(setup: Setup) -> dict[str, Any]:
+    """The numbers of tokens to train on, per step on average, and held out, the bytes of the held-out text, baselines.
 
-    The bytes are None for objectives whose tokens do not stand for bytes of the text.
+    The bytes are None, and there are no baselines, for objectives whose tokens do not stand for bytes of the text.
     """
     train, held_out = setup.counts
     step = round(sum(setup.examples.tokens(step) for step in range(_COUNTED_BATCHES)) / _COUNTED_BATCHES)
@@ -227,7 +229,8 @@ def sizes_of(setup: Setup) -> dict[str, int | None]:
         for token_id, count in zip(ids.tolist(), counts.tolist(), strict=True)
         if token_id not in special
     )
-    return {**sizes, "held_out_bytes": size}
+    counted = baselines(setup.examples, setup.tokenizer.largest_id + 1)
+    return {**sizes, "held_out_bytes": size, "baselines": counted}
 
 
 def fingerprint_of(corpus: Corpus) -> str:
