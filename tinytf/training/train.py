@@ -78,6 +78,7 @@ class Training(Report):
             "first_batch_loss": {"before": self.before, "after": self.after},
             "best_held_out": summary["best_held_out"],
             **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "mfu", "risen")},
+            **{name: summary[name] for name in ("baselines", "verdict")},
             "spikes": [spike.to_dict() for spike in self.spikes],
             "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
             "thorough": [{"step": step, **vars(measured)} for step, measured in self.history.thorough],

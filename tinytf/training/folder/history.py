@@ -108,7 +108,8 @@ class History:
     tr(Σ) and |G|² of the gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind,
     (layers, heads) each, with the step of their measurement, from 0: before the first step. ``skipped`` counts lines
     that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the first
-    checkpoint. ``stopped`` says why the run ended before its last step.
+    checkpoint. ``baselines`` are held-out losses of unigram and bigram counts. ``stopped`` says why the run ended
+    before its last step.
     """
 
     directory: Path
@@ -128,6 +129,7 @@ class History:
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
+    baselines: Mapping[str, float] = field(default_factory=dict)
     speed: Speed = field(
         default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
     )

@@ -81,7 +81,7 @@ class RunReader:
             grad_norm,
             **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
             **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
-            sizes=_read_sizes(self.directory / SIZES),
+            **_read_text(self.directory / SIZES),
             speed=_read_speed(self.directory / SPEED),
             samples=samples,
             checkpoints=checkpoints,
@@ -127,13 +127,18 @@ def read_samples(path: Path) -> list[Sample]:
     ]
 
 
-def _read_sizes(path: Path) -> dict[str, int]:
-    """The sizes of the text in text.json; empty if the file is missing or damaged."""
+def _read_text(path: Path) -> dict[str, Any]:
+    """The sizes and baselines of the text in text.json; empty if the file is missing or damaged."""
     try:
         sizes = read_json(path)
     except (CheckpointError, OSError):
         return {}
-    return {name: size for name, size in sizes.items() if type(size) is int and size >= 0}
+    losses = sizes.get("baselines")
+    found = {name: number_or_nan(loss) for name, loss in losses.items()} if isinstance(losses, dict) else {}
+    return {
+        "sizes": {name: size for name, size in sizes.items() if type(size) is int and size >= 0},
+        "baselines": {name: loss for name, loss in found.items() if not math.isnan(loss)},
+    }
 
 
 def _read_speed(path: Path) -> Speed:

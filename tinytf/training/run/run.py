@@ -105,6 +105,8 @@ class Trainer:
             if overwrite:
                 remove_run(out)
             group.wait()
+        if not checkpoint and (note := self.setup.held_out_note):
+            on_note(note)
         model = self.setup.model
         block_gradients(model, recipe.without)
         freeze(model, recipe.freeze)
