@@ -72,6 +72,11 @@ class RunReader:
         if last >= steps:  # the run's own model is then of the last step
             checkpoints = [SavedModel(steps if model.step is None else model.step, model.path) for model in checkpoints]
         samples = [sample for sample in read_samples(self.directory / SAMPLES) if sample.step <= last]  # with metrics
+        measured: dict[str, Any] = {
+            **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
+            **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
+            **_read_text(self.directory / SIZES),
+        }
         history = History(
             self.directory,
             recipe,
@@ -79,9 +84,7 @@ class RunReader:
             loss,
             lr,
             grad_norm,
-            **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
-            **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
-            **_read_text(self.directory / SIZES),
+            **measured,
             speed=_read_speed(self.directory / SPEED),
             samples=samples,
             checkpoints=checkpoints,
