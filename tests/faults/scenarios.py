@@ -158,7 +158,7 @@ def _sweep() -> Act:
             yield sweeps.Outcome(trial, *sweeps._run_with_signals_restored(*arguments))
 
     def act() -> int:
-        trials = sweeps.grid(changed(RECIPE, steps=1, warmup=0, probe_every=0), {}, seeds=2)
+        trials = sweeps.grid(changed(RECIPE, steps=1, warmup=0, probe_every=0).to_dict(), {}, seeds=2)
         with patch.object(sweeps, "_in_processes", here):
             outcomes = sweeps.sweep([Path("corpus.txt")], trials, Path("out"), begin=_begin, jobs=os.cpu_count() or 1)
         if problems := "; ".join(outcome.problem for outcome in outcomes if outcome.problem):

@@ -117,6 +117,8 @@ def test_more_than_there_is_room_for_is_refused_with_the_numbers_and_changes_not
 
 
 def test_an_encoder_has_no_cache() -> None:
-    with pytest.raises(UsageError, match="predicts masked tokens") as caught:
+    with pytest.raises(UsageError, match="encoder without a head, and predicts no token"):
         KVCache(config_of("the paper's encoder"))
+    with pytest.raises(UsageError, match="predicts masked tokens") as caught:
+        KVCache(config_of("bert with a masked head"))
     assert "[MASK]" in caught.value.hint

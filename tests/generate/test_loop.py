@@ -152,8 +152,8 @@ def test_what_cannot_work_is_said_before_the_first_token() -> None:
         stream(transformer, PROMPT * 10)
     with pytest.raises(UsageError, match="no token to continue"):
         stream(transformer, [])
-    for kind in ("bert with a masked head", "bert with a pooler"):
-        with pytest.raises(UsageError, match="predicts masked tokens"):
+    for kind, said in (("bert with a masked head", "masked tokens"), ("bert with a pooler", "encoder without a head")):
+        with pytest.raises(UsageError, match=said):
             stream(lively(config_of(kind)), PROMPT)
 
 

@@ -183,7 +183,8 @@ def test_what_a_step_looked_at_is_what_a_trace_of_the_text_shows(
         assert step.attention.shape == (len(chosen), len(text))
         assert furthest(step.attention, expected) < 1e-5
         whole = step.attention.sum(-1)
-        assert torch.allclose(whole, torch.ones(len(chosen)), atol=1e-5) != model.config.attention_sinks
+        has_sinks = [model.config.at(one).attention_sinks for one in (attending if layer is None else [layer])]
+        assert torch.allclose(whole, torch.ones(len(chosen)), atol=1e-5) != any(has_sinks)
         assert bool((whole < 1 + 1e-5).all())
         text.append(step.id)
     assert dropped > 0

@@ -85,6 +85,10 @@ ATTACKS = {
         f"model hub:org/name\nrun The cat --truncate --force\n{RUN}keep theirs",
         "State.runs State.named_runs Run.spec Run.text Run.truncate Run.force Run.fence",
     ),
+    "two texts": (
+        "model tiny-translator\nrun 'the third of May' --target-text 1994",
+        "Spec.reads",
+    ),
     "a last output": (
         RUN + "print L0H0.q | touch owned\nprint L0H0.q",
         "Streams._last Entry.wrote Streams.stdout Streams.stderr",

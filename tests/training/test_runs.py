@@ -63,7 +63,7 @@ def test_a_run_that_only_warms_up_ends_at_its_peak():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "both"}, "objective 'both' is not one of causal, masked, chat"),
+        ({"objective": "both"}, "objective 'both' is not one of causal, masked, chat, translate"),
         ({"tokenizer": "words"}, "tokenizer 'words' is not one of char, bpe, wordpiece"),
         ({"steps": 0}, "steps 0 is below 1"),
         ({"block": 1}, "block 1 is below 2"),

@@ -324,7 +324,11 @@ class Attention(Part):
             "positions": listed(
                 self._positions_words(causal), bool(self.relative_buckets) and "distances in the scores"
             ),
-            "biases": listed(self.qkv_bias and ("q/k/v" if self.k_bias else "q/v"), self.o_bias and "o"),
+            "biases": listed(
+                self.qkv_bias
+                and ("q/k/v" if self.k_bias else "q/v") + "/gate" * (self.attention_gate and self.gate_bias),
+                self.o_bias and "o",
+            ),
         }
         rows["norm"] = listed(
             bool(self.lambda_init) and "on what each pair of heads gives too",

@@ -319,7 +319,9 @@ _RELATIVE = Step(
     module="attention.relative", matrix="B", shared=True, late=True,
 )  # fmt: skip
 BIASED: tuple[Step, ...] = (
-    _RELATIVE, replace(_RELATIVE, shared=False, when=lambda c: c.relative_buckets > 0 and c.relative_by_layer),
+    _RELATIVE,
+    replace(_RELATIVE, title="scores, with a bias of distance of each layer", shared=False,
+            when=lambda c: c.relative_buckets > 0 and c.relative_by_layer),
     Step("biased", "scores, less by distance", "{0} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",

@@ -115,6 +115,14 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
         },
         "gemma4_text gemma4_unified_text",
     ),
+    (
+        "rope_parameters",
+        {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+        },
+        "lfm3",
+    ),
 )
 """What transformers takes for a key that config.json leaves out, where the table takes null for something else."""
 
