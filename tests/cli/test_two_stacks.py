@@ -119,3 +119,19 @@ def test_the_gradient_of_a_step_has_the_rows_of_its_own_text(tinytf: Tinytf, add
     beyond = tinytf("grad", *GIVEN, "--at", f"{address}[30]")
     assert is_a_clean_error(beyond)
     assert "out of range: there are 9, 0 to 8" in beyond.err or "there are 11, 0 to 10" in beyond.err
+
+
+def test_in_a_session_the_other_text_is_another_source(tinytf: Tinytf) -> None:
+    lines = (f"run {SOURCE}", 'patch "the third of June 1994" --at enc.L0.out', 'diff "the third of June 1994"')
+    ran = tinytf("repl", "-m", "tiny-translator", stdin="\n".join((*lines, "trace --at enc.L0H0.weights")).encode())
+    assert ran.status == 0, ran.err
+    assert "until they differ: 1994-0" in ran.err
+    assert "enc.L0.out" in ran.out
+    assert "They differ from source on" in ran.out
+    assert "tiny-translator · encoder, 1 layer" in ran.out
+
+
+def test_the_encoder_has_no_loss(tinytf: Tinytf) -> None:
+    ran = tinytf("grad", SOURCE, "-m", "tiny-translator", "--at", "enc.L0.out")
+    assert is_a_clean_error(ran)
+    assert "the encoder has no loss of its own" in ran.err
