@@ -42,7 +42,7 @@ class Host(ABC):
         """The text of the session. Raises UsageError if there is none."""
 
     def require_source(self) -> "Written":
-        """What a model of two stacks reads; in any other, the text of the session. Raises UsageError if there is none."""
+        """What a model of two stacks reads, or the text of the session. Raises UsageError if there is none."""
         reads = None if self.through is not None else self.model.transformer.reads
         return self.require_text() if reads is None or reads.trace is None else reads.trace.encoding.text
 

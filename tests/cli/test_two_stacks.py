@@ -135,3 +135,11 @@ def test_the_encoder_has_no_loss(tinytf: Tinytf) -> None:
     ran = tinytf("grad", SOURCE, "-m", "tiny-translator", "--at", "enc.L0.out")
     assert is_a_clean_error(ran)
     assert "the encoder has no loss of its own" in ran.err
+
+
+def test_another_model_in_a_session_gets_the_source_as_its_text(tinytf: Tinytf) -> None:
+    lines = (f"run {SOURCE}", "model tiny", "where", "model tiny-translator", "where")
+    ran = tinytf("repl", "-m", "tiny-translator", stdin="\n".join(lines).encode())
+    assert ran.status == 0, ran.err
+    assert f'"{SOURCE}" · ' in ran.out
+    assert f'"{TARGET}" · 11 tokens' in ran.out
