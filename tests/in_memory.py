@@ -18,12 +18,20 @@ def paragraphs(text: str) -> list[str]:
 
 
 def split_held_out(documents: list[str], share: float) -> tuple[list[str], list[str]]:
-    """The last documents, ``share`` of all characters, are held out; at least one stays on either side."""
+    """The last documents, ``share`` of all characters, are held out; at least one stays on either side.
+
+    Where that is less than half or more than twice the share, the document at the border is cut.
+    """
     total = sum(map(len, documents))
     kept, count = 0, 0
     while count < len(documents) - 1 and kept + len(documents[count]) <= total * (1 - share):
         kept += len(documents[count])
         count += 1
+    held_out = sum(map(len, documents[max(1, count) :]))
+    if share and documents and len(documents[count]) > 1 and not share / 2 * total <= held_out <= 2 * share * total:
+        border = documents[count]
+        at = min(max(round(total * (1 - share)) - kept, 1), len(border) - 1)
+        return [*documents[:count], border[:at]], [border[at:], *documents[count + 1 :]]
     return documents[: max(1, count)], documents[max(1, count) :]
 
 

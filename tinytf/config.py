@@ -506,6 +506,18 @@ class ModelConfig(Part):
         own = {name: self.setting(name) for name in FIELDS}
         return own if self.encoder is None else {**own, "encoder": self.encoder.to_dict()}
 
+    def stated(self) -> dict[str, Any]:
+        """All settings by flat name, without those that only follow from others: where a 0 would stand for them."""
+        fields = self.to_dict()
+        derived = [name for name in ZEROS if fields[name] and self._is_derived(name)]
+        return {name: value for name, value in fields.items() if name not in derived}
+
+    def _is_derived(self, name: str) -> bool:
+        try:
+            return ModelConfig.from_dict({**self.to_dict(), name: 0}) == self
+        except ConfigError:
+            return False
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
         """Build a configuration from flat settings. Raises ConfigError that names unknown and missing ones."""

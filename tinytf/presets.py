@@ -1,6 +1,8 @@
 """Configurations by name: architectures to look at with random weights, for shapes and counts."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -118,3 +120,33 @@ def preset(name: str) -> ModelConfig:
     if name not in PRESETS:
         raise UsageError(f"there is no preset {quoted(name)}", did_you_mean(name, PRESETS))
     return PRESETS[name]
+
+
+def settings_of(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a preset with ``changes``, by flat name.
+
+    What the preset only derives from another setting follows that setting, and its widths stay in proportion to
+    ``d_model``. Layers of several kinds repeat in their order. Raises UsageError like ``preset``.
+    """
+    config = preset(name)
+    width, layers = changes.get("d_model", config.d_model), changes.get("n_layers", config.n_layers)
+    fields = config.stated()
+    for size in ("d_ff", "d_expert"):
+        if fields.get(size):
+            fields[size] = max(1, round(fields[size] * width / config.d_model))
+    if config.embed_scale == math.sqrt(config.d_model):
+        fields["embed_scale"] = math.sqrt(width)
+    fields["by_layer"] = [
+        (setting, [values[layer % len(values)] for layer in range(layers)])
+        for setting, values in config.by_layer
+        if setting not in changes
+    ]
+    if config.encoder is not None:  # an encoder is like the decoder, apart from its own settings
+        encoder, decoder = config.encoder.to_dict(), config.to_dict()
+        fields["encoder"] = {name: _as_read(value) for name, value in encoder.items() if value != decoder[name]}
+    return {**{setting: _as_read(value) for setting, value in fields.items()}, **changes}
+
+
+def _as_read(value: Any) -> Any:
+    """A value as JSON has it, so that a resumed run finds what it stored."""
+    return list(map(_as_read, value)) if isinstance(value, tuple | list) else value

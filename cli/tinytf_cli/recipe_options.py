@@ -28,8 +28,8 @@ _GROUPS = {
         "repeats_first",
     ),
     "Optimiser": (
-        "steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip",
-        "lora", "lora_alpha", "first_weights", "seed",
+        "steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "label_smoothing",
+        "clip", "lora", "lora_alpha", "first_weights", "seed",
     ),
     "Watching": (
         "eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames",
@@ -140,16 +140,14 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
 
     Raises UsageError for an option that differs from the stored recipe and cannot change in a resumed run.
     """
-    from tinytf.presets import preset
+    from tinytf.presets import settings_of
     from tinytf.training.run.branch import branch_recipe
 
     changes, model = dict(overrides.recipe), overrides.model
     changes |= _tokenizer_fields(options.tokenizer)
     changes |= {"freeze": options.freeze} if options.freeze else {}
-    if options.preset is not None:
-        model = {**{k: v for k, v in preset(options.preset).to_dict().items() if k not in _FROM_DATA}, **model}
     if options.begin_from is not None:
-        if model:
+        if model or options.preset is not None:
             raise UsageError("--from brings its own architecture", "leave out --preset and the model's fields")
         changes["begun_from"] = options.begin_from
     if options.at_step is None and options.without:
@@ -162,6 +160,9 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
         del changes["begun_from"]
         return branch_recipe(Path(options.begin_from), options.at_step, options.without, changes)
     file = None if options.recipe is None else Recipe.load(options.recipe)
+    if options.preset is not None:
+        model = {**({} if file is None else file.model), **model}
+        model = {k: v for k, v in settings_of(options.preset, model).items() if k not in _FROM_DATA}
     if resumed is not None and (stored := stored_recipe(resumed)) is not None:
         changes |= {"model": {**stored.model, **model}} if model else {}
         file_fields = {} if file is None else file.to_dict()
@@ -173,8 +174,6 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
         raise UsageError(f"the recipe {options.recipe} continues training a model", "name it with --from MODEL")
     if options.recipe is not None:
         return Recipe.load(options.recipe, **changes)
-    if changes.get("objective") == "masked":
-        changes.setdefault("tokenizer", "wordpiece")
     return Recipe.from_dict(changes)
 
 

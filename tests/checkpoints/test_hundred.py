@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import checkpoint_directories
 import directories
-import pytest
 import piece_files
+import pytest
 import registry
 import test_sentence_folders as sentence_folders
 import torch

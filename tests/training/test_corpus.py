@@ -107,11 +107,7 @@ def test_the_same_documents_are_held_out_as_in_memory(scratch, texts, buffer, sh
 @settings(max_examples=100, deadline=None)
 @given(texts=lists_of_texts, buffer=buffers, share=shares)
 def test_whole_files_are_split_as_a_run_of_characters_splits_them(scratch, texts, buffer, share):
-    """The cut of ``prepare``: the last texts, or the tail of the only one."""
     documents = [text for text in texts if text.strip()]
-    if len(documents) == 1:
-        cut = max(1, round(len(documents[0]) * (1 - share)))
-        documents = [documents[0][:cut], documents[0][cut:]]
     train, kept = find_files(files_of(scratch / "whole", texts), buffer=buffer).whole_files().split(share)
     assert (list(train), list(kept)) == split_held_out(documents, share)
 
@@ -303,9 +299,6 @@ def test_tokens_of_characters_are_those_of_a_prepared_run(scratch, texts, buffer
     if len(found.train) < 3:
         return
     documents = [text for text in texts if text.strip()]
-    if len(documents) == 1:  # the tail of the only text is held out
-        cut = max(1, round(len(documents[0]) * (1 - share)))
-        documents = [documents[0][:cut], documents[0][cut:]]
     train, kept = split_held_out(documents, share)
     assert found.train.tolist() == token_stream(train, tokenizer).tolist()
     assert found.held_out.tolist() == (token_stream(kept, tokenizer).tolist() if kept else [])
@@ -320,7 +313,7 @@ def test_a_document_longer_than_the_buffer_is_encoded_in_pieces_to_the_same_toke
     assert len(corpus.documents()) == 1
     assert len(list(corpus.documents().texts())) > 20
     tokenizer = counting()
-    found = tokenise(corpus, tokenizer, tmp_path / "cache", held_out=0.1, batch=1)
+    found = tokenise(corpus, tokenizer, tmp_path / "cache", held_out=0.0, batch=1)
     assert tokenizer.library.batches > 20
     assert found.train.tolist() == token_stream([text], BPE).tolist()
 
@@ -375,7 +368,7 @@ def test_mapped_tokens_train_as_those_in_memory_do(tmp_path, monkeypatch):
 
 def test_what_the_tokenizer_cannot_take_is_said(tmp_path):
     with pytest.raises(TokenizerError, match="the tokenizer cannot take this text"):
-        tokenise(find_files("abcd"), train_characters(["abc"]), tmp_path / "cache", held_out=0.1)
+        tokenise(find_files("abcd"), train_characters(["abc"]), tmp_path / "cache", held_out=0.0)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -632,3 +625,28 @@ def test_a_tokenizer_is_made_once_and_a_cache_that_cannot_be_written_does_no_har
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINYTF_CACHE", str(tmp_path / "file"))
     assert not tokenise(find_files(STORY), made, tmp_path / "third", held_out=0.2).reused
+
+
+LAYOUTS = {
+    "no blank line": ["one two three four. " * 60],
+    "a heading and the rest": ["Heading\n\n" + "one two three four. " * 60],
+    "the rest and a last line": ["one two three four. " * 60 + "\n\nTHE END"],
+    "a few long paragraphs": ["\n\n".join(["one two three four. " * 40] * 3)],
+    "many paragraphs": ["\n\n".join(["one two three four."] * 60)],
+    "a small file and a large one": ["short", "one two three four. " * 60],
+    "a large file and a small one": ["one two three four. " * 60, "short"],
+}
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2, 0.5])
+@pytest.mark.parametrize("document", ["paragraph", "line", "file"])
+@pytest.mark.parametrize("texts", LAYOUTS.values(), ids=LAYOUTS)
+def test_about_the_share_that_was_asked_for_is_held_out_however_a_text_is_laid_out(texts, document, share, tmp_path):
+    corpus = find_files(files_of(tmp_path, texts), Reading(document), buffer=64)
+    train, kept = corpus.split(share)
+    sizes = [sum(map(len, documents)) for documents in (train, kept)]
+    assert sum(sizes) == sum(map(len, corpus.documents())), "nothing is lost"
+    assert share / 2 <= sizes[1] / sum(sizes) <= 2 * share
+    assert (len(list(train)), len(list(kept))) == (len(train), len(kept))
+    both = "".join(train) + "".join(kept)
+    assert both == "".join(corpus.documents())

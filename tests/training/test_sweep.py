@@ -28,7 +28,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def test_a_grid_is_every_combination_with_its_seeds_by_name() -> None:
-    trials = grid(RECIPE, {"lr": (0.1, 0.2), "d_model": (16, 32), "batch": (3,)}, seeds=2)
+    trials = grid(RECIPE.to_dict(), {"lr": (0.1, 0.2), "d_model": (16, 32), "batch": (3,)}, seeds=2)
     assert len({trial.name for trial in trials}) == len(trials) == 8
     assert trials[0].name == "lr-0.1-d_model-16-seed-0"
     found = {(one.recipe.lr, one.recipe.model["d_model"], one.recipe.batch, one.recipe.seed) for one in trials}
@@ -66,9 +66,9 @@ def test_values_are_those_of_the_field() -> None:
         (lambda: values_of("lr", "1e-3,fast"), "'fast' is not a value of lr"),
         (lambda: values_of("batch", "1.5"), "'1.5' is not a value of batch"),
         (lambda: values_of("lr", "1,1"), "lr has a value twice"),
-        (lambda: grid(RECIPE, {"lr": (-1.0,)}, 1), "lr -1.0 is not above 0"),
-        (lambda: grid(RECIPE, {"n_heads": (3,)}, 1), "n_heads"),
-        (lambda: grid(RECIPE, {"seed": tuple(range(20_000))}, 1), "20,000 runs; the limit is 10,000"),
+        (lambda: grid(RECIPE.to_dict(), {"lr": (-1.0,)}, 1), "lr -1.0 is not above 0"),
+        (lambda: grid(RECIPE.to_dict(), {"n_heads": (3,)}, 1), "n_heads"),
+        (lambda: grid(RECIPE.to_dict(), {"seed": tuple(range(20_000))}, 1), "20,000 runs; the limit is 10,000"),
     ],
 )
 def test_a_grid_that_cannot_be_is_refused_before_anything_is_trained(ask, message: str) -> None:
@@ -80,7 +80,7 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_is_trained(ask, messag
 def test_runs_are_those_of_train_and_one_that_fails_ends_no_other(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("A dog ran off. " * 30, "utf-8")
     parts = [tmp_path / "text.txt=3", tmp_path / "other.txt"]
-    trials = grid(RECIPE, {"lr": (0.01, 1e30)}, seeds=1)
+    trials = grid(RECIPE.to_dict(), {"lr": (0.01, 1e30)}, seeds=1)
     ended: list[Outcome] = []
     outcomes = sweep(parts, trials, tmp_path / "out", begin=_begin, jobs=2, on_end=ended.append)
     assert {one.trial.name: one.finished for one in outcomes} == {"lr-0.01": True, "lr-1e+30": False}
@@ -94,7 +94,7 @@ def test_runs_are_those_of_train_and_one_that_fails_ends_no_other(corpus: Path, 
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_begins_nothing_more_and_goes_on_later(corpus: Path, tmp_path: Path) -> None:
-    trials = grid(RECIPE, {}, seeds=2)
+    trials = grid(RECIPE.to_dict(), {}, seeds=2)
     train(find_files([corpus]), trials[0].recipe, tmp_path / trials[0].name)
     train(find_files([corpus]), trials[1].recipe, tmp_path / trials[1].name, interrupted=lambda: True)
     before = (tmp_path / trials[0].name / "metrics.jsonl").stat().st_mtime_ns
@@ -111,4 +111,4 @@ def test_an_interrupted_sweep_begins_nothing_more_and_goes_on_later(corpus: Path
 def test_ray_that_is_not_installed_is_named(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="Ray is not installed"):
-        sweep([corpus], grid(RECIPE, {}, 1), tmp_path / "out", begin=_begin, jobs=1, ray=True)
+        sweep([corpus], grid(RECIPE.to_dict(), {}, 1), tmp_path / "out", begin=_begin, jobs=1, ray=True)

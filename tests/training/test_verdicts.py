@@ -80,3 +80,17 @@ def test_the_long_last_measurement_of_an_older_run_is_no_part_of_its_curve(tmp_p
     assert [(step, measured.loss) for step, measured in high.thorough] == [(100, 2.9)]
     short = old_run(tmp_path / "short", 2.9, held_out_tokens=100)  # all of it is in the few batches
     assert short.risen == pytest.approx(0.9)
+
+
+def test_a_text_without_blank_lines_has_held_out_text_and_one_of_which_nothing_is_held_out_says_so(
+    tmp_path: Path,
+) -> None:
+    recipe = changed(CAUSAL, tokenizer="bpe", block=8, steps=2, eval_every=1, held_out=0.2)
+    notes: list[str] = []
+    train("The cat sat on the mat. " * 40, recipe, tmp_path / "one", on_note=notes.append)
+    assert "the text is held out from the middle of a document on" in "".join(notes)
+    assert [step for step, _ in read_history(tmp_path / "one").held_out] == [1, 2]
+    train(STORY, recipe, tmp_path / "many", on_note=(said := []).append)
+    assert said == []
+    train("The cat sat on the mat. " * 40, changed(recipe, held_out=0.0), tmp_path / "none", on_note=said.append)
+    assert said == ["nothing is held out, so that no held-out loss is measured"]

@@ -49,10 +49,10 @@ def encoder_decoder(live: Live) -> Lesson:
 def teacher_forcing(live: Live) -> Lesson:
     encoding, targets, _ = live.prediction_task
     rows: list[tuple[Figure, ...]] = []
-    for position, right in zip(targets.positions, targets.ids, strict=True):
+    for position, asked_for in zip(targets.positions, targets.ids, strict=True):
         shares = probabilities(live.trace.logits_at(position).double())
         given = f"{position} {encoding.tokens[position].shown}"
-        rows.append((given, live.piece(right), float(shares[right]), live.piece(int(shares.argmax()))))
+        rows.append((given, live.piece(asked_for), float(shares[asked_for]), live.piece(int(shares.argmax()))))
     asked = _asked(encoding.ids, targets.ids)
     position, right = targets.positions[asked], live.piece(targets.ids[asked])
     wrong = [(live.token(position), "That is what it is given there; the one after it is asked for.")]

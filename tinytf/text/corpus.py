@@ -117,14 +117,14 @@ class Corpus:
     def split(self, share: float) -> tuple["Documents", "Documents"]:
         """The documents to train on and those held out: the last ones, with ``share`` of all characters.
 
-        With two or more documents, neither part is empty. A single whole file is cut between characters.
+        Where whole documents would make that less than half or more than twice the ``share``, the one at the border is
+        cut in two between characters, except for rows that are JSON. With two or more documents, neither part is empty.
         """
-        files = [file for file in self.files if file.paragraphs]
-        if self.by_file and len(files) == 1 and not files[0].field:
-            at = max(1, round(files[0].characters * (1 - share)))
-            return Documents(self, 0, 1, at), Documents(self, 1, 2, at)
-        border = self._border(share)
-        return Documents(self, 0, border), Documents(self, border, self._count())
+        document, at = self._border(share)
+        if not at:
+            return Documents(self, 0, document), Documents(self, document, self._count())
+        cut = (document, at)
+        return Documents(self, 0, document + 1, cut), Documents(self, document + 1, self._count() + 1, cut)
 
     def documents_in(self, file: TextFile) -> int:
         """The number of documents in a file; 0 for a blank file."""
@@ -149,9 +149,10 @@ class Corpus:
             return file.characters if file.paragraphs else 0
         return file.paragraph_characters
 
-    def _border(self, share: float) -> int:
-        """The number of documents to train on; reads only the file that contains the border."""
-        most, limit = self._count() - 1, self.characters * (1 - share)
+    def _border(self, share: float) -> tuple[int, int]:
+        """How many documents come before the border, and how many characters of the next; reads only its file."""
+        total, most = self.characters, self._count() - 1
+        limit = total * (1 - share)
         n_characters = n_documents = 0
         for file in self.files:
             file_documents, file_characters = self.documents_in(file), self._characters_in(file)
@@ -160,22 +161,27 @@ class Corpus:
                 continue
             for length in lengths(self.pieces_of(file, cut_anywhere)):
                 if n_documents >= most or n_characters + length > limit:
-                    return max(1, n_documents)
+                    held_out = total - (n_characters if n_documents else length)
+                    fits = share / 2 * total <= held_out <= 2 * share * total
+                    if fits or not share or length < 2 or self.reading.form != "text":
+                        return max(1, n_documents), 0
+                    return n_documents, min(max(round(limit) - n_characters, 1), length - 1)
                 n_characters, n_documents = n_characters + length, n_documents + 1
-        return max(1, n_documents)
+        return max(1, n_documents), 0
 
 
 @dataclass(frozen=True)
 class Documents:
     """Documents ``first`` to ``stop`` (exclusive) of a corpus, read again in each pass.
 
-    ``at`` splits a single document in two. Iteration yields whole documents, or pieces where ``cut`` allows.
+    ``at`` splits a document, counted from 0, in two after so many characters; both count. Iteration yields whole
+    documents, or pieces where ``cut`` allows.
     """
 
     corpus: Corpus
     first: int
     stop: int
-    at: int | None = None
+    at: tuple[int, int] | None = None
     cut: Cut = cut_nowhere
 
     def __iter__(self) -> Iterator[str]:
@@ -196,14 +202,17 @@ class Documents:
         """Yield the documents in pieces, long ones cut where ``cut`` allows; files before ``first`` are not read."""
         number = 0
         for file in self.corpus.files:
-            n_documents = self.corpus.documents_in(file) * (1 if self.at is None else 2)
+            n_documents = self.corpus.documents_in(file)
+            split = None  # the document of this file that is split, and where
+            if self.at is not None and number <= self.at[0] < number + n_documents:
+                split, n_documents = (self.at[0] - number, self.at[1]), n_documents + 1
             if number + n_documents <= self.first:
                 number += n_documents
                 continue
             if number >= self.stop:
                 return
             pieces = self.corpus.pieces_of(file, cut)
-            for text, ends in pieces if self.at is None else split_in_two(pieces, self.at):
+            for text, ends in pieces if split is None else split_in_two(pieces, *split):
                 if self.first <= number < self.stop:
                     yield text, ends
                 number += ends
@@ -338,8 +347,9 @@ def _scan(source: ByteSource, reading: Reading, buffer: int, on_read: Callable[[
             ((text, True) for text in row_texts(source, field, reading.form)), cut_anywhere, buffer
         )
     elif reading.form != "text":
-        said, needs = ("conversations", MESSAGES) if reading.form == "chat" else ("pairs", PAIR.replace(",", " and "))
-        raise UsageError(f"{source.name} holds no {said}", f"give a table with a field {needs}: {', '.join(TABLES)}")
+        chat, sides = reading.form == "chat", PAIR.replace(",", " and ")
+        said, needs = ("conversations", f"a field {MESSAGES}") if chat else ("pairs", f"fields {sides}")
+        raise UsageError(f"{source.name} holds no {said}", f"give a table with {needs}: {', '.join(TABLES)}")
     else:
         document = "paragraph" if reading.document == "file" else reading.document
         pieces = non_blank_documents(mark_ends(count_characters(), document), cut_anywhere, buffer)

@@ -141,16 +141,17 @@ def non_blank_documents(pieces: Iterable[Piece], cut: Cut, least: int) -> Iterat
             parts, size, has_begun = [text[position:]], len(text) - position, True
 
 
-def split_in_two(pieces: Iterable[Piece], at: int) -> Iterator[Piece]:
-    """Split one document in two, after its first ``at`` characters."""
+def split_in_two(pieces: Iterable[Piece], document: int, at: int) -> Iterator[Piece]:
+    """Split one document, counted from 0, in two, after its first ``at`` characters."""
     remaining = at
     for text, ends in pieces:
-        if 0 < remaining <= len(text):
+        if document == 0 and 0 < remaining <= len(text):
             yield text[:remaining], True
             yield text[remaining:], ends
         else:
             yield text, ends
-        remaining -= len(text)
+        remaining -= len(text) if document == 0 else 0
+        document -= ends
 
 
 def lengths(pieces: Iterable[Piece]) -> Iterator[int]:

@@ -19,6 +19,8 @@ DTYPES = ("float32", "bfloat16")
 FIRST_WEIGHTS = ("even", "normal", "look_back")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
+FEW_BATCHES = 8
+"""Batches of the held-out text for its curve and every verdict, always the same ones."""
 USUAL_LR, FINE_LR = 3e-3, 5e-5
 """The peak learning rate of a new model, and of a trained one, which has much to lose."""
 _DECODER = {
@@ -176,13 +178,16 @@ class Recipe:
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
         """A recipe from its fields. Raises UsageError for an unknown field, with the nearest name.
 
-        The default warm-up is at most a tenth of the steps; the default lr is FINE_LR for a trained model.
+        The default warm-up is at most a tenth of the steps, the default lr is FINE_LR for a trained model, and the
+        masked objective has a wordpiece tokenizer.
         """
         if (optimiser := fields.get("optimiser", "adamw")) != "adamw":
             raise UsageError(f"{source or 'the recipe'}: there is no optimiser {optimiser!r}", "AdamW is the only one")
         fields = {name: value for name, value in fields.items() if name != "optimiser"}  # older recipes name it
         if fields.get("begun_from"):
             fields = {"lr": FINE_LR, **fields}
+        if fields.get("objective") == "masked":
+            fields = {"tokenizer": "wordpiece", **fields}
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
             fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
@@ -192,18 +197,22 @@ class Recipe:
     @classmethod
     def load(cls, path: Path, **changes: Any) -> Self:
         """A recipe from a TOML file, or a shipped recipe by name, with ``changes`` applied."""
+        return cls.from_dict({**cls.given(path), **changes}, str(path))
+
+    @staticmethod
+    def given(path: Path) -> dict[str, Any]:
+        """The fields that a TOML file, or a shipped recipe by name, gives; none that follow from others."""
         shipped = SHIPPED / f"{path}.toml"
         if not path.exists() and path.name == str(path) and shipped.is_file():
             path = shipped
         try:
-            fields = parse_toml(read_bytes(path, SMALL).decode("utf-8"))
+            return parse_toml(read_bytes(path, SMALL).decode("utf-8"))
         except OSError as error:
             names = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.toml")))
             hint = f"a recipe is a TOML file, or one of {names}"
             raise UsageError(f"cannot read the recipe {path}: {error.strerror}", hint) from None
         except ValueError as error:
             raise UsageError(f"{path} is not TOML: {error}") from None
-        return cls.from_dict({**fields, **changes}, str(path))
 
 
 SHIPPED = Path(__file__).parent.parent / "assets" / "recipes"

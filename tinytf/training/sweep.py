@@ -7,7 +7,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,14 @@ def values_of(name: str, text: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def grid(recipe: Recipe, axes: Mapping[str, Sequence[Any]], seeds: int) -> list[Trial]:
-    """A trial for each combination of values, with ``seeds`` seeds from the recipe's seed on.
+def grid(fields: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], seeds: int) -> list[Trial]:
+    """A trial for each combination of values, with ``seeds`` seeds from that of the recipe on.
 
-    Raises UsageError for an invalid recipe, before any run begins.
+    ``fields`` are those that the recipe gives: what follows from others is derived for each trial. Raises UsageError
+    for an invalid recipe, before any run begins.
     """
-    axes = {**axes, **({"seed": range(recipe.seed, recipe.seed + seeds)} if seeds > 1 else {})}
+    first = Recipe.from_dict({name: value for name, value in fields.items() if name not in axes}).seed
+    axes = {**axes, **({"seed": range(first, first + seeds)} if seeds > 1 else {})}
     count = 1
     for values in axes.values():
         count *= len(values)
@@ -88,12 +90,10 @@ def grid(recipe: Recipe, axes: Mapping[str, Sequence[Any]], seeds: int) -> list[
     for values in itertools.product(*axes.values()):
         values_of_run = dict(zip(axes, values, strict=True))
         changes = {name: value for name, value in values_of_run.items() if name in Recipe.__dataclass_fields__}
-        model = {**recipe.model, **{name: value for name, value in values_of_run.items() if name not in changes}}
-        if model and recipe.begun_from:
+        model = {name: value for name, value in values_of_run.items() if name not in changes}
+        trial = Recipe.from_dict({**fields, **changes, "model": {**fields.get("model", {}), **model}})
+        if trial.model and trial.begun_from:
             raise UsageError("the recipe begins from a model, which brings its own architecture")
-        if "steps" in changes and "warmup" not in changes:
-            changes["warmup"] = min(recipe.warmup, changes["steps"])
-        trial = replace(recipe, model=model, **changes)
         trial.model_config(trial.vocab_size or 1000)
         trials.append(Trial("-".join(f"{name}-{values_of_run[name]}" for name in varying) or "run", trial))
     return trials

@@ -12,7 +12,7 @@ from tinytf.sentences import choices
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import Setup
 from tinytf.training.data.translation import Translations
-from tinytf.training.film.sampler import translating
+from tinytf.training.film.sampler import reading_first
 from tinytf.training.folder.history import History, Spike
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.runs import RunReport
@@ -78,6 +78,7 @@ class Training(Report):
             "first_batch_loss": {"before": self.before, "after": self.after},
             "best_held_out": summary["best_held_out"],
             **{name: summary[name] for name in ("epochs", "elapsed_seconds", "tokens_per_second", "mfu", "risen")},
+            **{name: summary[name] for name in ("baselines", "verdict")},
             "spikes": [spike.to_dict() for spike in self.spikes],
             "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
             "thorough": [{"step": step, **vars(measured)} for step, measured in self.history.thorough],
@@ -118,15 +119,15 @@ def _sample(setup: Setup) -> tuple[str, str] | None:
         return None
     start, examples = tokenizer.start(), setup.examples
     ids = start.ids if start else examples.batch(0).ids[0, :1].tolist()
-    shown = tokenizer.decode(ids)
     if isinstance(examples, Translations):
-        ids, (model, shown) = [examples.train.start], translating(setup, examples)
-    steps = stream(
-        model,
-        ids,
-        max_tokens=_SAMPLE_TOKENS,
-        sampling=Sampling(temperature=0.8),
-        ends=tokenizer.end_ids,
-        decode=tokenizer.decode,
-    )
-    return shown, "".join(step.text for step in steps)
+        ids = [examples.train.start]
+    with reading_first(setup) as source:
+        steps = stream(
+            model,
+            ids,
+            max_tokens=_SAMPLE_TOKENS,
+            sampling=Sampling(temperature=0.8),
+            ends=tokenizer.end_ids,
+            decode=tokenizer.decode,
+        )
+        return source or tokenizer.decode(ids), "".join(step.text for step in steps)

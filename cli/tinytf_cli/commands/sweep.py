@@ -50,7 +50,7 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
     if (session := host()) is not None:
         session.require_own("start the processes of a sweep")
     trials = grid(
-        Recipe.load(options.recipe), {name: values_of(name, text) for name, text in axes.values.items()}, options.seeds
+        Recipe.given(options.recipe), {name: values_of(name, text) for name, text in axes.values.items()}, options.seeds
     )
     find_corpus(
         options.corpus, trials[0].recipe.reading

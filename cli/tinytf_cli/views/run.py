@@ -13,6 +13,7 @@ from tinytf.text.printable import printable
 from tinytf.training.film.film import HEAD_THRESHOLD
 from tinytf.training.folder.history import MEANS_LABEL, History, Sample, Series
 from tinytf.training.folder.runs import FollowedRun, RunReport
+from tinytf.training.folder.verdict import verdict_of
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -130,6 +131,7 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
         yield Line("")
     yield from _charts(history, terminal, display)
     yield from watched(history, layout.watched)
+    yield from verdict_line(history, indent=2)
     yield from _risen(history)
     if history.spikes:
         yield spike_line(history)
@@ -170,6 +172,7 @@ def _numbers(history: History, display: RunDisplay) -> list[tuple[str, str]]:
         "held-out": loss_in_words(held_out[-1][1]) if held_out else "",
         "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
         **_held_out_numbers(history),
+        **{f"{name} counts": loss_in_words(loss) for name, loss in history.baselines.items()},
         "exact": f"{100 * history.exact[-1][1]:.1f} %" if history.exact else "",
         "training text": loss_in_words(history.seen[-1][1]) if history.seen else "",
         "gap": _gap_in_words(history),
@@ -222,6 +225,12 @@ def _held_out_numbers(history: History) -> dict[str, str]:
         "bits/byte": "" if bits is None else f"{bits:.3f}",
         "perplexity": number(math.exp(loss), "%.1f") if loss < _LARGEST_LOSS else "",
     }
+
+
+def verdict_line(history: History, indent: int = 0) -> Iterator[Line]:
+    """What is wrong with a run; no line for a healthy one."""
+    if (verdict := verdict_of(history)) is not None:
+        yield Line([Span(verdict.text, "bad")], indent=indent)
 
 
 def _risen(history: History) -> Iterator[Line]:

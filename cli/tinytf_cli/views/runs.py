@@ -11,6 +11,7 @@ from tinytf.files import resolve_links
 from tinytf.text.printable import printable
 from tinytf.training.folder.history import MEANS_LABEL
 from tinytf.training.folder.runs import RunReport, RunsReport
+from tinytf.training.folder.verdict import verdict_of
 from tinytf_cli.numbers import count, duration, loss_in_words
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table
@@ -151,6 +152,10 @@ def _state(run: RunReport) -> Span:
         return Span("damaged", "bad")
     if history.skipped:
         return Span(f"{history.skipped:,} lines cannot be read", "bad")
+    if (verdict := verdict_of(history)) is not None:
+        return Span(
+            f"{'finished' if history.finished else 'stopped' if run.stopped else 'trains'}, {verdict.fault}", "bad"
+        )
     if history.finished:
         return Span("finished", "good")
     share = f"{100 * history.last // history.steps} %"

@@ -6,8 +6,9 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
-from tinytf.training.folder.history import FEW_BATCHES, NAMES, History
+from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
+from tinytf.training.recipe import FEW_BATCHES
 from tinytf.training.train import Training
 from tinytf.training.tuning.update import Update
 from tinytf_cli.numbers import count, duration
@@ -17,7 +18,7 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation
 from tinytf_cli.views.draw import Display, draws
 from tinytf_cli.views.parts import next_lines
-from tinytf_cli.views.run import could_learn_to_copy, resuming
+from tinytf_cli.views.run import could_learn_to_copy, resuming, verdict_line
 
 _POSITIONS, _BEFORE, _VOCABULARY = 8, 3, 100
 
@@ -34,6 +35,7 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
             Span(f" · {config.kind}, {heads_in_words(config)}, d_model {config.d_model} · {parameters} parameters"),
         ]
     )
+    yield from verdict_line(report.history)
     yield from _answer(report.history)
     yield from _spikes(report)
     yield Heading("vocabulary", f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens")
@@ -47,6 +49,7 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
         first = "first measured" if held_out[0][0] else "before"
         few = _of_batches(report, FEW_BATCHES)
         losses |= {f"held-out text, {first}{few}": held_out[0][1], f"in the end{few}": held_out[-1][1]}
+        losses |= {f"{name} counts, the same text": loss for name, loss in history.baselines.items()}
     for step, measured in history.thorough:
         if measured.batches > FEW_BATCHES:  # otherwise these are the batches above
             when = "in the end" if step else "before"

@@ -67,7 +67,7 @@ _PROJECTIONS = {
 
 def _write_activation(config: ModelConfig) -> dict[str, Any]:
     ours = f"gated {config.activation}" if config.gated else config.activation
-    return {"feed_forward_proj": next(word for word, meaning in _PROJECTIONS.items() if meaning == ours)}
+    return {"feed_forward_proj": next((word for word, meaning in _PROJECTIONS.items() if meaning == ours), None)}
 
 
 def _says_scaled(fields: Fields) -> bool:

@@ -127,6 +127,12 @@ BART = Family(
         "extra_pos_embeddings",
         "force_bos_token_to_be_generated",
         "do_blenderbot_90_layernorm",
+        "layernorm_variant",
+        "extra_layer_norm",
+        "save_step",
+        "replacing_rate",
+        "student_encoder_layers",
+        "student_decoder_layers",
     ),
     stored={
         **both(_BART_BLOCK, _BART_CROSS),

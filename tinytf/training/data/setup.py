@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from tinytf.text.stream import cut_anywhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
 from tinytf.text.train import TRAINERS, with_end
 from tinytf.trace.faults import where_not_finite
+from tinytf.training.data.baselines import baselines
 from tinytf.training.data.cache import MIN_TEXT_BYTES, cached_entry
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import Batch, Examples, Ids, NextToken
@@ -46,7 +48,7 @@ class Setup:
     """The start of a run: the model with its initial weights, the tokenizer, the examples, their fingerprint.
 
     ``counts`` are the numbers of tokens to train on and held out; ``stream`` are the ids to train on, with the marks
-    of conversations.
+    of conversations. ``cut``: the held-out text begins inside a document.
     """
 
     model: Transformer
@@ -55,6 +57,14 @@ class Setup:
     fingerprint: str = ""
     counts: tuple[int, int] = (0, 0)
     stream: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.uint16))
+    cut: bool = False
+
+    @property
+    def held_out_note(self) -> str:
+        """What to say of the held-out text, where it is not whole documents; empty otherwise."""
+        if self.cut:
+            return "the text is held out from the middle of a document on, since no border between documents fits"
+        return "" if self.counts[1] else "nothing is held out, so that no held-out loss is measured"
 
 
 def prepare(
@@ -117,7 +127,9 @@ def prepare(
         else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id, groups)
     )
     counts = len(tokens.train), len(tokens.held_out)
-    return Setup(model, tokenizer, examples, fingerprint_of(corpus), counts, tokens.train)
+    return Setup(
+        model, tokenizer, examples, fingerprint_of(corpus), counts, tokens.train, tokens.cut and not characters
+    )
 
 
 def _has_relative_positions(config: ModelConfig) -> bool:
@@ -200,10 +212,10 @@ def first_model(recipe: Recipe, vocab_size: int, start_id: int = 0) -> Transform
     return model
 
 
-def sizes_of(setup: Setup) -> dict[str, int | None]:
-    """The numbers of tokens to train on, per step on average, and held out, and the bytes of the held-out text.
+def sizes_of(setup: Setup) -> dict[str, Any]:
+    """The numbers of tokens to train on, per step on average, and held out, the bytes of the held-out text, baselines.
 
-    The bytes are None for objectives whose tokens do not stand for bytes of the text.
+    The bytes are None, and there are no baselines, for objectives whose tokens do not stand for bytes of the text.
     """
     train, held_out = setup.counts
     step = round(sum(setup.examples.tokens(step) for step in range(_COUNTED_BATCHES)) / _COUNTED_BATCHES)
@@ -217,7 +229,8 @@ def sizes_of(setup: Setup) -> dict[str, int | None]:
         for token_id, count in zip(ids.tolist(), counts.tolist(), strict=True)
         if token_id not in special
     )
-    return {**sizes, "held_out_bytes": size}
+    counted = baselines(setup.examples, setup.tokenizer.largest_id + 1)
+    return {**sizes, "held_out_bytes": size, "baselines": counted}
 
 
 def fingerprint_of(corpus: Corpus) -> str:
@@ -255,7 +268,9 @@ def first_fault(model: Transformer, batch: Batch) -> str:
     try:
         for row, ids in enumerate(batch.ids.tolist()):
             real = ids if batch.padding_mask is None else ids[: int(batch.padding_mask[row].bool().sum())]
-            if where := where_not_finite(facing(model, batch, row), [real]):
+            with facing(model, batch, row):
+                where = where_not_finite(model, [real])
+            if where:
                 return f", in example {row}, {where}"
     finally:
         model.train(training)

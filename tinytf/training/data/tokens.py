@@ -25,7 +25,7 @@ from tinytf.training.data.masked import sentence_ends, sentences_of
 from tinytf.training.data.translation import pair_ids
 from tinytf.version import __version__
 
-FORMAT = 5
+FORMAT = 6
 BATCH = 1 << 16  # characters; a single-character token takes 1.6 kB while it is encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 Stage = Callable[[str, int, int], None]
@@ -39,14 +39,15 @@ _IDS_OF = {"chat": conversation_ids, "pair": pair_ids}
 class Tokens:
     """Token ids (N,) to train on and held out: read-only, of type uint16 or uint32, mapped from disk.
 
-    ``reused``: the folder held all of them already. ``groups`` counts the training tokens of each weighted corpus, in
-    order.
+    ``reused``: the folder held all of them already. ``cut``: the held-out ones begin inside a document. ``groups``
+    counts the training tokens of each weighted corpus, in order.
     """
 
     train: NDArray[Any]
     held_out: NDArray[Any]
     reused: bool
     groups: tuple[int, ...] = ()
+    cut: bool = False
 
 
 def tokenise(
@@ -137,6 +138,7 @@ def _fill(
         return (_encode(batch_pieces, tokenizer, table, dtype, ends) for batch_pieces in _batches(pieces, batch))
 
     splits = [group.split(held_out) for group in corpus.groups()]
+    index["cut"] = any(train.at is not None for train, _ in splits)
     for column, part in enumerate(_PARTS):
         documents_of_groups = [split[column] for split in splits]
         groups = [0] * len(documents_of_groups)
@@ -278,7 +280,7 @@ def _read_intact(folder: Path, fingerprint: str, dtype: np.dtype[Any]) -> Tokens
 
 def _open_tokens(folder: Path, index: dict[str, Any], dtype: np.dtype[Any], *, reused: bool) -> Tokens:
     train, held_out = (_map_file(folder / f"{part}.bin", index[part]["tokens"], dtype) for part in _PARTS)
-    return Tokens(train, held_out, reused, tuple(index["train"]["groups"]))
+    return Tokens(train, held_out, reused, tuple(index["train"]["groups"]), index["cut"])
 
 
 def _map_file(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -109,7 +109,8 @@ class HeadProbe:
         device, table = model.embed.tokens.weight.device, table_of(model.config)
         ids = self.ids.to(device)
         with tap_steps(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
-            model.hidden(ids, source=model.read(ids) if model.encoder else None)  # independent of a caller's autocast
+            own = model.encoder is not None and model.reads is None
+            model.hidden(ids, source=model.read(ids) if own else None)  # independent of a caller's autocast
         empty = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
         all_layers = spread_over_layers(
             torch.stack(layers) if layers else empty, table.attention_layers, model.config.n_layers

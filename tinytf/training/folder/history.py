@@ -17,8 +17,6 @@ from tinytf.config import ModelConfig
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
-FEW_BATCHES = 8
-"""Batches of the held-out text for its curve and every verdict, always the same ones."""
 AROUND = 20
 MEANS_LABEL = f"means of up to {2 * AROUND + 1} steps"
 """Steps on each side of a mean of losses (fewer near the ends), and a label of such means."""
@@ -104,13 +102,14 @@ class History:
 
     A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
     ``held_out`` are losses of the same few batches at every step, ``thorough`` of many more at the end of the run, and
-    before it where it began from a model. ``exact`` are shares of held-out targets that are translated exactly, of models of two stacks. ``seen`` are losses
-    of the training text in evaluation mode, ``copying`` gains on repeated random tokens, and
-    ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step, tr(Σ) and |G|² of the
-    gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind, (layers, heads) each,
-    with the step of their measurement, from 0: before the first step. ``skipped`` counts lines that are not
-    metrics, without a torn last line, which may still be incomplete.
-    ``config`` is None before the first checkpoint. ``stopped`` says why the run ended before its last step.
+    before it where it began from a model. ``exact`` are shares of held-out targets that are translated exactly, of
+    models of two stacks. ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated
+    random tokens, and ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step,
+    tr(Σ) and |G|² of the gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind,
+    (layers, heads) each, with the step of their measurement, from 0: before the first step. ``skipped`` counts lines
+    that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the first
+    checkpoint. ``baselines`` are held-out losses of unigram and bigram counts. ``stopped`` says why the run ended
+    before its last step.
     """
 
     directory: Path
@@ -130,6 +129,7 @@ class History:
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
+    baselines: Mapping[str, float] = field(default_factory=dict)
     speed: Speed = field(
         default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
     )

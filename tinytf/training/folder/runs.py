@@ -18,6 +18,7 @@ from tinytf.text.printable import printable
 from tinytf.training.folder.history import History, Series
 from tinytf.training.folder.reader import RunReader, read_history
 from tinytf.training.folder.run_files import find_runs, is_stopped
+from tinytf.training.folder.verdict import verdict_of
 
 _NAMED = 3
 """The most settings that the sentence of several runs names."""
@@ -119,6 +120,8 @@ class RunReport(_Streamed):
             "epochs": history.epochs,
             "clip_rate": history.clip_rate,
             "risen": history.risen,
+            "baselines": dict(history.baselines),
+            "verdict": None if (verdict := verdict_of(history)) is None else vars(verdict),
             "spikes": [vars(spike) for spike in history.spikes],
             "elapsed_seconds": history.elapsed,
             "parameters": history.parameters,
