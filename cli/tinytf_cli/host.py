@@ -41,6 +41,11 @@ class Host(ABC):
     def require_text(self) -> "Written":
         """The text of the session. Raises UsageError if there is none."""
 
+    def require_source(self) -> "Written":
+        """What a model of two stacks reads, or the text of the session. Raises UsageError if there is none."""
+        reads = None if self.through is not None else self.model.transformer.reads
+        return self.require_text() if reads is None or reads.trace is None else reads.trace.encoding.text
+
     @abstractmethod
     def require_own(self, what: str) -> None:
         """Raise UsageError if the running line comes from a file that is not trusted to do ``what``."""

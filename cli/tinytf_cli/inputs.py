@@ -98,11 +98,11 @@ def _standard_input(*, is_requested: bool) -> str:
 
 
 def with_session_text(words: tuple[str, ...], count: int) -> "tuple[Written, ...]":
-    """Put the session's text first if exactly one of the ``count`` texts is missing."""
+    """Put the session's text, or its source, first if exactly one of the ``count`` texts is missing."""
     session = host()
     if session is None or len(words) != count - 1:
         return words
-    return (session.require_text(), *words)
+    return (session.require_source(), *words)
 
 
 def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...], reading: "Reading | None" = None) -> "Corpus":

@@ -317,8 +317,7 @@ class TraceOptions:
         opened = self.model_options.open(two_stacks=True)
         session = host()
         if self.model_options.stack == "encoder" and session is not None and not self.texts.words:
-            reads = session.model.transformer.reads
-            self.texts.__dict__["items"] = [reads.trace.encoding.text] if reads is not None else []
+            self.texts.__dict__["items"] = [session.require_source()]
         return self.texts.facing(opened, self.output)
 
     def trace(self, text: "Written", layers: "set[int] | list[int] | None" = None) -> "Trace":

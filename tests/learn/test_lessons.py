@@ -499,11 +499,13 @@ def test_teacher_forcing_asks_for_the_next_token_of_the_right_target(opened: Cal
     assert found.question.choices[found.question.answer] == asked[found.focus]
 
 
-def test_cross_attention_finds_the_month_where_the_month_is_written(opened: Callable[[str], Model]) -> None:
+def test_cross_attention_asks_for_the_word_that_the_surest_head_looks_at(opened: Callable[[str], Model]) -> None:
     live = Live(opened("tiny-translator"), "1994-05-03")
     found = lesson("cross-attention", live)
-    assert "the next one, 0," in found.question.text
-    assert found.question.choices[found.question.answer] == "3 ·May"
+    weights = live.at(found.revealed[0])[found.focus]
+    words = [f"{key} {token.shown}" for key, token in enumerate(live.trace.source.tokens)]
+    assert found.question.choices[found.question.answer] == words[int(weights.argmax())]
+    assert found.question.value == (pytest.approx(weights.max()),)
     followed = Live(opened("tiny-translator"), "1994-05-03", place=(0, 1))
     assert lesson("cross-attention", followed).revealed == ("L0H1.cross.weights",)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import BlockOptions, FaultOptions, SectionOptions
@@ -72,6 +73,8 @@ def grad(
     from tinytf_cli.views.grad import GradDisplay
 
     resume = tracing.texts.measurements("" if options.integrated else "--integrated")
+    if tracing.model_options.stack == "encoder":
+        raise UsageError("the encoder has no loss of its own", "--at source shows the gradient that it gets")
     fail_on, model = faults.kinds, tracing.model
     table = StepTable(model.config)
     layers = block_options.layers(model)

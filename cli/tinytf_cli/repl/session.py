@@ -211,7 +211,8 @@ class Session(Outlet):
         if self.run is None:
             self.change(spec=spec)
         else:
-            self.set_run(replace(self.run, spec=spec))
+            source = "" if spec.reads else self.run.spec.reads  # what another model read is the text of this one
+            self.set_run(replace(self.run, spec=spec, text=source or self.run.text))
 
     def _facing(self, run: Run, target: str | None) -> Run:
         """The run of a target; the text of the run, where that is one, is what the model reads."""

@@ -117,7 +117,7 @@ def model(session: Session, quiet: bool, **options: Any) -> Shown | None:
     base = session.state.spec
     if options["name"]:
         base = replace(base, adapter=None, tokenizer=None, through=None)
-        base = replace(base, keep_quantized=False, fence=None)
+        base = replace(base, keep_quantized=False, fence=None, reads="")
     spec = replace(base, **{key: value for key, value in options.items() if value is not None})
     try:
         loaded = session.models.opened(spec)
