@@ -1,5 +1,6 @@
 """A run that goes wrong is told what is wrong, by its numbers; of a healthy one nothing is said."""
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -93,7 +94,7 @@ def test_baselines_are_those_of_counting_by_hand(tmp_path: Path) -> None:
     assert isinstance(setup.examples, NextToken)
     size = setup.tokenizer.largest_id + 1
     train_ids = setup.examples.train.tolist()
-    unigrams, pairs = Counter(train_ids), Counter(zip(train_ids, train_ids[1:], strict=False))
+    unigrams, pairs = Counter(train_ids), Counter(itertools.pairwise(train_ids))
     losses: dict[str, list[float]] = {"unigram": [], "bigram": []}
     for batch in setup.examples.held_out(8):
         for row, targets in zip(batch.ids.tolist(), batch.targets.tolist(), strict=True):
