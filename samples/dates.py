@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 PAIRS, FIRST, LAST = 24_000, date(1900, 1, 1), date(2099, 12, 31)
 END = "<|endoftext|>"
@@ -71,7 +71,7 @@ def spans(words: str) -> dict[str, tuple[int, int]]:
 def make_tokenizer(texts: list[str]) -> Tokenizer:
     """Byte-level BPE whose pieces are words and single digits, with an end token after every text."""
     library = Tokenizer(models.BPE())
-    digits = pre_tokenizers.Split(Regex(r" ?\p{N}"), "isolated")
+    digits = pre_tokenizers.Digits(individual_digits=True)
     library.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     library.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

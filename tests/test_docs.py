@@ -261,7 +261,16 @@ def test_the_python_of_the_ports_page_runs(tmp_path: Path, monkeypatch: pytest.M
 
 def test_no_python_of_the_docs_is_left_out() -> None:
     pages = {page for page in PAGES if code_blocks("python", page)}
-    assert pages == {"circuits.md", "features.md", "notebook.md", "pairs.md", "ports.md", "python.md", "recording.md"}
+    assert pages == {
+        "circuits.md",
+        "features.md",
+        "notebook.md",
+        "pairs.md",
+        "ports.md",
+        "python.md",
+        "recording.md",
+        "two-stacks.md",
+    }
     assert ["mx.eval" in code for page in PAGES for code in code_blocks("py", page)] == [True]  # that needs a Mac
 
 

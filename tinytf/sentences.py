@@ -50,8 +50,9 @@ def first_of(names: Sequence[object], most: int) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 token``, ``2,048 tokens``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """``1 token``, ``2,048 tokens``, ``2 biases``."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 _SINGULAR = {"have": "has", "are": "is"}

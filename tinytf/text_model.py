@@ -17,6 +17,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, TextPair, Written
+from tinytf.text.languages import LANGUAGES
 from tinytf.text.late import LateInteraction
 from tinytf.text.library import DEFAULT_LIMIT, Limit
 from tinytf.text.pair import PairTemplate, encode_pair, encode_rendered
@@ -104,6 +105,7 @@ class TextModel(ShortRepr):
         more tokens than the ``limit`` (by default the context), unless ``truncate`` cuts it there.
         """
         limit = limit or self._context
+        limit = limit if self.config.encoder is None else limit._replace(of="target")
         most = DEFAULT_LIMIT if truncate or self.cuts_at else limit
         if self.config.encoder is not None:
             return self._fitting(self._target(text, most), truncate, limit)
@@ -118,11 +120,16 @@ class TextModel(ShortRepr):
         return self._fitting(self._cut(self.tokenizer.encode(text, limit=most)), truncate, limit)
 
     def _target(self, text: Written, limit: Limit) -> Encoding:
-        """The tokens of a target: those of a text without its end, behind the token that every target begins with."""
+        """The tokens of a target: those of a text without its end, behind the token that every target begins with.
+
+        The language that a tokenizer adds is that of the source; a target has the code that stands in its text.
+        """
         if isinstance(text, Conversation | TextPair):
             raise UsageError("this model writes a target for a source, not a conversation or a pair", "give one text")
         _require_string(text)
         encoding = self.tokenizer.encode(text, limit=limit)
+        own = tuple(token for token in encoding.tokens if not (token.is_added and token.shown in LANGUAGES))
+        encoding = replace(encoding, tokens=own)
         tokens = encoding.open_ended(self.tokenizer.end_ids).tokens if text else ()
         (first,) = self.tokenizer.encode_ids([self.config.start_id]).tokens
         first = replace(first, start=0, end=0)
@@ -135,12 +142,12 @@ class TextModel(ShortRepr):
             raise UsageError("this model has one stack", "T5, BART and Marian have two")
         return replace(self, transformer=self.transformer.encoder, table=None)
 
-    def reading(self: AnyModel, source: Text) -> AnyModel:
+    def reading(self: AnyModel, source: Text, *, truncate: bool = False) -> AnyModel:
         """This model of two stacks with what its encoder reads; its own texts are then the targets.
 
         Raises UsageError for a model of one stack, and like ``trace`` for the source.
         """
-        trace = self.encoder.trace(source)
+        trace = self.encoder.trace(source, truncate=truncate)
         return replace(self, transformer=reading(self.transformer, Source(trace.last_hidden[None], trace=trace)))
 
     def _cut(self, encoding: Encoding) -> Encoding:

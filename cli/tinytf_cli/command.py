@@ -56,7 +56,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "steer": "Make a steering vector from pairs of texts, and try it.",
     },
     "Learn": {
-        "learn": "Learn the pipeline in 24 lessons on your model and text.",
+        "learn": "Learn the pipeline in 24 lessons on your model and text, or 27 of two stacks.",
         "verify": "Recompute worked examples and papers, claim by claim.",
         "check": "Find the first wrong step in your own module, and the mistake.",
     },
@@ -163,8 +163,8 @@ _STACKED = re.compile(r"(?P<option>(?:--[a-z-]+=)?)(?P<stack>enc|dec)\.(?=L[0-9*
 """An address of a model of two stacks, such as enc.L0H3.weights, or an option with one."""
 
 
-_OF_BOTH_STACKS = ("ablate", "patch")
-"""Commands that replace a step of either stack, and look at the target."""
+_OF_BOTH_STACKS = ("ablate", "patch", "train")
+"""Commands that replace a step of either stack and look at the target, or train both."""
 
 
 def _of_one_stack(args: list[str]) -> list[str]:

@@ -69,7 +69,7 @@ class Pages:
         right = sum(self._lessons[number].question.answer == choice for number, choice in self.chosen.items())
         answered = f"; {right} of {len(self.chosen)} predicted correctly" if self.chosen else ""
         if self.finished:
-            return f"that was the last of {len(NAMES)} lessons{answered}"
+            return f"that was the last of {len(self.live.lessons)} lessons{answered}"
         onward = "" if self.bookmark.trouble else "; tinytf learn continues there"
         return f"left at lesson {self.number}, {NAMES[self.number - 1]}{answered}{onward}"
 
@@ -108,7 +108,7 @@ class Pages:
         return key != "leave"
 
     def _turn(self, change: int) -> bool:
-        if self.number + change > len(NAMES):
+        if self.number + change > len(self.live.lessons):
             self.finished = True
             self.bookmark.write(1)  # the next session starts at the beginning
             return False
@@ -170,7 +170,7 @@ class Pages:
         return None
 
     def _head(self, lesson: Lesson, terminal: Terminal) -> Line:
-        count = len(NAMES)
+        count = len(self.live.lessons)
         left = [Span(lesson.name, lesson.role), Span(f"  {lesson.title}", "strong")]
         counted = Span(f"  {lesson.number} of {count}", "dim")
         bar = [Span("━" * lesson.number, lesson.role), Span("─" * (count - lesson.number), "dim")]
@@ -194,7 +194,11 @@ class Pages:
             keys["any other key" if longer else "any key"] = "back to the lesson"
         else:
             if self.number in self.revealed:
-                keys |= {"space": "finish" if self.number == len(NAMES) else "next", "b": "back", "e": "explain"}
+                keys |= {
+                    "space": "finish" if self.number == len(self.live.lessons) else "next",
+                    "b": "back",
+                    "e": "explain",
+                }
             else:
                 answers = f"1-{len(self.lesson().question.choices)}"
                 keys |= {"space": "show the answer", answers: "answer", "b": "back"}
@@ -211,6 +215,7 @@ def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) 
         output.note(bookmark.unread)
     if number is None:
         number = bookmark.lesson or 1
+        number = number if number <= len(live.lessons) else 1
         if number > 1:
             note = f"continuing at lesson {number}, where you left; tinytf learn 1 starts again"
     pages = Pages(live, number, output.terminal, bookmark, note)

@@ -31,7 +31,10 @@ SMALL = 10_000_000
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
-WITH_TWO_STACKS = "trace, attention, lens, attribute, ablate, patch, diff, explain, grad, generate and score"
+WITH_TWO_STACKS = (
+    "trace", "attention", "lens", "attribute", "ablate", "patch", "diff", "explain", "grad", "neurons", "generate",
+    "score", "learn",
+)  # fmt: skip
 """Commands that work on a model of two stacks."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 FLOORS = ("bf16", "fp16", "q8_0")
@@ -186,12 +189,19 @@ class ModelOptions:
         if self.stack is not None and opened.config.encoder is None:
             raise UsageError(f"--stack {self.stack} goes with a model of two stacks, and this one has one")
         if self.stack == "encoder":
+            if is_typed("target_text"):
+                raise UsageError(
+                    "--target-text is what the decoder is given, and this asks about the encoder",
+                    "leave it out, or ask about the decoder",
+                )
             return opened.encoder
         if opened.config.encoder is not None and not two_stacks:
             command = click.get_current_context().info_name
+            takes_both = command in WITH_TWO_STACKS
             raise UsageError(
-                f"this model has two stacks, and {command} asks about one",
-                f"--stack encoder asks about that one; {WITH_TWO_STACKS} take both",
+                f"this model has two stacks, and {f'this use of {command}' if takes_both else command} asks about one",
+                "--stack encoder asks about that one"
+                + ("" if takes_both else f"; {', '.join(WITH_TWO_STACKS)} take both"),
             )
         return opened
 

@@ -28,8 +28,8 @@ _GROUPS = {
         "repeats_first",
     ),
     "Optimiser": (
-        "steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip",
-        "lora", "lora_alpha", "first_weights", "seed",
+        "steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "label_smoothing",
+        "clip", "lora", "lora_alpha", "first_weights", "seed",
     ),
     "Watching": (
         "eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames",
@@ -118,7 +118,7 @@ class RunOptions:
     recipe: Path | None = option(
         type=click.Path(path_type=Path),
         metavar="FILE|NAME",
-        help="A TOML file, or a built-in recipe: book, chat, finetune or induction.",
+        help="A TOML file, or a built-in recipe: book, chat, finetune, induction or translate.",
     )
     preset: str | None = option(metavar="NAME", help="Use the architecture of this preset, such as llama-tiny.")
     begin_from: str | None = option("--from", metavar="MODEL", help="Start from this model and its tokenizer.")

@@ -1,5 +1,6 @@
 """Options about texts, pairs of prompts and what is asked of them; several groups as one, as commands take them."""
 
+import itertools
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -137,19 +138,26 @@ def target_option() -> Any:
 
 
 def both_facing(
-    model: "Model", sources: "Sequence[Written]", target: str | None, output: Output | None = None
-) -> "tuple[list[Model], str]":
+    model: "Model", sources: "Sequence[Written]", target: str | None, output: Output | None = None, *,
+    truncate: bool = False, until_apart: bool = False,
+) -> "tuple[list[Model], str]":  # fmt: skip
     """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
 
+    With ``until_apart`` it is generated up to where the targets of the sources differ. ``truncate`` cuts long sources.
     Raises UsageError for a model of one stack.
     """
     if model.config.encoder is None:
         raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
-    bound = [model.reading(source) for source in sources]
+    bound = [model.reading(source, truncate=truncate) for source in sources]
     if target is None:
-        target = bound[0].generate("", max_tokens=_MOST_TARGET)
+        written = [one.generate("", max_tokens=_MOST_TARGET) for one in (bound if until_apart else bound[:1])]
+        target, is_begun = written[0], any(text != written[0] for text in written)
+        if is_begun:
+            rows = [model.encode(text).ids[1:] for text in written]
+            alike = itertools.takewhile(lambda ids: len({*ids}) == 1, zip(*rows, strict=False))
+            target = model.tokenizer.decode([first for first, *_ in alike])
         if output is not None:
-            output.note(f"target, generated: {target}")
+            output.note(f"target, generated{', until they differ' if is_begun else ''}: {target or 'nothing yet'}")
     return bound, target
 
 
@@ -196,7 +204,7 @@ class TextOptions(ChatOptions):
         if self.lines or len(texts) != 1:
             raise UsageError("a model of two stacks takes one TEXT at a time", "what it writes is --target-text")
         given = "" if self.target_text is None and not generated else self.target_text
-        (bound, *_), target = both_facing(model, texts, given, output)
+        (bound, *_), target = both_facing(model, texts, given, output, truncate=self.truncate)
         self.__dict__["items"] = [target]
         return bound
 

@@ -15,6 +15,7 @@ import torch
 import transformers
 from architectures import enliven
 from gguf_files import Array, Kind, Parts, byte_level_keys, converted_factors, paired
+from reference import class_named
 from torch import nn
 
 V, C, N, H, F, T = 320, 32, 3, 4, 48, 64
@@ -136,6 +137,26 @@ def _by_parts(name: str, numbers: Array, config: Any) -> Tensors:
         split = numbers.reshape(_of(config, "num_attention_heads", "n_head"), 3, -1, *numbers.shape[1:])
         numbers = split.swapaxes(0, 1).reshape(numbers.shape)
     yield name, numbers
+
+
+def _t5(family: str = "T5", kind: str = "ForConditionalGeneration", **settings: Any) -> Callable[[], nn.Module]:
+    given = {"vocab_size": V, "d_model": C, "d_kv": 6, "d_ff": F, "num_layers": N, "num_heads": H, **settings}
+    odd = {"relative_attention_num_buckets": 8, "decoder_start_token_id": 0, "pad_token_id": 0}
+    return lambda: class_named(family + kind)(getattr(transformers, f"{family}Config")(**given, **odd))
+
+
+def _of_t5(config: Any) -> dict[str, Any]:
+    """Of a configuration without n_positions the converter takes 512; farthest away are 128, as in all of them."""
+    keys = {
+        "context_length": 512,
+        "feed_forward_length": config.d_ff,
+        "attention.value_length": config.d_kv,
+        "attention.relative_buckets_count": config.relative_attention_num_buckets,
+        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+    }
+    if not config.is_encoder_decoder:
+        return keys
+    return {**keys, "decoder_block_count": config.num_decoder_layers, "decoder_start_token_id": 0}
 
 
 def _permuted(name: str, numbers: Array, config: Any) -> Tensors:
@@ -1500,5 +1521,10 @@ CONVERSIONS: dict[str, Conversion] = {
             "rope.scaling.type": "none",
         },
     ),
+    "t5": Conversion(ARCH.T5, _t5(), _of_t5),
+    "t5, gated, a bias for each layer": Conversion(
+        ARCH.T5, _t5("UMT5", feed_forward_proj="gated-gelu", num_decoder_layers=2), _of_t5
+    ),
+    "t5encoder": Conversion(ARCH.T5ENCODER, _t5(kind="EncoderModel"), _of_t5),
     "bert": Conversion(ARCH.BERT, _bert, lambda config: {"attention.causal": False}, _without_pooler),
 }

@@ -5,7 +5,7 @@ import math
 import gguf
 import pytest
 import torch
-from architectures import furthest
+from architectures import facing, furthest
 from gguf_conversion import CONVERSIONS, C, H, V, converted
 
 from tinytf.checkpoints.gguf import read_gguf
@@ -20,10 +20,10 @@ IDS = torch.arange(2 * 20).reshape(2, 20) * 7 % (V - 3)
 def test_the_numbers_are_those_of_transformers(tmp_path, name):
     theirs, parts = converted(CONVERSIONS[name])
     opened = read_gguf(parts.write(tmp_path / "a.gguf"))
-    ours = opened.load().transformer
+    ours = facing(opened.load().transformer)
     said = theirs(IDS)
     expected, found = (said.logits, ours(IDS)) if "logits" in said else (said.last_hidden_state, ours.hidden(IDS))
-    assert float(expected.std()) > 0.3, "too small for a difference to show"
+    assert float(expected.std()) > 0.25, "too small for a difference to show"
     assert furthest(found, expected) < 1e-5
     assert opened.config.context == parts.keys[f"{parts.keys['general.architecture']}.context_length"]
 

@@ -19,7 +19,8 @@ from tinytf.errors import CheckpointError
 KINDS = {kind: name for kind, name in registry.registered([]) if kind in FAMILIES}
 NAMES = (
     *("mtp.layers.0.eh_proj.weight", "{base}mtp.layers.0.eh_proj.weight"),
-    *(f"{{base}}layers.{layer}.self_attn.q_proj.weight" for layer in (46, 47, 61, 80, 92)),
+    *(f"{{base}}layers.{layer}.self_attn.q_proj.weight" for layer in (46, 47, 61, 78, 80, 92)),
+    *(f"{{base}}{tower}.weight" for tower in ("vision_tower", "audio_tower", "embed_vision", "embed_audio")),
     *("model.language_model.layers.16.self_attn.q_proj.weight", "model.visual.patch_embed.weight"),
     *("time_embedder.linear.weight", "action_modality_embed", "action_proj_in.fc.weight", "proj_out.weight"),
     *("model.language_model.time_embedder.linear.weight", "model.language_model.norm_moe_gen.weight"),

@@ -12,7 +12,7 @@ LACKING = {
     "mobilebert": "layers with a narrower stream of their own",
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
-    "trocr": "an encoder and a decoder",
+    "bigbird_pegasus": "an encoder and a decoder",
     "whisper": "an encoder and a decoder",
     "mllama": "parts for images or sound",
     "longformer": "sparse attention",

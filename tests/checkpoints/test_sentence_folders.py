@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from architectures import config_of, lively
+from reference import saved
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -103,6 +104,17 @@ def test_dense_layers_follow_with_their_activation(
         generator = torch.Generator().manual_seed(number)
         weight = torch.randn({2: 9, 3: 5}[number], len(x), generator=generator)
         x = act(weight.double() @ x + torch.randn(len(weight), generator=generator).double())
+    assert (vector_of(folder) - x / x.norm()).abs().max() < 1e-6
+
+
+@torch.no_grad()
+def test_a_sentence_t5_is_the_encoder_of_a_t5_with_a_dense_layer(tmp_path: Path) -> None:
+    linear = {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+    dense = ("Dense", {**_SIZES, **linear})
+    folder = write(tmp_path, saved("t5, its encoder"), ("Pooling", {"pooling_mode": "mean"}), dense, ("Normalize", {}))
+    theirs = transformers.T5EncoderModel.from_pretrained(saved("t5, its encoder")).eval()
+    mean = BY_HAND["mean"](theirs(IDS).last_hidden_state[0].double())
+    x = torch.randn(9, 24, generator=torch.Generator().manual_seed(2)).double() @ mean
     assert (vector_of(folder) - x / x.norm()).abs().max() < 1e-6
 
 

@@ -120,7 +120,7 @@ MADE_UP = replace(
 def test_a_family_of_such_layouts_is_written_and_opened_to_the_last_bit(tmp_path, monkeypatch):
     once, twice = tmp_path / "once", tmp_path / "twice"
     monkeypatch.setitem(FAMILIES, "made_up", MADE_UP)
-    monkeypatch.setattr(export_room, "FAMILIES", {"made_up": MADE_UP})
+    monkeypatch.setattr(export_room, "TABLES", (MADE_UP,))
     model = lively(CONFIG)
     assert export(model, Tokenizer.load(ASSETS / "tiny" / "tokenizer.json"), once).family == "Made-up"
     stored = load_file(once / "model.safetensors")

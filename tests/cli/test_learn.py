@@ -11,7 +11,7 @@ import pytest
 from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error
 from rich.cells import cell_len
 
-from tinytf.learn import NAMES, TITLES
+from tinytf.learn import NAMES, OF_ANY, TITLES
 from tinytf.learn.course import lesson
 from tinytf.learn.live import Live
 from tinytf.loading import load
@@ -26,7 +26,9 @@ def test_without_a_terminal_all_lessons_are_printed_in_their_order(tinytf: Tinyt
     assert ran.status == 0, ran.err
     assert ran.err == ""
     headings = [line for line in ran.lines if line[:1].isdigit()]
-    assert headings == [f"{place} {name}   {title}" for place, (name, title) in enumerate(TITLES.items(), 1)]
+    assert headings == [
+        f"{place} {name}   {title}" for place, (name, title) in enumerate(TITLES.items(), 1) if name in OF_ANY
+    ]
 
 
 def test_the_answer_follows_the_question_and_its_choices(tinytf: Tinytf, decoder: Path) -> None:
@@ -81,9 +83,9 @@ def test_the_list_has_the_score_until_it_is_reset(
 @pytest.mark.parametrize(
     ("word", "said", "hint"),
     [
-        ("25", "there is no lesson 25: there are 24", "the nearest is 24, schedule"),
+        ("28", "there is no lesson 28: there are 27", "the nearest is 27, cross-attention"),
         ("0", "there is no lesson 0", "the nearest is 1, tokens"),
-        ("9" * 400, "there is no lesson 999999999999", "the nearest is 24"),
+        ("9" * 400, "there is no lesson 999999999999", "the nearest is 27"),
         ("sofmax", "there is no lesson 'sofmax'", "did you mean softmax?"),
         ("\x1b[31mred", "there is no lesson", "tinytf learn --list"),
     ],
@@ -99,7 +101,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     data = json.loads(learn(tinytf, "--json", model=decoder).out)
     live = Live(load(str(decoder)), SENTENCE)
     assert data["kind"] == "learn"
-    assert [one["name"] for one in data["lessons"]] == list(NAMES)
+    assert [one["name"] for one in data["lessons"]] == list(OF_ANY)
     softmax = dict(data["lessons"][8])
     values = softmax.pop("values")
     assert softmax == json.loads(json.dumps(asdict(lesson("softmax", live))))
@@ -178,3 +180,24 @@ def test_teaching_goes_with_nothing_else(tinytf: Tinytf, decoder: Path, option: 
     ran = tinytf("trace", SENTENCE, "-m", decoder, "--teach", *option)
     assert is_a_clean_error(ran)
     assert "--teach tells one way through a pass" in ran.err
+
+
+def test_a_lesson_of_two_stacks_takes_the_translator_unless_a_model_is_named(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("learn", "cross-attention")
+    assert ran.status == 0, ran.err
+    assert ran.err == "tinytf: target, generated: 1994-05-03\n"
+    assert ran.out.startswith("tiny-translator")
+    assert "3 ·May, with 0.99" in ran.out
+    given = tinytf("learn", "26", "--text", "the fourth of June 1995", "--target-text", "1995-06-04", "--json")
+    assert given.err == ""
+    assert json.loads(given.out)["text"] == "1995-06-04"
+    refused = tinytf("learn", "cross-attention", "-m", decoder)
+    assert is_a_clean_error(refused)
+    assert "lesson cross-attention is about two stacks" in refused.err
+    assert "tinytf learn cross-attention -m tiny-translator" in refused.err
+    assert "goes with a model of two stacks" in tinytf("learn", "1", "-m", decoder, "--target-text", "x").err
+
+
+def test_a_model_of_two_stacks_has_every_lesson(tinytf: Tinytf) -> None:
+    ran = tinytf("learn", "-m", "tiny-translator", "--json", "--target-text", "1994-05-03")
+    assert [one["name"] for one in json.loads(ran.out)["lessons"]] == list(NAMES)

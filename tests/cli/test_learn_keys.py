@@ -13,7 +13,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.cells import cell_len
 
-from tinytf.learn import NAMES, find
+from tinytf.learn import OF_ANY, find
 from tinytf.learn.live import Live
 from tinytf.loading import load
 from tinytf_cli.bookmark import Bookmark
@@ -22,7 +22,7 @@ from tinytf_cli.paged import screen_of
 from tinytf_cli.terminal import Terminal as ScreenOf
 
 COLUMNS, ROWS = 80, 24
-COUNT, MASK, BACKWARD = len(NAMES), find("mask"), find("backward")
+COUNT, MASK, BACKWARD = len(OF_ANY), find("mask"), find("backward")
 
 
 class Terminal:
@@ -89,7 +89,7 @@ def the_screen_is_whole(text: str) -> None:
     lines = text.splitlines()
     assert len(lines) == ROWS
     assert lines[-1].startswith("space ")
-    assert lines[0].rstrip().endswith(f"of {len(NAMES)}")
+    assert lines[0].rstrip().endswith(f"of {len(OF_ANY)}")
     for label in ("why", "formula", "PyTorch", "predict"):
         assert sum(line.startswith(f"{label} ") for line in lines) == 1, label
 
@@ -98,7 +98,7 @@ def the_screen_is_whole(text: str) -> None:
 def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
     terminal = Terminal("1", "-m", "tiny", state=state)
     terminal.until(f"1 of {COUNT}")
-    for number, name in enumerate(NAMES, 1):
+    for number, name in enumerate(OF_ANY, 1):
         text = terminal.until(f"{number} of {COUNT}")
         assert text.startswith(f"{name}  ")
         the_screen_is_whole(text)
@@ -108,7 +108,7 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
         the_screen_is_whole(answered)
         assert ("\nright  " in answered) != ("✗" in answered and "\nno, " in answered)
         assert "e explain" in answered.splitlines()[-1]
-        if number < len(NAMES):
+        if number < len(OF_ANY):
             terminal.child.send(" \r"[number % 2])
     terminal.press("b", f"{COUNT - 1} of {COUNT}")
     text = terminal.press("b", f"{BACKWARD} of {COUNT}")
@@ -349,7 +349,7 @@ def test_a_map_of_sixteen_tokens_keeps_its_keys_and_numbers_on_a_small_screen(tm
 @pytest.mark.parametrize("name", ["positions", "residual", "feed-forward", "cache"])
 def test_on_a_small_screen_empty_lines_go_before_rows_do(tmp_path: Path, name: str) -> None:
     live = Live(load("tiny", device="cpu"), "The cat lost the ball. The cat lost the ball and the dog sat.")
-    number = list(NAMES).index(name) + 1
+    number = list(OF_ANY).index(name) + 1
     pages = Pages(live, number, ScreenOf(width=80, cuts=True), Bookmark(tmp_path / "learn.json"))
     assert "rows are omitted" not in "\n".join(pages.lines(80, 24))
 

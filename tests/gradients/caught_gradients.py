@@ -25,6 +25,11 @@ IDS = [3, 14, 15, 9, 2, 6, 5, 3, 5, 8]  # two tokens come twice: their rows of t
 DECODED = Targets(tuple(range(len(IDS) - 1)), tuple(IDS[1:]))
 MASKED = Targets((2, 5, 2), (7, 30, 11))  # one position is asked twice
 HEADS: dict[str, dict[str, Any]] = {
+    "embeddinggemma 2, inputs of layers from embeddings, the mean projected": {
+        "head": "lm",
+        "pooling": "none",
+        "pooled_dense": (),
+    },
     "bert with a pooler": {"head": "mlm", "head_activation": "silu"},
     "the paper's encoder": {"head": "lm", "head_bias": True},
 }
@@ -154,7 +159,8 @@ def _logits(model: Transformer, ids: Tensor) -> Tensor:
     source = None
     if model.encoder is not None:
         source = Source(model.encoder.hidden(torch.tensor([model.reads.trace.encoding.ids])))
-    return model.unembed(model.hidden(ids[None], source=source))[0]
+    hidden = model.hidden(ids[None], source=source)
+    return (hidden if model.head is None else model.unembed(hidden))[0]
 
 
 def by_autograd(model: Transformer, targets: Targets) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -18,7 +18,7 @@ from tinytf.gradients.saliency import (
     gradient_times_input,
     integrated_gradients,
 )
-from tinytf.gradients.trace import record_gradients
+from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.trace.hooks import tap_steps
@@ -196,3 +196,37 @@ def test_built_in_models_are_attributed_in_full(name: str, text: str) -> None:
     found = integrated_gradients(model.transformer, encoding, Targets((2,), (77,)))
     assert found.holds
     assert found.points <= 128
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "two stacks" in name])
+def test_tokens_of_the_text_that_is_read_have_their_part(name: str) -> None:
+    """To first order, as the loss answers when one token's embedding grows; by the integral, the rest of the change."""
+    forward, targets = traced(name)
+    model, ids = forward.model, torch.tensor([forward.encoding.ids])
+    trace, eps = record_gradients(model, forward.encoding, targets), 1e-5
+    source = trace.source
+    assert model.encoder is not None
+    assert isinstance(source, GradientTrace)
+    first_order, read = gradient_times_input(source), torch.tensor([source.encoding.ids])
+    found = integrated_gradients(model, forward.encoding, targets)
+    assert len(found.source) == len(first_order) == read.shape[1]
+
+    def log_probability(share: float, place: int) -> float:
+        def tap(name: str, x: torch.Tensor) -> torch.Tensor:
+            if name == "embed.tokens":
+                x = x.clone()
+                x[..., place, :] *= 1 + share
+            return x
+
+        with torch.no_grad():
+            with tap_steps(model.encoder, tap):  # type: ignore[arg-type]
+                given = model.read(read)
+            logits = model.unembed(model.hidden(ids, source=given))[0, list(targets.positions)].log_softmax(dim=-1)
+        return float(logits[range(len(targets.ids)), list(targets.ids)].mean())
+
+    for place, value in enumerate(first_order):
+        slope = (log_probability(eps, place) - log_probability(-eps, place)) / (2 * eps)
+        assert value == pytest.approx(slope, abs=1e-7)
+    assert any(abs(value) > 1e-4 for value in first_order)
+    assert found.sum == pytest.approx(math.fsum((*found.attributions, *found.source)))
+    assert abs(math.fsum(found.attributions) - found.difference) > 2 * abs(found.sum - found.difference)

@@ -293,3 +293,12 @@ def test_a_model_for_which_there_is_no_memory_is_never_built():
     config = ModelConfig.of(**{**SIZES, "d_model": 1_000_000, "n_heads": 1, "d_ff": 1_000_000})
     with pytest.raises(MemoryShortage, match="the weights take"):
         Transformer.initialised(config, 0)
+
+
+def test_a_difference_in_the_encoder_is_one_of_the_model() -> None:
+    config = config_of("t5, two stacks")
+    assert config.encoder is not None
+    near = dataclasses.replace(config, encoder=config.encoder.but(window=4))
+    assert config.differences(near) == {"encoder.window": (0, 4)}
+    alone = config.but(encoder=None, d_source=0, shares_embeddings=False)
+    assert config.differences(alone)["encoder"] == (True, False)

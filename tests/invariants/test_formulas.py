@@ -19,7 +19,7 @@ WORDS = """
     head heads query key in each all over at once by its own row sums to of the last largest best groups for where else
     within turned position since tokens token earlier written first and up both or another segment chunk those most
     below two layers layer as with dimension masks learned text pieces id ids type but least equal decays probable next
-    fill mask visible
+    fill mask visible is an indexer
 """
 KNOWN = {*FUNCTIONS.split(), *LETTERS.split(), *WORDS.split()}
 

@@ -47,7 +47,8 @@ def addresses(kind: str) -> list[str]:
 
 @kinds
 def test_every_parameter_of_a_model_has_one_address(kind: str) -> None:
-    named = dict(lively(config_of(kind)).named_parameters())
+    """Those of what a model reads have theirs in a model of its own."""
+    named = [name for name, _ in lively(config_of(kind)).named_parameters() if not name.startswith("encoder.")]
     found = [parameter(text, kind) for text in addresses(kind)]
     paths = [one.path(one.layers[0] if one.layers else None) for one in found]
     assert sorted(paths) == sorted(named)

@@ -14,7 +14,7 @@ from small_models import OTHER, TEXT, small
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.learn import NAMES, find
+from tinytf.learn import OF_ANY, OF_TWO_STACKS, find
 from tinytf.learn.course import lesson
 from tinytf.learn.lesson import Lesson
 from tinytf.learn.live import Live
@@ -23,11 +23,11 @@ from tinytf.model.without import removable
 
 
 def lessons(live: Live) -> Iterator[Lesson]:
-    return (lesson(name, live) for name in NAMES)
+    return (lesson(name, live) for name in live.lessons)
 
 
 MODELS = ("tiny", "tiny-encoder", "llama, grouped")
-ALL = (*MODELS, *(kind for kind in KINDS if kind not in MODELS))
+ALL = (*MODELS, "tiny-translator", *(kind for kind in KINDS if kind not in MODELS))
 
 
 @pytest.fixture(params=ALL)
@@ -95,6 +95,21 @@ def most_to_the_token_before(
     return max(np.argsort(clearest)[-4:], key=lambda head: before[head])
 
 
+def clearest_of_a_word(live: Live) -> float:
+    """The largest weight of any token of the target on a word of the source, from the recorded queries and keys."""
+    words = [i for i, token in enumerate(live.trace.source.tokens) if not token.special]
+    largest = []
+    for layer in range(live.config.n_layers):
+        config = live.config.at(layer)
+        q, k = (live.trace[f"L{layer}.cross.{name}"].double().numpy() for name in "qk")
+        for head, queries in enumerate(q):
+            scores = queries @ k[head // config.heads_per_kv].T / config.score_divisor
+            cap = config.attention_cap
+            scores = cap * np.tanh(scores / cap) if cap else scores
+            largest.append(max(softmax(row)[words].max() for row in scores))
+    return max(largest)
+
+
 _SLOPE = 2 ** (-8 / 4)
 """ALiBi's, of head 0 of 6: the first four are those of four heads (Press et al. 2022)."""
 
@@ -131,7 +146,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
             )
             to_content = to_content + (of_segments @ own).detach().numpy()
     scaled, cap = scores[row] / divisor, config.attention_cap
-    sinks = [float(trace[f"L{at}.sink.logit"][0])] if config.attention_sinks else []
+    sinks = [float(trace[f"L{at}.sink.logit"][0])] if config.at(at).attention_sinks else []
     added = (to_position + to_content) / divisor
     if config.relative_buckets:
         added = bias_of_distance(trace[f"L{at}.B"].double().numpy(), length)
@@ -178,8 +193,11 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     centred = x - x.mean() if config.norm == "layernorm" else x
     normed = centred / math.sqrt((centred**2).mean() + config.norm_eps)
     attn = trace[f"L{at}.attn_norm" if "attn_norm" in trace.steps.by_name else f"L{at}.attn"].double().numpy()[here]
+    encoded = live.model.tokenizer.encode(live.encoding.text)
+    if config.encoder is not None:  # a target has a start and no end
+        encoded = replace(encoded, tokens=(None, *encoded.open_ended(live.model.tokenizer.end_ids).tokens))
     right: dict[str, list[float]] = {
-        "tokens": [len(live.model.tokenizer.encode(live.encoding.text).ids)],
+        "tokens": [len(encoded.tokens)],
         "embeddings": [float(model.embed.tokens.weight.detach()[live.encoding.ids[here], 0]) * config.embed_scale],
         "neighbours": [np.delete(cosines, own).max()],
         "qkv": [32, *torch.zeros(32, length, config.n_heads, width).transpose(1, 2).shape[1:]],
@@ -197,6 +215,10 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
             (k[0, 0].size + v[0, 0].size) * len(k) * len(trace.steps.attention_layers) if config.causal else length + 1
         ],
     }
+    if config.encoder is not None:
+        source = trace["source"].double().numpy()
+        right["encoder-decoder"] = [source.size]
+        right["cross-attention"] = [clearest_of_a_word(live)]
     if config.positions == "rotary":
         config = config.at(config.rotary_layers[0])
         turned = config.rope_width or width
@@ -355,7 +377,7 @@ def test_the_seed_orders_the_choices_and_nothing_else(opened: Callable[[str], Mo
 
     def asked(seed: int, text: str = TEXT) -> list[Lesson]:
         live = Live(model, text, seed=seed)
-        return [lesson(name, live) for name in NAMES if name != "concat"]  # whose column is drawn
+        return [lesson(name, live) for name in live.lessons if name != "concat"]  # whose column is drawn
 
     assert asked(3) == asked(3)
     orders = [[one.question.choices for one in asked(seed)] for seed in (0, 1)]
@@ -369,7 +391,7 @@ def test_a_text_of_one_token_has_all_lessons(opened: Callable[[str], Model]) -> 
     assert live.length == 1
     assert lesson("mask", live).question.text.startswith("Of 1 token, ")
     assert "32 texts of 1 token each" in lesson("qkv", live).question.text
-    assert [one.name for one in lessons(live)] == list(NAMES)
+    assert [one.name for one in lessons(live)] == list(OF_ANY)
     assert lesson("mask", live).question.value == (0,)
 
 
@@ -448,3 +470,39 @@ def test_the_default_text_shows_an_induction_head_and_another_one_none(opened: C
     plain = lesson("heads", Live(opened("tiny"), "The cat sat on a mat"))
     assert "induction" not in plain.question.reveal
     assert len(plain.revealed_maps) == 4
+
+
+def test_lessons_of_two_stacks_are_the_last_and_only_such_a_model_has_them(opened: Callable[[str], Model]) -> None:
+    one, two = Live(opened("tiny"), TEXT), Live(opened("tiny-translator"), TEXT)
+    assert two.lessons == (*one.lessons, *OF_TWO_STACKS)
+    for name in OF_TWO_STACKS:
+        with pytest.raises(UsageError, match=f"lesson {name} is about two stacks, and tiny has one") as raised:
+            lesson(name, one)
+        assert raised.value.hint == f"tinytf learn {name} -m tiny-translator"
+
+
+def test_teacher_forcing_asks_for_the_next_token_of_the_right_target(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny-translator"), "1994-05-04")  # the model itself would write 03
+    found = lesson("teacher-forcing", live)
+    given, asked = ([row[column] for row in found.revealed_figures.rows] for column in (0, 1))
+    assert "".join(asked) == "1994-05-04"
+    assert [one.partition(" ")[2] for one in given] == [live.token(0), *asked[:-1]]
+    assert found.revealed_figures.rows[-1][3] == "3"
+    assert live.encoding.ids[found.focus + 1] == found.question.value[0]
+    assert found.question.choices[found.question.answer] == asked[found.focus]
+
+
+def test_cross_attention_finds_the_month_where_the_month_is_written(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny-translator"), "1994-05-03")
+    found = lesson("cross-attention", live)
+    assert "the next one, 5," in found.question.text
+    assert found.question.choices[found.question.answer] == "3 ·May"
+    followed = Live(opened("tiny-translator"), "1994-05-03", place=(0, 2))
+    assert lesson("cross-attention", followed).revealed == ("L0H2.cross.weights",)
+
+
+def test_a_target_of_its_start_alone_has_all_lessons(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny-translator"), "")
+    assert live.length == 1
+    for one in lessons(live):
+        assert len(one.question.choices) >= 2, one.name

@@ -47,7 +47,8 @@ def lines_of_tables() -> dict[str, int]:
             named = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
             table = getattr(module, statement.targets[0].id, None) if named else None
             if hasattr(table, "model_type"):
-                found[table.model_type] = statement.end_lineno - statement.lineno + 1
+                count = statement.end_lineno - statement.lineno + 1
+                found[table.model_type] = max(found.get(table.model_type, 0), count)
     return found
 
 

@@ -53,7 +53,7 @@ def main() -> int:
         for name in given.names or CONVERSIONS:
             path = converted(CONVERSIONS[name])[1].write(folder / f"{name}.gguf")
             checkpoint = read_gguf(path)
-            if not checkpoint.config.causal:
+            if not checkpoint.config.causal or checkpoint.config.encoder is not None:
                 continue
             with torch.no_grad():
                 ours[name] = checkpoint.load().transformer(torch.tensor([ids]))[0].double().softmax(-1)

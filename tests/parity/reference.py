@@ -544,7 +544,9 @@ def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings:
 def class_named(name: str) -> Any:
     """The class of transformers with this name, which takes targets if it has two stacks; None without it."""
     kind = getattr(transformers, name, None)
-    return _facing(kind) if getattr(getattr(kind, "config_class", None), "is_encoder_decoder", False) else kind
+    if kind is None or not issubclass(kind, transformers.GenerationMixin):
+        return kind
+    return _facing(kind) if getattr(kind.config_class, "is_encoder_decoder", False) else kind
 
 
 @cache
@@ -621,6 +623,7 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "t5gemma": _t5gemma,
     "bart": lambda: _two_stacks("Bart", **_BART),
     "mbart": lambda: _two_stacks("MBart", **_BART),
+    "mvp": lambda: _two_stacks("Mvp", **_BART),
     "plbart": lambda: _two_stacks("PLBart", **_BART),
     "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
     "pegasus": lambda: _two_stacks("Pegasus", **_BART),

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken
 
+import tinytf
+
 sys.path.insert(0, str(Path(__file__).parent))
 from training_command import trained
 from training_runs import STORY
@@ -17,6 +19,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.text.chat import ChatTemplate
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
+from tinytf.trace.check import check
 from tinytf.training.folder.reader import read_history
 from tinytf.training.recipe import SHIPPED, Recipe
 
@@ -55,7 +58,7 @@ def instruct(tmp_path: Path) -> Path:
 
 
 def test_every_shipped_recipe_is_tried_here() -> None:
-    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"book", "chat", "finetune", "induction"}
+    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"book", "chat", "finetune", "induction", "translate"}
 
 
 @pytest.mark.parametrize("name", ["book", "induction"])
@@ -67,6 +70,19 @@ def test_a_new_model_by_a_recipe(name: str, text: Path, tmp_path: Path) -> None:
     assert len(history.held_out) == 2
     stored = json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8"))
     assert stored["first_weights"] == {"book": "even", "induction": "look_back"}[name]
+
+
+def test_two_stacks_by_a_recipe_open_and_translate(tmp_path: Path) -> None:
+    pairs, run = tmp_path / "pairs.csv", tmp_path / "run"
+    pairs.write_text("en,number\n" + "".join(f"{word} {n},{n} {word}\n" for n in range(9) for word in ("cat", "dog")))
+    ran = trained(str(pairs), "--recipe", "translate", "--field", "en,number", "--out", str(run), *SMALL, *FEW)
+    assert ran.status == 0, ran.said
+    assert "exact 0.0 %" in ran.said
+    assert [step for step, _ in read_history(run).exact] == [2, 4]
+    opened = tinytf.load(str(run))
+    assert opened.config.encoder is not None
+    assert opened.encoder.config.n_layers == opened.config.n_layers == 2
+    assert check(opened.reading("cat 3").trace("3 cat")).holds
 
 
 @pytest.mark.parametrize(("name", "more"), [("finetune", ("--block", "32")), ("chat", ())])
@@ -91,4 +107,4 @@ def test_a_model_that_is_trained_on_has_small_steps_unless_others_are_asked_for(
 def test_a_recipe_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     ran = trained("x.txt", "--recipe", "books", "--out", str(tmp_path / "run"))
     assert ran.status == 2
-    assert ran.said.endswith("hint: a recipe is a TOML file, or one of book, chat, finetune, induction\n")
+    assert ran.said.endswith("hint: a recipe is a TOML file, or one of book, chat, finetune, induction, translate\n")

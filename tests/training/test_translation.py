@@ -1,5 +1,6 @@
 """Training of two stacks on pairs of texts: teacher forcing, padding, label smoothing, and a run that is resumed."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from tinytf.training.loop import train
 from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import report_of
+from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import BatchLoss, batch_loss, exact_share
+from tinytf.training.tuning.parts import freeze
 
 ROWS = [(f"{word} number {count}", f"{count} {word}") for count in range(30) for word in ("cat", "dog", "white hen")]
 RECIPE = Recipe(
@@ -219,6 +222,32 @@ def test_a_run_is_planned_reported_and_goes_on_from_another(tmp_path: Path) -> N
     more = changed(RECIPE, begun_from=str(tmp_path / "run"), model={}, lr=1e-3)
     train(corpus, more, tmp_path / "more", tokenizer=begun.tokenizer, model=begun.transformer)
     assert metrics_of(tmp_path / "more")[-1]["held_out_loss"] < metrics_of(tmp_path / "run")[-1]["held_out_loss"]
+
+
+def test_lora_adapts_both_stacks_and_peft_merges_them(t5: Any, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    recipe = changed(RECIPE, model={}, begun_from="t5", lora=2, lr=1e-2, probe_every=0, sample_tokens=0, steps=2)
+    model = read_module(copy.deepcopy(t5)).load().transformer
+    adapters, batch = Adapters(model, recipe), some_pairs(*LENGTHS).batch([0, 1, 2])
+    with torch.no_grad():
+        for factor in adapters.up.values():
+            factor.normal_(generator=torch.Generator().manual_seed(2))
+    adapters.save(tmp_path)
+    ours = batch_loss(model, batch)
+    assert any(key.startswith("encoder/") for key in adapters.adapted_modules)
+    merged = peft.PeftModel.from_pretrained(copy.deepcopy(t5), str(tmp_path / "adapter")).eval()
+    theirs = merged(input_ids=batch.source, attention_mask=batch.source_mask.long(), labels=batch.targets).loss
+    assert float(ours) == pytest.approx(float(theirs), abs=1e-5)
+    assert float(ours) != pytest.approx(float(batch_loss(read_module(t5).load().transformer, batch)), abs=1e-3)
+
+
+def test_a_layer_of_either_stack_is_frozen_by_its_address(setup: Setup) -> None:
+    model = copy.deepcopy(setup.model)
+    freeze(model, ["enc.L0.ffn", "L1.cross.q"])
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {
+        name for name, _ in model.named_parameters() if name.startswith(("encoder.blocks.0.ffn.", "blocks.1.cross.q."))
+    }
 
 
 def test_the_encoder_may_differ_and_shares_its_embeddings_with_the_decoder(setup: Setup) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 _KEY_PATTERNS = (
     (
         r"is_encoder_decoder|decoder_start_token_id|decoder_block_count",
-        "an encoder and a decoder, and tinytf opens one stack",
+        "an encoder and a decoder, of a kind that tinytf has no table for",
     ),
     (
         r"(vision|audio|image|video|speech|codec|vq)\w*_config",
@@ -23,7 +23,7 @@ _KEY_PATTERNS = (
 )
 """Patterns of keys or layer_types, and what an architecture with them has; the first match is reported."""
 _KINDS = {
-    "an encoder and a decoder, of which tinytf opens other kinds": "mt5 umt5 trocr",
+    "an encoder and a decoder, of a kind that tinytf has no table for": "trocr",
     "attention over a memory of earlier texts": "transfo-xl",
     "no softmax attention": "fnet rwkv xlstm retnet",
     "sparse attention": "big_bird longformer reformer nystromformer yoso mra",
@@ -34,8 +34,16 @@ _KINDS = {
 }
 
 
+def classifies_two_stacks(keys: Mapping[str, Any]) -> bool:
+    """Whether a configuration is that of two stacks under a head that classifies."""
+    names = str(keys.get("architectures"))  # of any JSON type
+    return keys.get("is_encoder_decoder") is True and bool(re.search(r"(Classification|QuestionAnswering)\b", names))
+
+
 def explain_unsupported(kind: str, keys: Mapping[str, Any]) -> str:
     """What tinytf lacks for a model of this ``kind``, whose configuration has these ``keys``, in words."""
+    if classifies_two_stacks(keys):
+        return "it has an encoder and a decoder under a head that classifies"
     by_kind = next((text for text, kinds in _KINDS.items() if kind in kinds.split()), "")
     layers = keys.get("layer_types") or keys.get("layers_block_type") or ()
     used_keys = [name for name, value in keys.items() if value not in (None, False, 0)]

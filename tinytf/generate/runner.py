@@ -61,6 +61,10 @@ class Runner:
 
     def _fitting_decoder(self, texts: int) -> Decoder | None:
         model, cache, look, kind = self.model, self.cache, self.look, self._kind
+        if kind != PLAIN and model.reads is not None:
+            raise UsageError(
+                "compiled and int8 decoding are of models of one stack", "leave out --compile and --quantize"
+            )
         if kind != PLAIN and (lacking := without_kernel(model)):
             raise UsageError(
                 f"compiled and int8 decoding have no kernel for: {'; '.join(lacking)}",

@@ -52,8 +52,8 @@ def derive(trace: GradientTrace, address: str | Address) -> Derivation:
     """Work out one row of the gradient at a step, from the gradients of the steps computed from it.
 
     ``address`` is one step of one layer (``L3.norm1``) or head (``L3H2.weights``; default head 0). Its cell is the
-    row: a token, or the query of a map; default is the last position that predicts a target. Raises AddressError for
-    anything else.
+    row: a token, or the query of a map; default is the last position that predicts a target, or of the source. Raises
+    AddressError for anything else.
     """
     step, row = _row(trace, trace.address(address) if isinstance(address, str) else address)
     if step.name == "logits" or (not step.to_loss and step.is_vocabulary):
@@ -88,10 +88,11 @@ def _row(trace: GradientTrace, address: Address) -> tuple[Step, Row]:
     if len(address.cell) > 1:
         raise AddressError(f"{address} is a cell, not one row", f"for example {step.name}[3]")
     head = (address.heads or (0,))[0] if step.is_split else None
-    word = address.cell[0] if address.cell else str(max(trace.targets.positions))
     axis = step.axes[-2] if len(step.axes) > 1 else "token"
     layer = None if address.layers is None else address.layers[0]
-    position = trace.index(word, axis, trace.config.at(layer).sizes.get(axis, len(trace.tokens)))
+    count = {**trace.config.at(layer).sizes, **trace.lengths}.get(axis, len(trace.tokens))
+    last = count - 1 if axis == "source" else max(trace.targets.positions)
+    position = trace.index(address.cell[0] if address.cell else str(last), axis, count)
     return step, Row(step, layer, head, position)
 
 

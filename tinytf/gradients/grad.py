@@ -114,6 +114,10 @@ def _targets(trace: GradientTrace) -> tuple[Target, ...]:
     return tuple(targets)
 
 
+AXES = {"token": "token", "source token": "source"}
+"""The axes of the tokens of each text that a model reads."""
+
+
 @dataclass(frozen=True, eq=False)
 class Backward(Report):
     """A backward pass; ``addresses`` and ``derivations``, or else the blocks of ``layers``, are listed in full.
@@ -157,8 +161,8 @@ class Backward(Report):
         tokens, worst = self.encoding.tokens, self.worst
         after = "after" if self.trace.config.causal else "at"
         hardest = f"{self.shown(worst.id)} {after} {tokens[worst.position].shown} ({percent(worst.probability)})"
-        position, _ = self.strongest_tokens[0]
-        depends = f"the loss depends most on token {position}, {tokens[position].shown}"
+        of, position, _ = self.strongest
+        depends = f"the loss depends most on {of} {position}, {self.trace.tokens_on(AXES[of])[position].shown}"
         return f"Hardest to predict is {hardest}; {depends}." if len(self.targets) > 1 else f"For {hardest}, {depends}."
 
     def formula(self, address: Address) -> str:
@@ -175,10 +179,17 @@ class Backward(Report):
         return max(self.targets, key=lambda target: target.loss)
 
     @derived
-    def strongest_tokens(self) -> tuple[tuple[int, float], ...]:
-        """Every token's position and contribution, the largest first; by integrated gradients if they were computed."""
-        attributions = self.integrated.attributions if self.integrated else self.first_order
-        return tuple(sorted(enumerate(attributions), key=lambda item: -abs(item[1])))
+    def added(self) -> dict[str, tuple[float, ...]]:
+        """What each token adds, by integrated gradients if they were computed; of both texts that two stacks read."""
+        own = self.integrated.attributions if self.integrated else self.first_order
+        read = self.integrated.source if self.integrated else self.first_order_of_source
+        return {"token": own, "source token": read} if read else {"token": own}
+
+    @property
+    def strongest(self) -> tuple[str, int, float]:
+        """The text and position of the token that adds most, and what it adds."""
+        each = ((text, place, value) for text, values in self.added.items() for place, value in enumerate(values))
+        return max(each, key=lambda item: abs(item[2]))
 
     @derived
     def weights(self) -> tuple[ParameterRow, ...]:
@@ -191,6 +202,12 @@ class Backward(Report):
     @derived
     def first_order(self) -> tuple[float, ...]:
         return gradient_times_input(self.trace)
+
+    @derived
+    def first_order_of_source(self) -> tuple[float, ...]:
+        """The same of the text that a model of two stacks reads; empty for one stack."""
+        read = self.trace.source
+        return gradient_times_input(read) if isinstance(read, GradientTrace) else ()
 
     @derived
     def heads(self) -> HeadSaliency:
@@ -232,6 +249,7 @@ class Backward(Report):
             "flow": self.flow.to_dict(),
             "saliency": {
                 "gradient_times_input": list(self.first_order),
+                "source_gradient_times_input": list(self.first_order_of_source),
                 "integrated_gradients": self.integrated and self.integrated.to_dict(),
                 "attention_times_gradient": self.heads.to_dict(),
             },

@@ -15,6 +15,7 @@ from tinytf.steps.operations import Operation
 from tinytf.steps.table import StepTable
 from tinytf.trace.hooks import tap_steps
 from tinytf.trace.site import Site
+from tinytf.trace.trace import Trace
 
 _LOGITS = 2**25
 """The most logits of one batch of texts."""
@@ -138,7 +139,13 @@ class LossProbe:
     def __init__(self, trace: GradientTrace) -> None:
         self._trace, self._model = trace, trace.model
         self._ids = torch.tensor([trace.encoding.ids], device=next(trace.model.parameters()).device)
-        self._kinks = {site.name: (operation, number) for site, operation, number in _kinked_inputs(trace)}
+        self._read = None if trace.source is None else self._ids.new_tensor([trace.source.encoding.ids])
+        stacks = {"": trace} if trace.source is None else {"": trace, "enc.": trace.source}
+        self._kinks = {
+            prefix + site.name: (operation, number)
+            for prefix, stack in stacks.items()
+            for site, operation, number in _kinked_inputs(stack)
+        }
         self._sides: dict[str, Tensor] = {}
         with torch.no_grad():
             self._passes(1, lambda _, tensor: tensor)
@@ -196,12 +203,17 @@ class LossProbe:
                 crossed = crossed or bool((side != self._sides.setdefault(name, side)).any())
             return tensor
 
+        source = None
+        if self._read is not None and self._model.encoder is not None:  # whose parameters may be changed too
+            with tap_steps(self._model.encoder, lambda name, tensor: tap(f"enc.{name}", tensor)):
+                source = self._model.read(self._read)
         with tap_steps(self._model, tap):
-            logits = self._model(self._ids.expand(batch, -1))  # (B, T, V)
+            hidden = self._model.hidden(self._ids.expand(batch, -1), source=source)
+            logits = self._model.unembed(hidden)  # (B, T, V)
         return None if crossed else [float(losses_of(row, self._trace.targets).mean()) for row in logits]
 
 
-def _kinked_inputs(trace: GradientTrace) -> Iterator[tuple[Site, Operation, int]]:
+def _kinked_inputs(trace: Trace) -> Iterator[tuple[Site, Operation, int]]:
     """The inputs of operations with a kink, such as ReLU: the step, the operation, and the number of the input."""
     for step, layer in trace.steps.rows:
         for number, (name, source_layer) in enumerate(trace.steps.sources(step, layer)):

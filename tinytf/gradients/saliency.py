@@ -43,8 +43,8 @@ def gradient_times_input(trace: GradientTrace) -> tuple[float, ...]:
 class Integrated(Data):
     """What each token adds to the mean log-probability of the targets, in nats, on the path from baseline to text.
 
-    The integral uses ``points`` points, too few if it was ``interrupted``. ``at_input`` and ``at_baseline`` are the
-    mean log-probabilities at the ends.
+    In a model of two stacks so do the tokens of its ``source``, on the same path. The integral uses ``points`` points,
+    too few if it was ``interrupted``. ``at_input`` and ``at_baseline`` are the mean log-probabilities at the ends.
     """
 
     ALSO: ClassVar = ("sum", "difference", "relative_error", "holds")
@@ -54,10 +54,11 @@ class Integrated(Data):
     at_input: float
     at_baseline: float
     interrupted: bool = False
+    source: tuple[float, ...] = ()
 
     @property
     def sum(self) -> float:
-        return math.fsum(self.attributions)
+        return math.fsum((*self.attributions, *self.source))
 
     @property
     def difference(self) -> float:
@@ -84,19 +85,21 @@ def integrated_gradients(
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
 
     The path is the straight line from the mean of the embedding table, the same for every token, to the tokens'
-    embeddings; positions and all else stay. (At embeddings of zeros norms would jump.) Each piece of the path is
-    integrated by Simpson's rule, and halved if that misses too much of the change of the log-probability along it: deep
-    models jump, and evenly spaced points miss that. The halving ends when the errors of the pieces, by magnitude, sum
-    to no more than SHARE, or at MOST_POINTS; ``holds`` says whether the points sufficed. They cannot suffice if a token
-    changes its experts on the way, or an indexer its keys: the log-probability jumps there, and no gradient sees it. A
-    model in 16 bits is computed in float32, since rounded numbers move in steps and have no slope to integrate.
-    ``on_progress`` is called with the points so far, and MOST_POINTS. An interrupt ends the work with the points so
-    far; with ``resume`` they are saved in this file, and a later call continues from it. The model does not change.
-    Raises like ``require_targets`` and ``differentiable``.
+    embeddings, of both texts at once where the model reads another; positions and all else stay. (At embeddings of
+    zeros norms would jump.) Each piece of the path is integrated by Simpson's rule, and halved if that misses too much
+    of the change of the log-probability along it: deep models jump, and evenly spaced points miss that. The halving
+    ends when the errors of the pieces, by magnitude, sum to no more than SHARE, or at MOST_POINTS; ``holds`` says
+    whether the points sufficed. They cannot suffice if a token changes its experts on the way, or an indexer its keys:
+    the log-probability jumps there, and no gradient sees it. A model in 16 bits is computed in float32, since rounded
+    numbers move in steps and have no slope to integrate. ``on_progress`` is called with the points so far, and
+    MOST_POINTS. An interrupt ends the work with the points so far; with ``resume`` they are saved in this file, and a
+    later call continues from it. The model does not change. Raises like ``require_targets`` and ``differentiable``.
     """
     require_targets(model, len(encoding.ids), targets)
     model = _unrounded(model)
-    log = ResumeLog(resume, "integrated gradients", model, encoding.ids, targets.positions, targets.ids)
+    source = None if model.reads is None else model.reads.trace
+    read = () if source is None else source.encoding.ids
+    log = ResumeLog(resume, "integrated gradients", model, encoding.ids, targets.positions, targets.ids, read)
     path = _Path(model, encoding, targets, log)
     points = path.at([i / (2 * PIECES) for i in range(2 * PIECES + 1)])
     pieces = [_Piece(*points[first : first + 3]) for first in range(0, 2 * PIECES, 2)]
@@ -116,8 +119,9 @@ def integrated_gradients(
             on_progress(2 * len(pieces) + 1, MOST_POINTS)
     except KeyboardInterrupt:
         interrupted = True
-    sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
-    return Integrated(tuple(sums.tolist()), 2 * len(pieces) + 1, ends[1].value, ends[0].value, interrupted)
+    sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0).tolist()
+    own, of_source = tuple(sums[: len(encoding.ids)]), tuple(sums[len(encoding.ids) :])
+    return Integrated(own, 2 * len(pieces) + 1, ends[1].value, ends[0].value, interrupted, of_source)
 
 
 def _unrounded(model: Transformer) -> Transformer:
@@ -131,7 +135,10 @@ def _unrounded(model: Transformer) -> Transformer:
 
 
 class _Point(NamedTuple):
-    """A point at ``position`` (0 … 1) of the path: the mean log-probability in nats, and its slope by token."""
+    """A point at ``position`` (0 … 1) of the path: the mean log-probability in nats, and its slope by token.
+
+    The tokens of a source come last.
+    """
 
     position: float
     value: float
@@ -166,22 +173,39 @@ class _Piece(NamedTuple):
         return _Piece(self.start, first, self.middle), _Piece(self.middle, second, self.end)
 
 
+class _Line:
+    """The straight line from baseline to the text of one stack, in the space of its token embeddings."""
+
+    def __init__(self, model: Transformer, ids: Sequence[int]) -> None:
+        table = model.embed.tokens.weight
+        self.model, self.ids = model, torch.tensor([ids], device=table.device)
+        with torch.no_grad():
+            self.end = model.embed.tokens(self.ids)[0]  # (T, C)
+            mean = table.double().mean(dim=0) * model.embed.tokens.scale
+        self.start = mean.to(table.dtype).expand_as(self.end)
+
+    def at(self, positions: Tensor) -> Tensor:
+        """The embeddings (B, T, C) at some positions, whose gradients are to be known."""
+        share = positions.to(self.end)[:, None, None]
+        return (self.start + share * (self.end - self.start)).requires_grad_()
+
+    def slopes(self, gradients: Tensor) -> Tensor:
+        """By token (B, T), from the gradients by the embeddings (B, T, C)."""
+        return ((self.end - self.start).double() * gradients.double()).sum(dim=-1)
+
+
 class _Path:
-    """The straight line from baseline to text, in the space of the token embeddings."""
+    """The straight line from baseline to text; in a model of two stacks of both texts at once."""
 
     def __init__(self, model: Transformer, encoding: Encoding, targets: Targets, log: ResumeLog) -> None:
         self._model, self._targets, self._log = model, targets, log
-        table = model.embed.tokens.weight
-        self._ids = torch.tensor([encoding.ids], device=table.device)
-        with torch.no_grad():
-            self._end = model.embed.tokens(self._ids)[0]  # (T, C)
-            mean = table.double().mean(dim=0) * model.embed.tokens.scale
-            self._start = mean.to(table.dtype).expand_as(self._end)
-        config = model.config
+        config, count = model.config, len(encoding.ids)
         if config.causal:  # no target depends on tokens after the last one
-            count = max(max(targets.positions) + 1, config.turned_alike_from(self._ids.shape[1]))
-            self._ids, self._end, self._start = self._ids[:, :count], self._end[:count], self._start[:count]
-        self._after_targets = (0.0,) * (len(encoding.ids) - len(self._end))
+            count = min(count, max(max(targets.positions) + 1, config.turned_alike_from(count)))
+        self._own = _Line(model, encoding.ids[:count])
+        self._after_targets = (0.0,) * (len(encoding.ids) - count)
+        read = None if model.reads is None or model.encoder is None else model.reads.trace
+        self._read = None if read is None or model.encoder is None else _Line(model.encoder, read.encoding.ids)
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
         self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.n_outcomes + 2 * hidden)))
 
@@ -191,29 +215,32 @@ class _Path:
         for batch in torch.tensor(positions, dtype=torch.float64).split(self._batch):
             names = [repr(position) for position in batch.tolist()]
             if any(name not in self._log.found for name in names):
-                values, gradients = self._gradients(batch)
-                slopes = ((self._end - self._start).double() * gradients.double()).sum(dim=-1)  # (B, T)
-                rows = zip(values, ([*row, *self._after_targets] for row in slopes.tolist()), strict=True)
-                self._log.add(dict(zip(names, rows, strict=True)))
+                self._log.add(dict(zip(names, self._computed(batch), strict=True)))
             for position, name in zip(batch.tolist(), names, strict=True):
                 value, slope = self._log.found[name]
                 points.append(_Point(position, value, tuple(slope)))
         return points
 
-    def _gradients(self, positions: Tensor) -> tuple[list[float], Tensor]:
-        """The mean log-probability at each position of the path, and its gradients by the embeddings (B, T, C)."""
-        share = positions.to(self._end)[:, None, None]
-        with (
-            differentiable(self._model),
-            tap_steps(self._model, lambda name, x: point if name == "embed.tokens" else x),
-        ):
-            point = (self._start + share * (self._end - self._start)).requires_grad_()
-            logits = self._model(self._ids.expand(len(positions), -1))[:, list(self._targets.positions)]  # (B, N, V)
+    def _computed(self, positions: Tensor) -> list[tuple[float, list[float]]]:
+        """The mean log-probability at each position of the path, and its slopes by token."""
+        own, read = self._own, self._read
+        with differentiable(self._model):
+            points, source = [own.at(positions)], None
+            if read is not None:
+                points.append(read.at(positions))
+                with tap_steps(read.model, lambda name, x: points[1] if name == "embed.tokens" else x):
+                    source = self._model.read(read.ids.expand(len(positions), -1))
+            with tap_steps(self._model, lambda name, x: points[0] if name == "embed.tokens" else x):
+                hidden = self._model.hidden(own.ids.expand(len(positions), -1), source=source)
+            logits = self._model.unembed(hidden[:, list(self._targets.positions)])  # (B, N, V)
             log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
             chosen = torch.tensor(self._targets.ids, device=logits.device).expand(len(positions), -1)
             values = log_probs.gather(2, chosen[:, :, None])[:, :, 0].double().mean(dim=1)
-            (gradients,) = torch.autograd.grad(values.sum(), point)
-        return values.tolist(), gradients
+            gradients = torch.autograd.grad(values.sum(), points)
+        rows = [[*row, *self._after_targets] for row in own.slopes(gradients[0]).tolist()]
+        if read is not None:
+            rows = [[*row, *more] for row, more in zip(rows, read.slopes(gradients[1]).tolist(), strict=True)]
+        return list(zip(values.tolist(), rows, strict=True))
 
 
 @dataclass(frozen=True)

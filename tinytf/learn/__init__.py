@@ -18,12 +18,16 @@ TEXTS: Mapping[str, Any] = parse_toml((files("tinytf") / "assets" / "lessons.tom
 """The texts of each lesson, in the order of the pipeline; a lesson's number is its position here, from 1."""
 TITLES: Mapping[str, str] = {name: texts["title"] for name, texts in TEXTS.items()}
 NAMES = tuple(TITLES)
+OF_TWO_STACKS = tuple(name for name, texts in TEXTS.items() if texts.get("two_stacks"))
+"""The last lessons, which only a model of two stacks has."""
+OF_ANY = NAMES[: -len(OF_TWO_STACKS)]
 _ALIASES = {
     "q/k/v": "qkv",
     "ffn": "feed-forward",
     "optimizer": "optimiser",
     "attention": "scores",
     "adam": "optimiser",
+    "two-stacks": "encoder-decoder",
 } | dict.fromkeys(("warm-up", "warmup", "clipping", "dry-run"), "schedule")
 
 

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 
-from tinytf.learn import NAMES, TEXTS
+from tinytf.learn import NAMES, OF_ANY, TEXTS
 from tinytf.learn.course import lesson
 from tinytf.learn.live import Live
 from tinytf.steps.operations import Add, Norm
 
-_ABOUT_STEPS = NAMES[: NAMES.index("sampling") + 1]
+_ABOUT_STEPS = OF_ANY[: OF_ANY.index("sampling") + 1]
 """Later lessons are about uses of the probabilities."""
 _STEP = re.compile(r"(?:L[^.\[]*\.)?([a-z]\w*(?:\.\w+)*)")
 
@@ -21,6 +21,8 @@ def lesson_of(live: Live, step: str) -> int | None:
     steps = live.trace.steps.by_name
     if steps[step].role == "ffn" and not isinstance(steps[step].operation, Norm):  # experts and routers too
         return NAMES.index("feed-forward") + 1
+    if step == "source" or step.startswith("cross."):
+        return NAMES.index("encoder-decoder" if step == "source" else "cross-attention") + 1
     operation = type(steps[step].operation)
     is_copy = operation is Add and len(steps[step].inputs) == 1
 

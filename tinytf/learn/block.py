@@ -200,6 +200,7 @@ def stack(live: Live) -> Lesson:
         (" of layers that share them", "with twice as many groups") if shared else ("", "twice as deep")
     )
     answer = total + in_blocks
+    once = "embeddings and head" if live.config.encoder is None else "the encoder, embeddings and head"
     share = f"{last_size:,} of them in each of its" if alike else f"{in_blocks:,} of them in its"
     addition = f"{count} × {last_size:,}" if alike else f"{in_blocks:,}"
     question = live.ask("stack").number(
@@ -214,7 +215,7 @@ def stack(live: Live) -> Lesson:
             (total, "That is the model as it is."),
             (in_blocks, f"That is what is added; the model has {total:,} already."),
         ],
-        f"{total:,} + {addition} = {answer:,}: embeddings and head exist once, however deep the model is.",
+        f"{total:,} + {addition} = {answer:,}: {once} exist once, however deep the model is.",
     )
     out = live.trace.steps.output
     rows: list[tuple[Figure, ...]] = []

@@ -3,7 +3,21 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from tinytf.learn import NAMES, attention, block, find, heads, inputs, output, schedule, training, without
+from tinytf.errors import UsageError
+from tinytf.learn import (
+    NAMES,
+    OF_TWO_STACKS,
+    attention,
+    block,
+    find,
+    heads,
+    inputs,
+    output,
+    schedule,
+    training,
+    two_stacks,
+    without,
+)
 from tinytf.learn.lesson import Lesson
 from tinytf.learn.live import Live
 from tinytf.report import About, Report
@@ -15,6 +29,7 @@ _MAKERS = (
     block.residual, block.norm, block.feed_forward, block.stack,
     output.logits, output.sampling, output.cache,
     training.loss, training.backward, training.optimiser, schedule.schedule,
+    two_stacks.encoder_decoder, two_stacks.teacher_forcing, two_stacks.cross_attention,
 )  # fmt: skip
 """In the order of NAMES."""
 
@@ -22,9 +37,16 @@ _MAKERS = (
 def lesson(number: int | str, live: Live) -> Lesson:
     """A lesson by number (from 1) or name; nothing is computed that it does not show.
 
-    Raises UsageError for an unknown lesson or a text that is too long, MemoryShortage if a trace does not fit.
+    Raises UsageError for an unknown lesson, one of two stacks on a model of one, or a text that is too long,
+    MemoryShortage if a trace does not fit.
     """
-    return _MAKERS[find(str(number)) - 1](live)
+    place = find(str(number)) - 1
+    if NAMES[place] in OF_TWO_STACKS and NAMES[place] not in live.lessons:
+        raise UsageError(
+            f"lesson {NAMES[place]} is about two stacks, and {live.model.name} has one",
+            f"tinytf learn {NAMES[place]} -m tiny-translator",
+        )
+    return _MAKERS[place](live)
 
 
 @dataclass(frozen=True)
@@ -39,8 +61,8 @@ class Course(Report):
 
     @classmethod
     def of(cls, live: Live, number: int | None = None) -> "Course":
-        """The lesson with this number (from 1), or all lessons."""
-        numbers = NAMES if number is None else (number,)
+        """The lesson with this number (from 1), or all that the model has."""
+        numbers = live.lessons if number is None else (number,)
         return cls(live, tuple(lesson(n, live) for n in numbers), about=About(live.model, live.encoding))
 
     def fields(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tinytf.generate.samplers import with_temperature
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
-from tinytf.learn import NAMES, TEXTS
+from tinytf.learn import NAMES, OF_ANY, TEXTS
 from tinytf.learn.lesson import Asker, Lesson, LiveTable, Map, Question
 from tinytf.loading import Model
 from tinytf.model.without import removable
@@ -84,6 +84,11 @@ class Live:
                 f"lessons are about all earlier tokens, and an indexer chooses {model.config.index_keys:,} here",
                 "give a shorter text, or choose another model",
             )
+
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """The names of the lessons that this model has: all, or those that are not of two stacks."""
+        return OF_ANY if self.model.transformer.reads is None else NAMES
 
     @cached_property
     def trace(self) -> Trace:

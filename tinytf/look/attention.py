@@ -115,8 +115,8 @@ class Attended(Report):
             f"{self.trace.tokens[query].shown} at {self.keys[int(row.argmax())].shown} ({percent(float(row.max()))})"
             for query, row in ((query, weights[query]) for query in surest)
         ]
-        which = "" if len(self.heads) == 1 else ", of all heads the surest of the source"
-        return f"L{layer}H{head}{which}, looks from {listed(looks)}."
+        which = "" if len(self.heads) == 1 else ", of all heads the surest of the source,"
+        return f"L{layer}H{head}{which} looks from {listed(looks)}."
 
     def _of_two(self) -> str:
         """How many heads look from the second of two tokens more at the first than at itself."""
@@ -303,7 +303,7 @@ def attention(
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
     require_attention(trace.steps)
     if across and trace.source is None:
-        raise UsageError("this model has one stack, so it has no cross-attention", "leave out --cross")
+        raise UsageError("only the decoder of a model of two stacks has cross-attention", "leave out --cross")
     if across and layer is not None:
         raise UsageError("--layer draws what the heads of a layer read of their own text", "name heads, such as L0H*")
     expected = predictions(trace, model, 1)

@@ -222,7 +222,8 @@ class Transformer(nn.Module):
             raise UsageError(
                 f"a model in which {self.exchanged[0]} is replaced cannot be pickled", "pickle the original model"
             )
-        return _unpickled, (self.config, {name: tensor.detach().clone() for name, tensor in self.state_dict().items()})
+        weights = {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
+        return _unpickled, (self.config, weights, self.reads)
 
     @in_turn
     def __deepcopy__(self, memo: dict[int, Any]) -> "Transformer":
@@ -498,10 +499,11 @@ def look_back_first(block: Any, config: ModelConfig, generator: torch.Generator)
                 bias[first : first + len(turn)] = size * wave
 
 
-def _unpickled(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
+def _unpickled(config: ModelConfig, weights: dict[str, Tensor], reads: Source | None) -> Transformer:
     with torch.device("meta"):
         model = Transformer(config)
     model.load_state_dict(weights, assign=True)
+    model.reads = reads
     return model.eval()
 
 

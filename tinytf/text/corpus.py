@@ -347,8 +347,9 @@ def _scan(source: ByteSource, reading: Reading, buffer: int, on_read: Callable[[
             ((text, True) for text in row_texts(source, field, reading.form)), cut_anywhere, buffer
         )
     elif reading.form != "text":
-        said, needs = ("conversations", MESSAGES) if reading.form == "chat" else ("pairs", PAIR.replace(",", " and "))
-        raise UsageError(f"{source.name} holds no {said}", f"give a table with a field {needs}: {', '.join(TABLES)}")
+        chat, sides = reading.form == "chat", PAIR.replace(",", " and ")
+        said, needs = ("conversations", f"a field {MESSAGES}") if chat else ("pairs", f"fields {sides}")
+        raise UsageError(f"{source.name} holds no {said}", f"give a table with {needs}: {', '.join(TABLES)}")
     else:
         document = "paragraph" if reading.document == "file" else reading.document
         pieces = non_blank_documents(mark_ends(count_characters(), document), cut_anywhere, buffer)

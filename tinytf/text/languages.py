@@ -40,3 +40,7 @@ vie_Latn war_Latn wol_Latn xho_Latn ydd_Hebr yor_Latn yue_Hant zho_Hans zho_Hant
 """
 NLLB_LANGUAGES = tuple(_NLLB.split())
 """NLLB Team 2022."""
+LANGUAGES = frozenset(
+    (*MBART_LANGUAGES, *MBART50_LANGUAGES, *NLLB_LANGUAGES, *(f"__{code}__" for code in M2M_LANGUAGES))
+)
+"""The tokens of all languages."""

@@ -36,12 +36,13 @@ class Limit(NamedTuple):
     tokens: int = TOKENS
     whose: str = "tinytf"
     hint: str = "give a part of it"
+    of: str = "text"
 
     def require(self, count: int) -> None:
         """Raise UsageError for a text of more tokens."""
         if count > self.tokens:
             raise UsageError(
-                f"the text has {count:,} tokens, and {self.whose} takes at most {self.tokens:,}", self.hint
+                f"the {self.of} has {count:,} tokens, and {self.whose} takes at most {self.tokens:,}", self.hint
             )
 
     def require_bytes(self, count: int) -> None:

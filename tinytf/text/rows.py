@@ -140,7 +140,7 @@ def text_field(source: ByteSource, name: str, form: str) -> str:
         raise UsageError(f"{source.name} has no text field", hint)
     raise UsageError(
         f"{source.name} has several text fields: {', '.join(text_fields)}",
-        f"choose one, such as --field {text_fields[0]}",
+        f"choose one, such as --field {text_fields[0]}; --objective translate learns pairs",
     )
 
 

@@ -19,6 +19,8 @@ DTYPES = ("float32", "bfloat16")
 FIRST_WEIGHTS = ("even", "normal", "look_back")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
+FEW_BATCHES = 8
+"""Batches of the held-out text for its curve and every verdict, always the same ones."""
 USUAL_LR, FINE_LR = 3e-3, 5e-5
 """The peak learning rate of a new model, and of a trained one, which has much to lose."""
 _DECODER = {

@@ -12,7 +12,7 @@ from tinytf.sentences import choices
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import Setup
 from tinytf.training.data.translation import Translations
-from tinytf.training.film.sampler import translating
+from tinytf.training.film.sampler import reading_first
 from tinytf.training.folder.history import History, Spike
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.runs import RunReport
@@ -119,15 +119,15 @@ def _sample(setup: Setup) -> tuple[str, str] | None:
         return None
     start, examples = tokenizer.start(), setup.examples
     ids = start.ids if start else examples.batch(0).ids[0, :1].tolist()
-    shown = tokenizer.decode(ids)
     if isinstance(examples, Translations):
-        ids, (model, shown) = [examples.train.start], translating(setup, examples)
-    steps = stream(
-        model,
-        ids,
-        max_tokens=_SAMPLE_TOKENS,
-        sampling=Sampling(temperature=0.8),
-        ends=tokenizer.end_ids,
-        decode=tokenizer.decode,
-    )
-    return shown, "".join(step.text for step in steps)
+        ids = [examples.train.start]
+    with reading_first(setup) as source:
+        steps = stream(
+            model,
+            ids,
+            max_tokens=_SAMPLE_TOKENS,
+            sampling=Sampling(temperature=0.8),
+            ends=tokenizer.end_ids,
+            decode=tokenizer.decode,
+        )
+        return source or tokenizer.decode(ids), "".join(step.text for step in steps)

@@ -226,9 +226,10 @@ def _facing(
 ) -> "Difference":  # fmt: skip
     """Of a model of two stacks: one target for two sources, or for one source in two models."""
     (bound, *others), target = both_facing(
-        model, [text for text in (first, second) if text is not None], options.target_text, output
-    )
-    other = others[0] if others else _other(model_options, options).reading(first)
+        model, [text for text in (first, second) if text is not None], options.target_text, output,
+        truncate=options.truncate,
+    )  # fmt: skip
+    other = others[0] if others else _other(model_options, options).reading(first, truncate=options.truncate)
     return bound.diff(target, (other, target), **settings)
 
 

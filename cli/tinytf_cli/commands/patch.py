@@ -156,7 +156,9 @@ def patch(
     }
     models, sources = [model, model], texts
     if model.config.encoder is not None or options.target_text is not None:
-        models, target = both_facing(model, texts, options.target_text, output)
+        models, target = both_facing(
+            model, texts, options.target_text, output, truncate=options.truncate, until_apart=True
+        )
         texts = [target, target]
     try:
         read = (model if model.config.encoder is None else model.encoder).encode

@@ -68,6 +68,8 @@ def tokens(options: Options, texts: OptionalTextOptions, output: Output) -> int:
         raise UsageError(
             "--corpus compares two tokenizers, and replaces TEXT", "use it with --versus, such as --versus gpt2"
         )
+    if texts.target_text is not None:
+        raise UsageError("tokens splits TEXT and asks no model, so it has no target", "give the target as TEXT")
     if not options.corpus:
         texts.items  # noqa: B018 - report a missing text before opening a tokenizer
     session = host()

@@ -91,7 +91,7 @@ class Models:
             if spec not in cache:
                 divisors = {at: number for at, number in spec.numbers if is_divisor(at)}
                 others = {at: number for at, number in spec.numbers if at not in divisors}
-                model = model.reading(spec.reads) if spec.reads else model
+                model = model.reading(spec.reads, truncate=True) if spec.reads else model  # fits, or was to be cut
                 model = model.with_numbers(divisors) if divisors else model
                 if (ablation := spec.without) is not None:
                     model = model.without(ablation.at, how=ablation.how, reference=ablation.reference)

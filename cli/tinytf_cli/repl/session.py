@@ -224,7 +224,7 @@ class Session(Outlet):
             return run
         if run.spec.reads:
             return run
-        _, target = both_facing(self.models.model(run.spec), [run.text], target)
+        _, target = both_facing(self.models.model(run.spec), [run.text], target, truncate=run.truncate)
         return replace(run, spec=replace(run.spec, reads=str(run.text)), text=target)
 
     def set_run(self, run: Run, target: str | None = None) -> None:

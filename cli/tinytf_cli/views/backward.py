@@ -98,7 +98,8 @@ def cell_blocks(trace: GradientTrace, where: Address, extent: Extent, shown: Sho
 
 def derivation_blocks(trace: GradientTrace, derivation: Derivation, extent: Extent, shown: Shown) -> Iterator[Block]:
     """A formula, and the numbers of one row in it."""
-    row = "" if derivation.row is None else f"row {derivation.row}, {trace.tokens[derivation.row].shown}"
+    tokens = trace.tokens_on((derivation.step.axes * 2)[-2])
+    row = "" if derivation.row is None else f"row {derivation.row}, {tokens[derivation.row].shown}"
     head = "" if derivation.head is None else f"head {derivation.head}"
     yield Heading(f"∂loss/∂{derivation.name}", ", ".join(part for part in (head, row) if part))
     for line in derivation.formula:
@@ -113,14 +114,14 @@ def derivation_blocks(trace: GradientTrace, derivation: Derivation, extent: Exte
         yield from _largest_tokens(derivation.result[None], derivation.result, own, shown, extent)
         return
     result = as_array(derivation.result).reshape(1, -1)
-    columns = _columns(trace, result.shape[1], derivation.step.is_map)
+    columns = _columns(trace, result.shape[1], derivation.step if derivation.step.is_map else None)
     own = [derivation.formula[0].partition(" = ")[0]]
     yield Values(own, result, extent.first(result), "output", columns, remedy=ALL)
 
 
-def _columns(trace: GradientTrace, size: int, is_row_of_map: bool) -> Labels:
-    """The labels of a row of ``size`` numbers: keys, or dimensions."""
-    return axis_labels(trace, "key" if is_row_of_map else "d", range(size))
+def _columns(trace: GradientTrace, size: int, map_step: Step | None) -> Labels:
+    """The labels of a row of ``size`` numbers: the keys of a map, or dimensions."""
+    return axis_labels(trace, "d" if map_step is None else map_step.axes[-1], range(size))
 
 
 def _quantities(
@@ -128,12 +129,12 @@ def _quantities(
 ) -> Iterator[Block]:
     """A line per scalar, a table per kind of vector; a row of a map has a number for each key."""
 
-    def kind(quantity: Quantity) -> tuple[int, bool]:
-        step = trace.steps.by_name.get(quantity.name.removeprefix("∂"))
-        is_row = (derivation.step if step is None else step).is_map and quantity.values.numel() == len(trace.tokens)
-        return quantity.values.numel(), is_row
+    def kind(quantity: Quantity) -> tuple[int, Step | None]:
+        step = trace.steps.by_name.get(quantity.name.removeprefix("∂")) or derivation.step
+        is_row = step.is_map and quantity.values.numel() == len(trace.tokens_on(step.axes[-1]))
+        return quantity.values.numel(), step if is_row else None
 
-    for (size, is_row), group in groupby(quantities, key=kind):
+    for (size, map_step), group in groupby(quantities, key=kind):
         several = list(group)
         if size == 1:
             for q in several:
@@ -143,5 +144,5 @@ def _quantities(
             yield from _largest_tokens(rows, derivation.result, [q.name for q in several], shown, extent, several=True)
         else:
             values = np.stack([as_array(q.values) for q in several])
-            columns, names = _columns(trace, size, is_row), [q.name for q in several]
+            columns, names = _columns(trace, size, map_step), [q.name for q in several]
             yield Values(names, values, extent.first(values), "residual", columns, several=True, remedy=ALL)

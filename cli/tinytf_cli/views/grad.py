@@ -7,7 +7,7 @@ import numpy as np
 
 from tinytf.gradients.by_hand import Agreement
 from tinytf.gradients.differences import TOLERANCE, Differences
-from tinytf.gradients.grad import Backward
+from tinytf.gradients.grad import AXES, Backward
 from tinytf.gradients.parameters import ParameterRow
 from tinytf.gradients.saliency import HeadSaliency
 from tinytf.tolerance import Comparison
@@ -90,7 +90,7 @@ def grad(report: Backward, terminal: Terminal, display: GradDisplay) -> Iterator
     if "summary" in display.sections:
         yield from _summary(report, model.shown, display.short, terminal.plain)
     elif report.integrated is not None:
-        yield from _tokens(report, display.short)
+        yield from _token_tables(report, display.short)
     if "pipeline" in display.sections:
         yield from _backward(report)
     if "block" in display.sections:
@@ -133,9 +133,9 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
     first, last, per_layer, most = (Figure(size, "%.3g") for size in sizes)
     norms: list[Piece] = [": norm ", last, f" at {flow.end}, ", first, " at L0.in, ", per_layer, " times a layer"]
     yield titled("gradient ", [word, *norms, f", most in L{layer}: ", most, " times"], "residual")
-    position, added = report.strongest_tokens[0]
-    token = Span(f"{position} {names[position]}", "strong")
-    on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats)"]
+    of, position, added = report.strongest
+    token = Span(f"{position} {labels(trace, AXES[of])[position]}", "strong")
+    on: list[Piece] = [f"most on {of} ", token, " (", Figure(added, "%+.4f"), " nats)"]
     for top, head, strength in report.heads.ranked[:1]:
         on += [" and on head ", Span(f"L{top}H{head}", "strong"), " (", Figure(strength, "%.4f"), ")"]
     yield titled("depends ", on, "attention")
@@ -144,7 +144,7 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
 def _summary(report: Backward, shown: Shown, short: bool, plain: bool) -> Iterator[Block]:
     yield from _targets(report, shown, _TARGETS if short else None)
     heading, stack, *folds = stack_blocks(report, _LAYERS if short else None, rails=not plain)
-    causes = [*_tokens(report, short), *(_heads(report.heads, short) if report.heads.ranked else ())]
+    causes = [*_token_tables(report, short), *(_heads(report.heads, short) if report.heads.ranked else ())]
     yield heading
     yield from [Beside([[stack], causes], _CAUSES), *folds] if short else [stack, *causes]
 
@@ -236,28 +236,14 @@ def _off(compared: Comparison | None) -> str:
     return f"{compared.relative:.0e}" if compared.relative else "equal"
 
 
-def _tokens(report: Backward, short: bool) -> Iterator[Block]:
-    """What each token adds to the log-probability of the targets."""
-    integrated, ranked, names = report.integrated, report.strongest_tokens, labels(report.trace)
-    shown = dict(ranked)
-    most = full_scale(shown.values())
-    method = "integrated gradients" if integrated else "gradient × input"
-    yield Heading("tokens", f"{method}, in nats of the mean log p")
-    roles = [signed_role(shown[position], most) for position in range(len(names))]
-    yield coloured_text(names, roles, _TEXT if short else None)
-    yield Scale("signed", most)
-    keep = sorted(position for position, _ in ranked[: _TOKENS if short else None])
-    columns = [
-        Column("#", [str(position) for position in keep], "right", said="token"),
-        Column("piece", [Span(names[position], roles[position]) for position in keep], said=""),
-        signed_bars("integrated" if integrated else "adds", [shown[position] for position in keep], "%+.4f", most),
-    ]
-    if integrated:
-        columns.append(Column("gradient × input", [Figure(report.first_order[i], "%+.4f") for i in keep], "right"))
-    yield Table(columns)
-    if len(keep) < len(names):
-        yield note(f"the strongest {len(keep)} of {len(names)} tokens", "--all shows the others")
-    if integrated:
+def _token_tables(report: Backward, short: bool) -> Iterator[Block]:
+    """What each token adds to the log-probability of the targets, in each text, and how well integrals add up."""
+    most = full_scale(value for values in report.added.values() for value in values)
+    first_order = {"token": report.first_order, "source token": report.first_order_of_source}
+    for text, added in reversed(report.added.items()):
+        names = labels(report.trace, AXES[text])
+        yield from _tokens(text, names, added, first_order[text], most, short, report.integrated is not None)
+    if integrated := report.integrated:
         interrupted = ", interrupted" if integrated.interrupted else ""
         words: list[Piece] = [
             "they sum to ", Figure(integrated.sum, "%+.4f"),
@@ -267,6 +253,29 @@ def _tokens(report: Backward, short: bool) -> Iterator[Block]:
             f" (off by {integrated.relative_error:.2%}, {integrated.points} points{interrupted})",
         ]  # fmt: skip
         yield verdict(integrated.holds, words, "complete", "not complete", 2)
+
+
+def _tokens(
+    text: str, names: list[str], added: Sequence[float], first_order: Sequence[float], most: float, short: bool,
+    integrated: bool,
+) -> Iterator[Block]:  # fmt: skip
+    ranked = sorted(enumerate(added), key=lambda item: -abs(item[1]))
+    method = "integrated gradients" if integrated else "gradient × input"
+    yield Heading(f"{text}s", f"{method}, in nats of the mean log p")
+    roles = [signed_role(added[position], most) for position in range(len(names))]
+    yield coloured_text(names, roles, _TEXT if short else None)
+    yield Scale("signed", most)
+    keep = sorted(position for position, _ in ranked[: _TOKENS if short else None])
+    columns = [
+        Column("#", [str(position) for position in keep], "right", said="token"),
+        Column("piece", [Span(names[position], roles[position]) for position in keep], said=""),
+        signed_bars("integrated" if integrated else "adds", [added[position] for position in keep], "%+.4f", most),
+    ]
+    if integrated:
+        columns.append(Column("gradient × input", [Figure(first_order[i], "%+.4f") for i in keep], "right"))
+    yield Table(columns)
+    if len(keep) < len(names):
+        yield note(f"the strongest {len(keep)} of {len(names)} {text}s", "--all shows the others")
 
 
 def _heads(saliency: HeadSaliency, short: bool) -> Iterator[Block]:

@@ -181,27 +181,28 @@ class LessonView:
             yield from self.revealed(_TABLE_ROWS)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:
-        from tinytf_cli.views.steps import as_array, labels, labels_at, largest, visible_array
+        from tinytf_cli.views.steps import as_array, labels, labels_at, largest, row_labels, visible_array
 
         trace = self.live.trace
         where = trace.address(address)
         step = where.step
         assert step is not None
         values = as_array(trace[where])
-        names = labels(trace)
-        rows_kept, keys_kept = (self._kept(len(names), most) for most in (rows, self.keys or len(names)))
+        rows_of, keys_of = row_labels(trace, step), labels(trace, "source" if step.axes[-1] == "source" else "token")
+        rows_kept, keys_kept = self._kept(len(rows_of), rows), self._kept(len(keys_of), self.keys or len(keys_of))
         title = f"{step.title} = {step.formula}" if step.formula else step.title
-        axes = (("queries", rows_kept), ("keys", keys_kept)) if step.is_map else (("tokens", rows_kept),)
-        part_of = [f"{axis} {kept[0]} to {kept[-1]}" for axis, kept in axes if len(kept) < len(names)]
-        shown = f"   {', '.join(part_of)} of {len(names)}" if part_of else ""
+        axes = [("queries" if step.is_map else "tokens", rows_kept, len(rows_of))]
+        axes += [("keys", keys_kept, len(keys_of))] if step.is_map else []
+        part_of = [f"{axis} {kept[0]} to {kept[-1]} of {count}" for axis, kept, count in axes if len(kept) < count]
+        shown = f"   {', '.join(part_of)}" if part_of else ""
         yield Line([Span(address, step.role), Span(shown, "strong"), Span(f"  {title}", "dim")], single=True)
         keep = list(rows_kept)
         if step.is_map:
             seen = visible_array(trace, step, 0)
             scale, limit = ("unit", 1.0) if step.holds_shares else ("signed", largest(values, seen))
             part = None if seen is None else seen[keep][:, list(keys_kept)]
-            keys = names[keys_kept.start : keys_kept.stop]
-            yield Heat(values[keep][:, list(keys_kept)], [names[i] for i in keep], keys, scale, part, limit)
+            keys = keys_of[keys_kept.start : keys_kept.stop]
+            yield Heat(values[keep][:, list(keys_kept)], [rows_of[i] for i in keep], keys, scale, part, limit)
         else:
             row_names, columns = labels_at(trace, where, values.shape)
             first = min(self.dims, values.shape[1])

@@ -47,7 +47,8 @@ def _block(report: Backward, layer: LayerFlow) -> Iterator[_Row]:
         for index, branch in enumerate(step.branches):
             roles = [report.trace.steps.at(end, layer.layer).role for end in branch.ends]
             mixer = report.trace.config.at(layer.layer).mixer.replace("_", " ")
-            name = " and ".join("feed-forward" if role == "ffn" else mixer for role in roles)
+            named = {"ffn": "feed-forward", "cross": "cross-attention"}
+            name = " and ".join(named.get(role, mixer) for role in roles)
             yield _Row("├" + "─┼" * index + "─╮", Span(name, roles[0]), branch.norm, branch.share)
         joined = len(step.branches)
         rail = "⊕" + "─┴" * (joined - 1) + "─╯" if joined else "│"

@@ -6,8 +6,9 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
-from tinytf.training.folder.history import FEW_BATCHES, NAMES, History
+from tinytf.training.folder.history import NAMES, History
 from tinytf.training.folder.run_files import FRAMES
+from tinytf.training.recipe import FEW_BATCHES
 from tinytf.training.train import Training
 from tinytf.training.tuning.update import Update
 from tinytf_cli.numbers import count, duration
@@ -124,7 +125,8 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     """Command lines to type next."""
     run = printable(str(report.run), spaces=False)
     causal = report.setup.model.config.causal
-    lines = [(f"tinytf generate -m {run} TEXT", "how it continues a text")] if causal else []
+    does = "translates" if report.setup.model.config.encoder else "continues"
+    lines = [(f"tinytf generate -m {run} TEXT", f"how it {does} a text")] if causal else []
     if (report.run / FRAMES).is_dir():
         lines.append((f"tinytf runs --film {run}", "the film: what it learned when"))
     lines.append((f"tinytf runs {run}", "beside others: name their folders too"))

@@ -76,6 +76,7 @@ from tinytf.checkpoints.gguf.routed import (
     MINICPM3,
     MINIMAX_M2,
 )
+from tinytf.checkpoints.gguf.t5 import T5, T5_ENCODER
 from tinytf.checkpoints.table import FamilyTable, Tensors, fused
 
 ARCHITECTURES = {
@@ -88,7 +89,7 @@ ARCHITECTURES = {
         LFM2, LFM2_MOE, MAMBA, MAMBA2, GRANITE_HYBRID, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, JAMBA, KIMI_LINEAR,
         NEMOTRON_H, NEMOTRON_H_MOE, FALCON_H1,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
-        STABLELM, NEMOTRON, BERT, NOMIC_BERT, MODERN_BERT,
+        STABLELM, NEMOTRON, BERT, NOMIC_BERT, MODERN_BERT, T5, T5_ENCODER,
     )
 }  # fmt: skip
 

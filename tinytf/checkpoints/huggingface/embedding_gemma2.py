@@ -20,7 +20,7 @@ from tinytf.checkpoints.huggingface.gemma4 import (
 from tinytf.checkpoints.huggingface.llama import UNTURNED
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer
 from tinytf.checkpoints.huggingface.windows import SLIDING
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -86,6 +86,11 @@ EMBEDDING_GEMMA2 = replace(
         "blocks.{n}.scale": Stored("layers.{n}.layer_scalar", bare=True),
         "pooling.dense": Stored("embedding_projection"),
     },
-    skipped=GEMMA2.skipped,
+    skipped=(
+        *GEMMA2.skipped,
+        Skip(
+            r"(.+\.)?(vision_tower|audio_tower|embed_vision|embed_audio)\..*", "parts for images and sound", noted=True
+        ),
+    ),
     prefix="",
 )

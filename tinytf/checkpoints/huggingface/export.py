@@ -83,6 +83,8 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
     try:
         family, keys = family_for(config)
     except UsageError:
+        if config.encoder is not None:  # whose table it may be too
+            raise
         config, state = _fold_embed_scale(config, state)
         family, keys = family_for(config)
     if _is_rebuilt(family, tokenizer):

@@ -17,10 +17,12 @@ HARMLESS: Mapping[str, str] = {
     "labels are read with the head that has them": "id2label|label2id|_?num_labels|finetuning_task|problem_type",
     "generation chooses tokens by its own options": (
         "bad_words_ids|(begin_)?suppress_tokens|(diversity|length|repetition|exponential_decay_length)_penalty|do_sample"
-        "|early_stopping|(encoder_)?no_repeat_ngram_size|(max|min)_length|num_beam(s|_groups)|num_return_sequences"
+        "|early_stopping|(encoder_)?no_repeat_ngram_size|(max|min)_length|num_beam(s|_groups)|num_return_sequences|prefix"
         "|remove_invalid_values|temperature|top_[kp]|typical_p|use_cache"
     ),
-    "what a call returns besides the logits": "output_(scores|attentions|hidden_states)|return_dict(_in_generate)?",
+    "what a call returns besides the logits": (
+        "output_(scores|attentions|hidden_states|past)|return_dict(_in_generate)?"
+    ),
     "how it is computed, to the same numbers": (
         "_?attn_implementation|chunk_size_feed_forward|gradient_checkpointing|pretraining_tp|reorder_and_upcast_attn"
         "|torchscript|use_falcon_mambapy|xla_device"

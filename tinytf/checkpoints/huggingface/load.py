@@ -136,7 +136,7 @@ from tinytf.checkpoints.huggingface.zamba import ZAMBA, ZAMBA2
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.quantized import QuantizedWeights, require_plain, settings_of
-from tinytf.checkpoints.unsupported import explain_unsupported
+from tinytf.checkpoints.unsupported import classifies_two_stacks, explain_unsupported
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, faults_of, quoted
@@ -251,6 +251,8 @@ def _is_copy(plain: str, tensors: Mapping[str, str], family: Family, weights: We
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:
     """The table for a configuration of transformers, and the part of it that the table reads; None without a table."""
     text, kind = data.get("text_config"), str(data.get("model_type"))  # of any JSON type, lists too
+    if classifies_two_stacks(data):
+        return None
     if kind in FAMILIES:
         return FAMILIES[kind], data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:

@@ -67,7 +67,7 @@ _PROJECTIONS = {
 
 def _write_activation(config: ModelConfig) -> dict[str, Any]:
     ours = f"gated {config.activation}" if config.gated else config.activation
-    return {"feed_forward_proj": next(word for word, meaning in _PROJECTIONS.items() if meaning == ours)}
+    return {"feed_forward_proj": next((word for word, meaning in _PROJECTIONS.items() if meaning == ours), None)}
 
 
 def _says_scaled(fields: Fields) -> bool:
@@ -177,6 +177,7 @@ UMT5 = replace(
     classes={"lm": "UMT5ForConditionalGeneration"},
     fixed={**T5.fixed, "relative_by_layer": True},
     settings=(*T5.settings[:-2], _head(lambda fields: True), T5.settings[-1]),
+    harmless=(*MT5.harmless, "scalable_attention"),
     stored={**T5.stored, **_BY_LAYER},
 )
 UMT5 = replace(UMT5, alone=_encoder_alone(UMT5, "UMT5EncoderModel"))

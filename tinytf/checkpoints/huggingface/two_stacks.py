@@ -127,6 +127,12 @@ BART = Family(
         "extra_pos_embeddings",
         "force_bos_token_to_be_generated",
         "do_blenderbot_90_layernorm",
+        "layernorm_variant",
+        "extra_layer_norm",
+        "save_step",
+        "replacing_rate",
+        "student_encoder_layers",
+        "student_decoder_layers",
     ),
     stored={
         **both(_BART_BLOCK, _BART_CROSS),
@@ -148,6 +154,14 @@ MBART = replace(
     fixed={**_SHARED, "position_offset": 2, "embed_norm": True},
 )
 PLBART = replace(BART, name="PLBart", model_type="plbart", classes={"lm": "PLBartForConditionalGeneration"})
+MVP = replace(
+    BART,
+    name="MVP",
+    model_type="mvp",
+    classes={"lm": "MvpForConditionalGeneration"},
+    only={**TWO, "use_prompt": (False,)},
+    harmless=(*BART.harmless, "prompt_length", "prompt_mid_dim"),
+)
 BLENDERBOT = replace(
     BART,
     name="Blenderbot",
@@ -192,4 +206,4 @@ M2M_100 = replace(
         Skip(r"(encoder|decoder)\.embed_positions\.weights?", "sines and cosines, a buffer", computed=fairseq_waves),
     ),
 )
-FROM_FAIRSEQ = (BART, MBART, PLBART, BLENDERBOT, PEGASUS, MARIAN, M2M_100)
+FROM_FAIRSEQ = (BART, MBART, PLBART, MVP, BLENDERBOT, PEGASUS, MARIAN, M2M_100)

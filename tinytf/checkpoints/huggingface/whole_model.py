@@ -21,8 +21,8 @@ TOWERS: Mapping[str, str] = {
     kind: modules
     for modules, kinds in {
         "vision_tower|multi_modal_projector": (
-            "aria aya_vision cohere2_vision fast_vlm gemma3 got_ocr2 internvl lfm2_vl llava mistral3 molmo2 paligemma "
-            "perception_lm pp_chart2table shieldgemma2 vipllava"
+            "aria aya_vision cohere2_vision fast_vlm gemma3 got_ocr2 internvl lfm2_vl lfm3_vl llava mistral3 molmo2 "
+            "paligemma perception_lm pp_chart2table shieldgemma2 vipllava"
         ),
         "audio_tower|multi_modal_projector": (
             "audioflamingo3 fun_asr_nano glmasr moss_transcribe_diarize musicflamingo qwen2_audio qwen3_asr voxtral"

@@ -306,6 +306,8 @@ class Layout:
             return [(row.name, last[1]) for row in sums]
         if step.axes == ROUTES:
             return []  # a router around its parts gives several tensors
+        if last == ("logits", None) and self.steps.has("head.logits", None):
+            return [("head.logits", None)]  # the model caps or scales them outside of the head
         if last[1] is None or step.name not in {added.name for added in self.steps.added_in(last[1])}:
             return [last]
         return [(self.steps.to_stream(step, last[1])[-1].name, last[1]), last]

@@ -7,20 +7,24 @@ from tinytf.steps.operations.same import Same
 from tinytf.steps.operations.working import Value, Working
 
 
+def _states(site: Site) -> Tensor:
+    """What the model reads, (S, d_source): of a pass with gradients, what the encoder gave in that pass."""
+    source, reads = site.trace.source, site.trace.model.reads
+    assert reads is not None
+    return reads.states[0] if source is None or source is reads.trace else source.last_hidden
+
+
 class Given(Same):
     """The states as another stack gives them; this one takes them as they are."""
 
     words = "what is given"
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        assert site.trace.model.reads is not None
-        return site.trace.model.reads.states[0]
+        return _states(site)
 
     def code(self, site: Site) -> str:
         return f"{site.variable} = {site.variable}  # the last hidden states of the encoder"
 
     def arithmetic(self, cell: Cell) -> Working:
-        reads = cell.site.trace.model.reads
-        assert reads is not None
-        value = Value("source", float(reads.states[0][cell.index]), "as the encoder ends, see --stack encoder")
+        value = Value("source", float(_states(cell.site)[cell.index]), "as the encoder ends, see --stack encoder")
         return Working((), after=(value,), leads=())

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tinytf.training.data.examples import IGNORED, NextToken
-from tinytf.training.folder.history import FEW_BATCHES
+from tinytf.training.recipe import FEW_BATCHES
 
 _MOST = 1 << 22
 """Training tokens that are counted at most, from the start."""

@@ -268,7 +268,9 @@ def first_fault(model: Transformer, batch: Batch) -> str:
     try:
         for row, ids in enumerate(batch.ids.tolist()):
             real = ids if batch.padding_mask is None else ids[: int(batch.padding_mask[row].bool().sum())]
-            if where := where_not_finite(facing(model, batch, row), [real]):
+            with facing(model, batch, row):
+                where = where_not_finite(model, [real])
+            if where:
                 return f", in example {row}, {where}"
     finally:
         model.train(training)

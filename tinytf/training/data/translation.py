@@ -4,6 +4,7 @@ A stream of pairs is uint32: ids, with one bit for the first token of each sourc
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from tinytf.errors import TrainingError, UsageError
 from tinytf.files import parse_json
-from tinytf.model.transformer import Transformer, evaluating, reading
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import FIRST, LEARNED, plain_ids
 from tinytf.training.data.examples import IGNORED, Batch, Ids, positions_where, seeded, spread
@@ -38,14 +39,19 @@ def padded(rows: Sequence[Ids]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(real)
 
 
-@torch.no_grad()
-def facing(model: Transformer, batch: Batch, row: int = 0) -> Transformer:
-    """The model, reading the source of a row of the batch in every pass; a model of one stack as it is."""
+@contextmanager
+def facing(model: Transformer, batch: Batch, row: int = 0) -> Iterator[None]:
+    """Let a model of two stacks read the source of a row of the batch; one of one stack has none."""
     if batch.source is None or batch.source_mask is None:
-        return model
+        yield
+        return
     ids = batch.source[row][batch.source_mask[row]]
-    with evaluating(model):
-        return reading(model, model.read(ids[None].to(model.embed.tokens.weight.device)))
+    with torch.no_grad(), evaluating(model):
+        model.reads = model.read(ids[None].to(model.embed.tokens.weight.device))
+    try:
+        yield
+    finally:
+        model.reads = None
 
 
 class Pairs:

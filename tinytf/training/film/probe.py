@@ -74,8 +74,8 @@ class HeadProbe:
     """Scores the heads of models of one configuration, always on the same ids (B, T).
 
     A decoder reads repeated random ids, as many as ``block``, the context and a window let it see; ``length`` is the
-    length of one copy. An encoder, or a decoder without room for two copies of three tokens, reads random ids once, and
-    ``length`` is 0. Of two stacks, both read them. Raises UsageError where not even two tokens fit.
+    length of one copy. An encoder, a model of two stacks (both read them), or a decoder without room for two copies of
+    three tokens, reads random ids once, and ``length`` is 0. Raises UsageError where not even two tokens fit.
     """
 
     def __init__(self, config: ModelConfig, *, block: int, seed: int = 0) -> None:
@@ -84,7 +84,7 @@ class HeadProbe:
             raise UsageError(f"a block of {block} and a context of {config.context} leave no token before another")
         reach = config.window - 1 if config.window else room
         copy = min(_LONGEST_COPY, room // 2, reach)
-        self.length = copy if config.causal and copy >= _SHORTEST_COPY else 0
+        self.length = copy if config.causal and not config.encoder and copy >= _SHORTEST_COPY else 0
         repeated = repeated_tokens(config.vocab_size, self.length or min(2 * _LONGEST_COPY, room), _SEQUENCES, seed)
         self.ids = repeated if self.length else repeated[:, : repeated.shape[1] // 2]
         self._visible = visible_counts(Sight.of(config), self.ids.shape[1])  # (Q,)
@@ -109,7 +109,8 @@ class HeadProbe:
         device, table = model.embed.tokens.weight.device, table_of(model.config)
         ids = self.ids.to(device)
         with tap_steps(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
-            model.hidden(ids, source=model.read(ids) if model.encoder else None)  # independent of a caller's autocast
+            own = model.encoder is not None and model.reads is None
+            model.hidden(ids, source=model.read(ids) if own else None)  # independent of a caller's autocast
         empty = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
         all_layers = spread_over_layers(
             torch.stack(layers) if layers else empty, table.attention_layers, model.config.n_layers

@@ -3,6 +3,8 @@
 A model of two stacks translates a source.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 
 import torch
@@ -10,7 +12,6 @@ import torch
 from tinytf.errors import GenerationError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
-from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import NextToken
@@ -58,23 +59,21 @@ class Sampler:
         if isinstance(self.setup.examples, MaskedTokens):
             return self._filled_in(step, self.setup.examples)
         decode, ends = self.setup.tokenizer.decode, self.setup.tokenizer.end_ids
-        model, shown = self.setup.model, decode(self.prompt)
-        if isinstance(self.setup.examples, Translations):
-            model, shown = translating(self.setup, self.setup.examples)
-        steps = stream(
-            model,
-            self.prompt,
-            max_tokens=self.tokens,
-            sampling=_SAMPLING,
-            seed=self.seed,
-            use_cache=False,
-            decode=decode,
-        )
-        try:
-            tokens = takewhile(lambda token: token.id not in ends, list(steps))
-        except GenerationError:
-            return None
-        return Sample(step, shown, "".join(token.text for token in tokens))
+        with reading_first(self.setup) as source:
+            steps = stream(
+                self.setup.model,
+                self.prompt,
+                max_tokens=self.tokens,
+                sampling=_SAMPLING,
+                seed=self.seed,
+                use_cache=False,
+                decode=decode,
+            )
+            try:
+                tokens = takewhile(lambda token: token.id not in ends, list(steps))
+            except GenerationError:
+                return None
+        return Sample(step, source or decode(self.prompt), "".join(token.text for token in tokens))
 
     @torch.no_grad()
     def _filled_in(self, step: int, examples: MaskedTokens) -> Sample | None:
@@ -92,11 +91,16 @@ class Sampler:
         return Sample(step, " ".join(word for word in words if word), decode([int(logits.argmax())]))
 
 
-def translating(setup: Setup, examples: Translations) -> tuple[Transformer, str]:
-    """The model, reading the source of the first held-out pair, and this source in words."""
-    batch = examples.first
+@contextmanager
+def reading_first(setup: Setup) -> Iterator[str]:
+    """Let a model of two stacks read the first held-out source, and yield it in words; empty for other models."""
+    if not isinstance(setup.examples, Translations):
+        yield ""
+        return
+    batch = setup.examples.first
     assert batch.source is not None
-    return facing(setup.model, batch), setup.tokenizer.decode(batch.source[0].tolist()) + ARROW
+    with facing(setup.model, batch):
+        yield setup.tokenizer.decode(batch.source[0].tolist()) + ARROW
 
 
 def _masked_sentence(examples: MaskedTokens, tokenizer: Tokenizer) -> list[int]:

@@ -17,8 +17,6 @@ from tinytf.config import ModelConfig
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
-FEW_BATCHES = 8
-"""Batches of the held-out text for its curve and every verdict, always the same ones."""
 AROUND = 20
 MEANS_LABEL = f"means of up to {2 * AROUND + 1} steps"
 """Steps on each side of a mean of losses (fewer near the ends), and a label of such means."""

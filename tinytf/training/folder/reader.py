@@ -19,10 +19,11 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.nearest import near_path
-from tinytf.training.folder.history import FEW_BATCHES, History, Sample, SavedModel, Speed, Steps, Thorough
+from tinytf.training.folder.history import History, Sample, SavedModel, Speed, Steps, Thorough
 from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
 from tinytf.training.folder.measured import BEFORE, PointColumn, ValueColumn, extras_of
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
+from tinytf.training.recipe import FEW_BATCHES
 
 _POINTS = {
     BEFORE: ("held_out", True), "held_out_loss": ("held_out", False), "seen_loss": ("seen", False),
@@ -71,6 +72,13 @@ class RunReader:
         if last >= steps:  # the run's own model is then of the last step
             checkpoints = [SavedModel(steps if model.step is None else model.step, model.path) for model in checkpoints]
         samples = [sample for sample in read_samples(self.directory / SAMPLES) if sample.step <= last]  # with metrics
+        measured: dict[str, Any] = {
+            **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
+            **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
+            sizes=sizes,
+            baselines=baselines,
+        }
+        sizes, baselines = _read_text(self.directory / SIZES)
         history = History(
             self.directory,
             recipe,
@@ -78,9 +86,7 @@ class RunReader:
             loss,
             lr,
             grad_norm,
-            **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
-            **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
-            **_read_text(self.directory / SIZES),
+            **measured,
             speed=_read_speed(self.directory / SPEED),
             samples=samples,
             checkpoints=checkpoints,
@@ -126,18 +132,18 @@ def read_samples(path: Path) -> list[Sample]:
     ]
 
 
-def _read_text(path: Path) -> dict[str, Any]:
+def _read_text(path: Path) -> tuple[dict[str, int], dict[str, float]]:
     """The sizes and baselines of the text in text.json; empty if the file is missing or damaged."""
     try:
         sizes = read_json(path)
     except (CheckpointError, OSError):
-        return {}
+        return {}, {}
     losses = sizes.get("baselines")
     found = {name: number_or_nan(loss) for name, loss in losses.items()} if isinstance(losses, dict) else {}
-    return {
-        "sizes": {name: size for name, size in sizes.items() if type(size) is int and size >= 0},
-        "baselines": {name: loss for name, loss in found.items() if not math.isnan(loss)},
-    }
+    return (
+        {name: size for name, size in sizes.items() if type(size) is int and size >= 0},
+        {name: loss for name, loss in found.items() if not math.isnan(loss)},
+    )
 
 
 def _read_speed(path: Path) -> Speed:

@@ -73,7 +73,7 @@ class Metrics:
         health = {"health": Health(groups, **line["health"])} if "health" in line else {}
         noise = {"noise": Noise(**line["noise"])} if "noise" in line else {}
         names = [name for name in ("thorough", "thorough_before") if name in line]
-        thorough = {name: Thorough(**line[name]) for name in names}
+        thorough: dict[str, Any] = {name: Thorough(**line[name]) for name in names}
         numbers = {name: float(line[name]) for name in ("loss", "lr", "grad_norm")}
         words = tuple(printable(sentence, spaces=False) for sentence in line.get("milestones", ()))
         metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health, **noise, **thorough})

@@ -23,11 +23,11 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.examples import Batch
 from tinytf.training.data.setup import Setup, fingerprint_of, first_fault, prepare, sizes_of
 from tinytf.training.data.tokens import Stage
-from tinytf.training.folder.history import FEW_BATCHES, Thorough
+from tinytf.training.folder.history import Thorough
 from tinytf.training.folder.lines import append_line, keep_lines, number_or_nan, rows_in, sync_lines
 from tinytf.training.folder.remembered import remember
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, TOKENS, clear_leftovers, remove_run
-from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
+from tinytf.training.recipe import FEW_BATCHES, Recipe, resumed_recipe, stored_recipe
 from tinytf.training.run.branch import block_gradients
 from tinytf.training.run.checkpoints import (
     Progress,

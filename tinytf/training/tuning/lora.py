@@ -15,7 +15,7 @@ from tinytf.checkpoints.huggingface.export import family_for
 from tinytf.checkpoints.table import layer_of
 from tinytf.errors import UsageError
 from tinytf.files import to_json
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import ENCODER, Transformer
 from tinytf.outputs import make_folder, write_state
 from tinytf.steps.linear import Linear, linear
 from tinytf.training.recipe import Recipe
@@ -42,7 +42,10 @@ class Adapters(nn.Module):
         self.down, self.up = nn.ParameterDict(), nn.ParameterDict()
         self.adapted_modules: dict[str, Linear] = {}
         model.requires_grad_(False)
-        for name, module in model.blocks.named_modules(prefix="blocks"):
+        stacks = {"blocks": model.blocks}
+        if model.encoder is not None:
+            stacks[f"{ENCODER}blocks"] = model.encoder.blocks
+        for name, module in (named for path, blocks in stacks.items() for named in blocks.named_modules(prefix=path)):
             if not isinstance(module, Linear) or not self._stands_alone(f"{name}.weight"):
                 continue
             rank, (width_out, width_in) = recipe.lora, module.weight.shape
@@ -94,15 +97,16 @@ class Adapters(nn.Module):
         tensors, targets = dict[str, Tensor](), set[str]()
         for key in self.adapted_modules:
             name, layout = self.family.place(f"{key.replace('/', '.')}.weight", self.model_config)
-            path = self.family.prefixed(name).removesuffix(".weight")
+            path = self.family.written_name(name, self.model_config).removesuffix(".weight")
             layer = layer_of(f"{key.replace('/', '.')}.weight", self.model_config)
             down = layout.columns(self.down[key].detach().cpu(), layer)
             tensors[f"base_model.model.{path}.lora_A.weight"] = down.contiguous()
             up = layout.laid(self.up[key].detach().cpu(), layer)
             tensors[f"base_model.model.{path}.lora_B.weight"] = up.contiguous()
             targets.add(path.rpartition(".")[2])
+        task = "SEQ_2_SEQ_LM" if self.model_config.encoder else "CAUSAL_LM" if self.model_config.causal else None
         settings = {
-            "peft_type": "LORA", "task_type": "CAUSAL_LM" if self.model_config.causal else None, "r": self.recipe.lora,
+            "peft_type": "LORA", "task_type": task, "r": self.recipe.lora,
             "lora_alpha": self.recipe.lora_alpha, "lora_dropout": 0.0, "bias": "none",
             "target_modules": sorted(targets),
             "base_model_name_or_path": self.recipe.begun_from, "inference_mode": True, "init_lora_weights": True,

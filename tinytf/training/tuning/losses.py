@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, ignore_progress
 from tinytf.training.data.examples import IGNORED, Batch, Examples
-from tinytf.training.folder.history import FEW_BATCHES
-from tinytf.training.recipe import Recipe
+from tinytf.training.recipe import FEW_BATCHES, Recipe
 from tinytf.training.tuning.processes import ALONE, Processes
 
 

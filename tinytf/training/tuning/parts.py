@@ -19,12 +19,15 @@ _ENDS = ("embed", "head")
 
 
 def freeze(model: Transformer, addresses: Sequence[str]) -> None:
-    """Freeze the weights at these addresses: layers, sublayers, the embeddings, or single steps.
+    """Freeze the weights at these addresses: layers, sublayers, the embeddings, or single steps; enc.L0 of an encoder.
 
     Raises AddressError for an unknown address, UsageError for one without weights.
     """
     for text in addresses:
-        parameters = [parameter for path in _paths(text, model.config) for parameter in _at(model, path).parameters()]
+        stack, rest = model, text
+        if model.encoder is not None and text.startswith("enc."):
+            stack, rest = model.encoder, text.removeprefix("enc.")
+        parameters = [parameter for path in _paths(rest, stack.config) for parameter in _at(stack, path).parameters()]
         if not parameters:
             raise UsageError(
                 f"{text!r} has no weights to freeze",

@@ -1,0 +1,121 @@
+"""A model of two stacks in every command that takes it: what is asked of which stack, bad input, and lines to go on."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from driving import Tinytf, is_a_clean_error
+
+SOURCE, TARGET = "the third of May 1994", "1994-05-03"
+GIVEN = (SOURCE, "-m", "tiny-translator", "--target-text", TARGET)
+LONG = "on the third of May 1994 " * 20
+
+_ON_BOTH = (
+    ("trace",), ("attention", "--cross"), ("lens",), ("attribute",), ("ablate", "--at", "L0H0"), ("grad",),
+    ("neurons",), ("score",), ("explain", "L1H1.cross.weights[6,4]"),
+)  # fmt: skip
+"""Command lines about one source and its target, up to the text."""
+
+
+@pytest.mark.parametrize("line", [*_ON_BOTH, ("patch", "May the third 1994")], ids=lambda line: line[0])
+def test_a_target_is_the_decoders_and_a_question_about_the_encoder_has_none(tinytf: Tinytf, line: tuple[str]) -> None:
+    ran = tinytf(*line, *GIVEN, "--stack", "encoder")
+    assert is_a_clean_error(ran)
+    assert "--target-text is what the decoder is given, and this asks about the encoder" in ran.err
+
+
+@pytest.mark.parametrize("line", _ON_BOTH, ids=lambda line: line[0])
+def test_a_source_beyond_the_context_is_refused_or_cut(tinytf: Tinytf, line: tuple[str]) -> None:
+    words = (*line, LONG, "-m", "tiny-translator", "--target-text", TARGET)
+    refused = tinytf(*words)
+    assert is_a_clean_error(refused)
+    assert "and tiny-translator takes at most 64" in refused.err
+    assert "--truncate" in refused.err
+    cut = tinytf(*words, "--truncate")
+    assert cut.status == 0, cut.err
+
+
+def test_a_target_beyond_the_context_is_called_so(tinytf: Tinytf) -> None:
+    ran = tinytf("trace", SOURCE, "-m", "tiny-translator", "--target-text", TARGET * 20)
+    assert is_a_clean_error(ran)
+    assert "the target has 201 tokens, and tiny-translator takes at most 64" in ran.err
+
+
+def test_a_patch_without_a_target_asks_where_the_two_sources_part(tinytf: Tinytf) -> None:
+    ran = tinytf("patch", SOURCE, "the third of June 1994", "-m", "tiny-translator", "--at", "enc.L0.out")
+    assert ran.status == 0, ran.err
+    assert ran.err.startswith("tinytf: target, generated, until they differ: 1994-0\n")
+    assert "5" in ran.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            ("diff", "--set", "L1H1.cross.scaled[6,3]=0"),
+            "this model has two stacks, and this use of diff asks about one",
+        ),
+        (("heads",), "this model has two stacks, and heads asks about one"),
+        (("weights",), "this model has two stacks, and weights asks about one"),
+        (("generate", "--quantize", "int8"), "compiled and int8 decoding are of models of one stack"),
+        (("generate", "--stack", "encoder"), "the model is an encoder without a head, and predicts no token"),
+        (
+            ("attention", "--cross", "--stack", "encoder"),
+            "only the decoder of a model of two stacks has cross-attention",
+        ),
+        (("tokens", "--target-text", TARGET), "it has no target"),
+    ],
+    ids=lambda line: " ".join(line) if isinstance(line, tuple) else "",
+)
+def test_what_has_no_meaning_for_two_stacks_says_so_by_name(tinytf: Tinytf, line: tuple[str], said: str) -> None:
+    ran = tinytf(line[0], *([] if line[0] == "weights" else [SOURCE]), *line[1:], "-m", "tiny-translator")
+    assert is_a_clean_error(ran)
+    assert said in ran.err
+    assert f"{line[0]}, " not in ran.err.partition("hint:")[2]  # it does not name itself as one that would do it
+
+
+def test_an_export_names_the_settings_that_no_family_has(tinytf: Tinytf, tmp_path: Path) -> None:
+    ran = tinytf("export", "tiny-translator", tmp_path / "new")
+    assert is_a_clean_error(ran)
+    assert "the nearest is Blenderbot; it differs in positions 'sinusoidal', not 'learned'" in ran.err
+
+
+def test_the_head_that_is_named_looks_from_the_target_at_the_source(tinytf: Tinytf) -> None:
+    ran = tinytf("attention", *GIVEN, "--cross", "--head", "L1H1")
+    assert " ".join(ran.out.split()).startswith("L1H1 looks from 9 at 4 (99 %), 0 at ·May (over 99 %) and")
+
+
+@pytest.mark.parametrize("line", _ON_BOTH, ids=lambda line: line[0])
+def test_the_command_lines_that_are_suggested_run(tinytf: Tinytf, line: tuple[str]) -> None:
+    found = [one.strip() for one in tinytf(*line, *GIVEN).lines if one.startswith("  tinytf ")]
+    for one in found[:2]:
+        words = shlex.split(one.partition("   ")[0])[1:]
+        assert words[words.index("--target-text") + 1] == TARGET
+        ran = tinytf(*words)
+        assert ran.status == 0, (one, ran.err)
+
+
+@pytest.mark.parametrize("line", _ON_BOTH, ids=lambda line: line[0])
+def test_an_empty_target_is_the_start_alone(tinytf: Tinytf, line: tuple[str]) -> None:
+    ran = tinytf(*(word.replace("[6,", "[0,") for word in line), *GIVEN[:-1], "", "--json")
+    if line[0] in ("score", "grad"):
+        assert is_a_clean_error(ran)
+        return
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["text"] == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "row"),
+    [("source", "8"), ("L1.cross.k", "3"), ("L1H1.cross.v", "May"), ("L1H1.cross.weights", "6"), ("L0.cross.q", "10")],
+)
+def test_the_gradient_of_a_step_has_the_rows_of_its_own_text(tinytf: Tinytf, address: str, row: str) -> None:
+    whole = tinytf("grad", *GIVEN, "--at", address)
+    assert whole.status == 0, whole.err
+    assert f"∂loss/∂{address.replace('L1.cross.k', 'L1H0.cross.k').replace('L0.cross', 'L0H0.cross')}" in whole.out
+    one = tinytf("grad", *GIVEN, "--at", f"{address}[{row}]")
+    assert one.status == 0, one.err
+    beyond = tinytf("grad", *GIVEN, "--at", f"{address}[30]")
+    assert is_a_clean_error(beyond)
+    assert "out of range: there are 9, 0 to 8" in beyond.err or "there are 11, 0 to 10" in beyond.err
