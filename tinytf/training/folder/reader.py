@@ -75,8 +75,6 @@ class RunReader:
         measured: dict[str, Any] = {
             **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
             **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
-            sizes=sizes,
-            baselines=baselines,
         }
         sizes, baselines = _read_text(self.directory / SIZES)
         history = History(
@@ -87,6 +85,8 @@ class RunReader:
             lr,
             grad_norm,
             **measured,
+            sizes=sizes,
+            baselines=baselines,
             speed=_read_speed(self.directory / SPEED),
             samples=samples,
             checkpoints=checkpoints,
