@@ -187,7 +187,7 @@ def test_a_lesson_of_two_stacks_takes_the_translator_unless_a_model_is_named(tin
     assert ran.status == 0, ran.err
     assert ran.err == "tinytf: target, generated: 1994-05-03\n"
     assert ran.out.startswith("tiny-translator")
-    assert "3 ·May, with 0.99" in ran.out
+    assert "3 ·May, with 1 of the weight" in ran.out
     given = tinytf("learn", "26", "--text", "the fourth of June 1995", "--target-text", "1995-06-04", "--json")
     assert given.err == ""
     assert json.loads(given.out)["text"] == "1995-06-04"

@@ -80,7 +80,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def most_to_the_token_before(
-    q: np.ndarray, k: np.ndarray, added: np.ndarray, config: ModelConfig, d: float, talk: np.ndarray
+    q: np.ndarray, k: np.ndarray, added: np.ndarray, config: ModelConfig, d: float, talk: np.ndarray, sinks: np.ndarray
 ) -> int:
     """The head, of the four that look most clearly somewhere, with the largest mean weight left of the diagonal."""
     before, clearest = [], []
@@ -89,7 +89,7 @@ def most_to_the_token_before(
     for head, scores in enumerate(each):
         if config.attention_cap:
             scores = config.attention_cap * np.tanh(scores / config.attention_cap)
-        weights = np.array([softmax(row) for row in scores + added[head]])
+        weights = np.array([softmax(np.append(row, sinks[head]))[: len(row)] for row in scores + added[head]])
         before.append(np.diag(weights, -1).mean())
         clearest.append(max(before[-1], weights[1:, 0].mean(), np.diag(weights).mean()))
     return max(np.argsort(clearest)[-4:], key=lambda head: before[head])
@@ -146,7 +146,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
             )
             to_content = to_content + (of_segments @ own).detach().numpy()
     scaled, cap = scores[row] / divisor, config.attention_cap
-    sinks = [float(trace[f"L{at}.sink.logit"][0])] if config.at(at).attention_sinks else []
+    has_sinks = config.at(at).attention_sinks
+    sinks = trace[f"L{at}.sink.logit"].double().numpy()[:, None] if has_sinks else np.zeros((config.n_heads, 0))
     added = (to_position + to_content) / divisor
     if config.relative_buckets:
         added = bias_of_distance(trace[f"L{at}.B"].double().numpy(), length)
@@ -155,12 +156,12 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     if config.positions == "alibi":
         scaled = scaled - _SLOPE * config.alibi_scale * (row - np.arange(length))
     seen = (cap * np.tanh(scaled / cap) if cap else scaled) + added[0, row]
-    mixed = softmax(np.append(seen, sinks))[:length]
+    mixed = softmax(np.append(seen, sinks[0]))[:length]
     weights = mixed
     talk = np.eye(config.n_heads)
     if config.talking_heads:
         talk, after = (trace[f"L{at}.{name}"].double().numpy() for name in ("W_TL", "W_TW"))
-        each = np.stack([one[row] @ k[h // config.heads_per_kv].T for h, one in enumerate(q)]) / divisor
+        each = np.stack([one[row] @ k[h // config.at(at).heads_per_kv].T for h, one in enumerate(q)]) / divisor
         each = [softmax(one) for one in np.where(allowed[row], talk.T @ each, -np.inf)]
         weights, mixed = each[0], after[:, 0] @ np.stack(each)
     if start := config.at(at).lambda_init:
@@ -206,13 +207,19 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "mask": list(np.flatnonzero(allowed[place])),
         "softmax": [weights[i] for i in kept],
         "values": [float(mixed @ v[0][:, 0])],
-        "heads": [most_to_the_token_before(q, k, added, config, divisor, talk)],
+        "heads": [most_to_the_token_before(q, k, added, config.at(at), divisor, talk, sinks)],
         "residual": [float(trace[f"L{at}.in"][here, int(np.abs(attn[:4]).argmax())])],
         "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],
         "stack": [live.model.n_parameters + sum(blocks)],
         "cache": [
-            (k[0, 0].size + v[0, 0].size) * len(k) * len(trace.steps.attention_layers) if config.causal else length + 1
+            sum(
+                trace[f"L{n}.{trace.steps.at(step, n).inputs[1]}"][:, 0].numel()
+                for n in trace.steps.attention_layers
+                for step in ("scores", "head_out")
+            )
+            if config.causal
+            else length + 1
         ],
     }
     if config.encoder is not None:
@@ -495,10 +502,10 @@ def test_teacher_forcing_asks_for_the_next_token_of_the_right_target(opened: Cal
 def test_cross_attention_finds_the_month_where_the_month_is_written(opened: Callable[[str], Model]) -> None:
     live = Live(opened("tiny-translator"), "1994-05-03")
     found = lesson("cross-attention", live)
-    assert "the next one, 5," in found.question.text
+    assert "the next one, 0," in found.question.text
     assert found.question.choices[found.question.answer] == "3 ·May"
-    followed = Live(opened("tiny-translator"), "1994-05-03", place=(0, 2))
-    assert lesson("cross-attention", followed).revealed == ("L0H2.cross.weights",)
+    followed = Live(opened("tiny-translator"), "1994-05-03", place=(0, 1))
+    assert lesson("cross-attention", followed).revealed == ("L0H1.cross.weights",)
 
 
 def test_a_target_of_its_start_alone_has_all_lessons(opened: Callable[[str], Model]) -> None:
@@ -506,3 +513,12 @@ def test_a_target_of_its_start_alone_has_all_lessons(opened: Callable[[str], Mod
     assert live.length == 1
     for one in lessons(live):
         assert len(one.question.choices) >= 2, one.name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_product_that_the_cache_lesson_shows_is_its_answer(opened: Callable[[str], Model], name: str) -> None:
+    live = Live(opened(name), TEXT)
+    if live.config.causal:
+        found = re.match(r"Keys and values: ([\d ×+()]+) = ([\d,]+) ", lesson("cache", live).question.reveal)
+        assert found is not None
+        assert eval(found[1].replace("×", "*")) == int(found[2].replace(",", ""))

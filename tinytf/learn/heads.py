@@ -14,7 +14,7 @@ _MOST_HEADS = 4
 
 
 def heads(live: Live) -> Lesson:
-    config = live.config
+    config = live.config.at(live.layer)
     count, groups = config.n_heads, config.n_kv_heads
     measures = {
         measure: measure_heads(live.trace, measure, [live.layer])[0].nan_to_num().tolist()

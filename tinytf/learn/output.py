@@ -1,9 +1,11 @@
 """Lessons about what comes out: logits, the choice of a token, and the cache that makes the next one cheap."""
 
 import math
+from collections import Counter
 
 import torch
 
+from tinytf.config import ModelConfig
 from tinytf.learn.lesson import Lesson, LiveTable, bracketed, figure
 from tinytf.learn.live import Live
 from tinytf.steps.work import cache_bytes_per_token, step_work
@@ -129,19 +131,24 @@ def cache(live: Live) -> Lesson:
     if not live.config.causal:
         return _no_cache(live)
     config, transformer, count = live.config, live.model.transformer, live.length
-    layers, groups, width = len(live.trace.steps.attention_layers), config.n_kv_heads, f"{config.d_head}"
+    layers = len(live.trace.steps.attention_layers)
+    kinds = Counter(_kept_by(config.at(layer)) for layer in live.trace.steps.attention_layers)
     layer_note = f"{layers} layers"
     if layers < config.n_layers:
         layer_note = f"{layers} layer{'s' * (layers > 1)} with attention (the others keep a state that does not grow)"
-    product = f"2 × {layers} × {groups} × {width}"
-    if config.value_width != config.d_head:
-        product = f"{layers} × {groups} × ({width} + {config.value_width})"
-        width = f"{width} for its keys and {config.value_width} for its values"
+    product = " + ".join(
+        f"2 × {of} × {heads} × {key}" if key == value else f"{of} × {heads} × ({key} + {value})"
+        for (heads, key, value), of in kinds.items()
+    )
+    kept = " and ".join(
+        f"{f'in {of} of them ' if len(kinds) > 1 else ''}{heads} key-value head{'s' if heads > 1 else ''} of "
+        + (f"{key}" if key == value else f"{key} for its keys and {value} for its values")
+        for (heads, key, value), of in kinds.items()
+    )
     per_token = cache_bytes_per_token(config, 1)
     size = next(transformer.parameters()).itemsize
     question = live.ask("cache").number(
-        f"For each token the cache keeps what later tokens need: {layer_note}, {groups} key-value "
-        f"head{'s' if groups > 1 else ''} of {width}. How many numbers is that?",
+        f"For each token the cache keeps what later tokens need: {layer_note}, {kept}. How many numbers is that?",
         per_token,
         [
             (per_token // 2, "That is half of it: keys and values are both kept."),
@@ -160,6 +167,11 @@ def cache(live: Live) -> Lesson:
     return live.lesson(
         "cache", question, LiveTable(("tokens", "multiply-adds without", "with the cache", "saved"), tuple(rows))
     )
+
+
+def _kept_by(config: ModelConfig) -> tuple[int, int, int]:
+    """The heads of keys and values of a layer, and the numbers of a key and of a value."""
+    return config.n_kv_heads, config.d_head, config.value_width
 
 
 def _cached_difference(live: Live) -> float:
