@@ -100,6 +100,7 @@ def test_a_model_that_is_trained_on_by_a_recipe(name, more, text, chats, instruc
 def test_a_model_that_is_trained_on_has_small_steps_unless_others_are_asked_for() -> None:
     assert Recipe.from_dict({}).lr == 3e-3
     assert Recipe.from_dict({"begun_from": "tiny"}).lr == 5e-5
+    assert Recipe.from_dict({"begun_from": "tiny", "lora": 8}).lr == 1e-3
     assert Recipe.from_dict({"begun_from": "tiny", "lr": 1e-3}).lr == 1e-3
     assert Recipe.from_dict({"begun_from": "tiny"}).warmup == 100
 

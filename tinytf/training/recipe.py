@@ -21,8 +21,8 @@ TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
 FEW_BATCHES = 8
 """Batches of the held-out text for its curve and every verdict, always the same ones."""
-USUAL_LR, FINE_LR = 3e-3, 5e-5
-"""The peak learning rate of a new model, and of a trained one, which has much to lose."""
+USUAL_LR, FINE_LR, LORA_LR = 3e-3, 5e-5, 1e-3
+"""The peak learning rate of a new model; of a trained one, which has much to lose; of LoRA, which begins at zero."""
 _DECODER = {
     "causal": True, "head": "lm", "positions": "rotary", "norm": "rmsnorm", "activation": "silu", "gated": True,
     "qkv_bias": False, "o_bias": False, "ffn_bias": False,
@@ -76,7 +76,7 @@ class Recipe:
     repeats: float = _field(0.0, "Share of examples with repeated random tokens, which teach copying.", _SHARE)
     repeats_first: int = _field(0, "Steps at the start with only such examples.", Limits(0, 1_000_000_000))
     steps: int = _field(1000, "Optimiser steps.", Limits(1, 1_000_000_000))
-    lr: float = _field(USUAL_LR, "Peak learning rate; with --from 5e-5 unless given.", _POSITIVE)
+    lr: float = _field(USUAL_LR, "Peak learning rate; with --from 5e-5, with --lora 1e-3 unless given.", _POSITIVE)
     final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
     warmup: int = _field(100, "Steps of linear warm-up.")
     schedule: str = _field("cosine", "Learning rate after the warm-up.", Limits(choices=SCHEDULES))
@@ -178,14 +178,14 @@ class Recipe:
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
         """A recipe from its fields. Raises UsageError for an unknown field, with the nearest name.
 
-        The default warm-up is at most a tenth of the steps, the default lr is FINE_LR for a trained model, and the
-        masked objective has a wordpiece tokenizer.
+        The default warm-up is at most a tenth of the steps, the default lr is FINE_LR for a trained model, or
+        LORA_LR to adapt it, and the masked objective has a wordpiece tokenizer.
         """
         if (optimiser := fields.get("optimiser", "adamw")) != "adamw":
             raise UsageError(f"{source or 'the recipe'}: there is no optimiser {optimiser!r}", "AdamW is the only one")
         fields = {name: value for name, value in fields.items() if name != "optimiser"}  # older recipes name it
         if fields.get("begun_from"):
-            fields = {"lr": FINE_LR, **fields}
+            fields = {"lr": LORA_LR if fields.get("lora") else FINE_LR, **fields}
         if fields.get("objective") == "masked":
             fields = {"tokenizer": "wordpiece", **fields}
         steps = fields.get("steps", cls.steps)

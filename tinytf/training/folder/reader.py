@@ -75,8 +75,8 @@ class RunReader:
         measured: dict[str, Any] = {
             **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
             **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
-            **_read_text(self.directory / SIZES),
         }
+        sizes, baselines = _read_text(self.directory / SIZES)
         history = History(
             self.directory,
             recipe,
@@ -85,6 +85,8 @@ class RunReader:
             lr,
             grad_norm,
             **measured,
+            sizes=sizes,
+            baselines=baselines,
             speed=_read_speed(self.directory / SPEED),
             samples=samples,
             checkpoints=checkpoints,
@@ -130,18 +132,18 @@ def read_samples(path: Path) -> list[Sample]:
     ]
 
 
-def _read_text(path: Path) -> dict[str, Any]:
+def _read_text(path: Path) -> tuple[dict[str, int], dict[str, float]]:
     """The sizes and baselines of the text in text.json; empty if the file is missing or damaged."""
     try:
         sizes = read_json(path)
     except (CheckpointError, OSError):
-        return {}
+        return {}, {}
     losses = sizes.get("baselines")
     found = {name: number_or_nan(loss) for name, loss in losses.items()} if isinstance(losses, dict) else {}
-    return {
-        "sizes": {name: size for name, size in sizes.items() if type(size) is int and size >= 0},
-        "baselines": {name: loss for name, loss in found.items() if not math.isnan(loss)},
-    }
+    return (
+        {name: size for name, size in sizes.items() if type(size) is int and size >= 0},
+        {name: loss for name, loss in found.items() if not math.isnan(loss)},
+    )
 
 
 def _read_speed(path: Path) -> Speed:
