@@ -63,7 +63,7 @@ def test_a_patch_without_a_target_asks_where_the_two_sources_part(tinytf: Tinytf
         (("heads",), "this model has two stacks, and heads asks about one"),
         (("weights",), "this model has two stacks, and weights asks about one"),
         (("generate", "--quantize", "int8"), "compiled and int8 decoding are of models of one stack"),
-        (("generate", "--stack", "encoder"), "the model is an encoder without a head, and predicts no token"),
+        (("generate", "--stack", "encoder"), "the model is an encoder"),
         (
             ("attention", "--cross", "--stack", "encoder"),
             "only the decoder of a model of two stacks has cross-attention",
