@@ -54,6 +54,28 @@ def test_a_cache_gives_what_the_whole_target_gives(kind):
 
 @of_two
 @torch.no_grad()
+def test_keys_of_a_source_are_computed_with_the_first_token_alone(kind, monkeypatch):
+    """Also after texts are chosen among, as beams are, and anew for another source in the same cache."""
+    model = lively(config_of(kind))
+    calls, project = [], model.blocks[0].cross.k.forward
+    monkeypatch.setattr(model.blocks[0].cross.k, "forward", lambda x: calls.append(len(x)) or project(x))
+    ids = torch.tensor([[3, 14, 15], [3, 7, 9]])
+    sources = [bound(model, one).reads.states for one in (SOURCES[0], [5, *SOURCES[0][1:]])]
+    cache, both = model.cache(batch=2), Source(torch.cat(sources))
+    model.hidden(ids[:, :1], cache=cache, source=both)
+    model.hidden(ids[:, 1:2], cache=cache, source=both)
+    cache.select([1, 1])
+    last = model.hidden(ids[:, 2:], cache=cache, source=Source(both.states[[1, 1]]))
+    assert calls == [2]
+    whole = torch.stack([ids[1, 0], ids[1, 1], ids[0, 2]])[None]
+    torch.testing.assert_close(last[:1], model.hidden(whole, source=Source(sources[1]))[:, 2:], rtol=1e-5, atol=1e-5)
+    cache.clear()
+    again = model.hidden(ids, cache=cache, source=Source(both.states.flip(0)))
+    torch.testing.assert_close(again, model.hidden(ids, source=Source(both.states.flip(0))), rtol=1e-5, atol=1e-5)
+
+
+@of_two
+@torch.no_grad()
 def test_a_changed_head_of_the_encoder_changes_what_is_read(kind):
     model = lively(config_of(kind))
     (point,) = hook_points("enc.L0H1", record(model, encoding_of([3, 1])).steps)

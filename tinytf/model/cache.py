@@ -1,7 +1,7 @@
 """The cache of a decoder: keys and values, or states, of the tokens so far, so that they are not computed again."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,11 +116,29 @@ def _shapes(layer: ModelConfig, batch: int, capacity: int) -> dict[str, tuple[in
     }
 
 
-class LayerCache:
-    """The keys and values of one layer, and the keys of its indexer, if any; ``owner`` counts the tokens."""
+class _OfOneLayer:
+    """What the cache keeps of one layer; ``owner`` counts the tokens."""
+
+    def __init__(self, owner: KVCache) -> None:
+        self.owner, self._once = owner, dict[str, Tensor]()
+
+    def once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """What no token of the text changes, such as keys of a source: computed with the first tokens."""
+        if not self.owner.position or name not in self._once:
+            self._once[name] = compute()
+        return self._once[name]
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep the texts of ``rows``."""
+        self._once = {name: kept[list(rows)] for name, kept in self._once.items()}
+
+
+class LayerCache(_OfOneLayer):
+    """The keys and values of one layer, and the keys of its indexer, if any."""
 
     def __init__(self, owner: KVCache, keys: Tensor, values: Tensor, index_keys: Tensor) -> None:
-        self.owner, self.keys, self.values, self.index_keys = owner, keys, values, index_keys
+        super().__init__(owner)
+        self.keys, self.values, self.index_keys = keys, values, index_keys
 
     @property
     def allocated(self) -> int:
@@ -142,6 +160,7 @@ class LayerCache:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep the texts of ``rows``, in the same memory if their number does not change."""
+        super().select(rows)
         used = self.owner.position
         for name in ("keys", "values", "index_keys"):
             stored: Tensor = getattr(self, name)
@@ -162,7 +181,7 @@ class LayerCache:
         return stored[..., :end, :]
 
 
-class StateCache:
+class StateCache(_OfOneLayer):
     """The states of one layer, each under the module or kernel that computes it; their size does not grow.
 
     It holds each state after the last token, after the one before it, and at the start of the last pass, so that the
@@ -170,7 +189,8 @@ class StateCache:
     """
 
     def __init__(self, owner: KVCache, needed: int) -> None:
-        self.owner, self.needed = owner, needed
+        super().__init__(owner)
+        self.needed = needed
         self._states: dict[Any, dict[int, Tensor]] = {}
 
     def recall(self, key: Any) -> Tensor | None:
@@ -208,6 +228,7 @@ class StateCache:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep the texts of ``rows``."""
+        super().select(rows)
         self._states = {
             key: {n: state[list(rows)] for n, state in states.items()} for key, states in self._states.items()
         }

@@ -35,15 +35,17 @@ class Instruction:
     """A row of a program: its step, its module and the names of its inputs.
 
     ``heads``: how many heads a matrix product is split into; ``hides``: whether padding is masked in the output;
-    ``drops``: whether dropout follows; ``frees``: the inputs that no later row takes.
+    ``drops``: whether dropout follows; ``frees``: the inputs that no later row takes; ``once``: whether a cache keeps
+    the output, which depends on no token of the text.
     """
 
-    __slots__ = ("drops", "frees", "heads", "hides", "home", "inputs", "leaf", "name", "operation", "step")
+    __slots__ = ("drops", "frees", "heads", "hides", "home", "inputs", "leaf", "name", "once", "operation", "step")
 
     def __init__(self, step: Step, inputs: tuple[str, ...], home: nn.Module, leaf: str) -> None:
         self.step, self.name, self.inputs, self.operation = step, step.name, inputs, step.operation
         self.home, self.leaf = home._modules, leaf
         self.heads, self.hides, self.drops, self.frees = 0, False, False, tuple[str, ...]()
+        self.once = inputs == ("source",)
 
     @property
     def module(self) -> nn.Module:
@@ -61,6 +63,11 @@ class Instruction:
 
     def __call__(self, values: Values, now: Pass) -> Tensor:
         """The output in the layout of a trace, with a batch axis: (B, T, C), (B, H, T, D) or (B, H, Q, K)."""
+        if self.once and now.cache is not None and not self.module._forward_hooks:
+            return now.cache.once(self.name, lambda: self._computed(values, now))
+        return self._computed(values, now)
+
+    def _computed(self, values: Values, now: Pass) -> Tensor:
         module, inputs = self.home[self.leaf], self.gather_inputs(values, now)
         assert module is not None
         if isinstance(module, StepModule):
