@@ -11,6 +11,7 @@ from talking import Talk
 
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
+from tinytf_cli.repl.state import Spec
 from tinytf_cli.repl.streams import Capture
 
 
@@ -143,3 +144,16 @@ def test_a_stop_that_holds_once_passes_what_is_ignored_first(ran: Talk) -> None:
     assert ran("break") == "there are no stops\n"
     ran("tbreak L1.q if max > 0")
     assert ran("ignore 1 2").split("\n")[1].strip() == "1  L1.q, once, after 2 hits, if max > 0"
+
+
+def test_two_stacks_have_two_texts_and_either_changes() -> None:
+    session = Session(VERBS, Spec("tiny-translator"), stdout=Capture(), stderr=Capture())
+    assert session.begin("the third of May 1994", target="1994-05-0").status == 0
+    assert session.run is not None
+    assert (session.run.spec.reads, session.run.text) == ("the third of May 1994", "1994-05-0")
+    before = session.trace["L1.cross.weights"].shape
+    session.execute("run --target-text=1994-05-03")
+    assert (session.run.spec.reads, session.run.text) == ("the third of May 1994", "1994-05-03")
+    assert session.trace["L1.cross.weights"].shape[1:] == (before[1] + 1, before[2])
+    session.execute("run the ninth of June 2011")
+    assert (session.run.spec.reads, session.run.text) == ("the ninth of June 2011", "2011-06-09")

@@ -14,6 +14,7 @@ from tinytf_cli.host import host, is_typed
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import DrawingOptions
 from tinytf_cli.ranges import Whole
+from tinytf_cli.text_options import target_option
 
 if TYPE_CHECKING:
     from tinytf_cli.explore.tour import Tour
@@ -27,6 +28,7 @@ class Options:
     """The options of this command alone."""
 
     words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
+    target_text: str | None = target_option()
     tour: bool = option(is_flag=True, help="A guided tour of eight stops; TEXT may be the file of another.")
     serve: bool = option(is_flag=True, help="Show it in a browser of this machine; each page is a session of its own.")
     address: str = option("--host", metavar="NAME", shown="localhost", help="With --serve, the address to listen at.")
@@ -95,8 +97,8 @@ def explore(options: Options, model_options: ModelOptions, drawing: DrawingOptio
     reading = ReadFence(*_named_folders(session.state.spec)) if served else None
     settings = session.settings
     session.change(settings=replace(settings, color="always" if terminal.coloured else "never", theme=terminal.theme))
-    if folder is not None or text or session.run is None:
-        outcome = session.begin(_TEXT if folder is not None else text or _TEXT)
+    if folder is not None or text or session.run is None or options.target_text is not None:
+        outcome = session.begin(_TEXT if folder is not None else text or _TEXT, target=options.target_text)
         if outcome.failure is not None or outcome.status:
             session.say(outcome)
             return outcome.status

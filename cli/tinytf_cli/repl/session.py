@@ -337,15 +337,18 @@ class Session(Outlet):
         self.last_seconds = time.perf_counter() - start
         return Outcome(status, capture.text, failure, leave, tuple(result for result, _ in capture.results))
 
-    def begin(self, text: str = "", spec: Spec | None = None, *, quiet: bool = True) -> Outcome:
-        """Open the model of ``spec`` and run ``text``, where given, as logged lines."""
+    def begin(
+        self, text: str = "", spec: Spec | None = None, *, target: str | None = None, quiet: bool = True
+    ) -> Outcome:
+        """Open the model of ``spec`` and run ``text``, where given, as logged lines; two stacks read it."""
         outcome, spec, default = Outcome(0), spec or self.state.spec, Spec()
         if spec != default or spec != self.state.spec:
             non_default = {name: value for name, value in spec.options.items() if value != default.options[name]}
             words = [f"--{name.replace('_', '-')}{_worded(value)}" for name, value in non_default.items()]
             outcome = self.execute(" ".join(["model", shell_quoted(spec.name), *words, "--quiet"]))
         if text and outcome.status == 0:
-            outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
+            given = "" if target is None else f" --target-text={shell_quoted(target)}"
+            outcome = self.execute(f"run{' --quiet' if quiet else ''}{given} -- {shell_quoted(text)}")
         return outcome
 
     def _typed_name(self) -> str:
