@@ -56,7 +56,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "steer": "Make a steering vector from pairs of texts, and try it.",
     },
     "Learn": {
-        "learn": "Learn the pipeline in 24 lessons on your own text, two stacks in 27.",
+        "learn": "Learn the pipeline in 24 lessons on your text, two stacks in 27.",
         "verify": "Recompute worked examples and papers, claim by claim.",
         "check": "Find the first wrong step in your own module, and the mistake.",
     },
