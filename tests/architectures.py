@@ -304,6 +304,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "umt5, a bias of distance in each layer": {
+        **BERT,
+        "n_token_types": 0,
+        "position_offset": 2,
+        "relative_buckets": 8,
+        "head": "mlm",
+        "head_bias": True,
+        "relative_by_layer": True,
+    },
     "squeezebert, matrices in groups": {
         **BERT,
         "qkv_groups": 3,

@@ -152,7 +152,7 @@ def test_sizes_that_do_not_fit_are_refused(model: Model, corpus: Corpus) -> None
                          ({"batch": 3000 * 3, "tokens": 9000}, "fewer tokens than one batch")):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             model.train_sae(corpus, "L1.out", **{**SIZES, **sizes})
-    with pytest.raises(UsageError, match="one document"):
+    with pytest.raises(UsageError, match="fewer tokens than one batch"):
         model.train_sae(find_files("The cat sat on the mat."), "L1.out", **SIZES)
     with pytest.raises(AddressError, match="not one vector a token"):
         model.train_sae(corpus, "L1.q", **SIZES)

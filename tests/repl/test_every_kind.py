@@ -4,7 +4,6 @@ import architectures
 import covering
 import pytest
 
-from tinytf.config import ModelConfig
 from tinytf.loading import Model
 from tinytf.model.transformer import Transformer
 from tinytf.text.train import train_characters
@@ -20,18 +19,22 @@ SPEC = Spec("made")
 def session(request: pytest.FixtureRequest) -> Session:
     """A session over a small model of one kind, whose tokens are characters."""
     tokenizer = train_characters(["the cat sat on a mat"])
-    sizes = {**architectures.SIZES, **architectures.KINDS[request.param]}
-    config = ModelConfig.of(**{**sizes, "vocab_size": max(sizes["vocab_size"], tokenizer.vocab_size)})
+    size = max(architectures.config_of(request.param).vocab_size, tokenizer.vocab_size)
+    config = architectures.config_of(request.param, vocab_size=size)
     begun = Session(VERBS, SPEC, stdout=Capture(), stderr=Capture())
     transformer = Transformer.initialised(config, 0)
     begun.models.add(SPEC, Model("made", transformer, tokenizer, "random weights"))
     return begun
 
 
+def _target(session: Session) -> str:
+    return "" if session.models.opened(SPEC).config.encoder is None else " --target-text 'a mat'"
+
+
 @pytest.mark.slow
 def test_every_step_is_reached_and_shown(session: Session, request: pytest.FixtureRequest) -> None:
     """Shown in every form by the first kind whose step is computed in this way; with --exhaustive by every kind."""
-    assert session.execute("run the cat").status == 0
+    assert session.execute(f"run the cat{_target(session)}").status == 0
     rows, kind, first = session.table.rows, request.node.callspec.params["session"], architectures.first_places()
     for number, (step, layer) in enumerate(rows, start=1):
         assert session.step_words == f"{step.full_name(layer)} {number}/{len(rows)}"
@@ -45,8 +48,8 @@ def test_every_step_is_reached_and_shown(session: Session, request: pytest.Fixtu
 
 def test_stops_maps_and_comparisons_work(session: Session) -> None:
     lines = [
-        "run the cat",
-        "heads",
+        f"run the cat{_target(session)}",
+        *([] if _target(session) else ["heads"]),  # which are of texts that repeat themselves, and a source never does
         "heat L0",
         "print L0",
         "break L*.weights if max > 0.01 and entropy >= 0",
@@ -60,7 +63,7 @@ def test_stops_maps_and_comparisons_work(session: Session) -> None:
         "watch nan or inf",
         "goto L0.in",
         "continue",
-        "run the mat",
+        f"run the mat{_target(session)}",
         "diff",
     ]
     lines += ["where", "list 100", "undo"]
