@@ -29,6 +29,13 @@ PICTURES: dict[str, list[str]] = {
     ],
     "circuit": ["circuit", "--pairs", "samples/lost.jsonl"],
     "patch": ["patch", BALL, HAT, "--sweep", "residual", "--width", "90"],
+    "cross-attention": [
+        "attention", "the third of May 1994", "--target-text", "1994-05-03", "--cross", "--head", "L1H1", "-m",
+        "tiny-translator",
+    ],
+    "both-texts": [
+        "grad", "the third of May 1994", "--target-text", "1994-05-03", "--integrated", "-m", "tiny-translator",
+    ],
 }  # fmt: skip
 EXAMPLE = re.compile(r"(?<=^```console\n)\$ (tinytf [^\n]*)\n(.*?)(?=^```)", re.MULTILINE | re.DOTALL)
 
