@@ -77,7 +77,7 @@ def test_the_explorer_opens_the_model_with_its_adapter(
 ) -> None:
     specs: list[Spec] = []
 
-    def begin(session: Session, text: str) -> Outcome:
+    def begin(session: Session, text: str, **target: str | None) -> Outcome:
         specs.append(session.state.spec)
         return Outcome(1)
 

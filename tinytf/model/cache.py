@@ -249,5 +249,7 @@ def require_decoder(config: ModelConfig) -> None:
         raise UsageError(
             f"the model gives classes ({config.head.labels_in_words}) and predicts no token", "trace shows its classes"
         )
+    if not config.causal and config.head.kind == "none":
+        raise UsageError("the model is an encoder without a head, and predicts no token", "trace shows its vectors")
     if not config.causal:
         raise UsageError("the model is an encoder and predicts masked tokens", "use trace with [MASK] in the text")
