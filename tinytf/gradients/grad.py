@@ -205,7 +205,7 @@ class Backward(Report):
 
     @derived
     def first_order_of_source(self) -> tuple[float, ...]:
-        """The same of the text that a model of two stacks reads; empty for one stack."""
+        """What each token of the text adds that a model of two stacks reads, to first order; empty for one stack."""
         read = self.trace.source
         return gradient_times_input(read) if isinstance(read, GradientTrace) else ()
 
