@@ -281,6 +281,13 @@ class StepTable:
             return ()
         return tuple(step for step in self.added if self.has(step.name, layer) and step.name != "memory.out")
 
+    def summand(self, added: Step, layer: int) -> Step:
+        """What a layer adds to the stream of an output of attention or feed-forward: itself, normed or scaled.
+
+        An output that is not added there, such as that of a layer whose attention gives to another, is itself.
+        """
+        return (added, *self.to_stream(added, layer))[-2] if added in self.added_in(layer) else added
+
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
         """The steps from the product with the unembedding to the logits; one, unless logits are scaled or capped."""
@@ -523,13 +530,18 @@ class StepTable:
                 found.setdefault((own.name, layer), (step, own))
         return found
 
-    def synonym(self, name: str) -> str | None:
+    def synonym(self, name: str, layer: int | None = None) -> str | None:
         """The name of the step that ``name`` is a synonym of in this architecture; None where it is no synonym.
 
-        ``out`` means ``norm2`` in a post-norm block, and a former name means the present one.
+        ``out`` means ``norm2`` in a post-norm block, ``ffn.added`` what the ``layer`` (or the first that has it) adds
+        of ``ffn``, and a former name the present one.
         """
         if name in self.by_name:
             return None
+        part, _, added = name.rpartition(".")
+        if added == "added" and (step := self.by_name.get(part)) in self.added:
+            having = [n for n in range(self.config.n_layers) if self.has(part, n)]
+            return self.summand(step, layer if layer in having else having[0]).name
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
         return None if target == name else target
 
