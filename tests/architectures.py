@@ -46,6 +46,8 @@ LLAMA: dict[str, Any] = {
     "ffn_bias": False,
     "tied_head": False,
 }
+HYPER: dict[str, Any] = {"hyper": True, "hyper_eps": 0.05, "norm_eps": 0.1}
+"""Streams that are equal have no gradient but what ε leaves, in their mix and, where a norm follows, in their sum."""
 
 KINDS: dict[str, dict[str, Any]] = {
     "t5, two stacks": {
@@ -224,6 +226,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "active_stream": 1,
         "d_layer_input": 5,
         "norm_order": "both",
+    },
+    "hunyuan 4, streams that are read and written": {**LLAMA, **HYPER, "extra_streams": 2},
+    "deepseek v4, streams that are mixed": {**LLAMA, **HYPER, "extra_streams": 3, "sinkhorn_rounds": 3},
+    "glm 5.3, streams that are averaged": {
+        **LLAMA,
+        **HYPER,
+        "extra_streams": 1,
+        "sinkhorn_rounds": 2,
+        "streams_averaged": True,
     },
     "deepseek, latent keys and values": {
         **LLAMA,
