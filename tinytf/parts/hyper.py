@@ -32,6 +32,8 @@ class Hyper(Part):
         """The streams in words."""
         return listed(
             f"{streams} streams, read and written by hyper-connections",
+            f"weights of what is written up to {self.hyper_magnitude:g}",
+            f"ε {self.hyper_eps:g}",
             bool(self.sinkhorn_rounds) and f"mixed by matrices of {self.sinkhorn_rounds} Sinkhorn rounds",
             self.streams_averaged and "averaged in the end",
         )
