@@ -7,7 +7,7 @@ from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V32, LATENT, indexe
 from tinytf.checkpoints.huggingface.hyper import STREAMS, connections
 from tinytf.checkpoints.huggingface.llama import HEAD_AND_ACTIVATION, LLAMA, SHARED
 from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES, routed, sigmoid_router
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, stacked_experts
 from tinytf.fields import Fields
 
 
@@ -63,14 +63,17 @@ HY_V4 = replace(
         "blocks.{n}.attention.sink": Stored(f"{_ATTENTION}.learnable_sink_param", bare=True),
         "blocks.{n}.ffn.gate": Stored("layers.{n}.mlp.linear_gate"),
         "blocks.{n}.ffn.shared.gate": Stored("layers.{n}.mlp.shared_experts.linear_gate"),
+        **stacked_experts("layers.{n}.mlp.experts"),
         **connections(f"{_HYPER}_attn_layer.hc_", f"{_HYPER}_mlp_layer.hc_", "hc_pre.hc_head.hc_head_", mixed=False),
     },
     spellings=(
-        (r"\battn_hc\.", "hc_pre.hc_attn_layer.hc_"),
-        (r"\bffn_hc\.", "hc_pre.hc_mlp_layer.hc_"),
-        (r"^hc_head\.hc_", "hc_pre.hc_head.hc_head_"),
-        (r"\b(self_attn|mlp|shared_experts)\.gate_proj\.", r"\1.linear_gate."),
+        (r"\battn_hc\b", "hc_pre.hc_attn_layer"),
+        (r"\bffn_hc\b", "hc_pre.hc_mlp_layer"),
+        (r"(hc_\w+_layer)\.(fn|base|scale)$", r"\1.hc_\2"),
+        (r"^hc_head\b", "hc_pre.hc_head"),
+        (r"hc_head\.hc_(fn|base|scale)$", r"hc_head.hc_head_\1"),
+        (r"\b(self_attn|mlp|shared_experts)\.gate_proj\b", r"\1.linear_gate"),
         (r"self_attn\.sinks$", "self_attn.learnable_sink_param"),
     ),
-    skipped=(*LLAMA.skipped, FURTHER_MODULES),
+    skipped=(*LLAMA.skipped, Skip(r"mtp_layers\..*", FURTHER_MODULES.why, noted=True)),
 )
