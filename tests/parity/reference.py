@@ -345,6 +345,10 @@ _INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index
 """An indexer of odd sizes; with many heads no two of its scores are both 0."""
 
 
+_HYPER: dict[str, Any] = {**_INDEXED, "hc_mult": 3, "swiglu_limit": 0.8, "pad_token_id": 0}
+"""Several streams, and gates that are clamped."""
+
+
 def _dbrx(**attention: Any) -> nn.Module:
     ffn = {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 2}
     sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T, **_ENDS}
@@ -1282,6 +1286,27 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         mlp_layer_types=_DENSE_BETWEEN,
         rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
     ),
+    "hunyuan 4": lambda: _decoder("HYV4", **_HYPER),
+    "hunyuan 4, few keys, stretched, and two streams": lambda: _decoder(
+        "HYV4",
+        **{
+            **_HYPER,
+            "index_topk": 3,
+            "index_head_dim": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            "n_routed_experts": 6,
+            "hc_mult": 2,
+            "swiglu_limit": 0.3,
+        },
+        indexer_types=["full", "shared", "full"],
+        mlp_layer_types=_DENSE_BETWEEN,
+        norm_topk_prob=False,
+        tie_word_embeddings=True,
+        hc_eps=0.04,
+        hc_magnitude=0.7,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
     "mistral 4": lambda: _decoder(
@@ -1460,6 +1485,8 @@ def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:
     if models.theirs.config.model_type == "gemma3n_text":  # several streams, not normed after the last layer
         *before, last = (streams.movedim(0, -2).flatten(-2) for streams in given.hidden_states)
         return *before, models.ours.final_norm(last)
+    if models.ours.config.hyper:  # (B, T, n, C) -> (B, T, n·C)
+        return tuple(streams.flatten(2) for streams in given.hidden_states)
     if "mamba" not in models.theirs.config.model_type:
         return given.hidden_states
     *after, _, normed = given.hidden_states  # without the embeddings, and with the last layer twice

@@ -116,12 +116,14 @@ class Experts(Part):
 class FeedForward(Part):
     """A feed-forward of ``d_ff`` units; ``gated`` makes it SwiGLU-like: act(gate) ⊙ up.
 
-    With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
-    both sides at the limit (gpt-oss). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two slopes
-    in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of a normal distribution with the
-    mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms the activated units (BitNet).
-    ``ffn_groups`` are equal parts of the input of each matrix that make as many equal parts of its output, each by a
-    matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
+    With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and
+    up on both sides at the limit (gpt-oss); ``glu_added`` stands for that 1, and with ``glu_of_experts`` only
+    experts are so limited, not the shared one and dense layers (Hunyuan 4). Without ``up_bias`` only the last
+    matrix has a bias. ``xielu`` learns two slopes in each layer. With a ``gate_sparsity`` s, a gate is what exceeds
+    the s-quantile of a normal distribution with the mean and deviation of the token's gates, else 0 (Gemma 3n).
+    ``act_norm`` norms the activated units (BitNet). ``ffn_groups`` are equal parts of the input of each matrix that
+    make as many equal parts of its output, each by a matrix of its own (SqueezeBERT). ``mixture`` replaces it by
+    experts. With ``d_ff`` 0 there is none.
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0, said="a feed-forward {} wide")
@@ -130,8 +132,10 @@ class FeedForward(Part):
         named=ACTIVATION_NAMES,
     )  # fmt: skip
     gated: bool = leaf(False, said="the gate of the feed-forward")
-    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate with 1 added to up, limit {}")
+    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate, limit {}")
     glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,), said="an α of {} in the gate")
+    glu_added: float = leaf(1.0, NOT_NEGATIVE, usual=(0.0,), said="{} added to up in a clamped gate")
+    glu_of_experts: bool = leaf(False, said="a clamped gate in experts alone")
     ffn_bias: bool = leaf(True, said="the bias of the feed-forward")
     up_bias: bool = leaf(True, said="the bias of the hidden units")
     act_norm: bool = leaf(False, said="the norm of the activations")
@@ -145,6 +149,8 @@ class FeedForward(Part):
     def require(self) -> None:
         if self.glu_limit and not (self.gated and self.activation == "silu"):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
+        if self.glu_of_experts and not self.glu_limit:
+            raise ConfigError("glu_of_experts needs a glu_limit")
         if self.activation == "xielu" and (self.gated or self.mixture.experts):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
         if self.gate_sparsity and (not self.gated or self.mixture.experts or self.glu_limit):
@@ -173,7 +179,7 @@ class FeedForward(Part):
         if not self.d_ff:
             return {"feed-forward": "none"}
         sparse = f"gates {self.gate_sparsity:.0%} sparse" if self.gate_sparsity else ""
-        limited = f"limited to {self.glu_limit:g}, α {self.glu_alpha:g}"
+        limited = f"limited to {self.glu_limit:g}{' in experts' * self.glu_of_experts}, α {self.glu_alpha:g}"
         rows = {
             "widths": f"d_ff {self.d_ff}",
             "feed-forward": listed(
@@ -257,8 +263,11 @@ def _route(o: "ModuleType", c: Config) -> Any:
 
 
 def _activate(o: "ModuleType", c: Config) -> Any:
-    limit = c.glu_limit
-    return o.ClampedGlu(c.glu_alpha, limit) if limit else o.Activate(c.activation)
+    return o.Activate(c.activation) if c.glu_of_experts else _activate_expert(o, c)
+
+
+def _activate_expert(o: "ModuleType", c: Config) -> Any:
+    return o.ClampedGlu(c.glu_alpha, c.glu_limit, c.glu_added) if c.glu_limit else o.Activate(c.activation)
 
 
 _HIDDEN = ("token", "d_ff")
@@ -316,8 +325,8 @@ ROWS: tuple[Step, ...] = (
     Step("expert.gate", "expert, gate", "{0}·W_gate{ffn_bias_g} where {1}, else 0", _OF_EXPERTS,
          ("<into expert>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
          module="ffn.experts.gate", matrix="W_gate", in_experts=True, late=True),
-    Step("expert.act", "expert, activated", "{activated}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
-         absent=_NO_EXPERTS, make=_activate, in_experts=True),
+    Step("expert.act", "expert, activated", "{expert_activated}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
+         absent=_NO_EXPERTS, make=_activate_expert, in_experts=True),
     Step("expert.out", "expert output", "{0}·{w_down}{ffn_bias_2} where {1}, else 0", ("expert", *WIDE),
          ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
          matrix="{w_down}", in_experts=True),
@@ -379,7 +388,8 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_g": (" + b" if bias and c.up_bias else "") + groups,
         "ffn_bias_2": (" + b₂" if bias else "") + groups,
         "activation": ACTIVATION_NAMES[c.activation],
-        "activated": _activated_words(c),
+        "activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts),
+        "expert_activated": _activated_words(c, c.glu_limit > 0),
         "no_dense": no_dense,
         "no_act_norm": "activated units are not normed in this model" if _dense(c) else no_dense,
         "threshold": f"mean {'−' if _deviations(c) < 0 else '+'} {abs(_deviations(c)):.4g}·σ",
@@ -397,11 +407,12 @@ def _no_gate(c: Config, no_dense: str) -> str:
     return "the feed-forward of this model has no gate" if _dense(c) else no_dense
 
 
-def _activated_words(c: Config) -> str:
+def _activated_words(c: Config, limited: bool) -> str:
     """The formula of the activated units, from hidden units and gate."""
     act = ACTIVATION_NAMES[c.activation]
-    if c.glu_limit:
-        return f"({{1}} + 1) ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
+    if limited:
+        up = f"({{1}} + {c.glu_added:g})" if c.glu_added else "{1}"
+        return f"{up} ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
     return f"{act}({{0}})" + " ⊙ {1}" * c.gated
 
 

@@ -23,6 +23,7 @@ from tinytf.parts import (
     feed_forward,
     gated_delta,
     head,
+    hyper,
     indexer,
     layer_inputs,
     mamba,
@@ -69,7 +70,8 @@ RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
 STEPS: tuple[Step, ...] = (
-    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, head.READ,
+    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, hyper.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED,
+    *hyper.MERGED, *norm.FINAL, head.READ,
     *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
@@ -78,7 +80,7 @@ _FORMULAS = tuple(
     part.formulas
     for part in (
         embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
-        side_conv, altup, pooling, head,
+        side_conv, altup, hyper, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
@@ -86,7 +88,7 @@ _INPUTS = tuple(
     for part in (
         embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
         layer_inputs,
-        altup, pooling, head,
+        altup, hyper, pooling, head,
     )
 )  # fmt: skip
 
