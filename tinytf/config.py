@@ -205,8 +205,6 @@ class ModelConfig(Part):
         for name, values in self.by_layer:
             if not LEAVES[name].differs:
                 raise ConfigError(f"{name} cannot differ by layer", did_you_mean(name, DIFFERING))
-            if name == "n_heads" and len({*zip(values, self._mixers, strict=True)}) > len({*self._mixers}):
-                raise ConfigError(f"{name} differs between layers with the same mixer: by_layer says {values}")
             if name == "experts" and len({*values} - {0}) > 1:
                 raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
             if name == "norm_order" and "post" in values:
@@ -220,10 +218,6 @@ class ModelConfig(Part):
     @cached_property
     def _distinct_blocks(self) -> tuple[BlockConfig, ...]:
         return tuple(dict.fromkeys(self.blocks))
-
-    @property
-    def _mixers(self) -> tuple[str, ...]:
-        return tuple(block.mixer.called for block in self.blocks)
 
     def _read(self, setting: Leaf) -> Any:
         if setting.path[0] != "blocks":
@@ -543,7 +537,7 @@ _INFO_ROWS = (
 """The rows of ``described``, in their order."""
 _MOST_KINDS = 4
 """How many kinds of layers ``described`` tells apart; of more it has the first and the last."""
-_SIZES = ("n_kv_heads", "d_head", "d_value", "d_ff")
+_SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "d_ff")
 """Sizes of which a flat name reads the first layer's where they differ."""
 _RETIRED = (("choice_of_scores", True),)
 """Settings of earlier versions with the only value that is left."""
