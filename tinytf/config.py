@@ -6,7 +6,7 @@ layer to layer, with one value a layer.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -235,6 +235,8 @@ class ModelConfig(Part):
         values = [value for value in found if setting.off is None or value != setting.off] or list(found)
         if not values and setting.off is not None:
             return setting.off
+        if values and setting.field.name == "n_heads":
+            return max(values)  # of views with a place for each head
         one = len(values) == 1 or (values and setting.field.name in _SIZES)
         return values[0] if one else setting.field.default
 
@@ -303,6 +305,10 @@ class ModelConfig(Part):
     def at(self, layer: int | None) -> "ModelConfig":
         """The configuration of one layer; the model's own for None."""
         return self if layer is None or self.is_even else _at(self, layer)
+
+    def heads_in(self, layers: Iterable[int]) -> list[tuple[int, int]]:
+        """The layer and the number of every head of some layers."""
+        return [(layer, head) for layer in layers for head in range(self.at(layer).n_heads)]
 
     def group_of(self, layer: int) -> int:
         """The index of the group of layers that share weights with this one; ``layer`` itself without groups."""
@@ -537,7 +543,7 @@ _INFO_ROWS = (
 """The rows of ``described``, in their order."""
 _MOST_KINDS = 4
 """How many kinds of layers ``described`` tells apart; of more it has the first and the last."""
-_SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "d_ff")
+_SIZES = ("n_kv_heads", "d_head", "d_value", "d_ff")
 """Sizes of which a flat name reads the first layer's where they differ."""
 _RETIRED = (("choice_of_scores", True),)
 """Settings of earlier versions with the only value that is left."""

@@ -1332,7 +1332,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Laguna",
         **_EXPERTS,
         head_dim=8,
-        num_attention_heads_per_layer=[6] * N,
+        num_attention_heads_per_layer=[6, 4, 6],
         shared_expert_intermediate_size=20,
         moe_routed_scaling_factor=1.7,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
