@@ -636,6 +636,23 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+_STEP: dict[str, Any] = {
+    "head_dim": 8,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "pad_token_id": 0,
+    "share_expert_dim": 20,
+    "sliding_window": 4,
+    "moe_router_scaling_factor": 1.7,
+    "mlp_layer_types": _DENSE_BETWEEN,
+    "num_sliding_attention_heads": 6,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {
+        "full_attention": {**_LLAMA3, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+}
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     **TWO_STACKS,
     "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**_T5)),
@@ -1340,7 +1357,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Laguna",
         **_EXPERTS,
         head_dim=8,
-        num_attention_heads_per_layer=[6] * N,
+        num_attention_heads_per_layer=[6, 4, 6],
         shared_expert_intermediate_size=20,
         moe_routed_scaling_factor=1.7,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
@@ -1370,6 +1387,19 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
             "mlp_layer_types": None,
             "sliding_window_size": 4,
         },
+    ),
+    "step 3.7": lambda: _decoder("Step3p7Text", "TextModel", **_STEP),
+    "step 3.7, limits, biases and scaled scores": lambda: _decoder(
+        "Step3p7Text",
+        "TextModel",
+        **{**_STEP, "rope_parameters": None, "num_sliding_attention_heads": 2},
+        rope_theta=[300.0, 500.0, 300.0],
+        partial_rotary_factors=[0.5, 1.0, 0.5],
+        rope_scaling={**_LLAMA3, "rope_theta": 500.0},
+        attention_bias=True,
+        query_pre_attn_scalar=5.5,
+        swiglu_limits=[0.2, None, 0.3],
+        swiglu_limits_shared=[0.0, 0.25, 0.2],
     ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
     "ernie 4.5 moe": lambda: _decoder(

@@ -276,6 +276,8 @@ class Trace:
         for layer in parsed.layers if parsed.layers is not None else (None,):
             tensor, axes = self._uncut(parsed, layer)
             tensors.append(self._cell(tensor, parsed, axes))
+        if len({tensor.shape for tensor in tensors}) > 1:
+            raise AddressError(f"{parsed} has several shapes: heads differ by layer", "name layers of one kind")
         return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
 
     def stack(self, *addresses: str) -> Tensor:

@@ -113,6 +113,7 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     MELLUM,
 )
 from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
+from tinytf.checkpoints.huggingface.step3p7 import STEP3P5
 from tinytf.checkpoints.huggingface.t5 import T5_FAMILIES
 from tinytf.checkpoints.huggingface.t5gemma import T5GEMMA
 from tinytf.checkpoints.huggingface.table import Family
@@ -169,7 +170,7 @@ FAMILIES: Mapping[str, Family] = {
         DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
-        MIMO_V2_FLASH,
+        MIMO_V2_FLASH, STEP3P5,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
