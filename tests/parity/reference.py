@@ -161,6 +161,32 @@ _DELTA: dict[str, Any] = {
 """Gated delta rules around a layer of attention."""
 
 
+def _qwen4(**settings: Any) -> nn.Module:
+    given = {
+        **_DELTA,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 14,
+        "hc_count": 3,
+        "hc_lowrank": 10,
+        "ple_layer_ids": [1, 3],
+        "ple_embed_dim": 16,
+        "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 9,
+        "make_ngram_vocab_size_divisible_by": 8,
+        "split_ngram_parts": 4,
+        "indexer_n_heads": 7,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 12,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    }
+    model = _decoder("Qwen4ExpText", **{**given, **settings})
+    model.size = 1.0  # rounding grows where streams are normed again and again
+    return model
+
+
 _OLMO_HYBRID = {name: value for name, value in _DELTA.items() if name != "head_dim"} | {"pad_token_id": 0}
 _OLMO_HYBRID |= {"linear_key_head_dim": 10, "linear_value_head_dim": 5}  # it writes the convolutions in equal thirds
 _MAMBA2: dict[str, Any] = {
@@ -1030,6 +1056,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen3.5 moe": lambda: _decoder(
         "Qwen3_5MoeText", **_DELTA, **{**_EXPERTS, "num_experts": 6}, shared_expert_intermediate_size=16
     ),
+    "qwen4-exp": lambda: _qwen4(),
+    "qwen4-exp, gated by sigmoids, and n-grams of four tokens": lambda: _qwen4(
+        output_gate_type="sigmoid",
+        ple_layer_ids=[3],
+        ngram_size=4,
+        heads_per_ngram=1,
+        ple_embed_dim=9,
+        ple_conv_kernel_size=2,
+        eos_token_id=[4, 3],
+        seed=7,
+        hc_count=2,
+        indexer_compress_ratio=3,
+        indexer_budget=6,
+        indexer_head_dim=10,
+        rope_parameters={**_SECTIONS, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5},
+        norm_topk_prob=False,
+        attention_bias=True,
+        tie_word_embeddings=True,
+    ),
+    "qwen4-exp, without n-grams": lambda: _qwen4(ple_layer_ids=None),
     "qwen3-next": lambda: _decoder(
         "Qwen3Next",
         **_DELTA,

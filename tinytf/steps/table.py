@@ -22,6 +22,7 @@ from tinytf.parts import (
     embedding,
     feed_forward,
     gated_delta,
+    gated_streams,
     head,
     hyper,
     indexer,
@@ -29,6 +30,7 @@ from tinytf.parts import (
     mamba,
     mamba2,
     memory,
+    ngrams,
     norm,
     pooling,
     positions,
@@ -71,7 +73,7 @@ RENAMED = {"heads": "head_out"}
 
 STEPS: tuple[Step, ...] = (
     *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, hyper.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED,
-    *hyper.MERGED, *norm.FINAL, head.READ,
+    *hyper.MERGED, *gated_streams.FINAL, *norm.FINAL, head.READ,
     *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
@@ -80,7 +82,7 @@ _FORMULAS = tuple(
     part.formulas
     for part in (
         embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
-        side_conv, altup, hyper, pooling, head,
+        side_conv, altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
@@ -88,7 +90,7 @@ _INPUTS = tuple(
     for part in (
         embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
         layer_inputs,
-        altup, hyper, pooling, head,
+        altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 
@@ -490,6 +492,11 @@ class StepTable:
         """The steps that later layers take beside the stream, by full name."""
         places = [place for layer in range(self.config.n_layers) for place in self.taken(layer).values()]
         return {self.at(*place).full_name(place[1]): place for place in places}
+
+    @cached_property
+    def reads_ids(self) -> bool:
+        """Whether layers read the ids of the tokens beside the stream."""
+        return any("ids" in step.inputs for step in self.layer_steps)
 
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""
