@@ -271,10 +271,14 @@ def has_table(directory: Path) -> bool:
 
 
 def _open_weights(directory: Path, config: Mapping[str, Any]) -> WeightFiles:
-    """The weights of a directory, dequantised as its config.json says."""
-    files = Weights(directory)
+    """The weights of a directory, dequantised as its config.json says, or the file beside it that ModelOpt writes."""
+    files, beside = Weights(directory), directory / "hf_quant_config.json"
     with faults_of(directory / "config.json"):
         quantized = settings_of(config)
+        if quantized is None and beside.is_file():
+            stored = Fields(read_json(beside), beside).object("quantization")
+            settings = {} if stored is None else stored.data
+            quantized = settings_of({"quantization_config": {**settings, "quant_method": "modelopt"}})
         if quantized is None:
             require_plain(files)
             return files
