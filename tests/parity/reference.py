@@ -666,6 +666,7 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "mvp": lambda: _two_stacks("Mvp", **_BART),
     "plbart": lambda: _two_stacks("PLBart", **_BART),
     "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
+    "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **_BART),
     "pegasus": lambda: _two_stacks("Pegasus", **_BART),
     "marian": lambda: _two_stacks("Marian", "MTModel", **{**_BART, "decoder_start_token_id": 1}),
     "m2m-100": lambda: _two_stacks("M2M100", **_BART),

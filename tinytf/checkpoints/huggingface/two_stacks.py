@@ -169,6 +169,25 @@ BLENDERBOT = replace(
     classes={"lm": "BlenderbotForConditionalGeneration"},
     fixed=_SHARED,
 )
+BLENDERBOT_SMALL = replace(
+    BART,
+    name="BlenderbotSmall",
+    model_type="blenderbot-small",
+    classes={"lm": "BlenderbotSmallForConditionalGeneration"},
+    fixed={**_SHARED, "embed_norm": True, "positions_unnormed": True, "norm_order": "post"},
+    settings=(
+        *(setting for setting in BART.settings[:-1] if setting is not _EMBED_SCALE),
+        encoder(
+            lambda fields, draft: {
+                **_encoder_sizes(fields, draft),
+                **_EMBED_SCALE.read(fields, draft, {}),
+                "positions_unnormed": False,
+            },
+            lambda read: {**_write_encoder(read), **_EMBED_SCALE.write(read)},
+        ),
+    ),
+)
+"""BlenderbotSmall, whose decoder norms its embeddings before it adds positions, and never scales them."""
 _WAVES = (
     *BART.skipped,
     Skip(r"(encoder|decoder)\.embed_positions\.weights?", "sines and cosines, a buffer", computed=paper_waves),
@@ -331,4 +350,4 @@ FSMT = replace(
     outside=(),
 )
 """FSMT (Ng et al. 2019), with a vocabulary for each of its two languages."""
-FROM_FAIRSEQ = (BART, MBART, PLBART, MVP, BLENDERBOT, PEGASUS, MARIAN, M2M_100, NLLB_MOE, FSMT)
+FROM_FAIRSEQ = (BART, MBART, PLBART, MVP, BLENDERBOT, BLENDERBOT_SMALL, PEGASUS, MARIAN, M2M_100, NLLB_MOE, FSMT)
