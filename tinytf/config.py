@@ -187,8 +187,11 @@ class ModelConfig(Part):
         read = 0 if self.encoder is None else self.encoder.d_model
         if {block.cross.d_source for block in kinds} != {read}:
             raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {read or 'missing'}")
-        if self.shares_embeddings and (self.encoder is None or self.encoder.embedding != self.embedding):
-            raise ConfigError("shares_embeddings needs an encoder with the same vocabulary and embeddings")
+        tables = [
+            (stack.embedding.vocab_size, stack.embed_width) for stack in (self, self.encoder) if stack is not None
+        ]
+        if self.shares_embeddings and tables != tables[:1] * 2:
+            raise ConfigError("shares_embeddings needs an encoder with as many tokens, and embeddings as wide")
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
         if self.d_layer_input and self.embed_norm:

@@ -556,14 +556,21 @@ def _llama4(**settings: Any) -> nn.Module:
     return transformers.Llama4ForCausalLM(config)
 
 
+def _waves_of(table: Any) -> Tensor | None:
+    """The sines and cosines of a table of positions that counts them among its parameters."""
+    if hasattr(table, "create_weight"):
+        return table.create_weight()
+    return table.get_embedding(*table.weight.shape, table.padding_idx) if hasattr(table, "make_weight") else None
+
+
 def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings: Any) -> nn.Module:
     """A model whose texts are targets: it reads SOURCE for each of them, as ours does (``architectures.facing``)."""
     model = class_named(family + kind)(getattr(transformers, f"{family}Config")(**settings))
     model.size = 1.2
     for stack in (model.get_encoder(), model.get_decoder()):
         table = getattr(stack, "embed_positions", None)
-        if hasattr(table, "create_weight"):  # a buffer, which the tests do not fill with other numbers
-            waves = table.create_weight()
+        waves = _waves_of(table)
+        if waves is not None:  # a buffer, which the tests do not fill with other numbers
             del table.weight
             table.register_buffer("weight", waves)
     if hasattr(model, "final_logits_bias"):
@@ -644,6 +651,39 @@ def _t5gemma() -> nn.Module:
     return _two_stacks("T5Gemma", encoder=encoder, decoder=decoder, vocab_size=V)
 
 
+def _fsmt(**settings: Any) -> nn.Module:
+    """Theirs, which leaves out the causal mask where it fills a cache, and that of the prompt of ``generate``."""
+    kind = transformers.models.fsmt.modeling_fsmt.FSMTDecoder
+    kind.forward = _seeing_the_past(getattr(kind.forward, "theirs", kind.forward))
+    sizes = {key: value for key, value in _BART.items() if key != "vocab_size"}
+    model = _two_stacks("FSMT", src_vocab_size=V + 3, tgt_vocab_size=V, **sizes, **settings)
+    model.get_encoder().config = model.config
+    model.config.use_cache = model.generation_config.use_cache = False
+    return model
+
+
+def _seeing_the_past(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
+    def forward(self: Any, ids: Tensor, *given: Any, **settings: Any) -> Any:
+        size, dtype = ids.shape[1], self.embed_tokens.weight.dtype
+        settings["decoder_causal_mask"] = torch.full((size, size), -torch.inf, dtype=dtype).triu(1)
+        return theirs(self, ids, *given, **settings)
+
+    forward.theirs = theirs  # type: ignore[attr-defined]
+    return forward
+
+
+def _nllb_moe(**settings: Any) -> nn.Module:
+    """Theirs as in transformers 4: in 5.23 a mask of the chosen experts is read as their numbers."""
+    transformers.models.nllb_moe.modeling_nllb_moe.NllbMoeExperts.forward = _by_chosen
+    return _two_stacks("NllbMoe", **_BART, num_experts=3, encoder_sparse_step=2, decoder_sparse_step=2, **settings)
+
+
+def _by_chosen(self: Any, states: Tensor, first: Tensor, shares: Tensor) -> Tensor:
+    kept = 1 - self.moe_token_dropout
+    return sum(shares[:, n, None] * self[f"expert_{n}"](states) * kept for n in range(self.num_experts))
+
+
 TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: _two_stacks("T5", **_T5),
     "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -656,9 +696,13 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "mvp": lambda: _two_stacks("Mvp", **_BART),
     "plbart": lambda: _two_stacks("PLBart", **_BART),
     "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
+    "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **_BART),
     "pegasus": lambda: _two_stacks("Pegasus", **_BART),
     "marian": lambda: _two_stacks("Marian", "MTModel", **{**_BART, "decoder_start_token_id": 1}),
     "m2m-100": lambda: _two_stacks("M2M100", **_BART),
+    "nllb-moe": lambda: _nllb_moe(),
+    "nllb-moe, biased router": lambda: _nllb_moe(router_bias=True, moe_token_dropout=0.0),
+    "fsmt": lambda: _fsmt(),
 }
 
 
