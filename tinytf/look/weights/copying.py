@@ -183,6 +183,7 @@ def left_out(table: StepTable, *, tokens: bool = True) -> tuple[str, ...]:
         "the soft cap of the logits": config.logit_cap,
     }
     of_heads: Mapping[str, Any] = {
+        "cross-attention, which reads the encoder": config.d_source,
         "biases": config.qkv_bias or config.o_bias,
         "the scales of the norms of queries and keys": config.qk_norm,
         "the norm of the values": config.v_norm,
