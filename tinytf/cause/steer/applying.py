@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -139,8 +139,9 @@ def _read(word: str, way: str) -> Vectors:
     return vector if match["at"] is None else {match["at"]: vector}
 
 
-@contextmanager
-def steered(model: AnyModel, add: Vectors | None = None, *, remove: Vectors | None = None) -> Iterator[AnyModel]:
+def steered(
+    model: AnyModel, add: Vectors | None = None, *, remove: Vectors | None = None
+) -> AbstractContextManager[AnyModel]:
     """Add vectors to steps at every position, for every text that runs inside the ``with`` block, which gets the model.
 
     ``add`` maps addresses to vectors, such as ``{"L12.out": 4 * vector}``; a SteeringVector alone is for its own steps.
@@ -149,7 +150,12 @@ def steered(model: AnyModel, add: Vectors | None = None, *, remove: Vectors | No
     depend on other positions. Blocks nest; other threads are refused meanwhile. Raises AddressError for a step that
     takes no vector, UsageError for a vector of another width.
     """
-    with hooked_by_user(model.transformer, _hook(model.transformer, steering_of(model, add, remove).changes)):
+    return _inside(model, steering_of(model, add, remove).changes)
+
+
+@contextmanager
+def _inside(model: AnyModel, changes: Sequence[Change]) -> Iterator[AnyModel]:
+    with hooked_by_user(model.transformer, _hook(model.transformer, changes)):
         yield model
 
 
