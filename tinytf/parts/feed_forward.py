@@ -179,7 +179,8 @@ class FeedForward(Part):
         if not self.d_ff:
             return {"feed-forward": "none"}
         sparse = f"gates {self.gate_sparsity:.0%} sparse" if self.gate_sparsity else ""
-        limited = f"limited to {self.glu_limit:g}{' in experts' * self.glu_of_experts}, α {self.glu_alpha:g}"
+        where = " in experts" * self.glu_of_experts
+        limited = f"limited to {self.glu_limit:g}{where}, α {self.glu_alpha:g}, {self.glu_added:g} added to up"
         rows = {
             "widths": f"d_ff {self.d_ff}",
             "feed-forward": listed(

@@ -36,7 +36,7 @@ class Indexer(Part):
     def words(self, causal: bool) -> dict[str, str]:
         if not self.index_keys:
             return {}
-        by = f"{self.index_heads} index heads of {self.index_width} choose"
+        by = f"{self.index_heads} index heads of {self.index_width} choose by keys normed with ε {self.index_eps:g}"
         chosen = f"the {self.index_keys:,} keys that {'an earlier layer chose' if self.shares_index else by}"
         return {"window": chosen}
 
