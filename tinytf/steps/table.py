@@ -18,6 +18,7 @@ from tinytf.parts import (
     altup,
     attention,
     block,
+    blocks,
     cross,
     embedding,
     feed_forward,
@@ -79,14 +80,14 @@ _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enum
 _FORMULAS = tuple(
     part.formulas
     for part in (
-        embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
-        side_conv, altup, hyper, pooling, head,
+        embedding, norm, attention, blocks, indexer, recurrence, gated_delta, mamba2, positions, feed_forward,
+        layer_inputs, side_conv, altup, hyper, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
     part.inputs
     for part in (
-        embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
+        embedding, norm, attention, cross, blocks, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
         layer_inputs,
         altup, hyper, pooling, head,
     )
@@ -303,9 +304,10 @@ class StepTable:
     @cached_property
     def choice(self) -> str:
         """The name of the step that sends each token to experts, 1 or 0; empty in a model without experts."""
-        from tinytf.steps.operations import Choose
+        from tinytf.steps.operations import Choose, ChooseById
 
-        return next((step.name for step in self._feed_forward if isinstance(step.operation, Choose)), "")
+        choices = (step.name for step in self._feed_forward if isinstance(step.operation, Choose | ChooseById))
+        return next(choices, "")
 
     def chosen_keys(self, layer: int | None) -> tuple[StepKey, ...]:
         """The step of a layer that chooses the keys which its mask shows; empty without an indexer."""
