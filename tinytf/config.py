@@ -297,6 +297,11 @@ class ModelConfig(Part):
         return self.n_heads // (self.n_kv_heads or 1)
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether layers read the ids or types of tokens beside the stream."""
+        return self.segments or any(block.feed_forward.mixture.chosen_by_id for block in self.blocks)
+
+    @property
     def heads_in_group(self) -> int:
         """The number of heads in a group of the output of attention."""
         return self.n_heads // self.o_groups

@@ -441,6 +441,10 @@ def _routed(c: Config) -> bool:
     return c.head_experts
 
 
+def _turned_back(c: Config) -> bool:
+    return c.values_turned and c.positions == "rotary"
+
+
 def _talking(c: Config) -> bool:
     return c.talking_heads
 
@@ -578,7 +582,7 @@ ROWS: tuple[Step, ...] = (
     Step("head_out", "weighted values", "{0}·{1}", OF_HEADS, (SCORES, V), "v",
          recorded=True, make=lambda o, _: o.Mix(), core=True, when=lambda c: not has_blocks(c)),
     Step("head_back", "weighted values, rotated back", "{0} turned back by its position", OF_HEADS, ("head_out",), "v",
-         recorded=True, when=lambda c: c.values_turned, absent="values are not rotated in this model",
+         recorded=True, when=_turned_back, absent="values are not rotated in this model",
          make=lambda o, c: o.Rotate(c.rope, back=True)),
     Step("head_gated", "weighted values, gated", "{0} ⊙ {gate_act}({1})", OF_HEADS, ("head_out", "gate"), "v",
          when=_gated, recorded=True, absent=_NOT_GATED, make=lambda o, c: o.Switch(c.gate_function)),
@@ -647,7 +651,7 @@ def _masked(c: Config) -> str:
 
 def _given(c: Config) -> str:
     """The step whose heads are put side by side."""
-    if c.values_turned:
+    if _turned_back(c):
         return "head_back"
     return "head_gated" if _gated(c) or _routed(c) else "head_scaled" if _differential(c) else "head_out"
 

@@ -50,6 +50,10 @@ def _norm(o: "ModuleType", c: Config) -> Any:
     return o.Norm(False, c.norm_eps, ("gain",))
 
 
+def _rotate(o: "ModuleType", c: Config, heads: bool) -> Any:
+    return o.RotateBlocks(c.rope, behind=c.block_size - 1, heads=heads, still=c.positions != "rotary")
+
+
 def _sight(o: "ModuleType", c: Config) -> Any:
     return o.Sight(True, chosen=c.index_keys, every=c.block_size)
 
@@ -85,14 +89,14 @@ INDEX: tuple[Step, ...] = (
     *_compressed("index", "index_width", "d_index_block", "attention.index", _chooses, _NO_CHOICE, to_loss=False),
     Step("index.k_rot", "blocks of the indexer, rotated", "{0} turned by the position of its first token",
          ("token", "index_width"), ("index.norm",), "k", when=_chooses, to_loss=False,
-         make=lambda o, c: o.RotateBlocks(c.rope, behind=c.block_size - 1)),
+         make=lambda o, c: _rotate(o, c, heads=False)),
 )  # fmt: skip
 """From the input of attention to the blocks that an indexer scores."""
 ROWS: tuple[Step, ...] = (
     *_compressed("block", "d_head", "d_block", "attention.block", has_blocks, _NONE),
     Step("block.k", "blocks, rotated: keys and values", "{0} turned by the position of its first token", KV,
          ("block.norm",), "attention", recorded=True, when=has_blocks, absent=_NONE,
-         make=lambda o, c: o.RotateBlocks(c.rope, behind=c.block_size - 1, heads=True)),
+         make=lambda o, c: _rotate(o, c, heads=True)),
     Step("block.scores", "scores of blocks", "{0}·{1}ᵀ", MAP, (Q, "block.k"), "attention", core=True,
          when=has_blocks, absent=_NONE, make=lambda o, _: o.CrossScores()),
     Step("block.scaled", "scores of blocks, scaled", "{0} / {block_divisor}", MAP, ("block.scores",), "attention",

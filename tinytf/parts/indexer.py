@@ -113,6 +113,6 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     turned = _turned(c)
     return {
         "<index q>": ("index.q_rot" if turned else "index.q",),
-        "<index k>": ("index.k_rot" if turned else "index.k_norm",),
+        "<index k>": ("index.k_rot" if turned or has_blocks(c) else "index.k_norm",),
         "<chosen>": ("index.chosen",) if c.index_keys and not has_blocks(c) else (),
     }

@@ -314,6 +314,14 @@ class StepTable:
         rows = () if layer is None else self.in_layer(layer)
         return tuple((step.name, layer) for step in rows if step.is_choice and step.is_map and step.recorded)
 
+    def of_blocks(self, step: Step, layer: int | None) -> bool:
+        """Whether the keys of a map after the mask are blocks of tokens."""
+        from tinytf.steps.operations import Mask
+
+        while not isinstance(step.operation, Mask) and step.inputs and (first := self.at(step.inputs[0], layer)).is_map:
+            step = first
+        return isinstance(step.operation, Mask) and step.operation.sight.every > 0
+
     @cached_property
     def routes(self) -> str:
         """The name of the step that weights the chosen experts; empty in a model without experts."""

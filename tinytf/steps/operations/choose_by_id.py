@@ -33,7 +33,9 @@ class ChooseById(Operation):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         x, table, ids = inputs
-        return torch.zeros_like(x).scatter(-1, table[ids.reshape(x.shape[:-1])].long(), 1.0)
+        rows = x.shape[:-1]
+        ids = ids.flatten().repeat(rows.numel() // ids.numel())  # the ids of one text may serve several
+        return torch.zeros_like(x).scatter(-1, table[ids.view(rows)].long(), 1.0)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         assert now.ids is not None

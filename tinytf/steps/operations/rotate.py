@@ -276,15 +276,16 @@ class RotateBlocks(Rotate):
     """Rotates blocks (…, T, D), each in the row of its last token, by the position of its first, ``behind`` it.
 
     All tokens of the text are given, even with a cache. With ``heads`` the blocks become the keys of one head,
-    (…, 1, T, D).
+    (…, 1, T, D); if ``still`` nothing else changes.
     """
 
     behind: int = 0
     heads: bool = False
+    still: bool = False
 
     def _waves(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
         cosine, sine = super()._waves(x)
-        places = (torch.arange(x.shape[-2], device=x.device) - self.behind).clamp(min=0)
+        places = (torch.arange(x.shape[-2], device=x.device) - self.behind).clamp(min=0) * (not self.still)
         return cosine[places], sine[places]
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
@@ -300,11 +301,11 @@ class RotateBlocks(Rotate):
 
     @property
     def _position_code(self) -> str:
-        return f"(torch.arange(T) - {self.behind}).clamp(min=0)"
+        return "torch.zeros(T)" if self.still else f"(torch.arange(T) - {self.behind}).clamp(min=0)"
 
     def _code(self, site: Site, x: str, width: int) -> str:
         code = super()._code(site, x, width)
         return f"{code}\n{site.variable} = {site.variable}[None]" if self.heads else code
 
     def _place(self, token: int) -> int:
-        return max(0, token - self.behind)
+        return 0 if self.still else max(0, token - self.behind)

@@ -17,6 +17,12 @@ from tinytf.steps.operations.softmax import Softmax, attention_weights, shares, 
 from tinytf.steps.operations.working import Value, Working
 
 
+def log_sum(scores: Tensor) -> Tensor:
+    """ln Σ e^x over the keys; −∞ without a gradient for a query that sees none."""
+    blind = torch.isneginf(scores).all(dim=-1, keepdim=True)
+    return scores.masked_fill(blind, 0.0).logsumexp(dim=-1).masked_fill(blind.squeeze(-1), -torch.inf)
+
+
 class Sink(Operation):
     """The share of the sink: e^s / (e^s + Σ e^x) over the scores x of a query's keys, (…, H, Q, 1).
 
@@ -32,8 +38,8 @@ class Sink(Operation):
         scores, *others, logit = inputs
         rest = logit.to(scores.dtype)[:, None]
         for other in others:
-            rest = torch.logaddexp(rest, other.logsumexp(dim=-1))
-        return (rest - scores.logsumexp(dim=-1)).sigmoid().unsqueeze(-1)
+            rest = torch.logaddexp(rest, log_sum(other))
+        return (rest - log_sum(scores)).sigmoid().unsqueeze(-1)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self.forward(*inputs, module.weight)
@@ -51,7 +57,7 @@ class Sink(Operation):
     def _of_others(self, site: Site, other: Tensor) -> Tensor:
         """The share of each other key in e^s + Σ e^o."""
         logit = site.module.weight.detach().to(other.dtype)[:, None]
-        return attention_weights(other) * (other.logsumexp(dim=-1) - logit).sigmoid().unsqueeze(-1)
+        return attention_weights(other) * (log_sum(other) - logit).sigmoid().unsqueeze(-1)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         share = wide(site.value)
