@@ -144,6 +144,8 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     model = getattr(transformers, f"{name}{kind}")(config)
     generator = torch.Generator().manual_seed(2)
     for name, buffer in model.named_buffers():
+        if name.endswith("tid2eid"):
+            buffer.copy_(torch.stack([torch.randperm(5, generator=generator)[:2] for _ in buffer]))
         if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
             buffer.copy_(name.endswith("scalar") + 0.3 * torch.randn(buffer.shape, generator=generator))
     return model
@@ -373,6 +375,30 @@ _INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index
 
 _HYPER: dict[str, Any] = {**_INDEXED, "hc_mult": 3, "swiglu_limit": 0.8, "pad_token_id": 0}
 """Several streams, and gates that are clamped."""
+
+
+_BLOCKS: dict[str, Any] = {
+    "num_key_value_heads": 1,
+    "head_dim": 10,
+    "q_lora_rank": 9,
+    "qk_rope_head_dim": 4,
+    "o_groups": 2,
+    "o_lora_rank": 5,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "index_n_heads": 9,
+    "index_head_dim": 8,
+    "index_topk": 2,
+    "sliding_window": 4,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 3,
+    "swiglu_limit": 0.8,
+    "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    "mlp_layer_types": ["hash_moe", "moe", "moe"],
+    "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+}
+"""Small blocks of both kinds beside a window, and experts by the id of a token in the first layer."""
 
 
 def _dbrx(**attention: Any) -> nn.Module:
@@ -1413,6 +1439,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         hc_eps=0.04,
         hc_magnitude=0.7,
         rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
+    "deepseek v4": lambda: _decoder("DeepseekV4", **_BLOCKS),
+    "deepseek v4, stretched, all blocks sparse": lambda: _decoder(
+        "DeepseekV4",
+        **{
+            **_BLOCKS,
+            "layer_types": ["compressed_sparse_attention"] * N,
+            "mlp_layer_types": ["moe", "hash_moe", "moe"],
+            "head_dim": 8,
+            "o_groups": 1,
+            "index_head_dim": 6,
+            "index_topk": 1,
+            "hc_mult": 2,
+            "hc_sinkhorn_iters": 1,
+        },
+        rope_parameters=_YARN,
+        compress_rope_theta=700.0,
+        scoring_func="sigmoid",
+        tie_word_embeddings=True,
+        hc_eps=0.04,
     ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
+from tinytf.parts import blocks
+from tinytf.parts.blocks import has_blocks
 from tinytf.parts.norm import make_norm
 from tinytf.parts.part import ABOVE_ZERO, COUNT, Part, leaf
 from tinytf.parts.row import PAIRS, RESIDUAL, Config, Step
@@ -24,7 +26,7 @@ class Indexer(Part):
     the last whole block are always seen (Qwen4-Exp).
     """
 
-    index_keys: int = leaf(0, COUNT, said="{} keys that an indexer chooses", usual=(2_048,))
+    index_keys: int = leaf(0, COUNT, differs=True, off=0, said="{} keys that an indexer chooses", usual=(2_048,))
     index_heads: int = leaf(0, COUNT, said="{} heads of the indexer")
     index_width: int = leaf(0, COUNT, said="heads of the indexer {} wide")
     index_eps: float = leaf(1e-6, ABOVE_ZERO, said="eps {} of the indexer's norm")
@@ -32,8 +34,8 @@ class Indexer(Part):
     shares_index: bool = leaf(False, differs=True, said="the choice of an earlier layer's indexer")
 
     def require(self) -> None:
-        if bool(self.index_keys) != bool(self.index_heads) or bool(self.index_keys) != bool(self.index_width):
-            raise ConfigError("index_keys, index_heads and index_width need each other")
+        if self.index_keys and not (self.index_heads and self.index_width):
+            raise ConfigError("index_keys need index_heads and an index_width")
         if self.shares_index and not self.index_keys:
             raise ConfigError("shares_index needs index_keys")
 
@@ -45,7 +47,7 @@ class Indexer(Part):
     def words(self, causal: bool) -> dict[str, str]:
         if not self.index_keys:
             return {}
-        by = f"{self.index_heads} index heads of {self.index_width} choose"
+        by = f"{self.index_heads} index heads of {self.index_width} choose by keys normed with ε {self.index_eps:g}"
         in_blocks = f" in blocks of {self.index_block}" * (self.index_block > 0)
         chosen = f"the {self.index_keys:,} keys{in_blocks} that {'an earlier layer chose' if self.shares_index else by}"
         return {"window": chosen}
@@ -55,8 +57,8 @@ def _indexed(c: Config) -> bool:
     return c.index_keys > 0 and not c.shares_index
 
 
-def _each(c: Config) -> bool:
-    return _indexed(c) and not c.index_block
+def _by_token(c: Config) -> bool:
+    return _indexed(c) and not (has_blocks(c) or c.index_block)
 
 
 def _in_blocks(c: Config) -> bool:
@@ -88,38 +90,43 @@ ROWS: tuple[Step, ...] = (
          to_loss=False),
     Step("index.q_rot", "queries of the indexer, rotated", "{0}, each head turned by its position", _QUERIES,
          ("<index q in>",), "q", when=_turned, absent=_NOT_TURNED, to_loss=False,
-         make=lambda o, c: o.RotateEach(c.rope, c.index_width)),
-    Step("index.k", "keys of the indexer", "{0}·W_IK", _KEY, (RESIDUAL,), "k", when=_indexed, absent=_NO_INDEX,
-         make=_linear, module="attention.index_k", matrix="W_IK", late=True, to_loss=False),
+         make=lambda o, c: o.RotateEach(c.rope, width=c.index_width)),
+    Step("index.k", "keys of the indexer", "{0}·W_IK", _KEY, (RESIDUAL,), "k",
+         when=lambda c: _by_token(c) or _in_blocks(c), absent=_NO_INDEX, make=_linear, module="attention.index_k",
+         matrix="W_IK", late=True, to_loss=False),
     Step("index.k_mean", "mean of the keys of a block", "mean of {0} over blocks of {index_block}", _KEY, ("index.k",),
          "k", when=_in_blocks, absent=_NO_BLOCKS, make=lambda o, c: o.MeanOfBlock(c.index_block or 1), to_loss=False),
     Step("index.k_norm", "mean of the keys of a block, normed", "{norm}({0})", _KEY, ("index.k_mean",), "k",
          when=_in_blocks, make=make_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
-    Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k", when=_each,
+    Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k", when=_by_token,
          absent=_NO_INDEX, make=lambda o, c: o.Norm(True, c.index_eps, ("gain", "bias")),
          module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
     Step("index.k_rot", "keys of the indexer, rotated", "{0} turned by its position", _KEY, ("index.k_norm",), "k",
-         when=lambda c: _turned(c) and _each(c), absent=_NOT_TURNED, make=lambda o, c: o.Rotate(c.rope), to_loss=False),
+         when=lambda c: _turned(c) and _by_token(c), absent=_NOT_TURNED, make=lambda o, c: o.Rotate(c.rope),
+         to_loss=False),
     Step("index.k_rot", "mean of the keys of a block, rotated", "{0} turned by the position of the block's first key",
          _KEY, ("index.k_norm",), "k", when=lambda c: _turned(c) and _in_blocks(c),
-         make=lambda o, c: o.RotateBlocks(c.rope, c.index_block or 1), to_loss=False),
+         make=lambda o, c: o.RotateMeans(c.rope, size=c.index_block or 1), to_loss=False),
+    *blocks.INDEX,
     Step("index.weights", "weights of the heads of the indexer", "{0}·W_IW", ("token", "index_head"), (RESIDUAL,),
-         "attention", when=_each, absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
+         "attention", when=lambda c: _indexed(c) and not _in_blocks(c), absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
          late=True, to_loss=False),
     Step("index.scores", "scores of the indexer",
          "Σ over heads of {2} / √{index_heads} · max(0, {0}·{1}ᵀ / √{index_width})", PAIRS,
-         ("<index q>", "<index k>", "index.weights"), "attention", when=_each, absent=_NO_INDEX,
-         make=lambda o, _: o.IndexScores(), to_loss=False),
+         ("<index q>", "<index k>", "index.weights"), "attention", when=lambda c: _indexed(c) and not _in_blocks(c),
+         absent=_NO_INDEX, make=lambda o, c: o.BlockIndexScores() if has_blocks(c) else o.IndexScores(),
+         to_loss=False),
     Step("index.scores", "scores of the indexer, one for each block",
          "Σ over heads of max(0, {0}·{1}ᵀ / √{index_width})", PAIRS, ("<index q>", "<index k>"), "attention",
          when=_in_blocks, make=lambda o, _: o.BlockScores(), to_loss=False),
     Step("index.chosen", "keys that the indexer chooses", "1 for the {index_keys} largest of {0} where visible, else 0",
-         PAIRS, ("index.scores",), "attention", recorded=True, when=_each, absent=_NO_INDEX,
+         PAIRS, ("index.scores",), "attention", recorded=True, when=_by_token, absent=_NO_INDEX,
          make=lambda o, c: o.ChooseKeys(o.Sight.of(c)), to_loss=False),
     Step("index.chosen", "keys of the blocks that the indexer chooses",
          "1 for the best {index_blocks} whole blocks by {0} and for later keys, where visible, else 0", PAIRS,
          ("index.scores",), "attention", recorded=True, when=_in_blocks,
          make=lambda o, c: o.ChooseBlocks(o.Sight.of(c), c.index_block or 1), to_loss=False),
+    blocks.CHOSEN,
     Step("index.chosen", "keys that an earlier layer chose", "as in the last layer below with an indexer", PAIRS, (),
          "attention", recorded=True, when=lambda c: c.shares_index, make=lambda o, _: o.Same(), lent="masked",
          to_loss=False),
@@ -147,6 +154,6 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     return {
         "<index q in>": (q,),
         "<index q>": ("index.q_rot" if turned else q,),
-        "<index k>": ("index.k_rot" if turned else "index.k_norm",),
-        "<chosen>": ("index.chosen",) if c.index_keys else (),
+        "<index k>": ("index.k_rot" if turned or has_blocks(c) else "index.k_norm",),
+        "<chosen>": ("index.chosen",) if c.index_keys and not has_blocks(c) else (),
     }

@@ -18,6 +18,7 @@ from tinytf.parts import (
     altup,
     attention,
     block,
+    blocks,
     cross,
     embedding,
     feed_forward,
@@ -81,14 +82,14 @@ _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enum
 _FORMULAS = tuple(
     part.formulas
     for part in (
-        embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
-        side_conv, altup, hyper, ngrams, pooling, head,
+        embedding, norm, attention, blocks, indexer, recurrence, gated_delta, mamba2, positions, feed_forward,
+        layer_inputs, side_conv, altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
     part.inputs
     for part in (
-        embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
+        embedding, norm, attention, cross, blocks, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
         layer_inputs,
         altup, hyper, ngrams, pooling, head,
     )
@@ -312,14 +313,23 @@ class StepTable:
     @cached_property
     def choice(self) -> str:
         """The name of the step that sends each token to experts, 1 or 0; empty in a model without experts."""
-        from tinytf.steps.operations import Choose
+        from tinytf.steps.operations import Choose, ChooseById
 
-        return next((step.name for step in self._feed_forward if isinstance(step.operation, Choose)), "")
+        choices = (step.name for step in self._feed_forward if isinstance(step.operation, Choose | ChooseById))
+        return next(choices, "")
 
     def chosen_keys(self, layer: int | None) -> tuple[StepKey, ...]:
         """The step of a layer that chooses the keys which its mask shows; empty without an indexer."""
         rows = () if layer is None else self.in_layer(layer)
         return tuple((step.name, layer) for step in rows if step.is_choice and step.is_map and step.recorded)
+
+    def of_blocks(self, step: Step, layer: int | None) -> bool:
+        """Whether the keys of a map after the mask are blocks of tokens."""
+        from tinytf.steps.operations import Mask
+
+        while not isinstance(step.operation, Mask) and step.inputs and (first := self.at(step.inputs[0], layer)).is_map:
+            step = first
+        return isinstance(step.operation, Mask) and step.operation.sight.every > 0
 
     @cached_property
     def routes(self) -> str:
@@ -492,11 +502,6 @@ class StepTable:
         """The steps that later layers take beside the stream, by full name."""
         places = [place for layer in range(self.config.n_layers) for place in self.taken(layer).values()]
         return {self.at(*place).full_name(place[1]): place for place in places}
-
-    @cached_property
-    def reads_ids(self) -> bool:
-        """Whether layers read the ids of the tokens beside the stream."""
-        return any("ids" in step.inputs for step in self.layer_steps)
 
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""

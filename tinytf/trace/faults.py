@@ -68,7 +68,9 @@ Test = Callable[[Inspected], str]
 
 def allowed(inspected: Inspected) -> Tensor:
     """Which keys (Q, K) each query of a step's layer may look at."""
-    mask, length = inspected.trace.allowed(inspected.layer), len(inspected.trace.tokens)
+    trace = inspected.trace
+    blocks = trace.steps.of_blocks(inspected.step, inspected.layer)
+    mask, length = trace.allowed(inspected.layer, blocks=blocks), len(trace.tokens)
     return torch.ones(length, length, dtype=torch.bool, device=inspected.values.device) if mask is None else mask
 
 

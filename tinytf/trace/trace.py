@@ -429,11 +429,13 @@ class Trace:
         """The output of the last block (T, C), before any final norm."""
         return self.step(self.steps.output, self.config.n_layers - 1)
 
-    def allowed(self, layer: int | None = 0) -> Tensor | None:
-        """Which keys (Q, K) each query of a layer may look at; None where nothing is masked."""
+    def allowed(self, layer: int | None = 0, *, blocks: bool = False) -> Tensor | None:
+        """Which keys (Q, K) each query of a layer may look at, or which ``blocks``; None where nothing is masked."""
         config = self.config.at(layer)
-        allowed = Sight.of(config).allowed(len(self.tokens), None, self.model_input.device)
-        return chosen_in(allowed, *(self.step(*place) for place in self.steps.chosen_keys(layer)))
+        sight = Sight(True, every=config.block_size) if blocks else Sight.of(config)
+        chosen = self.steps.chosen_keys(layer) if blocks == (config.block_size > 0) else ()
+        allowed = sight.allowed(len(self.tokens), None, self.model_input.device)
+        return chosen_in(allowed, *(self.step(*place) for place in chosen))
 
     def table(self) -> list[dict[str, Any]]:
         """The pipeline as JSON data: name, title, formula, axes, shape and statistics of each step."""
@@ -442,7 +444,7 @@ class Trace:
 
 def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
     """Which cells (Q, K) of a masked attention step are visible; None for any other step, or if all are."""
-    return trace.allowed(layer) if is_masked(step) else None
+    return trace.allowed(layer, blocks=trace.steps.of_blocks(step, layer)) if is_masked(step) else None
 
 
 def is_masked(step: Step) -> bool:

@@ -40,10 +40,10 @@ class Circuit(Report):
     """The edges of a model that keep a share of the lead of answers over versus, in ``n_pairs`` pairs of ``pairs``.
 
     ``clean`` and ``corrupt`` are the mean leads in the plain runs, ``effect`` their difference, and ``separated``
-    counts the pairs whose lead is larger in the clean one. ``faithfulness`` is (lead of the circuit − corrupt) / (clean − corrupt), a ratio of means;
-    ``complement`` that of the run of all other edges (Marks et al. 2024: the circuit is complete where it is near 0).
-    ``choice`` is what was chosen, and how, with what is left without some of its nodes and edges.
-    """
+    counts the pairs whose lead is larger in the clean one. ``faithfulness`` is (lead of the circuit − corrupt) / (clean
+    − corrupt), a ratio of means; ``complement`` that of the run of all other edges (Marks et al. 2024: the circuit is
+    complete where it is near 0). ``choice`` is what was chosen, and how, with what is left without some of its nodes
+    and edges. """
 
     KIND = "circuit"
     EVENTS: ClassVar = {"nodes": "node", "links": "link", "checks": "check"}

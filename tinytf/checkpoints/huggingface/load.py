@@ -32,6 +32,7 @@ from tinytf.checkpoints.huggingface.deepseek import (
     MISTRAL4,
     YOUTU,
 )
+from tinytf.checkpoints.huggingface.deepseek_v4 import DEEPSEEK_V4
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
 from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
 from tinytf.checkpoints.huggingface.encoders import (
@@ -168,7 +169,8 @@ FAMILIES: Mapping[str, Family] = {
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
-        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
+        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, DEEPSEEK_V4, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE,
+        YOUTU, MINICPM3, MISTRAL4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
         MIMO_V2_FLASH, STEP3P5,

@@ -72,10 +72,10 @@ class MeanOfBlock(Operation):
 
 
 @dataclass(frozen=True)
-class RotateBlocks(Rotate):
+class RotateMeans(Rotate):
     """Rotates every key of a text by the position of the first key of its block, ``size`` long."""
 
-    size: int
+    size: int = 1
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self._turned(inputs[0], now.padding_mask)
@@ -88,10 +88,11 @@ class RotateBlocks(Rotate):
         firsts = torch.searchsorted(numbers, numbers // self.size * self.size)
         return rotate(x, *(wave[firsts] for wave in rotary_table(x.shape[-2], self.rope, x.device, x.dtype)))
 
-    def _position(self, token: int) -> int:
+    def _place(self, token: int) -> int:
         return token // self.size * self.size
 
-    def _positions(self) -> str:
+    @property
+    def _position_code(self) -> str:
         return f"(torch.arange(T) // {self.size} * {self.size})"
 
 
