@@ -144,7 +144,7 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     model = getattr(transformers, f"{name}{kind}")(config)
     generator = torch.Generator().manual_seed(2)
     for name, buffer in model.named_buffers():
-        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
+        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar", "rotary_emb.alpha")):
             buffer.copy_(name.endswith("scalar") + 0.3 * torch.randn(buffer.shape, generator=generator))
     return model
 
@@ -632,6 +632,12 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+_LARGE4: dict[str, Any] = {
+    **{key: value for key, value in _INDEXED.items() if key not in ("q_lora_rank", "rope_theta")},
+    "n_routed_experts": 6,
+    "pad_token_id": 0,
+    "rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+}
 _STEP: dict[str, Any] = {
     "head_dim": 8,
     "n_routed_experts": 5,
@@ -1298,6 +1304,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         indexer_types=["full", "shared", "shared"],
         mlp_layer_types=_DENSE_BETWEEN,
         rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
+    "mistral large 4": lambda: _decoder("MistralLarge4Text", "TextModel", **_LARGE4, no_rope_layers=[1, 0, 1]),
+    "mistral large 4, the latent keys and the choice of earlier layers": lambda: _decoder(
+        "MistralLarge4Text",
+        "TextModel",
+        **{**_LARGE4, "num_hidden_layers": 5, "rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
+        no_rope_layers=[1, 0, 1, 0, 1],  # without positions a repeated token of the first layer scores as the first
+        kv_source_layers=[0, 1, 0, 1, 4],
+        indexer_types=["full", "shared", "full", "full", "shared"],
+        mlp_layer_types=["dense", "sparse", "sparse", "dense", "sparse"],
     ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.part import COUNT, Part, leaf
-from tinytf.parts.row import PAIRS, RESIDUAL, Config, Step
+from tinytf.parts.row import PAIRS, RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -17,12 +17,13 @@ class Indexer(Part):
 
     It scores them by ``index_heads`` queries ``index_width`` wide against one key for each token. It only chooses, so
     that no gradient of the loss reaches it. With ``shares_index`` a layer takes the choice of the last layer below with
-    its own (GLM-5).
+    its own (GLM-5). With ``index_norm`` its queries are made of its input, normed once more (Mistral Large 4).
     """
 
     index_keys: int = leaf(0, COUNT, said="{} keys that an indexer chooses", usual=(2_048,))
     index_heads: int = leaf(0, COUNT, said="{} heads of the indexer")
     index_width: int = leaf(0, COUNT, said="heads of the indexer {} wide")
+    index_norm: bool = leaf(False, said="the norm before the queries of the indexer")
     shares_index: bool = leaf(False, differs=True, said="the choice of an earlier layer's indexer")
 
     def require(self) -> None:
@@ -51,21 +52,35 @@ def _linear(o: "ModuleType", _: Config) -> Any:
     return o.Linear(False)
 
 
+def _grown(c: Config) -> bool:
+    return _indexed(c) and c.head_growth
+
+
+def _norm(o: "ModuleType", _: Config) -> Any:
+    return o.Norm(True, 1e-6, ("gain", "bias"))
+
+
 _NO_INDEX = "{no_index}"
 _NOT_TURNED = "nothing of an indexer is rotated in this layer"
 _QUERIES, _KEY = ("token", "index_heads·index_width"), ("token", "index_width")
 
 ROWS: tuple[Step, ...] = (
-    Step("index.q", "queries of the indexer", "{0}·W_IQ", _QUERIES, ("<into q>",), "q", when=_indexed,
+    Step("index.q_in", "input of the queries of the indexer, normed", "LayerNorm({0})", WIDE, (RESIDUAL,), "q",
+         when=lambda c: _indexed(c) and c.index_norm, absent="the queries of an indexer are made of those of attention",
+         make=_norm, module="attention.index_q_in", matrix="gain", late=True, to_loss=False),
+    Step("index.q", "queries of the indexer", "{0}·W_IQ", _QUERIES, ("<into index q>",), "q", when=_indexed,
          absent=_NO_INDEX, make=_linear, module="attention.index_q", matrix="W_IQ", late=True, to_loss=False),
+    Step("index.q_scaled", "queries of the indexer, scaled by position", "{0} · (s·ln(1 + position) + b) in each head",
+         _QUERIES, ("index.q",), "q", when=_grown, absent="queries of an indexer are not scaled by their position",
+         make=lambda o, c: o.GrowHeads(c.index_width), module="attention.index_q_growth", matrix="", late=True,
+         to_loss=False),
     Step("index.q_rot", "queries of the indexer, rotated", "{0}, each head turned by its position", _QUERIES,
-         ("index.q",), "q", when=_turned, absent=_NOT_TURNED, to_loss=False,
+         ("<index q made>",), "q", when=_turned, absent=_NOT_TURNED, to_loss=False,
          make=lambda o, c: o.RotateEach(c.rope, c.index_width)),
     Step("index.k", "keys of the indexer", "{0}·W_IK", _KEY, (RESIDUAL,), "k", when=_indexed, absent=_NO_INDEX,
          make=_linear, module="attention.index_k", matrix="W_IK", late=True, to_loss=False),
     Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k", when=_indexed,
-         absent=_NO_INDEX, make=lambda o, _: o.Norm(True, 1e-6, ("gain", "bias")), module="attention.index_k_norm",
-         matrix="gain", late=True, to_loss=False),
+         absent=_NO_INDEX, make=_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
     Step("index.k_rot", "keys of the indexer, rotated", "{0} turned by its position", _KEY, ("index.k_norm",), "k",
          when=_turned, absent=_NOT_TURNED, make=lambda o, c: o.Rotate(c.rope), to_loss=False),
     Step("index.weights", "weights of the heads of the indexer", "{0}·W_IW", ("token", "index_head"), (RESIDUAL,),
@@ -99,9 +114,11 @@ def formulas(c: Config) -> dict[str, str]:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    turned = _turned(c)
+    turned, made = _turned(c), "index.q_scaled" if _grown(c) else "index.q"
     return {
-        "<index q>": ("index.q_rot" if turned else "index.q",),
+        "<into index q>": ("index.q_in" if c.index_norm else "<into q>",),
+        "<index q made>": (made,),
+        "<index q>": ("index.q_rot" if turned else made,),
         "<index k>": ("index.k_rot" if turned else "index.k_norm",),
         "<chosen>": ("index.chosen",) if c.index_keys else (),
     }

@@ -70,7 +70,8 @@ class Step:
     stream of the layer below; ``to_loss``: the loss depends on it; ``shared``: all layers have the same parameters;
     ``own``: each layer has its own, even of those that take turns with sets of weights;
     ``mixer``: only layers with this kind of mixer have the row; ``lent``: it takes the second input of that step
-    of an earlier layer, its keys, values or chosen keys; ``below``: it takes the same step of so many layers below.
+    of an earlier layer, its keys, values or chosen keys, or that step itself where it has its own name; ``below``: it
+    takes the same step of so many layers below.
 
     Every step has a module in the model that can be hooked: the one with its parameters, else one named after the step,
     or at the path ``at``. Parameters of ``late`` rows are registered, and drawn from the seed, after all others.

@@ -250,7 +250,7 @@ MISTRAL4 = replace(
 """Mistral Small 4 (Mistral 2026): experts chosen by a softmax, and queries that grow with their position."""
 
 
-def _indexer(paired: str = "") -> dict[str, Stored]:
+def indexer(paired: str = "") -> dict[str, Stored]:
     """The modules of an indexer, in which RoPE turns halves, or adjacent pairs of each of ``paired`` heads."""
     module, one = "layers.{n}.self_attn.indexer", "1" if paired else ""
     return {
@@ -261,7 +261,7 @@ def _indexer(paired: str = "") -> dict[str, Stored]:
     }
 
 
-def _indexed(heads: int) -> tuple[Key, ...]:
+def indexed(heads: int) -> tuple[Key, ...]:
     return (
         Key("index_topk", "index_keys", 2048),
         Key("index_n_heads", "index_heads", heads),
@@ -276,14 +276,14 @@ DEEPSEEK_V32 = replace(
     classes={"none": "DeepseekV32Model", "lm": "DeepseekV32ForCausalLM"},
     only={"attention_bias": (False,)},
     harmless=(*DEEPSEEK_V3.harmless, "layer_types", "rope_interleave", "mlp_bias"),
-    settings=(*_settings(512), routed(first=3, kinds=True), sigmoid_router(8, 4), *_indexed(64)),
+    settings=(*_settings(512), routed(first=3, kinds=True), sigmoid_router(8, 4), *indexed(64)),
     needs=("kv_rank", "q_rank", "index_keys"),
-    stored={**DEEPSEEK_V3.stored, **_indexer()},
+    stored={**DEEPSEEK_V3.stored, **indexer()},
 )
 """DeepSeek-V3.2 (DeepSeek-AI 2025): an indexer chooses the keys that a query may look at."""
 
 
-def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+def read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The layers that take the choice of an earlier one: listed, in a pattern of F and S, or all but one in so many."""
     layers, name = draft["n_layers"], "index_topk_pattern"
     every, offset = max(1, fields.whole("index_topk_freq", 1)), fields.whole("index_skip_topk_offset", 2)
@@ -300,7 +300,7 @@ def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     return by_layer("shares_index", shared)
 
 
-def _write_shared(config: ModelConfig) -> dict[str, Any]:
+def write_shared(config: ModelConfig) -> dict[str, Any]:
     layers = map(config.at, range(config.n_layers))
     return {"indexer_types": ["shared" if layer.shares_index else "full" for layer in layers]}
 
@@ -315,9 +315,9 @@ GLM_MOE_DSA = replace(
         Key("rms_norm_eps", "norm_eps", 1e-5),
         routed(first=3, kinds=True),
         sigmoid_router(),
-        *_indexed(32),
-        Group(_read_shared, _write_shared),
+        *indexed(32),
+        Group(read_shared, write_shared),
     ),
-    stored={**DEEPSEEK_V3.stored, **_indexer("index_heads")},
+    stored={**DEEPSEEK_V3.stored, **indexer("index_heads")},
 )
 """GLM-5 (Zhipu 2026): layers may take the choice of an earlier one, and indexers rotate adjacent pairs."""

@@ -24,6 +24,7 @@ from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
 from tinytf.steps.operations.grow import Grow
+from tinytf.steps.operations.grow_heads import GrowHeads
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.index_scores import IndexScores
@@ -99,6 +100,7 @@ __all__ = [
     "Given",
     "GroupedLinear",
     "Grow",
+    "GrowHeads",
     "HeadLinear",
     "HeadNorm",
     "IndexScores",
