@@ -253,9 +253,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "d_value": 5,
         "kv_rank": 7,
         "latent_eps": 1e-5,
+        "rope_width": 4,
         "head_growth": True,
         "index_keys": 3,
-        "index_heads": 3,
+        "index_heads": 9,
         "index_width": 6,
         "index_norm": True,
         "by_layer": (

@@ -36,6 +36,7 @@ class Indexer(Part):
         if not self.index_keys:
             return {}
         by = f"{self.index_heads} index heads of {self.index_width} choose"
+        by += ", by queries of their own" * self.index_norm
         chosen = f"the {self.index_keys:,} keys that {'an earlier layer chose' if self.shares_index else by}"
         return {"window": chosen}
 
