@@ -101,7 +101,8 @@ class Latent(Part):
                 bool(self.kv_rank) and f"keys and values of {self.kv_rank} numbers a token{self._scale_words()}",
                 self.shares_latent and "those of an earlier layer",
                 bool(self.q_rank) and f"queries of {self.q_rank}",
-            )
+            ),
+            "norm": f"ε {self.latent_eps:g} of latent keys and values" if self.latent_eps != LATENT_EPS else "",
         }
 
     def _scale_words(self) -> str:
@@ -291,6 +292,10 @@ class Attention(Part):
             raise ConfigError(f"a window of {self.window} tokens needs a mask, but mask is false")
         if self.indexer.index_keys and self.indexer.index_width < self.rotary.rope_width:
             raise ConfigError(f"index_width {self.indexer.index_width} is below rope_width {self.rotary.rope_width}")
+        if self.indexer.index_block and (self.indexer.index_heads != self.n_kv_heads or not (causal and self.mask)):
+            raise ConfigError(
+                f"index_block {self.indexer.index_block} needs a causal mask, and an index head for each key head"
+            )
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
 
@@ -324,7 +329,7 @@ class Attention(Part):
             "widths": listed(
                 f"d_head {self.d_head}",
                 bool(self.d_value) and self.d_value != self.d_head and f"values {self.d_value}",
-                bool(self.latent.kv_rank)
+                bool(self.latent.kv_rank and self.rotary.rope_width)
                 and self.positions != "rotary"
                 and f"{self.rotary.rope_width} of a key shared by all heads",
             ),

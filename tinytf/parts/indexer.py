@@ -1,5 +1,6 @@
 """A lightning indexer: it scores earlier tokens, and attention sees only the best (DeepSeek-V3.2, 2025)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +19,42 @@ class Indexer(Part):
     It scores them by ``index_heads`` queries ``index_width`` wide against one key for each token. It only chooses, so
     that no gradient of the loss reaches it. With ``shares_index`` a layer takes the choice of the last layer below with
     its own (GLM-5). With ``index_norm`` its queries are made of its input, normed once more (Mistral Large 4).
+
+    With an ``index_block`` there is an index head for each key head, which chooses for its query heads the blocks of so
+    many keys with the largest score, ``index_keys`` in all. The query's own block and those right before it,
+    ``index_near`` in all, are always among them (MiniMax M3).
     """
 
-    index_keys: int = leaf(0, COUNT, said="{} keys that an indexer chooses", usual=(2_048,))
+    index_keys: int = leaf(0, COUNT, differs=True, off=0, said="{} keys that an indexer chooses", usual=(2_048,))
     index_heads: int = leaf(0, COUNT, said="{} heads of the indexer")
     index_width: int = leaf(0, COUNT, said="heads of the indexer {} wide")
+    index_block: int = leaf(0, COUNT, said="blocks of {} keys that an indexer chooses")
+    index_near: int = leaf(0, COUNT, said="{} blocks before a query that an indexer always chooses")
     index_norm: bool = leaf(False, said="the norm before the queries of the indexer")
     shares_index: bool = leaf(False, differs=True, said="the choice of an earlier layer's indexer")
+
+    def idle(self) -> Collection[str]:
+        own = ("index_heads", "index_width", "index_block", "index_near", "index_norm", "shares_index")
+        return () if self.index_keys else own
 
     def require(self) -> None:
         if bool(self.index_keys) != bool(self.index_heads) or bool(self.index_keys) != bool(self.index_width):
             raise ConfigError("index_keys, index_heads and index_width need each other")
         if self.shares_index and not self.index_keys:
             raise ConfigError("shares_index needs index_keys")
+        if self.index_block and self.index_keys % self.index_block:
+            raise ConfigError(f"index_keys {self.index_keys} is not a multiple of index_block {self.index_block}")
+        if self.index_near * self.index_block > self.index_keys or (self.index_near and not self.index_block):
+            raise ConfigError(f"index_near {self.index_near} blocks do not fit index_keys {self.index_keys}")
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.index_keys:
             return {}
         by = f"{self.index_heads} index heads of {self.index_width} choose"
+        if self.index_block:
+            near = f", with the {self.index_near} nearest" if self.index_near else ""
+            blocks = f"{self.index_keys // self.index_block:,} blocks of {self.index_block:,} keys"
+            return {"window": f"the {blocks} that an index head of {self.index_width} chooses for each key head{near}"}
         by += ", by queries of their own" * self.index_norm
         chosen = f"the {self.index_keys:,} keys that {'an earlier layer chose' if self.shares_index else by}"
         return {"window": chosen}
@@ -47,6 +66,18 @@ def _indexed(c: Config) -> bool:
 
 def _turned(c: Config) -> bool:
     return _indexed(c) and c.positions == "rotary"
+
+
+def _choose(o: "ModuleType", c: Config) -> Any:
+    return o.ChooseKeys(o.Sight.of(c))
+
+
+def _in_blocks(c: Config) -> bool:
+    return _indexed(c) and c.index_block > 0
+
+
+def _single(c: Config) -> bool:
+    return _indexed(c) and not c.index_block
 
 
 def _linear(o: "ModuleType", _: Config) -> Any:
@@ -61,39 +92,58 @@ def _norm(o: "ModuleType", _: Config) -> Any:
     return o.Norm(True, 1e-6, ("gain", "bias"))
 
 
+def _own_norm(o: "ModuleType", c: Config) -> Any:
+    return o.Norm(False, c.norm_eps, ("gain",))
+
+
 _NO_INDEX = "{no_index}"
 _NOT_TURNED = "nothing of an indexer is rotated in this layer"
 _QUERIES, _KEY = ("token", "index_heads·index_width"), ("token", "index_width")
+_EACH, _CHOICES = ("kv head", "token", "index_width"), ("kv head", "query", "key")
 
 ROWS: tuple[Step, ...] = (
     Step("index.q_in", "input of the queries of the indexer, normed", "LayerNorm({0})", WIDE, (RESIDUAL,), "q",
          when=lambda c: _indexed(c) and c.index_norm, absent="the queries of an indexer are made of those of attention",
          make=_norm, module="attention.index_q_in", matrix="gain", late=True, to_loss=False),
-    Step("index.q", "queries of the indexer", "{0}·W_IQ", _QUERIES, ("<into index q>",), "q", when=_indexed,
+    Step("index.q", "queries of the indexer", "{0}·W_IQ", _EACH, (RESIDUAL,), "q", when=_in_blocks,
+         make=_linear, module="attention.index_q", matrix="W_IQ", late=True, to_loss=False),
+    Step("index.q_norm", "queries of the indexer, normed", "RMSNorm({0})", _EACH, ("index.q",), "q", when=_in_blocks,
+         absent="queries of the indexer are not normed in this layer", make=_own_norm, module="attention.index_q_norm",
+         matrix="gain", late=True, to_loss=False),
+    Step("index.q_rot", "queries of the indexer, rotated", "{0} turned by its position", _EACH, ("index.q_norm",), "q",
+         when=lambda c: _in_blocks(c) and _turned(c), make=lambda o, c: o.Rotate(c.rope), to_loss=False),
+    Step("index.q", "queries of the indexer", "{0}·W_IQ", _QUERIES, ("<into index q>",), "q", when=_single,
          absent=_NO_INDEX, make=_linear, module="attention.index_q", matrix="W_IQ", late=True, to_loss=False),
     Step("index.q_scaled", "queries of the indexer, scaled by position", "{0} · (s·ln(1 + position) + b) in each head",
          _QUERIES, ("index.q",), "q", when=_grown, absent="queries of an indexer are not scaled by their position",
          make=lambda o, c: o.GrowHeads(c.index_width), module="attention.index_q_growth", matrix="", late=True,
          to_loss=False),
     Step("index.q_rot", "queries of the indexer, rotated", "{0}, each head turned by its position", _QUERIES,
-         ("<index q made>",), "q", when=_turned, absent=_NOT_TURNED, to_loss=False,
+         ("<index q made>",), "q", when=lambda c: _single(c) and _turned(c), absent=_NOT_TURNED, to_loss=False,
          make=lambda o, c: o.RotateEach(c.rope, c.index_width)),
     Step("index.k", "keys of the indexer", "{0}·W_IK", _KEY, (RESIDUAL,), "k", when=_indexed, absent=_NO_INDEX,
          make=_linear, module="attention.index_k", matrix="W_IK", late=True, to_loss=False),
-    Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k", when=_indexed,
+    Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k", when=_single,
          absent=_NO_INDEX, make=_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
+    Step("index.k_norm", "keys of the indexer, normed", "RMSNorm({0})", _KEY, ("index.k",), "k", when=_in_blocks,
+         make=_own_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
     Step("index.k_rot", "keys of the indexer, rotated", "{0} turned by its position", _KEY, ("index.k_norm",), "k",
          when=_turned, absent=_NOT_TURNED, make=lambda o, c: o.Rotate(c.rope), to_loss=False),
     Step("index.weights", "weights of the heads of the indexer", "{0}·W_IW", ("token", "index_head"), (RESIDUAL,),
-         "attention", when=_indexed, absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
+         "attention", when=_single, absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
          late=True, to_loss=False),
     Step("index.scores", "scores of the indexer",
          "Σ over heads of {2} / √{index_heads} · max(0, {0}·{1}ᵀ / √{index_width})", PAIRS,
-         ("<index q>", "<index k>", "index.weights"), "attention", when=_indexed, absent=_NO_INDEX,
+         ("<index q>", "<index k>", "index.weights"), "attention", when=_single, absent=_NO_INDEX,
          make=lambda o, _: o.IndexScores(), to_loss=False),
     Step("index.chosen", "keys that the indexer chooses", "1 for the {index_keys} largest of {0} where visible, else 0",
-         PAIRS, ("index.scores",), "attention", recorded=True, when=_indexed, absent=_NO_INDEX,
-         make=lambda o, c: o.ChooseKeys(o.Sight.of(c)), to_loss=False),
+         PAIRS, ("index.scores",), "attention", recorded=True, when=_single, absent=_NO_INDEX,
+         make=_choose, to_loss=False),
+    Step("index.scores", "scores of the indexer", "{0}·{1}ᵀ", _CHOICES, ("<index q>", "<index k>"), "attention",
+         when=_in_blocks, make=lambda o, _: o.IndexScores(), to_loss=False),
+    Step("index.chosen", "keys that the indexer chooses",
+         "1 in the {index_blocks} blocks of {index_block} keys with the largest {0}{index_near}, where visible, else 0",
+         _CHOICES, ("index.scores",), "attention", recorded=True, when=_in_blocks, make=_choose, to_loss=False),
     Step("index.chosen", "keys that an earlier layer chose", "as in the last layer below with an indexer", PAIRS, (),
          "attention", recorded=True, when=lambda c: c.shares_index, make=lambda o, _: o.Same(), lent="masked",
          to_loss=False),
@@ -107,6 +157,9 @@ def formulas(c: Config) -> dict[str, str]:
         "index_heads": str(c.index_heads),
         "index_width": str(c.index_width),
         "index_keys": f"{c.index_keys:,}",
+        "index_block": f"{c.index_block:,}",
+        "index_blocks": f"{c.index_keys // (c.index_block or 1):,}",
+        "index_near": f", the nearest {c.index_near} among them" if c.index_near else "",
         "no_index": "the indexer of an earlier layer chooses the keys"
         if c.shares_index
         else "no indexer chooses keys in this model: a query may look at all that the mask shows",
@@ -115,7 +168,8 @@ def formulas(c: Config) -> dict[str, str]:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    turned, made = _turned(c), "index.q_scaled" if _grown(c) else "index.q"
+    made = "index.q_norm" if c.index_block else "index.q_scaled" if _grown(c) else "index.q"
+    turned = _turned(c)
     return {
         "<into index q>": ("index.q_in" if c.index_norm else "<into q>",),
         "<index q made>": (made,),

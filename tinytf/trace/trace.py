@@ -429,10 +429,11 @@ class Trace:
         return self.step(self.steps.output, self.config.n_layers - 1)
 
     def allowed(self, layer: int | None = 0) -> Tensor | None:
-        """Which keys (Q, K) each query of a layer may look at; None where nothing is masked."""
+        """Which keys (Q, K) each query of a layer may look at, or of each head (H, Q, K); None where all."""
         config = self.config.at(layer)
         allowed = Sight.of(config).allowed(len(self.tokens), None, self.model_input.device)
-        return chosen_in(allowed, *(self.step(*place) for place in self.steps.chosen_keys(layer)))
+        heads = config.n_heads if config.index_block else 0
+        return chosen_in(allowed, *(self.step(*place) for place in self.steps.chosen_keys(layer)), heads=heads)
 
     def table(self) -> list[dict[str, Any]]:
         """The pipeline as JSON data: name, title, formula, axes, shape and statistics of each step."""

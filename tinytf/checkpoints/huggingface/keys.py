@@ -79,6 +79,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
             "starcoder2"
         ),
     ),
+    ("num_key_value_heads", 4, "minimax_m3_vl_text"),
     ("num_key_value_heads", 5, "bitnet"),
     (
         "num_key_value_heads",

@@ -81,6 +81,7 @@ from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
 from tinytf.checkpoints.huggingface.mamba2 import FALCON_MAMBA, MAMBA, MAMBA2
 from tinytf.checkpoints.huggingface.mimo import MIMO_V2_FLASH
 from tinytf.checkpoints.huggingface.minimax import MINIMAX
+from tinytf.checkpoints.huggingface.minimax_m3 import MINIMAX_M3
 from tinytf.checkpoints.huggingface.mistral_large4 import MISTRAL_LARGE4
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
@@ -171,7 +172,7 @@ FAMILIES: Mapping[str, Family] = {
         MISTRAL_LARGE4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
-        MIMO_V2_FLASH, STEP3P5,
+        MIMO_V2_FLASH, STEP3P5, MINIMAX_M3,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,

@@ -48,6 +48,7 @@ TOWERS: Mapping[str, str] = {
         "embed_vision|embed_audio|vision_embedder": "gemma4_unified",
         "vision_tower|merger": "minicpm_ocr minicpmv4_6 minicpmv4_7",
         "vision_tower|mm_projector": "kimi_k25",
+        "vision_tower|multi_modal_projector|patch_merge_mlp": "minimax_m3_vl",
         "vision_tower|vit": "hunyuan_vl",
         "vision_model|vit_large_projector|multi_modal_projector": "step3p7",
         "vision_tower|vision_model|multi_modal_projector|mlp1": "qianfan_ocr",
