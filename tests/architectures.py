@@ -271,7 +271,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "n_kv_heads": 2,
         "qk_norm": True,
         "rope_width": 4,
-        "glu_limit": 2.0,
+        "glu_limit": 5.0,
         "glu_alpha": 1.5,
         "index_heads": 2,
         "index_width": 5,

@@ -1418,7 +1418,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         sparse_attention_config={
             "sparse_attention_freq": [0, 1, 1],
             "sparse_num_index_heads": 2,
-            "sparse_index_dim": 7,
+            "sparse_index_dim": 9,
             "sparse_block_size": 2,
             "sparse_topk_blocks": 3,
             "sparse_local_block": 0,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.part import COUNT, Part, leaf
-from tinytf.parts.row import PAIRS, RESIDUAL, WIDE, Config, Step
+from tinytf.parts.row import KV_PAIRS, PAIRS, RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,11 +26,11 @@ class Indexer(Part):
     """
 
     index_keys: int = leaf(0, COUNT, differs=True, off=0, said="{} keys that an indexer chooses", usual=(2_048,))
-    index_heads: int = leaf(0, COUNT, said="{} heads of the indexer")
-    index_width: int = leaf(0, COUNT, said="heads of the indexer {} wide")
-    index_block: int = leaf(0, COUNT, said="blocks of {} keys that an indexer chooses")
-    index_near: int = leaf(0, COUNT, said="{} blocks before a query that an indexer always chooses")
-    index_norm: bool = leaf(False, said="the norm before the queries of the indexer")
+    index_heads: int = leaf(0, COUNT, off=0, said="{} heads of the indexer")
+    index_width: int = leaf(0, COUNT, off=0, said="heads of the indexer {} wide")
+    index_block: int = leaf(0, COUNT, off=0, said="blocks of {} keys that an indexer chooses")
+    index_near: int = leaf(0, COUNT, off=0, said="{} blocks before a query that an indexer always chooses")
+    index_norm: bool = leaf(False, off=False, said="the norm before the queries of the indexer")
     shares_index: bool = leaf(False, differs=True, said="the choice of an earlier layer's indexer")
 
     def idle(self) -> Collection[str]:
@@ -99,7 +99,7 @@ def _own_norm(o: "ModuleType", c: Config) -> Any:
 _NO_INDEX = "{no_index}"
 _NOT_TURNED = "nothing of an indexer is rotated in this layer"
 _QUERIES, _KEY = ("token", "index_heads·index_width"), ("token", "index_width")
-_EACH, _CHOICES = ("kv head", "token", "index_width"), ("kv head", "query", "key")
+_EACH = ("kv head", "token", "index_width")
 
 ROWS: tuple[Step, ...] = (
     Step("index.q_in", "input of the queries of the indexer, normed", "LayerNorm({0})", WIDE, (RESIDUAL,), "q",
@@ -139,11 +139,11 @@ ROWS: tuple[Step, ...] = (
     Step("index.chosen", "keys that the indexer chooses", "1 for the {index_keys} largest of {0} where visible, else 0",
          PAIRS, ("index.scores",), "attention", recorded=True, when=_single, absent=_NO_INDEX,
          make=_choose, to_loss=False),
-    Step("index.scores", "scores of the indexer", "{0}·{1}ᵀ", _CHOICES, ("<index q>", "<index k>"), "attention",
+    Step("index.scores", "scores of the indexer", "{0}·{1}ᵀ", KV_PAIRS, ("<index q>", "<index k>"), "attention",
          when=_in_blocks, make=lambda o, _: o.IndexScores(), to_loss=False),
     Step("index.chosen", "keys that the indexer chooses",
          "1 in the {index_blocks} blocks of {index_block} keys with the largest {0}{index_near}, where visible, else 0",
-         _CHOICES, ("index.scores",), "attention", recorded=True, when=_in_blocks, make=_choose, to_loss=False),
+         KV_PAIRS, ("index.scores",), "attention", recorded=True, when=_in_blocks, make=_choose, to_loss=False),
     Step("index.chosen", "keys that an earlier layer chose", "as in the last layer below with an indexer", PAIRS, (),
          "attention", recorded=True, when=lambda c: c.shares_index, make=lambda o, _: o.Same(), lent="masked",
          to_loss=False),

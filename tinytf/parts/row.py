@@ -34,6 +34,7 @@ OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
 CROSS_MAP = ("head", "query", "source")
 """The axes of a map from the tokens of this stack to those of the one that it reads."""
 ROUTES, PAIRS = ("token", "expert"), ("query", "key")
+KV_PAIRS = ("kv head", *PAIRS)
 TEXT_AXES = ("token", "query", "key", "source")
 """The axes of tokens; those of a source are of the text that another stack read."""
 
@@ -199,7 +200,7 @@ class Step:
     @property
     def is_choice(self) -> bool:
         """Whether it only chooses experts or keys: no gradient reaches it or passes through it."""
-        return self.axes in (ROUTES, PAIRS) and not self.to_loss
+        return self.axes in (ROUTES, PAIRS, KV_PAIRS) and not self.to_loss
 
     @property
     def in_stream(self) -> bool:
