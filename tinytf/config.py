@@ -293,6 +293,16 @@ class ModelConfig(Part):
         return self.n_heads // (self.n_kv_heads or 1)
 
     @property
+    def heads_in_group(self) -> int:
+        """The number of heads in a group of the output of attention."""
+        return self.n_heads // self.o_groups
+
+    @property
+    def block_series(self) -> int:
+        """How many vectors a token gives to blocks: one for its own and, where they overlap, one for the next."""
+        return 1 + self.block_overlap
+
+    @property
     def value_width(self) -> int:
         """The width of a head's values and output: ``d_value``, else ``d_head``."""
         return self.d_value or self.d_head
@@ -360,6 +370,11 @@ class ModelConfig(Part):
             "d_own": self.d_own,
             "d_shared_key": self.rope_width,
             "q_rank": self.q_rank,
+            "o_rank": self.o_rank,
+            "d_heads_of_group": self.heads_in_group * self.value_width,
+            "d_block": self.d_head * self.block_series,
+            "d_index_block": self.index_width * self.block_series,
+            "block place": self.block_size,
             "kv_rank": self.kv_rank,
             "index_head": self.index_heads,
             "index_width": self.index_width,

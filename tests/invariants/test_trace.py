@@ -83,6 +83,8 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
             step = after if trace.steps.has(after, layer) else step
             if step == "mid" and trace.steps.has("cross.mid", layer) and not path.startswith("norm1"):
                 step = "cross.mid"  # which the feed-forward reads then
+            if step == "mid" and trace.config.hyper:
+                step = "hyper2.in"
             if trace.steps.has(step, layer) and not (step == "mid" and trace.config.residual == "parallel"):
                 mixer = trace.steps.at("attn", layer).module.partition(".")[0]
                 path = trace.steps.at(step, layer).path if step == "norm1" else path

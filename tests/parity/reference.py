@@ -144,6 +144,8 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     model = getattr(transformers, f"{name}{kind}")(config)
     generator = torch.Generator().manual_seed(2)
     for name, buffer in model.named_buffers():
+        if name.endswith("tid2eid"):
+            buffer.copy_(torch.stack([torch.randperm(5, generator=generator)[:2] for _ in buffer]))
         if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar", "rotary_emb.alpha")):
             buffer.copy_(name.endswith("scalar") + 0.3 * torch.randn(buffer.shape, generator=generator))
     return model
@@ -343,6 +345,34 @@ _GROUPS = {**_ROUTED, "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group"
 
 _INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index_n_heads": 9, "index_topk": 4}
 """An indexer of odd sizes; with many heads no two of its scores are both 0."""
+
+
+_HYPER: dict[str, Any] = {**_INDEXED, "hc_mult": 3, "swiglu_limit": 0.8, "pad_token_id": 0}
+"""Several streams, and gates that are clamped."""
+
+
+_BLOCKS: dict[str, Any] = {
+    "num_key_value_heads": 1,
+    "head_dim": 10,
+    "q_lora_rank": 9,
+    "qk_rope_head_dim": 4,
+    "o_groups": 2,
+    "o_lora_rank": 5,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "index_n_heads": 9,
+    "index_head_dim": 8,
+    "index_topk": 2,
+    "sliding_window": 4,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 3,
+    "swiglu_limit": 0.8,
+    "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    "mlp_layer_types": ["hash_moe", "moe", "moe"],
+    "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+}
+"""Small blocks of both kinds beside a window, and experts by the id of a token in the first layer."""
 
 
 def _dbrx(**attention: Any) -> nn.Module:
@@ -1331,6 +1361,47 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         indexer_types=["full", "shared", "full", "full", "shared"],
         mlp_layer_types=["dense", "sparse", "sparse", "dense", "sparse"],
     ),
+    "hunyuan 4": lambda: _decoder("HYV4", **_HYPER),
+    "hunyuan 4, few keys, stretched, and two streams": lambda: _decoder(
+        "HYV4",
+        **{
+            **_HYPER,
+            "index_topk": 3,
+            "index_head_dim": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            "n_routed_experts": 6,
+            "hc_mult": 2,
+            "swiglu_limit": 0.3,
+        },
+        indexer_types=["full", "shared", "full"],
+        mlp_layer_types=_DENSE_BETWEEN,
+        norm_topk_prob=False,
+        tie_word_embeddings=True,
+        hc_eps=0.04,
+        hc_magnitude=0.7,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
+    "deepseek v4": lambda: _decoder("DeepseekV4", **_BLOCKS),
+    "deepseek v4, stretched, all blocks sparse": lambda: _decoder(
+        "DeepseekV4",
+        **{
+            **_BLOCKS,
+            "layer_types": ["compressed_sparse_attention"] * N,
+            "mlp_layer_types": ["moe", "hash_moe", "moe"],
+            "head_dim": 8,
+            "o_groups": 1,
+            "index_head_dim": 6,
+            "index_topk": 1,
+            "hc_mult": 2,
+            "hc_sinkhorn_iters": 1,
+        },
+        rope_parameters=_YARN,
+        compress_rope_theta=700.0,
+        scoring_func="sigmoid",
+        tie_word_embeddings=True,
+        hc_eps=0.04,
+    ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
     "mistral 4": lambda: _decoder(
@@ -1425,7 +1496,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         },
         swiglu_alpha=1.2,
         swiglu_limit=0.5,
-        tie_word_embeddings=True,
     ),
     "ernie 4.5 moe": lambda: _decoder(
         "Ernie4_5_Moe",
@@ -1540,6 +1610,8 @@ def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:
     if models.theirs.config.model_type == "gemma3n_text":  # several streams, not normed after the last layer
         *before, last = (streams.movedim(0, -2).flatten(-2) for streams in given.hidden_states)
         return *before, models.ours.final_norm(last)
+    if models.ours.config.hyper:  # (B, T, n, C) -> (B, T, n·C)
+        return tuple(streams.flatten(2) for streams in given.hidden_states)
     if "mamba" not in models.theirs.config.model_type:
         return given.hidden_states
     *after, _, normed = given.hidden_states  # without the embeddings, and with the last layer twice

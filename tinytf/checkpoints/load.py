@@ -194,7 +194,8 @@ class Checkpoint:
                 places.setdefault(parameter, []).append((name, layout))
         state: dict[str, Tensor] = {}
         for parameter, shape in shapes_of(plan.model).items():
-            like = torch.empty(shape, dtype=dtype, device="meta")
+            whole = any(layout.ids for _, layout in places[parameter])
+            like = torch.empty(shape, dtype=torch.long if whole else dtype, device="meta")
             read = partial(self._read, parameter, places[parameter], like)
             state[parameter] = InFile(read, like) if like.nbytes > _SMALL else read().clone()
         plan.model.load_state_dict(state, assign=True)
@@ -218,7 +219,7 @@ class Checkpoint:
 
     def _ours(self, name: str, stored: Tensor, parameter: str, layout: Stored) -> Tensor:
         """What a stored tensor holds of one of our parameters."""
-        if not stored.is_floating_point():
+        if not stored.is_floating_point() and not layout.ids:
             raise CheckpointError(f"{self.source}: {name} holds {stored.dtype} numbers, which cannot be weights")
         return layout.read(stored, layer_of(parameter, self.config), parameter.rpartition(".")[2])
 

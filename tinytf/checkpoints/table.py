@@ -71,8 +71,8 @@ class Stored:
     - A part: ours is number ``part`` of a tensor whose ``axis`` is divided among ``parts``, in proportion to these
       fields; they follow one another, or repeat within every head (``by_head``: head, part, rows).
     - Rows of heads in another order: those that RoPE turns as adjacent pairs (``paired``: (0, W/2), (1, W/2 + 1) …) or
-      after the others (``rotary_last``); query heads that take turns, the first of each key-value head before all
-      second ones (``tiled``), or heads h and h + H/2 side by side (``coupled``).
+      after the others (``rotary_last``), or such columns (``turned_columns``); query heads that take turns, the first
+      of each key-value head before all second ones (``tiled``), or heads h and h + H/2 side by side (``coupled``).
     - Axes: matrices as (in, out) (``transposed``); our vector as a matrix (``by_row``: its rows); the matrices of all
       experts as one, (E·rows, columns) (``stacked``); our matrix as one for each head or expert (``apart``: their
       rows or, along ``axis`` 1, their columns); the last axis as two (``headed``: …, H, columns); all layers side by
@@ -84,6 +84,7 @@ class Stored:
     - Names: no .weight suffix, and _bias as that of its bias (``bare``); another name of its bias (``bias``); the step
       that the module outputs, if a later one than its own (``gives``); constants written with it, their names, numbers
       and, of tensors, sizes (``beside``).
+    - Whole numbers: ``ids`` of other things, which no precision rounds.
     - One of several: the number of an ``expert``, or with ``rows`` of a row of a vector of so many.
     - Another layout, used if the file has its tensor (``instead``).
     """
@@ -95,6 +96,7 @@ class Stored:
     by_head: str = ""
     paired: str = ""
     rotary_last: str = ""
+    turned_columns: bool = False
     tiled: bool = False
     coupled: bool = False
     transposed: bool = False
@@ -114,6 +116,7 @@ class Stored:
     bias: str = ""
     gives: str = ""
     beside: tuple[tuple[Any, ...], ...] = ()
+    ids: bool = False
     expert: int | None = None
     rows: int = 0
     instead: "Stored | None" = None
@@ -183,10 +186,12 @@ class Stored:
         rows = [tensor.shape[axis] * share // sum(shares) // heads for share in shares]
         # (H, rows, …) -> (H·rows, …)
         piece = tensor.unflatten(axis, (heads, -1)).split(rows, dim=axis + 1)[self.part].flatten(axis, axis + 1)
+        piece = piece.mT if self.turned_columns else piece
         if self.rotary_last:
             piece = self._roll_heads(piece, config, _turned(config))
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
+        piece = piece.mT if self.turned_columns else piece
         piece = self._take_turns(piece, config, axis, 1)
         if self.rate and kind == "weight":
             piece = (-piece).log()
@@ -209,9 +214,11 @@ class Stored:
         """Our tensor with offset and row order as stored, before it is joined with the other parts."""
         piece = piece - self.offset if self.offset else piece
         piece = piece / self.factor if self.factor != 1 else piece
+        piece = piece.mT if self.turned_columns else piece
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
         piece = self._roll_heads(piece, config, -_turned(config)) if self.rotary_last else piece
+        piece = piece.mT if self.turned_columns else piece
         return self._take_turns(piece, config, 0, -1)
 
     def columns(self, tensor: Tensor, config: ModelConfig) -> Tensor:
@@ -401,8 +408,6 @@ class FamilyTable:
             layout = replace(layout, part=int(layer), parts=("switch",) * config.n_layers)
         if kind == "weight":
             return layout.named(layer, kind), replace(layout, among_ones=(0, 0)) if layout.bias else layout
-        if layout.bias and not layout.of_layers:  # of its own, so not a part of a joint one
-            layout = replace(layout, part=0, parts=(), by_head="")
         if layout.axis and (layout.tiled or layout.coupled):  # the columns of heads, of which a bias has none
             layout = replace(layout, axis=0, apart="", tiled=False, coupled=False)
         return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False)

@@ -399,7 +399,8 @@ class Transformer(nn.Module):
         """What the blocks take beside the stream: ids, embeddings, token types and the source; None for nothing."""
         last = self.embed.rows[-1].name
         if self.encoder is None:
-            return Carried(ids, {last: x}, types) if table_of(self.config).carried or self.config.segments else None
+            by_id = self.config.segments or any(block.feed_forward.mixture.chosen_by_id for block in self.config.blocks)
+            return Carried(ids, {last: x}, types) if table_of(self.config).carried or by_id else None
         source = source or self.reads
         if source is None:
             raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")

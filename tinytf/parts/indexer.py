@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
-from tinytf.parts.part import COUNT, Part, leaf
+from tinytf.parts import blocks
+from tinytf.parts.blocks import has_blocks
+from tinytf.parts.part import ABOVE_ZERO, COUNT, Part, leaf
 from tinytf.parts.row import KV_PAIRS, PAIRS, RESIDUAL, WIDE, Config, Step
 
 if TYPE_CHECKING:
@@ -16,9 +18,10 @@ if TYPE_CHECKING:
 class Indexer(Part):
     """An indexer that chooses the ``index_keys`` earlier tokens that a query may look at; 0 for none.
 
-    It scores them by ``index_heads`` queries ``index_width`` wide against one key for each token. It only chooses, so
-    that no gradient of the loss reaches it. With ``shares_index`` a layer takes the choice of the last layer below with
-    its own (GLM-5). With ``index_norm`` its queries are made of its input, normed once more (Mistral Large 4).
+    It scores them by ``index_heads`` queries ``index_width`` wide against one key for each token, normed with
+    ``index_eps``. It only chooses, so that no gradient of the loss reaches it. With ``shares_index`` a layer takes the
+    choice of the last layer below with its own (GLM-5). With ``index_norm`` its queries are made of its input, normed
+    once more (Mistral Large 4).
 
     With an ``index_block`` there is an index head for each key head, which chooses for its query heads the blocks of so
     many keys with the largest score, ``index_keys`` in all. The query's own block and those right before it,
@@ -31,6 +34,7 @@ class Indexer(Part):
     index_block: int = leaf(0, COUNT, off=0, said="blocks of {} keys that an indexer chooses")
     index_near: int = leaf(0, COUNT, off=0, said="{} blocks before a query that an indexer always chooses")
     index_norm: bool = leaf(False, off=False, said="the norm before the queries of the indexer")
+    index_eps: float = leaf(1e-6, ABOVE_ZERO, said="eps {} of the indexer's norm")
     shares_index: bool = leaf(False, differs=True, said="the choice of an earlier layer's indexer")
 
     def idle(self) -> Collection[str]:
@@ -38,8 +42,8 @@ class Indexer(Part):
         return () if self.index_keys else own
 
     def require(self) -> None:
-        if bool(self.index_keys) != bool(self.index_heads) or bool(self.index_keys) != bool(self.index_width):
-            raise ConfigError("index_keys, index_heads and index_width need each other")
+        if self.index_keys and not (self.index_heads and self.index_width):
+            raise ConfigError("index_keys need index_heads and an index_width")
         if self.shares_index and not self.index_keys:
             raise ConfigError("shares_index needs index_keys")
         if self.index_block and self.index_keys % self.index_block:
@@ -50,7 +54,7 @@ class Indexer(Part):
     def words(self, causal: bool) -> dict[str, str]:
         if not self.index_keys:
             return {}
-        by = f"{self.index_heads} index heads of {self.index_width} choose"
+        by = f"{self.index_heads} index heads of {self.index_width} choose by keys normed with ε {self.index_eps:g}"
         if self.index_block:
             near = f", with the {self.index_near} nearest" if self.index_near else ""
             blocks = f"{self.index_keys // self.index_block:,} blocks of {self.index_block:,} keys"
@@ -62,6 +66,10 @@ class Indexer(Part):
 
 def _indexed(c: Config) -> bool:
     return c.index_keys > 0 and not c.shares_index
+
+
+def _by_token(c: Config) -> bool:
+    return _indexed(c) and not has_blocks(c)
 
 
 def _turned(c: Config) -> bool:
@@ -88,8 +96,8 @@ def _grown(c: Config) -> bool:
     return _indexed(c) and c.head_growth
 
 
-def _norm(o: "ModuleType", _: Config) -> Any:
-    return o.Norm(True, 1e-6, ("gain", "bias"))
+def _norm(o: "ModuleType", c: Config) -> Any:
+    return o.Norm(True, c.index_eps, ("gain", "bias"))
 
 
 def _own_norm(o: "ModuleType", c: Config) -> Any:
@@ -120,25 +128,29 @@ ROWS: tuple[Step, ...] = (
          to_loss=False),
     Step("index.q_rot", "queries of the indexer, rotated", "{0}, each head turned by its position", _QUERIES,
          ("<index q made>",), "q", when=lambda c: _single(c) and _turned(c), absent=_NOT_TURNED, to_loss=False,
-         make=lambda o, c: o.RotateEach(c.rope, c.index_width)),
-    Step("index.k", "keys of the indexer", "{0}·W_IK", _KEY, (RESIDUAL,), "k", when=_indexed, absent=_NO_INDEX,
+         make=lambda o, c: o.RotateEach(c.rope, width=c.index_width)),
+    Step("index.k", "keys of the indexer", "{0}·W_IK", _KEY, (RESIDUAL,), "k", when=_by_token, absent=_NO_INDEX,
          make=_linear, module="attention.index_k", matrix="W_IK", late=True, to_loss=False),
-    Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k", when=_single,
-         absent=_NO_INDEX, make=_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
+    Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k",
+         when=lambda c: _single(c) and _by_token(c), absent=_NO_INDEX, make=_norm, module="attention.index_k_norm",
+         matrix="gain", late=True, to_loss=False),
     Step("index.k_norm", "keys of the indexer, normed", "RMSNorm({0})", _KEY, ("index.k",), "k", when=_in_blocks,
          make=_own_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
     Step("index.k_rot", "keys of the indexer, rotated", "{0} turned by its position", _KEY, ("index.k_norm",), "k",
-         when=_turned, absent=_NOT_TURNED, make=lambda o, c: o.Rotate(c.rope), to_loss=False),
+         when=lambda c: _turned(c) and _by_token(c), absent=_NOT_TURNED, make=lambda o, c: o.Rotate(c.rope),
+         to_loss=False),
+    *blocks.INDEX,
     Step("index.weights", "weights of the heads of the indexer", "{0}·W_IW", ("token", "index_head"), (RESIDUAL,),
          "attention", when=_single, absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
          late=True, to_loss=False),
     Step("index.scores", "scores of the indexer",
          "Σ over heads of {2} / √{index_heads} · max(0, {0}·{1}ᵀ / √{index_width})", PAIRS,
          ("<index q>", "<index k>", "index.weights"), "attention", when=_single, absent=_NO_INDEX,
-         make=lambda o, _: o.IndexScores(), to_loss=False),
+         make=lambda o, c: o.BlockIndexScores() if has_blocks(c) else o.IndexScores(), to_loss=False),
     Step("index.chosen", "keys that the indexer chooses", "1 for the {index_keys} largest of {0} where visible, else 0",
-         PAIRS, ("index.scores",), "attention", recorded=True, when=_single, absent=_NO_INDEX,
-         make=_choose, to_loss=False),
+         PAIRS, ("index.scores",), "attention", recorded=True, when=lambda c: _single(c) and _by_token(c),
+         absent=_NO_INDEX, make=_choose, to_loss=False),
+    blocks.CHOSEN,
     Step("index.scores", "scores of the indexer", "{0}·{1}ᵀ", KV_PAIRS, ("<index q>", "<index k>"), "attention",
          when=_in_blocks, make=lambda o, _: o.IndexScores(), to_loss=False),
     Step("index.chosen", "keys that the indexer chooses",
@@ -175,5 +187,5 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         "<index q made>": (made,),
         "<index q>": ("index.q_rot" if turned else made,),
         "<index k>": ("index.k_rot" if turned else "index.k_norm",),
-        "<chosen>": ("index.chosen",) if c.index_keys else (),
+        "<chosen>": ("index.chosen",) if c.index_keys and not has_blocks(c) else (),
     }

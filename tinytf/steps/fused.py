@@ -13,6 +13,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.channel_delta import DecayedFits, channel_delta_rule
 from tinytf.steps.operations.choose import Choose
+from tinytf.steps.operations.choose_by_id import ChooseById
 from tinytf.steps.operations.delta import Write, delta_rule
 from tinytf.steps.operations.expert_linear import used_experts
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
@@ -64,7 +65,7 @@ class FusedExperts:
         self.expert_rows = [row for row in rows if row.step.of_experts]
         self.router, self.choice = (
             rows[0].inputs[0],
-            next(row.name for row in rows if isinstance(row.operation, Choose)),
+            next(row.name for row in rows if isinstance(row.operation, Choose | ChooseById)),
         )
 
     def __call__(self, now: Pass, router: Tensor, x: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ class Borrowed(nn.Module):
         super().__init__()
         self.owner = (owner,)
 
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.owner[0].forward(x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        output: Tensor = self.owner[0].forward(*inputs)
         return output
 
 
@@ -124,6 +124,8 @@ def _hooked_beside(module: nn.Module) -> bool:
 
 _BLOCK = (
     "altup",
+    "hyper1",
+    "hyper2",
     "norm1",
     "attention",
     "cross",

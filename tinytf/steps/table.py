@@ -18,11 +18,13 @@ from tinytf.parts import (
     altup,
     attention,
     block,
+    blocks,
     cross,
     embedding,
     feed_forward,
     gated_delta,
     head,
+    hyper,
     indexer,
     layer_inputs,
     mamba,
@@ -69,7 +71,8 @@ RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
 STEPS: tuple[Step, ...] = (
-    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, head.READ,
+    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, hyper.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED,
+    *hyper.MERGED, *norm.FINAL, head.READ,
     *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
@@ -77,16 +80,16 @@ _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enum
 _FORMULAS = tuple(
     part.formulas
     for part in (
-        embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
-        side_conv, altup, pooling, head,
+        embedding, norm, attention, blocks, indexer, recurrence, gated_delta, mamba2, positions, feed_forward,
+        layer_inputs, side_conv, altup, hyper, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
     part.inputs
     for part in (
-        embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
+        embedding, norm, attention, cross, blocks, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
         layer_inputs,
-        altup, pooling, head,
+        altup, hyper, pooling, head,
     )
 )  # fmt: skip
 
@@ -301,9 +304,10 @@ class StepTable:
     @cached_property
     def choice(self) -> str:
         """The name of the step that sends each token to experts, 1 or 0; empty in a model without experts."""
-        from tinytf.steps.operations import Choose
+        from tinytf.steps.operations import Choose, ChooseById
 
-        return next((step.name for step in self._feed_forward if isinstance(step.operation, Choose)), "")
+        choices = (step.name for step in self._feed_forward if isinstance(step.operation, Choose | ChooseById))
+        return next(choices, "")
 
     def chosen_keys(self, layer: int | None) -> tuple[StepKey, ...]:
         """The step of a layer that chooses the keys which its mask shows; empty without an indexer."""

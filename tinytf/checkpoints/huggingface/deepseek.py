@@ -1,6 +1,7 @@
 """Latent attention: DeepSeek-V2 and V3 (DeepSeek-AI 2024), Kimi K2, GLM-4.7-Flash, Youtu-LLM, MiniCPM3 …"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -290,7 +291,12 @@ def read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     schedule = ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
     is_text = isinstance(fields.data.get(name), str)
     pattern = list(fields.text(name)) if is_text else fields.array(name, str, None)
-    words = fields.array("indexer_types", str, None) or pattern or schedule
+    return read_sharing(fields, draft, pattern or schedule)
+
+
+def read_sharing(fields: Fields, draft: Draft, usual: Sequence[str]) -> dict[str, Any]:
+    """The layers that take the choice of an earlier one, by the words of indexer_types or, without it, ``usual``."""
+    layers, words = draft["n_layers"], fields.array("indexer_types", str, None) or usual
     if len(words) != layers:
         raise fields.fault(f"{len(words):,} layers have an indexer of their own or share one, of {layers:,}")
     meanings = {"full": False, "shared": True, "F": False, "S": True}
@@ -300,7 +306,7 @@ def read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
     return by_layer("shares_index", shared)
 
 
-def write_shared(config: ModelConfig) -> dict[str, Any]:
+def write_sharing(config: ModelConfig) -> dict[str, Any]:
     layers = map(config.at, range(config.n_layers))
     return {"indexer_types": ["shared" if layer.shares_index else "full" for layer in layers]}
 
@@ -316,7 +322,7 @@ GLM_MOE_DSA = replace(
         routed(first=3, kinds=True),
         sigmoid_router(),
         *indexed(32),
-        Group(read_shared, write_shared),
+        Group(read_shared, write_sharing),
     ),
     stored={**DEEPSEEK_V3.stored, **indexer("index_heads")},
 )

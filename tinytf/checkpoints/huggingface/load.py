@@ -32,6 +32,7 @@ from tinytf.checkpoints.huggingface.deepseek import (
     MISTRAL4,
     YOUTU,
 )
+from tinytf.checkpoints.huggingface.deepseek_v4 import DEEPSEEK_V4
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
 from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
 from tinytf.checkpoints.huggingface.encoders import (
@@ -59,6 +60,7 @@ from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPEN
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
+from tinytf.checkpoints.huggingface.hy_v4 import HY_V4
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
 from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys, with_keys_left_out
@@ -168,8 +170,8 @@ FAMILIES: Mapping[str, Family] = {
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
-        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM_MOE_DSA, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
-        MISTRAL_LARGE4,
+        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, DEEPSEEK_V4, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE,
+        YOUTU, MINICPM3, MISTRAL4, MISTRAL_LARGE4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
         MIMO_V2_FLASH, STEP3P5, MINIMAX_M3,

@@ -16,7 +16,7 @@ from tinytf.checkpoints.huggingface.deepseek import (
     indexer,
     read_shared,
     widths,
-    write_shared,
+    write_sharing,
 )
 from tinytf.checkpoints.huggingface.llama import FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
@@ -102,7 +102,7 @@ MISTRAL_LARGE4 = replace(
         Key("final_logit_softcapping", "logit_cap", 30.0),
         routed(first=1, kinds=True),
         *indexed(32),
-        Group(read_shared, write_shared),
+        Group(read_shared, write_sharing),
         Group(_read_alpha),
         Group(_read_layers, _write_layers),
     ),

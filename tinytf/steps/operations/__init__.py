@@ -8,9 +8,11 @@ from tinytf.steps.operations.by_segment import BySegment
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.channel_delta import DecayedFits, DecayedRead, WriteByFits
 from tinytf.steps.operations.choose import Choose
+from tinytf.steps.operations.choose_by_id import ChooseById
 from tinytf.steps.operations.choose_keys import ChooseKeys
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
+from tinytf.steps.operations.compress import Compress, CompressIndex
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.constant import Constant
 from tinytf.steps.operations.decay import Decay
@@ -27,7 +29,7 @@ from tinytf.steps.operations.grow import Grow
 from tinytf.steps.operations.grow_heads import GrowHeads
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
-from tinytf.steps.operations.index_scores import IndexScores
+from tinytf.steps.operations.index_scores import BlockIndexScores, IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
 from tinytf.steps.operations.layer_scale import LayerScale
@@ -50,7 +52,7 @@ from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rg_lru import ChannelDecay, Retain
-from tinytf.steps.operations.rotate import Rotate, RotateEach
+from tinytf.steps.operations.rotate import Rotate, RotateBlocks, RotateEach
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.route_near import RouteNear
 from tinytf.steps.operations.same import Same
@@ -61,6 +63,7 @@ from tinytf.steps.operations.shift import Shift
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
+from tinytf.steps.operations.sinkhorn import Sinkhorn
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 from tinytf.steps.operations.softplus import Softplus
 from tinytf.steps.operations.stream_linear import StreamLinear
@@ -76,14 +79,18 @@ __all__ = [
     "Add",
     "Alibi",
     "Append",
+    "BlockIndexScores",
     "ByDistance",
     "BySegment",
     "Cap",
     "ChannelDecay",
     "Choose",
+    "ChooseById",
     "ChooseKeys",
     "ClampedGlu",
     "Clip",
+    "Compress",
+    "CompressIndex",
     "Concat",
     "Constant",
     "CrossMix",
@@ -130,6 +137,7 @@ __all__ = [
     "RelativeBias",
     "Retain",
     "Rotate",
+    "RotateBlocks",
     "RotateEach",
     "Route",
     "RouteNear",
@@ -142,6 +150,7 @@ __all__ = [
     "Sight",
     "Sigmoid",
     "Sink",
+    "Sinkhorn",
     "Softmax",
     "Softplus",
     "StreamLinear",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.mask import Sight, mask_scores, real_tokens
+from tinytf.steps.operations.mask import Sight, first_real, mask_scores
 from tinytf.steps.operations.operation import Operation, Pass
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working
@@ -60,7 +60,7 @@ class ChooseKeys(Operation):
         queries, keys = scores.shape[-2:]
         at = torch.arange(keys, device=scores.device)
         if padding_mask is not None:
-            at = at - real_tokens(padding_mask, keys).long().squeeze(-1).argmax(-1, keepdim=True)  # (B, 1, K)
+            at = at - first_real(padding_mask)[:, None, None]  # (B, 1, K)
         number = (at // self.sight.block).clamp(min=0)
         own = number[..., keys - queries :, None]  # (…, Q, 1)
         near = (own - torch.arange(self.sight.near, device=scores.device)).clamp(min=0)  # (…, Q, near)
@@ -74,6 +74,8 @@ class ChooseKeys(Operation):
         hidden = "torch.ones(T, T).triu(1).bool()" if self.sight.causal else "torch.zeros(T, T).bool()"
         if self.sight.block:
             return self._code_of_blocks(site, hidden)
+        if self.sight.every:
+            hidden += f" | ((torch.arange(T) + 1) % {self.sight.every} != 0)"
         return (
             f"hidden = {hidden}\n"
             f"order = {scores}.masked_fill(hidden, -torch.inf).argsort(dim=-1, descending=True, stable=True)\n"
@@ -124,8 +126,11 @@ class ChooseKeys(Operation):
             return Working(((source, 1),), after=hidden, leads=(source,), note=note)
         if self.sight.block:
             return self._of_block(cell)
-        seen = source.row()[: query + 1] if self.sight.causal else source.row()
-        rank = 1 + int((seen > source.value).sum()) + int((seen[:key] == source.value).sum())
+        every = self.sight.every or 1
+        if (key + 1) % every:
+            return Working(((source, 1),), after=(Value("chosen", 0.0, "no block ends there"),), leads=(source,))
+        seen = (source.row()[: query + 1] if self.sight.causal else source.row())[every - 1 :: every]
+        rank = 1 + int((seen > source.value).sum()) + int((seen[: key // every] == source.value).sum())
         least = float(seen.sort(descending=True).values[min(self.sight.chosen, len(seen)) - 1])
         before = (
             Value(source.step.name, source.value),

@@ -32,9 +32,10 @@ class GrowHeads(Operation):
         module.get_parameter("bias").fill_(1.0)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return self._grown(*inputs, start=0)
+        return self._grown(0, *inputs)
 
-    def _grown(self, x: Tensor, scale: Tensor, shift: Tensor, start: int) -> Tensor:
+    def _grown(self, start: int, *inputs: Tensor) -> Tensor:
+        x, scale, shift = inputs
         factors = self._logs(x, start) * scale.to(x.dtype) + shift.to(x.dtype)  # (T, H)
         if self.width:
             return (x.unflatten(-1, (-1, self.width)) * factors[..., None]).flatten(-2)
@@ -45,7 +46,7 @@ class GrowHeads(Operation):
         return torch.arange(1 + start, 1 + start + x.shape[-2], device=x.device).float().log().to(x.dtype)[:, None]
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
-        return self._grown(*inputs, module.weight, module.bias, start=now.start)
+        return self._grown(now.start, *inputs, module.weight, module.bias)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         chosen = slice(None) if heads is None else list(heads)

@@ -4,6 +4,8 @@ The published code multiplies queries and keys by a Hadamard matrix, which leave
 rounds both to FP8; as in transformers, neither is done here.
 """
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from tinytf.config import ModelConfig
@@ -20,7 +22,7 @@ class IndexScores(Operation):
     """
 
     words = "a weighted sum of fits"
-    remembers = ((1, "index_keys"),)
+    remembers: ClassVar[tuple[tuple[int, str], ...]] = ((1, "index_keys"),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         q, k, *weighed = (wide(x) for x in inputs)
@@ -60,3 +62,9 @@ class IndexScores(Operation):
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         return tokens * keys * config.index_heads * (config.index_width + (not config.index_block))
+
+
+class BlockIndexScores(IndexScores):
+    """Scores of blocks, of which a cache stores the tokens instead."""
+
+    remembers = ()

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, repeats
+from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand, repeats
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working
 
@@ -34,6 +35,15 @@ def real_tokens(padding_mask: Tensor, tokens: int) -> Tensor:
             "put each text in a row of its own",
         )
     return padding_mask[:, None, -tokens:, None]
+
+
+def first_real(padding_mask: Tensor) -> Tensor:
+    """The number of the first real token of each text, (B, K) -> (B,).
+
+    Raises UsageError where several texts share a row.
+    """
+    real_tokens(padding_mask, 1)
+    return padding_mask.to(torch.uint8).argmax(dim=-1)
 
 
 def real_keys(padding_mask: Tensor) -> Tensor:
@@ -69,6 +79,7 @@ class Sight:
     A window of W lets the query at t see the keys t − W + 1 … t, and if not causal as many after it; 0 is no window.
     With a ``chunk`` it sees only the keys of its own chunk of that many tokens. Of those keys an indexer leaves it
     ``chosen``, 0 for all; with a ``block``, in whole blocks of so many, of which the ``near`` last are always chosen.
+    With ``every`` keys are blocks of that many tokens, each at its last one.
     """
 
     causal: bool
@@ -77,10 +88,11 @@ class Sight:
     chosen: int = 0
     block: int = 0
     near: int = 0
+    every: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        index = (config.index_keys, config.index_block, config.index_near)
+        index = (0 if config.block_size else config.index_keys, config.index_block, config.index_near)
         return cls(not config.looks_ahead, config.window, config.chunk, *index)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
@@ -98,6 +110,11 @@ class Sight:
         if allowed is not None and 0 < self.chunk < past + length:
             number = torch.arange(past + length, device=device) // self.chunk
             allowed &= number[past:, None] == number
+        if allowed is not None and self.every:
+            number = torch.arange(1, past + length + 1, device=device)
+            if padding_mask is not None:
+                number = (number - first_real(padding_mask)[:, None])[:, None, None]  # (B, 1, 1, K)
+            allowed = allowed & (number % self.every == 0)
         if padding_mask is None:
             return allowed
         keys = real_keys(padding_mask)
@@ -111,7 +128,7 @@ class Sight:
 
     def cuts(self, length: int) -> bool:
         """Whether the window, the chunks or the choice hide any key in a text of ``length`` tokens."""
-        return any(0 < most < length for most in (self.window, self.chunk, self.chosen))
+        return any(0 < most < length for most in (self.window, self.chunk, self.chosen)) or self.every > 1
 
 
 @dataclass(frozen=True)
@@ -133,6 +150,13 @@ class Mask(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:
         return mask_scores(inputs[0], self.allowed(*inputs))
 
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        if not self.sight.every or now.padding_mask is None:
+            return self.forward(*inputs)
+        x, *chosen = inputs
+        length, keys = x.shape[-2:]
+        return mask_scores(x, chosen_in(self.sight.allowed(length, now.padding_mask, x.device, keys - length), *chosen))
+
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         chosen = site.inputs()[1:]
         return (mask_gradient(g, self.allowed(g, *chosen)), *(torch.zeros_like(x) for x in chosen))
@@ -147,6 +171,8 @@ class Mask(Operation):
         if self.sight.chunk:
             lines = [f"number = torch.arange(T) // {self.sight.chunk}"]
             hidden += " | (number[:, None] != number)"
+        if self.sight.every:
+            hidden += f" | ((torch.arange(T) + 1) % {self.sight.every} != 0)"
         each = f".repeat_interleave({repeats(site, 1)}, 0)" if self.sight.block and repeats(site, 1) > 1 else ""
         hidden += "".join(f" | ({chosen}{each} == 0)" for chosen in site.names[1:])
         return "\n".join([*lines, f"{site.variable} = {site.names[0]}.masked_fill({hidden}, -torch.inf)"])
@@ -166,6 +192,8 @@ class Mask(Operation):
             reason = (
                 f"masked: key {key} {cell.token(key)} is {key - query} ahead, and the window sees {window - 1} ahead"
             )
+        elif self.sight.every and (key + 1) % self.sight.every:
+            reason = f"masked: no block of {self.sight.every} tokens ends at key {key} {cell.token(key)}"
         elif any(not cell.source(number, query, key).value for number in range(1, len(cell.site.source_steps))):
             reason = f"masked: the indexer did not choose key {key} {cell.token(key)}"
         else:

@@ -3,7 +3,6 @@
 Training sets the bias without a gradient, so it is a buffer, not a parameter (DeepSeek-V3, 2024, section 2.1.2).
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +13,13 @@ from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Operation, Pass, StepModule
 from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.route import SCORE_CODE, SYMBOLS, score_of
 from tinytf.steps.operations.working import Value, Working
 
 
 @dataclass(frozen=True)
 class Prefer(Operation):
-    """The ``score`` of every expert, softmax or sigmoid, plus its bias."""
+    """The ``score`` of every expert, as in ``Route``, plus its bias."""
 
     score: str
 
@@ -29,8 +29,7 @@ class Prefer(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:
         router, bias = inputs
         router = router.detach()
-        scores = router.softmax(dim=-1) if self.score == "softmax" else router.sigmoid()
-        return scores + bias.to(router.dtype)
+        return score_of(self.score, router) + bias.to(router.dtype)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self.forward(*inputs, module.weight)
@@ -43,8 +42,7 @@ class Prefer(Operation):
 
     def code(self, site: Site) -> str:
         (router,) = site.names
-        scores = f"F.softmax({router}, dim=-1)" if self.score == "softmax" else f"torch.sigmoid({router})"
-        return f"{site.variable} = {scores} + balance"
+        return f"{site.variable} = {SCORE_CODE[self.score].format(router)} + balance"
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
         module = StepModule(self)
@@ -53,10 +51,7 @@ class Prefer(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         source = cell.source(0, *cell.index)
-        if self.score == "softmax":
-            score, name = float(source.row().softmax(dim=-1)[cell.index[1]]), "softmax"
-        else:
-            score, name = (1 + math.tanh(source.value / 2)) / 2, "σ(x)"
+        score, name = float(score_of(self.score, source.row())[cell.index[1]]), SYMBOLS[self.score]
         bias = float(cell.site.module.weight[cell.index[1]])
         before = (Value("x", source.value, source.step.name), Value(name, score), Value("bias", bias))
         return Working(
