@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED, Field, Limits, require_fields
 from tinytf.nearest import did_you_mean
+from tinytf.parts import ngrams
 from tinytf.parts.attention import LATENT_EPS, divisor_words
 from tinytf.parts.block import MIXERS, BlockConfig
 from tinytf.parts.embedding import Embedding
@@ -186,8 +187,11 @@ class ModelConfig(Part):
         read = 0 if self.encoder is None else self.encoder.d_model
         if {block.cross.d_source for block in kinds} != {read}:
             raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {read or 'missing'}")
-        if self.shares_embeddings and (self.encoder is None or self.encoder.embedding != self.embedding):
-            raise ConfigError("shares_embeddings needs an encoder with the same vocabulary and embeddings")
+        tables = [
+            (stack.embedding.vocab_size, stack.embed_width) for stack in (self, self.encoder) if stack is not None
+        ]
+        if self.shares_embeddings and tables != tables[:1] * 2:
+            raise ConfigError("shares_embeddings needs an encoder with as many tokens, and embeddings as wide")
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
         if self.d_layer_input and self.embed_norm:
@@ -393,6 +397,10 @@ class ModelConfig(Part):
             "d_layer_input": self.d_layer_input,
             "layer_vocab": self.layer_vocab or self.vocab_size,
             "laurel_rank": self.laurel_rank,
+            "stream_rank": self.stream_rank,
+            "ngram row": ngrams.rows_of(self),
+            "d_ngram": self.d_ngram or self.d_model,
+            "d_ngram/table": (self.d_ngram or self.d_model) // ngrams.tables_of(self),
             "stream": self.extra_streams + 1,
             "stream·stream": (self.extra_streams + 1) ** 2,
             "streams·d_model": (self.extra_streams + 1) * self.d_model,
@@ -401,6 +409,7 @@ class ModelConfig(Part):
             "switch": 1,
             "n_heads·switch": self.n_heads,
             "tap": self.conv_width,
+            "ngram tap": self.ngram_conv,
             "dt_rank": self.dt_rank,
             "n_kv_heads·dt_rank": self.n_kv_heads * self.dt_rank,
             "d_scan": self.n_heads * self.value_width // self.scan_heads,

@@ -29,7 +29,7 @@ def untied(kind: str, **changes: object) -> Transformer:
 
 
 def exact(model: Transformer) -> Transformer:
-    """The model, in float64 where it has states or chooses keys: in float32 weights as large as these keep five digits."""
+    """The model, in float64 where it has states or chooses keys: in float32 such large weights keep five digits."""
     has_states = len(table_of(model.config).attention_layers) < model.config.n_layers
     return model.double() if has_states or model.config.index_keys else model
 

@@ -92,7 +92,7 @@ def keys_of(config: ModelConfig, query: int, tokens: int) -> range:
     first = query // config.chunk * config.chunk if config.chunk else 0
     first = max(first, query + 1 - config.window) if config.window else first
     last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
-    unseen = config.index_block - 1 - query % config.index_block if config.index_block else 0  # of the nearest block
+    unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0  # of the nearest block
     return range(first, last)[: config.index_keys - unseen if config.index_keys else None]
 
 

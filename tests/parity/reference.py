@@ -163,6 +163,32 @@ _DELTA: dict[str, Any] = {
 """Gated delta rules around a layer of attention."""
 
 
+def _qwen4(**settings: Any) -> nn.Module:
+    given = {
+        **_DELTA,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 14,
+        "hc_count": 3,
+        "hc_lowrank": 10,
+        "ple_layer_ids": [1, 3],
+        "ple_embed_dim": 16,
+        "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 9,
+        "make_ngram_vocab_size_divisible_by": 8,
+        "split_ngram_parts": 4,
+        "indexer_n_heads": 7,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 12,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    }
+    model = _decoder("Qwen4ExpText", **{**given, **settings})
+    model.size = 1.0  # rounding grows where streams are normed again and again
+    return model
+
+
 _OLMO_HYBRID = {name: value for name, value in _DELTA.items() if name != "head_dim"} | {"pad_token_id": 0}
 _OLMO_HYBRID |= {"linear_key_head_dim": 10, "linear_value_head_dim": 5}  # it writes the convolutions in equal thirds
 _MAMBA2: dict[str, Any] = {
@@ -556,14 +582,21 @@ def _llama4(**settings: Any) -> nn.Module:
     return transformers.Llama4ForCausalLM(config)
 
 
+def _waves_of(table: Any) -> Tensor | None:
+    """The sines and cosines of a table of positions that counts them among its parameters."""
+    if hasattr(table, "create_weight"):
+        return table.create_weight()
+    return table.get_embedding(*table.weight.shape, table.padding_idx) if hasattr(table, "make_weight") else None
+
+
 def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings: Any) -> nn.Module:
     """A model whose texts are targets: it reads SOURCE for each of them, as ours does (``architectures.facing``)."""
     model = class_named(family + kind)(getattr(transformers, f"{family}Config")(**settings))
     model.size = 1.2
     for stack in (model.get_encoder(), model.get_decoder()):
         table = getattr(stack, "embed_positions", None)
-        if hasattr(table, "create_weight"):  # a buffer, which the tests do not fill with other numbers
-            waves = table.create_weight()
+        waves = _waves_of(table)
+        if waves is not None:  # a buffer, which the tests do not fill with other numbers
             del table.weight
             table.register_buffer("weight", waves)
     if hasattr(model, "final_logits_bias"):
@@ -644,6 +677,39 @@ def _t5gemma() -> nn.Module:
     return _two_stacks("T5Gemma", encoder=encoder, decoder=decoder, vocab_size=V)
 
 
+def _fsmt(**settings: Any) -> nn.Module:
+    """Theirs, which leaves out the causal mask where it fills a cache, and that of the prompt of ``generate``."""
+    kind = transformers.models.fsmt.modeling_fsmt.FSMTDecoder
+    kind.forward = _seeing_the_past(getattr(kind.forward, "theirs", kind.forward))
+    sizes = {key: value for key, value in _BART.items() if key != "vocab_size"}
+    model = _two_stacks("FSMT", src_vocab_size=V + 3, tgt_vocab_size=V, **sizes, **settings)
+    model.get_encoder().config = model.config
+    model.config.use_cache = model.generation_config.use_cache = False
+    return model
+
+
+def _seeing_the_past(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
+    def forward(self: Any, ids: Tensor, *given: Any, **settings: Any) -> Any:
+        size, dtype = ids.shape[1], self.embed_tokens.weight.dtype
+        settings["decoder_causal_mask"] = torch.full((size, size), -torch.inf, dtype=dtype).triu(1)
+        return theirs(self, ids, *given, **settings)
+
+    forward.theirs = theirs  # type: ignore[attr-defined]
+    return forward
+
+
+def _nllb_moe(**settings: Any) -> nn.Module:
+    """Theirs as in transformers 4: in 5.23 a mask of the chosen experts is read as their numbers."""
+    transformers.models.nllb_moe.modeling_nllb_moe.NllbMoeExperts.forward = _by_chosen
+    return _two_stacks("NllbMoe", **_BART, num_experts=3, encoder_sparse_step=2, decoder_sparse_step=2, **settings)
+
+
+def _by_chosen(self: Any, states: Tensor, first: Tensor, shares: Tensor) -> Tensor:
+    kept = 1 - self.moe_token_dropout
+    return sum(shares[:, n, None] * self[f"expert_{n}"](states) * kept for n in range(self.num_experts))
+
+
 TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: _two_stacks("T5", **_T5),
     "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -656,9 +722,13 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "mvp": lambda: _two_stacks("Mvp", **_BART),
     "plbart": lambda: _two_stacks("PLBart", **_BART),
     "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
+    "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **_BART),
     "pegasus": lambda: _two_stacks("Pegasus", **_BART),
     "marian": lambda: _two_stacks("Marian", "MTModel", **{**_BART, "decoder_start_token_id": 1}),
     "m2m-100": lambda: _two_stacks("M2M100", **_BART),
+    "nllb-moe": lambda: _nllb_moe(),
+    "nllb-moe, biased router": lambda: _nllb_moe(router_bias=True, moe_token_dropout=0.0),
+    "fsmt": lambda: _fsmt(),
 }
 
 
@@ -1078,6 +1148,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen3.5 moe": lambda: _decoder(
         "Qwen3_5MoeText", **_DELTA, **{**_EXPERTS, "num_experts": 6}, shared_expert_intermediate_size=16
     ),
+    "qwen4-exp": lambda: _qwen4(),
+    "qwen4-exp, gated by sigmoids, and n-grams of four tokens": lambda: _qwen4(
+        output_gate_type="sigmoid",
+        ple_layer_ids=[3],
+        ngram_size=4,
+        heads_per_ngram=1,
+        ple_embed_dim=9,
+        ple_conv_kernel_size=2,
+        eos_token_id=[4, 3],
+        seed=7,
+        hc_count=2,
+        indexer_compress_ratio=3,
+        indexer_budget=6,
+        indexer_head_dim=10,
+        rope_parameters={**_SECTIONS, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5},
+        norm_topk_prob=False,
+        attention_bias=True,
+        tie_word_embeddings=True,
+    ),
+    "qwen4-exp, without n-grams": lambda: _qwen4(ple_layer_ids=None),
     "qwen3-next": lambda: _decoder(
         "Qwen3Next",
         **_DELTA,

@@ -64,7 +64,7 @@ def each_layer_is_theirs(models: Pair, side: str) -> None:
         pytest.skip("in theirs padding is written to the state")
     if side == "left" and chunks > 2:
         pytest.skip("theirs counts chunks from the first real token, ours from the first: they agree on chunks of 2")
-    if side == "left" and models.ours.config.index_block:
+    if side == "left" and models.ours.config.index_by_head:
         pytest.skip("theirs counts blocks from the padding: see the test of blocks")
     real = padding(side, B, LENGTH)
     mask = torch.ones(B, LENGTH, dtype=torch.long) if real is None else real.long()

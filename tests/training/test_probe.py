@@ -42,7 +42,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, length: int) -> dict[str,
         first = query // config.chunk * config.chunk if config.chunk else 0
         first = max(first, query + 1 - config.window) if config.window else first
         last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
-        unseen = config.index_block - 1 - query % config.index_block if config.index_block else 0
+        unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0
         count = min(last - first, config.index_keys - unseen if config.index_keys else tokens)
         if count > 1:
             seen = weights[..., query, :] / weights[..., query, :].sum(axis=-1, keepdims=True)

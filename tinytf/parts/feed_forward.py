@@ -128,13 +128,12 @@ class FeedForward(Part):
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and
     up on both sides at the limit (gpt-oss); ``glu_added`` stands for that 1, and with ``glu_of_experts`` only
-    experts are so limited, not the shared one and dense layers (Hunyuan 4). An ``act_limit`` is that of the
-    activated gate, and of up on both sides (Step 3.7). Without ``up_bias`` only the last matrix has a bias.
-    ``xielu`` learns two slopes in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of
-    a normal distribution with the mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms
-    the activated units (BitNet). ``ffn_groups`` are equal parts of the input of each matrix that make as many equal
-    parts of its output, each by a matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With
-    ``d_ff`` 0 there is none.
+    experts are so limited, not the shared one and dense layers (Hunyuan 4). An ``act_limit`` is that of the activated
+    gate, and of up on both sides (Step 3.7). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two
+    slopes in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of a normal distribution
+    with the mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms the activated units
+    (BitNet). ``ffn_groups`` are equal parts of the input of each matrix that make as many equal parts of its output,
+    each by a matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0, said="a feed-forward {} wide")
@@ -145,9 +144,9 @@ class FeedForward(Part):
     gated: bool = leaf(False, said="the gate of the feed-forward")
     glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate, limit {}")
     glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,), said="an α of {} in the gate")
-    act_limit: float = leaf(0.0, NOT_NEGATIVE, differs=True, usual=(7.0,), said="a limit of {} of activated units")
     glu_added: float = leaf(1.0, NOT_NEGATIVE, usual=(0.0,), said="{} added to up in a clamped gate")
     glu_of_experts: bool = leaf(False, said="a clamped gate in experts alone")
+    act_limit: float = leaf(0.0, NOT_NEGATIVE, differs=True, usual=(7.0,), said="a limit of {} of activated units")
     ffn_bias: bool = leaf(True, said="the bias of the feed-forward")
     up_bias: bool = leaf(True, said="the bias of the hidden units")
     act_norm: bool = leaf(False, said="the norm of the activations")
@@ -161,11 +160,11 @@ class FeedForward(Part):
     def require(self) -> None:
         if self.glu_limit and not (self.gated and self.activation == "silu"):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
+        if self.glu_of_experts and not self.glu_limit:
+            raise ConfigError("glu_of_experts needs a glu_limit")
         for name, limit in (("act_limit", self.act_limit), ("shared_limit", self.mixture.shared_limit)):
             if limit and (not self.gated or self.glu_limit):
                 raise ConfigError(f"{name} {limit:g} needs a gated feed-forward without glu_limit")
-        if self.glu_of_experts and not self.glu_limit:
-            raise ConfigError("glu_of_experts needs a glu_limit")
         if self.activation == "xielu" and (self.gated or self.mixture.experts):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
         if self.gate_sparsity and (not self.gated or self.mixture.experts or self.glu_limit):
@@ -284,15 +283,17 @@ def _route(o: "ModuleType", c: Config) -> Any:
 
 
 def _activate(o: "ModuleType", c: Config) -> Any:
-    return _limited(o, c, c.act_limit, c.glu_limit > 0 and not c.glu_of_experts)
-
-
-def _activate_shared(o: "ModuleType", c: Config) -> Any:
-    return _limited(o, c, c.shared_limit, c.glu_limit > 0 and not c.glu_of_experts)
+    return o.Activate(c.activation, c.act_limit) if c.glu_of_experts else _activate_expert(o, c)
 
 
 def _activate_expert(o: "ModuleType", c: Config) -> Any:
-    return _limited(o, c, c.act_limit, c.glu_limit > 0)
+    limit = c.glu_limit
+    return o.ClampedGlu(c.glu_alpha, limit, c.glu_added) if limit else o.Activate(c.activation, c.act_limit)
+
+
+def _activate_shared(o: "ModuleType", c: Config) -> Any:
+    limited = c.glu_limit and not c.glu_of_experts
+    return _activate_expert(o, c) if limited else o.Activate(c.activation, c.shared_limit)
 
 
 def _limited(o: "ModuleType", c: Config, limit: float, clamped: bool) -> Any:
@@ -422,9 +423,9 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_g": (" + b" if bias and c.up_bias else "") + groups,
         "ffn_bias_2": (" + b₂" if bias else "") + groups,
         "activation": ACTIVATION_NAMES[c.activation],
-        "activated": _activated_words(c, c.act_limit, c.glu_limit > 0 and not c.glu_of_experts),
-        "shared_activated": _activated_words(c, c.shared_limit, c.glu_limit > 0 and not c.glu_of_experts),
-        "expert_activated": _activated_words(c, c.act_limit, c.glu_limit > 0),
+        "activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts, c.act_limit),
+        "expert_activated": _activated_words(c, c.glu_limit > 0, c.act_limit),
+        "shared_activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts, c.shared_limit),
         "no_dense": no_dense,
         "no_act_norm": "activated units are not normed in this model" if _dense(c) else no_dense,
         "threshold": f"mean {'−' if _deviations(c) < 0 else '+'} {abs(_deviations(c)):.4g}·σ",
@@ -442,10 +443,10 @@ def _no_gate(c: Config, no_dense: str) -> str:
     return "the feed-forward of this model has no gate" if _dense(c) else no_dense
 
 
-def _activated_words(c: Config, limit: float, limited: bool) -> str:
+def _activated_words(c: Config, clamped: bool, limit: float) -> str:
     """The formula of the activated units, from hidden units and gate."""
     act = ACTIVATION_NAMES[c.activation]
-    if limited:
+    if clamped:
         up = f"({{1}} + {c.glu_added:g})" if c.glu_added else "{1}"
         return f"{up} ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
     if limit:

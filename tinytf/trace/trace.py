@@ -283,7 +283,8 @@ class Trace:
     def stack(self, *addresses: str) -> Tensor:
         """The tensors at some addresses as one with a leading axis, one entry for each layer that an address names.
 
-        ``trace.stack("embed.out", "L*.attn", "L*.ffn")`` is (1 + 2·layers, T, C). Layers without the step are left out.
+        ``trace.stack("embed.out", "L*.attn.added", "L*.ffn.added")``, the parts of the stream, is (1 + 2·layers, T, C).
+        Layers without the step are left out.
         Raises AddressError like indexing, and UsageError for steps of several shapes.
         """
         tensors = [self[one] for address in addresses for one in self._each_layer(address)]

@@ -76,7 +76,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
         2,
         (
             "ernie4_5 glm glm4 glm4v_text glm_image_text internlm3 openai_privacy_filter qwen3_5_moe_text qwen3_next "
-            "starcoder2"
+            "qwen4_exp_text starcoder2"
         ),
     ),
     ("num_key_value_heads", 4, "minimax_m3_vl_text"),

@@ -92,6 +92,7 @@ from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import PHI3, STARCODER2
+from tinytf.checkpoints.huggingface.qwen4_exp import QWEN4_EXP
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.recurrent_gemma import RECURRENT_GEMMA
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
@@ -177,7 +178,7 @@ FAMILIES: Mapping[str, Family] = {
         MIMO_V2_FLASH, STEP3P5, MINIMAX_M3,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
-        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
+        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, QWEN4_EXP, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
     )
@@ -277,10 +278,14 @@ def has_table(directory: Path) -> bool:
 
 
 def _open_weights(directory: Path, config: Mapping[str, Any]) -> WeightFiles:
-    """The weights of a directory, dequantised as its config.json says."""
-    files = Weights(directory)
+    """The weights of a directory, dequantised as its config.json says, or the file beside it that ModelOpt writes."""
+    files, beside = Weights(directory), directory / "hf_quant_config.json"
     with faults_of(directory / "config.json"):
         quantized = settings_of(config)
+        if quantized is None and beside.is_file():
+            stored = Fields(read_json(beside), beside).object("quantization")
+            settings = {} if stored is None else stored.data
+            quantized = settings_of({"quantization_config": {**settings, "quant_method": "modelopt"}})
         if quantized is None:
             require_plain(files)
             return files

@@ -50,6 +50,7 @@ def _read_index(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
         "index_heads": fields.whole("index_n_heads", 4),
         "index_width": fields.whole("index_head_dim", 128),
         "index_block": block,
+        "index_by_head": True,
         "index_near": fields.whole("index_local_blocks", 1, least=0),
     }
     return {**index, **by_layer("index_keys", [keys * has for has in chooses])} if any(chooses) else {}

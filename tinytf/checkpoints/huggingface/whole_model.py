@@ -37,7 +37,7 @@ TOWERS: Mapping[str, str] = {
         ),
         "visual": (
             "exaone4_5 glm46v glm4v glm4v_moe glm_ocr glmga qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
-            "qwen3_vl qwen3_vl_moe"
+            "qwen3_vl qwen3_vl_moe qwen4_exp"
         ),
         "vision_tower|multi_modal_projector|image_newline": "llava_next llava_next_video llava_onevision",
         "vision_model|connector": "idefics2 idefics3 smolvlm",

@@ -22,6 +22,7 @@ from tinytf.steps.operations.disentangled import ByDistance, Table, WaveKeys
 from tinytf.steps.operations.exceed import Exceed
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
+from tinytf.steps.operations.fit_streams import FitStreams
 from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
@@ -32,9 +33,11 @@ from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.index_scores import BlockIndexScores, IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
+from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, ChooseByHead, MeanOfBlock, RotateMeans
 from tinytf.steps.operations.layer_scale import LayerScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
+from tinytf.steps.operations.lookup_ngrams import LookupNgrams
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.match_streams import MatchStreams
 from tinytf.steps.operations.mix import CrossMix, Mix
@@ -45,6 +48,7 @@ from tinytf.steps.operations.neighbours import Neighbours
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.pair_norm import PairNorm
+from tinytf.steps.operations.part_norm import PartNorm
 from tinytf.steps.operations.pass_on import PassOn
 from tinytf.steps.operations.pool import MeanOfTokens, Pool
 from tinytf.steps.operations.positions import Positions
@@ -80,11 +84,14 @@ __all__ = [
     "Alibi",
     "Append",
     "BlockIndexScores",
+    "BlockScores",
     "ByDistance",
     "BySegment",
     "Cap",
     "ChannelDecay",
     "Choose",
+    "ChooseBlocks",
+    "ChooseByHead",
     "ChooseById",
     "ChooseKeys",
     "ClampedGlu",
@@ -103,6 +110,7 @@ __all__ = [
     "ExpertLinear",
     "Fade",
     "FadeAtRate",
+    "FitStreams",
     "Gain",
     "Given",
     "GroupedLinear",
@@ -116,8 +124,10 @@ __all__ = [
     "LayerScale",
     "Linear",
     "Lookup",
+    "LookupNgrams",
     "Mask",
     "MatchStreams",
+    "MeanOfBlock",
     "MeanOfTokens",
     "Mix",
     "MixHeads",
@@ -128,6 +138,7 @@ __all__ = [
     "Operation",
     "PairNorm",
     "Parameter",
+    "PartNorm",
     "PassOn",
     "Pool",
     "Pooled",
@@ -139,6 +150,7 @@ __all__ = [
     "Rotate",
     "RotateBlocks",
     "RotateEach",
+    "RotateMeans",
     "Route",
     "RouteNear",
     "Same",

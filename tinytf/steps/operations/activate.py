@@ -13,6 +13,21 @@ from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Sum
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
 
+_LEAST = 1e-6
+"""The number below which a root is that of 1e-6: its slope has no limit at 0."""
+
+
+def signed_root(x: Tensor) -> Tensor:
+    """sign(x)·√|x| (Qwen4-Exp)."""
+    return x.abs().clamp_min(_LEAST).sqrt() * x.sign()
+
+
+def signed_root_slope(x: Tensor) -> Tensor:
+    """1 / 2√|x|, and 0 where the root is that of the least number."""
+    size = x.abs()
+    return torch.where(size > _LEAST, 0.5 * size.clamp_min(_LEAST).rsqrt(), 0.0)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
@@ -20,6 +35,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
     "tanh": torch.tanh,
+    "signed_root": signed_root,
 }
 
 
@@ -65,6 +81,7 @@ SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh_slope,
     "silu": silu_slope,
     "tanh": tanh_slope,
+    "signed_root": signed_root_slope,
 }
 
 
@@ -89,6 +106,7 @@ _SHARES: dict[str, tuple[str, Callable[[float], float]]] = {
     "gelu_tanh": ("½(1 + tanh u)", lambda x: (1 + math.tanh(_cubic(x))) / 2),
     "silu": ("σ(x)", lambda x: (1 + math.tanh(x / 2)) / 2),
     "tanh": ("tanh(x) / x", lambda x: math.tanh(x) / x if x else 1.0),
+    "signed_root": ("√|x| / |x|", lambda x: math.sqrt(max(abs(x), _LEAST)) / abs(x) if x else 1.0),
 }
 """Each activation is x times a share that depends on x: the name of the share, and its formula."""
 
@@ -99,10 +117,16 @@ _DERIVATIVES = {
     "gelu_tanh": ("GELU", "σ(2u) + 2x·u′·σ(2u)·σ(−2u), u = √(2/π)·(x + 0.044715·x³)"),
     "silu": ("SiLU", "σ(x)·(1 + x·σ(−x))"),
     "tanh": ("tanh", "1 − tanh²(x)"),
+    "signed_root": ("root", "1 / 2√|x|"),
 }
 
 
-_CODE = {"gelu_tanh": 'F.gelu({}, approximate="tanh")', "relu2": "F.relu({}).square()", "tanh": "torch.tanh({})"}
+_CODE = {
+    "gelu_tanh": 'F.gelu({}, approximate="tanh")',
+    "relu2": "F.relu({}).square()",
+    "tanh": "torch.tanh({})",
+    "signed_root": f"{{0}}.sign() * {{0}}.abs().clamp_min({_LEAST}).sqrt()",
+}
 """The code of activations that torch has no function of the same name for."""
 
 
@@ -144,7 +168,7 @@ class Activate(Operation):
         return of_x * self._within(0, x), of_up * self._within(1, up)
 
     def side(self, number: int, x: Tensor) -> Tensor | None:
-        above_zero = x > 0 if self.name == "relu" and number == 0 else None
+        above_zero = x > 0 if self.name in ("relu", "signed_root") and number == 0 else None
         if not self.limit:
             return above_zero
         within = self._within(number, x)

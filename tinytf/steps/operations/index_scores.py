@@ -61,7 +61,7 @@ class IndexScores(Operation):
         return Working(((q, 1), (k, 1), (weights, 1)), series)
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
-        return tokens * keys * config.index_heads * (config.index_width + (not config.index_block))
+        return tokens * keys * config.index_heads * (config.index_width + (not config.index_by_head))
 
 
 class BlockIndexScores(IndexScores):

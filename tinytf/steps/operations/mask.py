@@ -92,8 +92,9 @@ class Sight:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        index = (0 if config.block_size else config.index_keys, config.index_block, config.index_near)
-        return cls(not config.looks_ahead, config.window, config.chunk, *index)
+        block = config.index_block if config.index_by_head else 0
+        chosen = 0 if config.block_size else config.index_keys
+        return cls(not config.looks_ahead, config.window, config.chunk, chosen, block, config.index_near)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look, whatever an indexer chooses; None where nothing is hidden.
