@@ -390,6 +390,7 @@ class ModelConfig(Part):
             "index_head": self.index_heads,
             "index_width": self.index_width,
             "index_heads·index_width": self.index_heads * self.index_width,
+            "n_kv_heads·index_width": self.n_kv_heads * self.index_width,
             "vocab": self.vocab_size,
             "d_dense": (*self.pooled_dense, self.d_model)[0],
             "d_vector": (self.d_model, *self.pooled_dense)[-1],

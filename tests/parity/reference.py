@@ -146,7 +146,7 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     for name, buffer in model.named_buffers():
         if name.endswith("tid2eid"):
             buffer.copy_(torch.stack([torch.randperm(5, generator=generator)[:2] for _ in buffer]))
-        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
+        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar", "rotary_emb.alpha")):
             buffer.copy_(name.endswith("scalar") + 0.3 * torch.randn(buffer.shape, generator=generator))
     return model
 
@@ -732,6 +732,28 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+_M3: dict[str, Any] = {
+    "head_dim": 8,
+    "intermediate_size": 16,
+    "dense_intermediate_size": F,
+    "shared_intermediate_size": 20,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
+    "layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
+    "mlp_layer_types": _DENSE_BETWEEN,
+    "index_n_heads": 2,
+    "index_head_dim": 6,
+    "index_block_size": 3,
+    "index_topk_blocks": 2,
+}
+_LARGE4: dict[str, Any] = {
+    **{key: value for key, value in _INDEXED.items() if key not in ("q_lora_rank", "rope_theta")},
+    "n_routed_experts": 6,
+    "pad_token_id": 0,
+    "rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+}
 _STEP: dict[str, Any] = {
     "head_dim": 8,
     "n_routed_experts": 5,
@@ -1419,6 +1441,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         mlp_layer_types=_DENSE_BETWEEN,
         rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
     ),
+    "mistral large 4": lambda: _decoder("MistralLarge4Text", "TextModel", **_LARGE4, no_rope_layers=[1, 0, 1]),
+    "mistral large 4, the latent keys and the choice of earlier layers": lambda: _decoder(
+        "MistralLarge4Text",
+        "TextModel",
+        **{**_LARGE4, "num_hidden_layers": 5, "rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
+        no_rope_layers=[1, 0, 1, 0, 1],  # without positions a repeated token of the first layer scores as the first
+        kv_source_layers=[0, 1, 0, 1, 4],
+        indexer_types=["full", "shared", "full", "full", "shared"],
+        mlp_layer_types=["dense", "sparse", "sparse", "dense", "sparse"],
+    ),
     "hunyuan 4": lambda: _decoder("HYV4", **_HYPER),
     "hunyuan 4, few keys, stretched, and two streams": lambda: _decoder(
         "HYV4",
@@ -1538,6 +1570,23 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         swiglu_limits_shared=[0.0, 0.25, 0.2],
     ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
+    "minimax m3": lambda: _decoder("MiniMaxM3VLText", **_M3),
+    "minimax m3, without near blocks, as published": lambda: _decoder(
+        "MiniMaxM3VLText",
+        "TextModel",
+        **{**_M3, "layer_types": None, "mlp_layer_types": None, "rope_parameters": _LLAMA3},
+        moe_layer_freq=[0, 1, 1],
+        sparse_attention_config={
+            "sparse_attention_freq": [0, 1, 1],
+            "sparse_num_index_heads": 2,
+            "sparse_index_dim": 9,
+            "sparse_block_size": 2,
+            "sparse_topk_blocks": 3,
+            "sparse_local_block": 0,
+        },
+        swiglu_alpha=1.2,
+        swiglu_limit=0.5,
+    ),
     "ernie 4.5 moe": lambda: _decoder(
         "Ernie4_5_Moe",
         moe_num_experts=5,

@@ -188,7 +188,7 @@ class Stored:
         piece = tensor.unflatten(axis, (heads, -1)).split(rows, dim=axis + 1)[self.part].flatten(axis, axis + 1)
         piece = piece.mT if self.turned_columns else piece
         if self.rotary_last:
-            piece = self._roll_heads(piece, config, config.rope.width)
+            piece = self._roll_heads(piece, config, _turned(config))
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
         piece = piece.mT if self.turned_columns else piece
@@ -200,9 +200,10 @@ class Stored:
 
     def _regroup_rotary(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
         """Swap the two axes into which ``split`` divides the rotary rows of each head: (pair, 2) or (2, half)."""
-        heads = piece.unflatten(0, (_count(config, self.paired), -1))  # (H, D, …)
-        rotated = split(heads[:, : config.rope.width]).transpose(1, 2).flatten(1, 2)
-        rest = heads[:, config.rope.width :]
+        heads, turned = piece.unflatten(0, (_count(config, self.paired), -1)), _turned(config)  # (H, D, …)
+        if not turned:
+            return piece
+        rotated, rest = split(heads[:, :turned]).transpose(1, 2).flatten(1, 2), heads[:, turned:]
         return (torch.cat((rotated, rest), dim=1) if rest.numel() else rotated).flatten(0, 1)
 
     def _roll_heads(self, piece: Tensor, config: ModelConfig, shift: int) -> Tensor:
@@ -216,7 +217,7 @@ class Stored:
         piece = piece.mT if self.turned_columns else piece
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
-        piece = self._roll_heads(piece, config, -config.rope.width) if self.rotary_last else piece
+        piece = self._roll_heads(piece, config, -_turned(config)) if self.rotary_last else piece
         piece = piece.mT if self.turned_columns else piece
         return self._take_turns(piece, config, 0, -1)
 
@@ -265,6 +266,11 @@ class Stored:
 def _count(config: ModelConfig, heads: str) -> int:
     """The number of heads: of the field or axis that counts them, or the number itself."""
     return int(heads) if heads.isdecimal() else config.sizes[heads] if "·" in heads else getattr(config, heads)
+
+
+def _turned(config: ModelConfig) -> int:
+    """How many dimensions of a head RoPE turns; in latent attention 0 where no part of a key is shared."""
+    return config.rope_width if config.kv_rank else config.rope.width
 
 
 def fused(module: str, **layout: Any) -> dict[str, Stored]:
@@ -428,7 +434,10 @@ class FamilyTable:
 
     def plain(self, stored: str) -> str:
         """A stored name without the family's prefix, in the current spelling."""
-        name = stored.removeprefix(self.prefix)
+        return self.spelled(stored.removeprefix(self.prefix))
+
+    def spelled(self, name: str) -> str:
+        """A name in the current spelling."""
         for old, new in self.spellings:
             name = re.sub(old, new, name)
         return name

@@ -179,7 +179,7 @@ class Attended(Report):
         """The weights of a head, or the mean over all of a layer (Q, K), float32; −∞ where a key is masked."""
         chosen = None if head is None else (head,)
         weights = self.trace.step(self.step.name, layer, chosen).float().mean(dim=0)
-        is_visible = visible(self.trace, self.step, layer)
+        is_visible = visible(self.trace, self.step, layer, head)
         return weights if is_visible is None else weights.masked_fill(~is_visible, -torch.inf)
 
     def strongest(self, layer: int, head: int) -> list[tuple[int, int, float]]:

@@ -296,6 +296,10 @@ def _activate_shared(o: "ModuleType", c: Config) -> Any:
     return _activate_expert(o, c) if limited else o.Activate(c.activation, c.shared_limit)
 
 
+def _limited(o: "ModuleType", c: Config, limit: float, clamped: bool) -> Any:
+    return o.ClampedGlu(c.glu_alpha, c.glu_limit, c.glu_added) if clamped else o.Activate(c.activation, limit)
+
+
 _SCORES = {"softmax": "softmax", "sigmoid": "σ", "sqrtsoftplus": "√softplus"}
 _HIDDEN = ("token", "d_ff")
 _OF_EXPERTS = ("expert", "token", "d_expert")

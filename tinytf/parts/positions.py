@@ -191,19 +191,27 @@ class Distances(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Growth(Part):
-    """Scales the query at position t by 1 + ``query_scale``·ln(1 + ⌊(t + ``…_first``) / ``…_every``⌋)."""
+    """Scales the query at position t by 1 + ``query_scale``·ln(1 + ⌊(t + ``…_first``) / ``…_every``⌋).
+
+    With ``head_growth`` that of each head is scaled by s·ln(1 + t) + b, by numbers that it learned (Mistral Large 4).
+    """
 
     query_scale: float = leaf(0.0, NOT_NEGATIVE, differs=True, said="a growth of {} of late queries")
     query_scale_every: int = leaf(0, COUNT, said="queries that grow every {} tokens")
     query_scale_first: int = leaf(0, COUNT, said="queries that grow from token {} on")
+    head_growth: bool = leaf(False, said="the growth of late queries that each head learns")
 
     def require(self) -> None:
         if self.query_scale and not self.query_scale_every:
             raise ConfigError(f"query_scale {self.query_scale:g} needs query_scale_every")
+        if self.query_scale and self.head_growth:
+            raise ConfigError("query_scale and head_growth exclude each other")
 
     def words(self, causal: bool) -> dict[str, str]:
         position = f"(t + {self.query_scale_first})" if self.query_scale_first else "t"
         grown = f"1 + {self.query_scale:g}·ln(1 + ⌊{position} / {self.query_scale_every}⌋)"
+        if self.head_growth:
+            return {"scores": "queries at position t of each head times s·ln(1 + t) + b"}
         return {"scores": f"queries at position t times {grown}" if self.query_scale else ""}
 
 
@@ -260,6 +268,9 @@ GROWN: tuple[Step, ...] = (
     Step("q_scaled", "queries, scaled by position", "{0} · (1 + {query_scale})", HEADS, (Q,), "q",
          when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
          make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first)),
+    Step("q_scaled", "queries, scaled by position in each head", "{0} · (s·ln(1 + position) + b)", HEADS, (Q,), "q",
+         when=lambda c: c.head_growth, make=lambda o, _: o.GrowHeads(), module="attention.q_growth", matrix="",
+         late=True),
 )  # fmt: skip
 """Queries, scaled by their position."""
 SHIFTED: tuple[Step, ...] = (

@@ -470,6 +470,8 @@ class StepTable:
             return ((step.name, source),)
         if step.lent and layer is not None:
             lender = self.lender(step, layer)
+            if step.lent == step.name:
+                return ((step.name, lender),)
             return ((self.by_key[step.lent, lender].inputs[1], lender),)
         source_layer = self.config.n_layers - 1 if layer is None else layer
         steps = (self.by_key.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
@@ -478,13 +480,15 @@ class StepTable:
     def lender(self, step: Step, layer: int) -> int:
         """The layer that a ``lent`` step is taken from: the last below with its own and the same window.
 
+        For latent keys, the last whose heads share as wide a part.
         Raises ConfigError without one, or if its heads are others.
         """
         taker = self.config.at(layer)
         for below in range(layer - 1, -1, -1):
             lender = self.config.at(below)
             own = self.by_key.get((step.name, below))
-            if own and not own.lent and lender.window == taker.window and lender.mixer == taker.mixer:
+            alike = ["window", "mixer", *(["rope_width"] if step.lent == step.name else [])]
+            if own and not own.lent and all(getattr(lender, name) == getattr(taker, name) for name in alike):
                 if any(getattr(lender, name) != getattr(taker, name) for name in ("n_kv_heads", "d_head", "d_value")):
                     raise ConfigError(
                         f"layer {layer} takes the {step.name} of layer {below}, but has heads of other sizes"

@@ -43,7 +43,7 @@ class Circuit(Report):
     counts the pairs whose lead is larger in the clean one. ``faithfulness`` is (lead of the circuit − corrupt) / (clean
     − corrupt), a ratio of means; ``complement`` that of the run of all other edges (Marks et al. 2024: the circuit is
     complete where it is near 0). ``choice`` is what was chosen, and how, with what is left without some of its nodes
-    and edges. """
+    and edges."""
 
     KIND = "circuit"
     EVENTS: ClassVar = {"nodes": "node", "links": "link", "checks": "check"}

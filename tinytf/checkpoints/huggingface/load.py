@@ -83,6 +83,8 @@ from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
 from tinytf.checkpoints.huggingface.mamba2 import FALCON_MAMBA, MAMBA, MAMBA2
 from tinytf.checkpoints.huggingface.mimo import MIMO_V2_FLASH
 from tinytf.checkpoints.huggingface.minimax import MINIMAX
+from tinytf.checkpoints.huggingface.minimax_m3 import MINIMAX_M3
+from tinytf.checkpoints.huggingface.mistral_large4 import MISTRAL_LARGE4
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.nemotron_h import NEMOTRON_H
@@ -170,10 +172,10 @@ FAMILIES: Mapping[str, Family] = {
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
         DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, DEEPSEEK_V4, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE,
-        YOUTU, MINICPM3, MISTRAL4,
+        YOUTU, MINICPM3, MISTRAL4, MISTRAL_LARGE4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
-        MIMO_V2_FLASH, STEP3P5,
+        MIMO_V2_FLASH, STEP3P5, MINIMAX_M3,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, QWEN4_EXP, LFM2, LFM2_MOE, LFM3,
@@ -231,11 +233,14 @@ def checkpoint_of(
         )
     told, (family, data), weights = notes_on(data), found, open_weights()
     family = family.of_file(weights.shapes)
-    fields = NamedFields(with_keys_left_out(data, family), path)
     tensors = {family.plain(name): name for name in weights.shapes}
     if family.unties and data.get("tie_word_embeddings", True):
         tensors = {plain: name for plain, name in tensors.items() if not _is_copy(plain, tensors, family, weights)}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
+    constants = {
+        name: weights.stored(tensors[name]).float().flatten().tolist() for name in family.constants if name in tensors
+    }
+    fields = NamedFields({**with_keys_left_out(data, family), **constants}, path)
     with faults_of(path):
         config = family.read(fields, tensors)
     family = family.with_factors(fields)

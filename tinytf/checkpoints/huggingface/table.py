@@ -22,7 +22,8 @@ class Family(FamilyTable):
     others, whose ``spellings`` those are. ``older_keys`` are keys of the code that a model was first published with, by
     their names now, and ``keys_now`` makes keys of now of what that code says in another way. ``alone`` is the table of
     files that hold the encoder without its decoder. A family that ``unties`` has a head of its own where the file has
-    one that differs from the embeddings, though the configuration says that they are tied.
+    one that differs from the embeddings, though the configuration says that they are tied. ``constants`` are small
+    tensors that count as settings: their numbers are read like keys, under their own names.
     """
 
     model_type: str
@@ -35,6 +36,7 @@ class Family(FamilyTable):
     keys_now: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     alone: "Family | None" = None
     unties: bool = False
+    constants: tuple[str, ...] = ()
 
     def with_names_now(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration whose older keys are those of now, unless it has those too."""

@@ -12,7 +12,15 @@ from tinytf.fields import Fields
 _OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
 """Keys of the whole model, which count more than those of its text_config."""
 SCALED_HEADS = frozenset(
-    {"gemma3n", "gemma4", "gemma4_unified", "granite_docling", "hyperclovax_vision_v2", "paligemma"}
+    {
+        "gemma3n",
+        "gemma4",
+        "gemma4_unified",
+        "granite_docling",
+        "hyperclovax_vision_v2",
+        "mistral_large4",
+        "paligemma",
+    }
 )
 """Whole models whose head applies the scale or the soft cap of the text_config; that of any other is a matrix alone."""
 _NONE = "(?!)"
@@ -40,6 +48,7 @@ TOWERS: Mapping[str, str] = {
         "embed_vision|embed_audio|vision_embedder": "gemma4_unified",
         "vision_tower|merger": "minicpm_ocr minicpmv4_6 minicpmv4_7",
         "vision_tower|mm_projector": "kimi_k25",
+        "vision_tower|multi_modal_projector|patch_merge_mlp": "minimax_m3_vl",
         "vision_tower|vit": "hunyuan_vl",
         "vision_model|vit_large_projector|multi_modal_projector": "step3p7",
         "vision_tower|vision_model|multi_modal_projector|mlp1": "qianfan_ocr",
@@ -48,6 +57,7 @@ TOWERS: Mapping[str, str] = {
         "vision_model|projector": "video_llama_3",
         "vision_model": "granite_docling",
         "visual|projector": "cosmos3_edge",
+        r"vision_(encoder|tower|language_adapter)|patch_merger|(pre_mm|multi_modal)_projector\w*": "mistral_large4",
         "visual|blocks|merger|deepstack_merger_list|patch_embed|pos_embed": "cosmos3_omni",
         "vision_model|aligner": "deepseek_vl",
         r"vision_model|aligner|high_res_vision_\w+": "deepseek_vl_hybrid",
@@ -89,8 +99,9 @@ class TextPart(Family):
         The text part lies where its embeddings do; the head lies beside it or further out.
         """
         embeddings = f"{self.stored['embed.tokens'].module}.weight"
+        spelled = (self.spelled(name) for name in names)
         prefixes = [
-            name.removesuffix(embeddings) for name in names if re.search(rf"(^|\.){re.escape(embeddings)}$", name)
+            name.removesuffix(embeddings) for name in spelled if re.search(rf"(^|\.){re.escape(embeddings)}$", name)
         ]
         if not prefixes:
             return self

@@ -98,7 +98,7 @@ def activations() -> Iterator[Mistake]:
     yield Mistake(
         "activated gate and hidden units are not limited", Activate,
         unlike(
-            lambda site: not site.operation.limit,
+            lambda site: not getattr(site.operation, "limit", 0.0),
             lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0)) * site.input(1),
         ),
     )  # fmt: skip

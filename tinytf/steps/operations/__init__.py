@@ -27,12 +27,13 @@ from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
 from tinytf.steps.operations.grow import Grow
+from tinytf.steps.operations.grow_heads import GrowHeads
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.index_scores import BlockIndexScores, IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
-from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, MeanOfBlock, RotateMeans
+from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, ChooseByHead, MeanOfBlock, RotateMeans
 from tinytf.steps.operations.layer_scale import LayerScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
@@ -90,6 +91,7 @@ __all__ = [
     "ChannelDecay",
     "Choose",
     "ChooseBlocks",
+    "ChooseByHead",
     "ChooseById",
     "ChooseKeys",
     "ClampedGlu",
@@ -113,6 +115,7 @@ __all__ = [
     "Given",
     "GroupedLinear",
     "Grow",
+    "GrowHeads",
     "HeadLinear",
     "HeadNorm",
     "IndexScores",
