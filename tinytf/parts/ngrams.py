@@ -117,6 +117,14 @@ def has_ngrams(c: Config) -> bool:
     return bool(c.ngram_number > 0)
 
 
+def windows_of(c: Config) -> int:
+    """How many numbers a layer caches of a text of any length: ids as two numbers each, and a window of streams."""
+    if not has_ngrams(c):
+        return 0
+    back = (c.ngram_conv - 1) * c.ngram_order
+    return int(2 * (c.ngram_order - 1) + back * (c.extra_streams + 1) * c.d_model)
+
+
 def _look_up(o: "ModuleType", c: Config) -> Any:
     if not has_ngrams(c):
         return o.LookupNgrams((), (), (), 0)
