@@ -25,6 +25,7 @@ from tinytf.cause.interventions import (
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -229,7 +230,7 @@ def test_how_a_sweep_is_cut_into_batches_changes_nothing(most: int, monkeypatch:
 @kinds
 def test_patching_everything_is_the_clean_run_to_the_last_bit(kind: str) -> None:
     model = lively(config_of(kind))
-    if model.config.d_layer_input or model.config.memory_sets or model.encoder is not None:
+    if table_of(model.config).reads_text or model.encoder is not None:
         pytest.skip("its layers take something beside the stream")
     clean, corrupt = traced(model, 5), traced(model, 6)
     everything = ["L0.in", "L0H*", "L1H*", "L*.attn", "L*.ffn", "L*.in", "L*.out"]

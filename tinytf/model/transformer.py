@@ -399,9 +399,7 @@ class Transformer(nn.Module):
         """What the blocks take beside the stream: ids, embeddings, token types and the source; None for nothing."""
         last = self.embed.rows[-1].name
         if self.encoder is None:
-            table = table_of(self.config)
-            reads_more = table.carried or table.reads_ids or self.config.segments
-            return Carried(ids, {last: x}, types) if reads_more else None
+            return Carried(ids, {last: x}, types) if table_of(self.config).reads_beside else None
         source = source or self.reads
         if source is None:
             raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")

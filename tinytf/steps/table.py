@@ -486,9 +486,15 @@ class StepTable:
         return {self.at(*place).full_name(place[1]): place for place in places}
 
     @cached_property
-    def reads_ids(self) -> bool:
-        """Whether layers read the ids of the tokens beside the stream."""
-        return any("ids" in step.inputs for step in self.layer_steps)
+    def reads_text(self) -> bool:
+        """Whether layers read the text beside the stream: its ids, or its embeddings."""
+        of_embeddings = any(layer is None for _, layer in self.carried.values())
+        return of_embeddings or any("ids" in step.inputs for step in self.layer_steps)
+
+    @property
+    def reads_beside(self) -> bool:
+        """Whether layers read anything beside the stream."""
+        return bool(self.carried) or self.reads_text or bool(self.config.segments)
 
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""

@@ -176,7 +176,7 @@ def _before(trace: Trace, layer: int, start: int) -> _Before | None:
 
 def _carried(trace: Trace, layer: int, start: int) -> Carried | None:
     """What the blocks from ``layer`` on take of the plain run beside the stream, from position ``start`` on."""
-    if not (trace.steps.carried or trace.config.segments):
+    if not trace.steps.reads_beside:
         return None
     steps: dict[str, Tensor] = {}
     for full, (name, at) in trace.steps.carried.items():
