@@ -91,6 +91,8 @@ def without(model: Transformer, name: str) -> Transformer:
     out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith(ends)] if ffn else []
     if rest == "" and hasattr(block, "ple"):
         block.ple.out.weight.zero_()  # what the layer's own embeddings add
+    if rest == "" and hasattr(block, "ngram"):
+        block.ngram.value.weight.zero_()
     if model.config.identity_experts and model.config.at(int(layer)).experts:  # experts without matrices
         block.ffn.sum.register_forward_hook(lambda _, args, result: torch.zeros_like(result))
     if rest == "" and hasattr(block, "side"):

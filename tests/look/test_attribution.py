@@ -93,6 +93,24 @@ def _through_streams(trace: Trace, position: int, layer: int, x: Tensor, leaf: A
     return torch.cat((corrected[:1], corrected[1:] + _frozen(block.ple.out_norm, own["ple.out"])))
 
 
+def _through_gates(trace: Trace, position: int, layer: int, x: Tensor, leaf: Any) -> Tensor:
+    """A layer of several streams (n, C), each of which takes what is added times a constant."""
+    if trace.steps.has("ngram.out", layer):
+        x = x + leaf(f"L{layer}.ngram.out", trace.step("ngram.out", layer)).view(x.shape)
+    for name, weights in (("attn", "write1.weight"), ("ffn", "write2.weight")):
+        own = leaf(f"L{layer}.{name}", trace.step(name, layer))
+        x = x + trace.step(weights, layer)[position][:, None] * own
+    return x
+
+
+def _read(trace: Trace, position: int, x: Tensor) -> Tensor:
+    """The mean of some streams (n, C), each normed by a constant, times constant gates."""
+    norm: Any = trace.model.final_norm.streams
+    scale = (x.detach().square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+    gates = trace.step("final.gate")[position].sigmoid()
+    return (x * scale * (norm.weight * gates).view(x.shape)).mean(0)
+
+
 def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[str, Tensor]]:
     """The logit by the residual stream alone, and what was added to that, each a leaf to ask the gradient of.
 
@@ -111,11 +129,14 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
         x = model.embed.projection(x) if trace.config.d_embed else x
     scale, normed = trace.config.residual_scale, trace.config.residual_of == "normed"
     others, several = trace.config.extra_streams, trace.config.extra_streams > 0
-    if several:
+    gated = trace.config.stream_rank > 0
+    if gated:
+        x = x.expand(others + 1, -1)
+    elif several:
         x = _of_one_size(x, model.streams.projection(x).view(others, -1))
     for layer, block in enumerate(model.blocks):
         if several:
-            x = _through_streams(trace, position, layer, x, leaf)
+            x = (_through_gates if gated else _through_streams)(trace, position, layer, x, leaf)
             continue
         order = trace.config.at(layer).norm_order
         post, added = order == "post", order in ("both", "output")
@@ -136,7 +157,9 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
             gate = (trace.step("side_act", layer) / own)[position].detach()
             x = _frozen(block.side.norm, x + gate * leaf(f"L{layer}.side", own))
         x = x * block.scale.weight if trace.config.layer_scale else x
-    if several:
+    if gated:
+        x = _read(trace, position, x)
+    elif several:
         matrices = model.final_norm.projection.weight.view(others, *[x.shape[1]] * 2)
         x = _frozen(model.final_norm.norm, _of_one_size(x[0], torch.einsum("nc,nec->ne", x[1:], matrices)).mean(0))
     elif trace.config.final_norm:
@@ -173,6 +196,8 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
         both = sum(one.value for one in found.parts if one.layer == layer and one.kind in fed)
         names = (f"L{layer}.{name}" for name in ("ffn", "ple.out", "laurel.out", "side"))
         fed_by = [leaves[name] for name in names if name in leaves]
+        if (ngrams := f"L{layer}.ngram.out") in leaves:
+            assert part[ngrams] == pytest.approx(_along(leaves[ngrams]), abs=1e-12)
         if fed_by:
             assert both == pytest.approx(sum(map(_along, fed_by)), abs=1e-12)
         if (attention := mixer_of(block)) is None or not trace.steps.added_in(layer):
