@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.fields import Limits
-from tinytf.parts.norm import predicts_streams, make_norm
+from tinytf.parts.norm import is_altup, make_norm
 from tinytf.parts.part import COUNT, Part, leaf, listed
 from tinytf.parts.row import OTHERS, STREAMS, WIDE, Config, Step
 
@@ -104,74 +104,74 @@ _ROUTES = ("token", "stream")
 AFTER_EMBEDDING: tuple[Step, ...] = (
     Step("streams.projected", "other streams, projected from the embeddings", "{0}·W_S", OTHERS, ("embed.out",),
          "embed",
-         False, when=predicts_streams, absent=_ONE, make=_linear, module="streams.projection", matrix="W_S", late=True),
+         False, when=is_altup, absent=_ONE, make=_linear, module="streams.projection", matrix="W_S", late=True),
     Step("streams.out", "all streams, of one size", "[{0} | {1} · |{0}| / |{1}|]", STREAMS,
-         ("embed.out", "streams.projected"), "residual", False, True, when=predicts_streams, absent=_ONE, make=_match),
+         ("embed.out", "streams.projected"), "residual", False, True, when=is_altup, absent=_ONE, make=_match),
 )  # fmt: skip
 """From the embeddings to the streams."""
 BEFORE_LAYER: tuple[Step, ...] = (
-    Step("altup.seen", "the active stream", "{0}[{active}]", WIDE, ("in",), when=predicts_streams, absent=_ONE,
+    Step("altup.seen", "the active stream", "{0}[{active}]", WIDE, ("in",), when=is_altup, absent=_ONE,
          make=_active),
-    Step("altup.norm", "the active stream, normed", "{norm}({0})", WIDE, ("altup.seen",), when=predicts_streams,
+    Step("altup.norm", "the active stream, normed", "{norm}({0})", WIDE, ("altup.seen",), when=is_altup,
          absent=_ONE, make=make_norm, module="altup.norm", matrix="g_A", late=True),
     Step("altup.scaled", "the active stream, normed and scaled", "{0} / {d_model}", WIDE, ("altup.norm",),
-         when=predicts_streams, absent=_ONE, make=_scale),
-    Step("altup.router", "router of the streams", "{0}·W_A", _ROUTES, ("altup.scaled",), when=predicts_streams,
+         when=is_altup, absent=_ONE, make=_scale),
+    Step("altup.router", "router of the streams", "{0}·W_A", _ROUTES, ("altup.scaled",), when=is_altup,
          absent=_ONE, make=_linear, module="altup.router", matrix="W_A", late=True),
     Step("altup.modes", "router of the streams, within ±1", "tanh({0})", _ROUTES, ("altup.router",),
-         when=predicts_streams, absent=_ONE, make=lambda o, _: o.Cap(1.0)),
+         when=is_altup, absent=_ONE, make=lambda o, _: o.Cap(1.0)),
     Step("altup.weights", "weights of the streams in each prediction", "{0}·W_AP", ("token", "stream·stream"),
-         ("altup.modes",), when=predicts_streams, absent=_ONE, make=_linear, module="altup.predict", matrix="W_AP",
+         ("altup.modes",), when=is_altup, absent=_ONE, make=_linear, module="altup.predict", matrix="W_AP",
          late=True),
-    Step("altup.predicted", "streams, predicted", "{0} + {1}·{0}", STREAMS, ("in", "altup.weights"), when=predicts_streams,
+    Step("altup.predicted", "streams, predicted", "{0} + {1}·{0}", STREAMS, ("in", "altup.weights"), when=is_altup,
          absent=_ONE, make=_predict),
     Step("altup.active", "the active stream, predicted", "{0}[{active}]", WIDE, ("altup.predicted",),
-         when=predicts_streams, absent=_ONE, make=_active),
+         when=is_altup, absent=_ONE, make=_active),
 )  # fmt: skip
 """From the streams to the input of the layer."""
 AFTER_LAYER: tuple[Step, ...] = (
-    Step("altup.out_norm", "the layer's output, normed", "{norm}({0})", WIDE, ("sum",), when=predicts_streams, absent=_ONE,
+    Step("altup.out_norm", "the layer's output, normed", "{norm}({0})", WIDE, ("sum",), when=is_altup, absent=_ONE,
          make=make_norm, module="altup.norm", matrix="g_A", at="altup.out_norm", late=True),
     Step("altup.out_scaled", "the layer's output, normed and scaled", "{0} / {d_model}", WIDE, ("altup.out_norm",),
-         when=predicts_streams, absent=_ONE, make=_scale),
+         when=is_altup, absent=_ONE, make=_scale),
     Step("altup.out_router", "router of the layer's output", "{0}·W_A", _ROUTES, ("altup.out_scaled",),
-         when=predicts_streams, absent=_ONE, make=_linear, module="altup.router", matrix="W_A", at="altup.out_router",
+         when=is_altup, absent=_ONE, make=_linear, module="altup.router", matrix="W_A", at="altup.out_router",
          late=True),
     Step("altup.out_modes", "router of the layer's output, within ±1", "tanh({0})", _ROUTES,
-         ("altup.out_router",), when=predicts_streams, absent=_ONE, make=lambda o, _: o.Cap(1.0)),
+         ("altup.out_router",), when=is_altup, absent=_ONE, make=lambda o, _: o.Cap(1.0)),
     Step("altup.gains", "weights of the correction of each stream", "{0}·W_AC", _ROUTES, ("altup.out_modes",),
-         when=predicts_streams, absent=_ONE, make=_linear, module="altup.correct", matrix="W_AC", late=True),
+         when=is_altup, absent=_ONE, make=_linear, module="altup.correct", matrix="W_AC", late=True),
     Step("altup.error", "what the prediction missed", "{0} − {1}[{active}]", WIDE, ("sum", "altup.predicted"),
-         when=predicts_streams, absent=_ONE, make=_miss),
+         when=is_altup, absent=_ONE, make=_miss),
     Step("altup.corrected", "streams, corrected", "{1} + (1 + {2})·{0}", STREAMS,
-         ("altup.error", "altup.predicted", "altup.gains"), when=predicts_streams, absent=_ONE, make=_correct),
+         ("altup.error", "altup.predicted", "altup.gains"), when=is_altup, absent=_ONE, make=_correct),
     Step("altup.current", "the active stream, corrected", "{0}[{active}]", WIDE, ("altup.corrected",),
-         when=predicts_streams, absent=_ONE, make=_active),
+         when=is_altup, absent=_ONE, make=_active),
     Step("altup.gained", "the active stream, times a gain", "{0} ⊙ gain", WIDE, ("altup.current",),
          when=lambda c: c.stream_gain, absent="the active stream has no gain in this model",
          make=lambda o, _: o.Gain(), module="altup.gain", matrix="gain", late=True),
 )  # fmt: skip
 """From the sums of the layer to the streams."""
 OUT = Step("out", "streams, with the layer's input in all but the first", "{inputs} but in the first", STREAMS,
-           ("altup.corrected", "ple.out_norm"), recorded=True, when=predicts_streams, make=_add_to_others)  # fmt: skip
+           ("altup.corrected", "ple.out_norm"), recorded=True, when=is_altup, make=_add_to_others)  # fmt: skip
 """The streams after the layer."""
 MERGED: tuple[Step, ...] = (
-    Step("final.main", "the first stream", "x[0]", WIDE, (), "residual", False, when=predicts_streams, absent=_ONE,
+    Step("final.main", "the first stream", "x[0]", WIDE, (), "residual", False, when=is_altup, absent=_ONE,
          make=lambda o, c: o.MixStreams((_eye(c)[0],)), at="final_norm.main", from_stream=True),
-    Step("final.others", "the other streams", "x[1…{extra_streams}]", OTHERS, (), "residual", False, when=predicts_streams,
+    Step("final.others", "the other streams", "x[1…{extra_streams}]", OTHERS, (), "residual", False, when=is_altup,
          absent=_ONE, make=lambda o, c: o.MixStreams(_eye(c)[1:]), at="final_norm.others", from_stream=True),
     Step("final.projected", "the other streams, each projected", "{0}·W_SU of each", OTHERS, ("final.others",),
-         "residual", False, when=predicts_streams, absent=_ONE, make=lambda o, c: o.StreamLinear(c.extra_streams),
+         "residual", False, when=is_altup, absent=_ONE, make=lambda o, c: o.StreamLinear(c.extra_streams),
          module="final_norm.projection", matrix="W_SU", late=True),
     Step("final.matched", "all streams, of one size", "[{0} | {1} · |{0}| / |{1}|]", STREAMS,
-         ("final.main", "final.projected"), "residual", False, when=predicts_streams, absent=_ONE, make=_match,
+         ("final.main", "final.projected"), "residual", False, when=is_altup, absent=_ONE, make=_match,
          at="final_norm.matched"),
     Step("final.mean", "the mean of the streams", "Σ {0} / {streams}", WIDE, ("final.matched",), "residual", False,
-         when=predicts_streams, absent=_ONE,
+         when=is_altup, absent=_ONE,
          make=lambda o, c: o.MixStreams(((1 / (c.extra_streams + 1),) * (c.extra_streams + 1),)),
          at="final_norm.mean"),
     Step("final.norm", "final norm of the mean", "{norm}({0})", WIDE, ("final.mean",), "residual", False, True,
-         when=predicts_streams, make=make_norm, module="final_norm.norm", matrix="gain"),
+         when=is_altup, make=make_norm, module="final_norm.norm", matrix="gain"),
 )  # fmt: skip
 """From the streams after the last layer to its final norm."""
 
@@ -187,4 +187,4 @@ def formulas(c: Config) -> dict[str, str]:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    return {"<entering>": ("altup.active",) if predicts_streams(c) else ("in",)}
+    return {"<entering>": ("altup.active",) if is_altup(c) else ("in",)}

@@ -164,8 +164,8 @@ class BlockConfig(Part):
 
     def words(self, causal: bool) -> dict[str, str]:
         parts = (
-            self.residual, self.streams, self.ngrams, self.laurel, self.norms, self.mixer, self.feed_forward, self.layer_inputs,
-            self.side, self.memory, self.cross,
+            self.residual, self.streams, self.ngrams, self.laurel, self.norms, self.mixer, self.feed_forward,
+            self.layer_inputs, self.side, self.memory, self.cross,
         )  # fmt: skip
         return merged(*(part.words(causal) for part in parts))
 
@@ -178,7 +178,8 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 
 
 ROWS: tuple[Step, ...] = (
-    norm.INPUT, *altup.BEFORE_LAYER, *memory.READ, *ngrams.ROWS, *gated_streams.BEFORE_MIXER, *norm.BEFORE_MIXER, *_rows_of(Attention, attention),
+    norm.INPUT, *altup.BEFORE_LAYER, *memory.READ, *ngrams.ROWS, *gated_streams.BEFORE_MIXER, *norm.BEFORE_MIXER,
+    *_rows_of(Attention, attention),
     *_rows_of(GatedDelta, gated_delta), *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),

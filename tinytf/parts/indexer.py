@@ -36,7 +36,9 @@ class Indexer(Part):
             raise ConfigError("shares_index needs index_keys")
 
         if self.index_block and (not self.index_keys or self.index_keys % self.index_block):
-            raise ConfigError(f"index_keys {self.index_keys} are not whole blocks of {self.index_block}, the index_block")
+            raise ConfigError(
+                f"index_keys {self.index_keys} are not whole blocks of {self.index_block}, the index_block"
+            )
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.index_keys:

@@ -166,7 +166,7 @@ def gates_streams(c: Config) -> bool:
     return has_streams(c) and bool(c.stream_rank > 0)
 
 
-def predicts_streams(c: Config) -> bool:
+def is_altup(c: Config) -> bool:
     """Whether a layer computes one of several streams and predicts the others, as in AltUp."""
     return has_streams(c) and not gates_streams(c)
 
@@ -244,7 +244,7 @@ FFN_ADDED: tuple[Step, ...] = (
     Step("sum", "residual after feed-forward, to be scaled", "{inputs}", WIDE, ("<added>",),
          when=lambda c: c.layer_scale, make=lambda o, _: o.Add()),
     Step("sum", "residual after feed-forward, of the active stream", "{inputs}", WIDE, ("<added>",),
-         when=predicts_streams,
+         when=is_altup,
          make=lambda o, _: o.Add()),
 )  # fmt: skip
 """From the output of the feed-forward to the residual stream, where more follows."""

@@ -52,7 +52,8 @@ def _write_ngrams(config: ModelConfig) -> dict[str, Any]:
     layers = [layer + 1 for layer in range(config.n_layers) if config.at(layer).ngram_number]
     if not layers:
         return {"ple_layer_ids": []}
-    width, sizes = config.d_ngram or config.d_model, {key: getattr(config, ours) for ours, (key, _) in _OF_NGRAMS.items()}
+    sizes = {key: getattr(config, ours) for ours, (key, _) in _OF_NGRAMS.items()}
+    width = config.d_ngram or config.d_model
     return {"ple_layer_ids": layers, "ple_embed_dim": width, "eos_token_id": config.ngram_end, **sizes}
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.mask import real_tokens
 from tinytf.steps.operations.operation import Operation, Parameter, Pass, width_of
