@@ -60,7 +60,7 @@ class Reference:
         result = (self.model.base_model if skips_head else self.model)(**inputs, output_hidden_states=True)
         keep.remove()
         states = [layer.float().cpu() for layer in result.hidden_states]
-        if config.extra_streams:  # (n, B, T, C) -> (B, T, n·C), and theirs does not norm the last ones
+        if config.extra_streams and not config.stream_rank:  # (n, B, T, C) -> (B, T, n·C), and theirs does not norm the last ones
             states = [*(layer.movedim(0, -2).flatten(-2) for layer in states[:-1]), last[0].float().cpu()]
         if config.head.kind == "none" or skips_head:
             return states, None

@@ -84,7 +84,7 @@ QWEN4_EXP = replace(
     classes={"none": "Qwen4ExpTextModel", "lm": "Qwen4ExpForCausalLM"},
     needs=("attention_gate", "experts", "shared_gate", "stream_rank", "index_block"),
     only={"indexer_kv_heads": (1,)},
-    harmless=(*QWEN3_5_MOE.harmless, "intermediate_size"),  # of a dense layer
+    harmless=(*QWEN3_5_MOE.harmless, "intermediate_size", "number_of_conv_states"),  # of a dense layer, of a cache
     settings=(
         Key("moe_intermediate_size", "d_expert d_ff", 512),  # no layer is dense
         *(key for key in UNTURNED if key.name != "intermediate_size"),
