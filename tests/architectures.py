@@ -46,6 +46,8 @@ LLAMA: dict[str, Any] = {
     "ffn_bias": False,
     "tied_head": False,
 }
+HYPER: dict[str, Any] = {"hyper": True, "hyper_eps": 0.05, "norm_eps": 0.1}
+"""Streams that are equal have no gradient but what ε leaves, in their mix and, where a norm follows, in their sum."""
 
 KINDS: dict[str, dict[str, Any]] = {
     "t5, two stacks": {
@@ -225,6 +227,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "d_layer_input": 5,
         "norm_order": "both",
     },
+    "hunyuan 4, streams that are read and written": {**LLAMA, **HYPER, "extra_streams": 2},
+    "deepseek v4, streams that are mixed": {**LLAMA, **HYPER, "extra_streams": 3, "sinkhorn_rounds": 3},
+    "glm 5.3, streams that are averaged": {
+        **LLAMA,
+        **HYPER,
+        "extra_streams": 1,
+        "sinkhorn_rounds": 2,
+        "streams_averaged": True,
+    },
     "qwen4-exp, gated streams, n-grams, and keys that an indexer chooses in blocks": {
         **LLAMA,
         "n_kv_heads": 2,
@@ -268,6 +279,31 @@ KINDS: dict[str, dict[str, Any]] = {
         "index_width": 6,
         "by_layer": (("shares_index", (False, True)),),
     },
+    "hunyuan 4, streams around a gate, sinks and an indexer, and gates of experts limited": {
+        **LLAMA,
+        **HYPER,
+        "extra_streams": 1,
+        "attention_gate": True,
+        "attention_sinks": True,
+        "d_head": 10,
+        "d_value": 5,
+        "q_rank": 9,
+        "kv_rank": 7,
+        "rope_width": 4,
+        "index_keys": 3,
+        "index_heads": 9,
+        "index_width": 6,
+        "index_eps": 0.01,
+        "experts": 4,
+        "experts_per_token": 2,
+        "d_expert": 9,
+        "d_shared": 9,
+        "router": "sigmoid",
+        "choice_bias": True,
+        "glu_limit": 0.8,
+        "glu_added": 0.0,
+        "glu_of_experts": True,
+    },
     "gpt-oss, sinks and windows by layer": {
         **LLAMA,
         "n_kv_heads": 2,
@@ -298,6 +334,26 @@ KINDS: dict[str, dict[str, Any]] = {
         **LLAMA,
         "d_value": 5,
         "by_layer": (("window", (3, 0)), ("attention_sinks", (True, False)), ("n_kv_heads", (2, 1))),
+    },
+    "step 3.7, more heads in a layer with a window, and limits of activated units": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "qk_norm": True,
+        "attention_gate": True,
+        "gate_by_head": True,
+        "experts": 4,
+        "experts_per_token": 2,
+        "d_expert": 9,
+        "d_shared": 9,
+        "router": "sigmoid",
+        "choice_bias": True,
+        "by_layer": (
+            ("experts", (0, 4)),
+            ("n_heads", (6, 4)),
+            ("window", (3, 0)),
+            ("act_limit", (0.2, 0.3)),
+            ("shared_limit", (0.0, 0.25)),
+        ),
     },
     "pythia, side by side and turned in part": {
         "positions": "rotary",

@@ -161,7 +161,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 3},
     "falcon_mamba": {"intermediate_size": 2 * C},
     **dict.fromkeys(("axk1", "axk2", "longcat_flash"), _LATENT),
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "mistral_large4_text", "dots3_note_text"), _INDEXED),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4", "mistral_large4_text", "dots3_note_text"), _INDEXED),
     "bailing_hybrid": {**_LATENT, "num_expert_group": 1, "layer_group_size": 2},
     "cohere_compass_text": {
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],

@@ -40,7 +40,7 @@ class Embeddings(Program):
 
     def __init__(self, config: ModelConfig) -> None:
         rows = [step for step in table_of(config).before if step.runs and step.path.startswith("embed.")]
-        super().__init__(config, rows, "embed.", dropped=["embed.norm" if config.embed_norm else "embed.out"])
+        super().__init__(config, rows, "embed.", dropped=[rows[-1].name])
 
     def forward(
         self, ids: Tensor, token_types: Tensor | None = None, start: int = 0, padding_mask: Tensor | None = None

@@ -12,6 +12,7 @@ from tinytf.parts import (
     gated_delta,
     gated_streams,
     griffin,
+    hyper,
     kimi_delta,
     laurel,
     layer_inputs,
@@ -40,7 +41,7 @@ from tinytf.parts.memory import Memory
 from tinytf.parts.ngrams import Ngrams
 from tinytf.parts.norm import Norms, Residual
 from tinytf.parts.part import Part, kinds_of, merged
-from tinytf.parts.row import Step
+from tinytf.parts.row import ATTN, FFN, Step
 from tinytf.parts.short_conv import ShortConvolution
 from tinytf.parts.side_conv import SideConvolution
 
@@ -96,11 +97,16 @@ class BlockConfig(Part):
             heads, experts = self.mixer.n_heads, self.feed_forward.mixture.experts
             if not experts or heads != self.mixer.n_kv_heads * experts:
                 raise ConfigError(f"head_experts needs a head for each expert and key-value head, not {heads:,} heads")
-        predicted = self.streams.extra_streams and not self.streams.stream_rank
+        if self.streams.hyper.hyper:
+            if norms.norm_order != "pre" or self.layer_inputs.d_layer_input or self.laurel.laurel_rank:
+                raise ConfigError("hyper needs norm_order 'pre', without laurel_rank and d_layer_input")
+            if norms.norm_below or norms.shortcut or self.memory.memory != "none" or self.cross.d_source:
+                raise ConfigError("hyper needs layers that each read the streams alone")
+        predicted = self.streams.extra_streams and not (self.streams.stream_rank or self.streams.hyper.hyper)
         if self.streams.stream_rank or self.ngrams.ngram_number:
             self._require_gated_streams()
         if predicted and not (norms.norm_order == "both" and self.layer_inputs.d_layer_input):
-            raise ConfigError("extra_streams need a stream_rank, or norm_order 'both' and a d_layer_input")
+            raise ConfigError("extra_streams need hyper, a stream_rank, or norm_order 'both' and a d_layer_input")
         if self.streams.extra_streams and self.residual.layer_scale:
             raise ConfigError("layer_scale multiplies one stream, but there are extra_streams")
         if self.layer_inputs.d_layer_input and not (self.residual.layer_scale or self.streams.extra_streams):
@@ -178,13 +184,15 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 
 
 ROWS: tuple[Step, ...] = (
-    norm.INPUT, *altup.BEFORE_LAYER, *memory.READ, *ngrams.ROWS, *gated_streams.BEFORE_MIXER, *norm.BEFORE_MIXER,
-    *_rows_of(Attention, attention),
+    norm.INPUT, *altup.BEFORE_LAYER, *hyper.BEFORE_MIXER, *memory.READ, *ngrams.ROWS, *gated_streams.BEFORE_MIXER,
+    *norm.BEFORE_MIXER, *_rows_of(Attention, attention),
     *_rows_of(GatedDelta, gated_delta), *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
-    *norm.ATTENTION_ADDED, *laurel.ROWS, *norm.BETWEEN, *gated_streams.BEFORE_FFN, *cross.ROWS, *norm.BEFORE_FFN,
+    *norm.ATTENTION_ADDED, *laurel.ROWS, hyper.written("mid", "attention", ATTN), *norm.BETWEEN,
+    *gated_streams.BEFORE_FFN, *cross.ROWS, *hyper.BEFORE_FFN, *norm.BEFORE_FFN,
     *feed_forward.ROWS, *memory.GIVEN, *norm.FFN_ADDED,
-    *altup.AFTER_LAYER, *layer_inputs.ROWS, *norm.AFTER, altup.OUT, gated_streams.OUT, *side_conv.ROWS,
+    *altup.AFTER_LAYER, *layer_inputs.ROWS, *norm.AFTER, altup.OUT,
+    hyper.written("out", "the feed-forward", FFN, recorded=True), gated_streams.OUT, *side_conv.ROWS,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

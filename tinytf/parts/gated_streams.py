@@ -75,11 +75,6 @@ def _weights(name: str, writer: str, read: str) -> tuple[Step, ...]:
 
 _ADDED = "{1} + {2} of each stream · {0}"
 
-AFTER_EMBEDDING: tuple[Step, ...] = (
-    Step("streams.out", "all streams, each the embeddings", "[{0} | …]", STREAMS, ("embed.out",), "residual", False,
-         True, make=lambda o, c: o.MixStreams(((1.0,),) * (c.extra_streams + 1)), **_OF),
-)  # fmt: skip
-"""From the embeddings to the streams."""
 BEFORE_MIXER = (*_read("read1", "read1", "attention", "<streams in>"), *_weights("write1", "attention", "read1"))
 """From the streams that enter a layer to the input of its mixer, and the weights of what that gives."""
 BEFORE_FFN: tuple[Step, ...] = (

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts.norm import make_norm
-from tinytf.parts.part import COUNT, Part, leaf
+from tinytf.parts.part import ABOVE_ZERO, COUNT, Part, leaf
 from tinytf.parts.row import PAIRS, RESIDUAL, Config, Step
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Indexer(Part):
     """An indexer that chooses the ``index_keys`` earlier tokens that a query may look at; 0 for none.
 
-    It scores them by ``index_heads`` queries ``index_width`` wide against one key for each token. It only chooses, so
+    It scores them by ``index_heads`` queries ``index_width`` wide against one key for each token, normed with
+    ``index_eps``. It only chooses, so
     that no gradient of the loss reaches it. With ``shares_index`` a layer takes the choice of the last layer below with
     its own (GLM-5). With an ``index_block`` it chooses blocks of so many keys, each by the mean of its keys, which is
     normed and turned by the position of its first; the heads have no weights, and their queries are normed. Keys after
@@ -26,6 +27,7 @@ class Indexer(Part):
     index_keys: int = leaf(0, COUNT, said="{} keys that an indexer chooses", usual=(2_048,))
     index_heads: int = leaf(0, COUNT, said="{} heads of the indexer")
     index_width: int = leaf(0, COUNT, said="heads of the indexer {} wide")
+    index_eps: float = leaf(1e-6, ABOVE_ZERO, said="eps {} of the indexer's norm")
     index_block: int = leaf(0, COUNT, said="blocks of {} keys that an indexer chooses", usual=(16,))
     shares_index: bool = leaf(False, differs=True, said="the choice of an earlier layer's indexer")
 
@@ -94,8 +96,8 @@ ROWS: tuple[Step, ...] = (
     Step("index.k_norm", "mean of the keys of a block, normed", "{norm}({0})", _KEY, ("index.k_mean",), "k",
          when=_in_blocks, make=make_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
     Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k", when=_each,
-         absent=_NO_INDEX, make=lambda o, _: o.Norm(True, 1e-6, ("gain", "bias")), module="attention.index_k_norm",
-         matrix="gain", late=True, to_loss=False),
+         absent=_NO_INDEX, make=lambda o, c: o.Norm(True, c.index_eps, ("gain", "bias")),
+         module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
     Step("index.k_rot", "keys of the indexer, rotated", "{0} turned by its position", _KEY, ("index.k_norm",), "k",
          when=lambda c: _turned(c) and _each(c), absent=_NOT_TURNED, make=lambda o, c: o.Rotate(c.rope), to_loss=False),
     Step("index.k_rot", "mean of the keys of a block, rotated", "{0} turned by the position of the block's first key",

@@ -161,14 +161,19 @@ def has_streams(c: Config) -> bool:
     return bool(c.extra_streams > 0)
 
 
+def has_hyper(c: Config) -> bool:
+    """Whether these are read and written by hyper-connections."""
+    return bool(c.hyper)
+
+
 def gates_streams(c: Config) -> bool:
-    """Whether every part reads all of several streams through gates."""
-    return has_streams(c) and bool(c.stream_rank > 0)
+    """Whether every part reads all of them through gates."""
+    return bool(c.stream_rank > 0)
 
 
-def is_altup(c: Config) -> bool:
-    """Whether a layer computes one of several streams and predicts the others, as in AltUp."""
-    return has_streams(c) and not gates_streams(c)
+def has_altup(c: Config) -> bool:
+    """Whether a layer computes one of them, and predicts the others."""
+    return has_streams(c) and not (has_hyper(c) or gates_streams(c))
 
 
 def has_laurel(c: Config) -> bool:
@@ -215,9 +220,9 @@ BETWEEN: tuple[Step, ...] = (
     Step("in_kept", "normed input, scaled for the sum", "{0} · {kept_scale}", WIDE, ("norm1",), when=_kept,
          absent=_NOT_KEPT, make=_scale_kept),
     Step("mid", "residual after attention", "{inputs}", WIDE, ("<kept>", ATTN),
-         when=lambda c: _sequential(c) and _has_both(c) and not (has_laurel(c) or beside(c) or gates_streams(c)),
-         absent="{no_mid}",
-         make=lambda o, _: o.Add()),
+         when=lambda c: _sequential(c) and _has_both(c)
+         and not (has_laurel(c) or beside(c) or has_hyper(c) or gates_streams(c)),
+         absent="{no_mid}", make=lambda o, _: o.Add()),
     Step("mid", "residual after attention and its low-rank residual", "{0} / √2", WIDE, ("laurel.sum",),
          when=has_laurel, make=lambda o, _: o.Multiply(2**-0.5)),
     Step("norm1", "norm after attention", "n = {norm}({0})", WIDE, ("mid",), symbol="n", when=order("post"),
@@ -243,8 +248,7 @@ FFN_ADDED: tuple[Step, ...] = (
          absent=_NOT_KEPT, make=_scale_kept),
     Step("sum", "residual after feed-forward, to be scaled", "{inputs}", WIDE, ("<added>",),
          when=lambda c: c.layer_scale, make=lambda o, _: o.Add()),
-    Step("sum", "residual after feed-forward, of the active stream", "{inputs}", WIDE, ("<added>",),
-         when=is_altup,
+    Step("sum", "residual after feed-forward, of the active stream", "{inputs}", WIDE, ("<added>",), when=has_altup,
          make=lambda o, _: o.Add()),
 )  # fmt: skip
 """From the output of the feed-forward to the residual stream, where more follows."""
@@ -302,7 +306,13 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     return {
         "<kept>": ("in_kept" if kept else "norm1" if normed else "<entering>",),
         "<into norm1>": ("memory.sum" if c.memory == "takes" else "<entering>",),
-        "<read>": ("attn",) if beside(c) else (_mid(c),) if _sequential(c) and has_mixer(c) else ("in",),
+        "<read>": ("attn",)
+        if beside(c)
+        else ("hyper2.in",)
+        if has_hyper(c)
+        else (_mid(c),)
+        if _sequential(c) and has_mixer(c)
+        else ("in",),
         "<added>": ("in",)
         if beside(c)
         else ("mid_kept" if kept else "norm2" if normed else _mid(c), FFN)

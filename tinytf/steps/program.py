@@ -124,6 +124,8 @@ def _hooked_beside(module: nn.Module) -> bool:
 
 _BLOCK = (
     "altup",
+    "hyper1",
+    "hyper2",
     "ngram",
     "read1",
     "write1",

@@ -64,6 +64,7 @@ from tinytf.steps.operations.shift import Shift
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
+from tinytf.steps.operations.sinkhorn import Sinkhorn
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 from tinytf.steps.operations.softplus import Softplus
 from tinytf.steps.operations.stream_linear import StreamLinear
@@ -151,6 +152,7 @@ __all__ = [
     "Sight",
     "Sigmoid",
     "Sink",
+    "Sinkhorn",
     "Softmax",
     "Softplus",
     "StreamLinear",

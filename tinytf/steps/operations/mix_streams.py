@@ -21,8 +21,7 @@ def _place(cell: Cell) -> str:
 def _weighted_sum(factors: Sequence[float], streams: Sequence[Tensor]) -> Tensor:
     """The sum of the streams with a factor other than 0; zeros where there are none."""
     used = [x if factor == 1 else x * factor for factor, x in zip(factors, streams, strict=True) if factor]
-    used = used or [torch.zeros_like(streams[0])]
-    total = used[0]
+    total = used[0] if used else torch.zeros_like(streams[0])
     for x in used[1:]:
         total = total + x
     return total
