@@ -91,7 +91,7 @@ REFUSED = [
         "mixer is 'none', but only a sequential pre-norm block can do without a mixer",
     ),
     ({"extra_streams": 2**30}, "extra_streams 1,073,741,824 is above 63"),
-    ({"extra_streams": 2}, "extra_streams need a stream_rank, or norm_order 'both' and a d_layer_input"),
+    ({"extra_streams": 2}, "extra_streams need hyper, a stream_rank, or norm_order 'both' and a d_layer_input"),
     ({"stream_rank": 2}, "stream_rank gates several streams, of which none is active: see extra_streams"),
     ({**STREAMS, "norm_order": "post"}, "stream_rank needs a sequential pre-norm block, with nothing beside its parts"),
     ({**STREAMS, "d_ff": 0}, "stream_rank needs a mixer and a feed-forward in each layer, and no d_layer_input"),

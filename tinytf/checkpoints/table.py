@@ -83,7 +83,7 @@ class Stored:
       −e^A for our A, which is only read; ``unread`` counts rows beyond ours, zeros where we write them.
     - Names: no .weight suffix, and _bias as that of its bias (``bare``); another name of its bias (``bias``); the step
       that the module outputs, if a later one than its own (``gives``); constants written with it, their names, numbers
-      and, of tensors, sizes (``beside``).
+      (or a function of the layer that gives them) and, of tensors, sizes (``beside``).
     - One of several: the number of an ``expert``, or with ``rows`` of a row of a vector of so many.
     - Another layout, used if the file has its tensor (``instead``).
     """
