@@ -11,7 +11,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
-from tinytf.parts.ngrams import windows_of
+from tinytf.parts import added_conv, ngrams
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class KVCache:
             )
         shapes = [_shapes(config.at(layer), batch, self.capacity) for layer in range(config.n_layers)]
         states = [batch * block.mixer.state_size for block in config.blocks]
-        beside = [batch * windows_of(config.at(layer)) for layer in range(config.n_layers)]
+        layers = [config.at(layer) for layer in range(config.n_layers)]
+        beside = [batch * (ngrams.windows_of(layer) + added_conv.windows_of(layer)) for layer in layers]
         numbers = (state or sum(map(math.prod, of.values())) for state, of in zip(states, shapes, strict=True))
         _require_memory(sum((*numbers, *beside)) * dtype.itemsize, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.parts import (
+    added_conv,
     altup,
     attention,
     block,
@@ -82,7 +83,7 @@ _FORMULAS = tuple(
     part.formulas
     for part in (
         embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
-        side_conv, altup, hyper, ngrams, pooling, head,
+        side_conv, added_conv, altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
@@ -365,7 +366,7 @@ class StepTable:
         """The steps that multiply the residual stream itself by a number."""
         from tinytf.steps.operations import LayerScale
 
-        return tuple(step for step in self.layer_steps if isinstance(step.operation, LayerScale))
+        return tuple(step for step in self.layer_steps if type(step.operation) is LayerScale)
 
     def has_own(self, step: Step, layer: int | None) -> bool:
         """Whether this step is the first one computed with the parameters of its module."""

@@ -24,14 +24,14 @@ from tinytf.steps.operations.fit_streams import FitStreams
 from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
-from tinytf.steps.operations.grow import Grow
+from tinytf.steps.operations.grow import Grow, GrowFrom
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.index_scores import IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
 from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, MeanOfBlock, RotateBlocks
-from tinytf.steps.operations.layer_scale import LayerScale
+from tinytf.steps.operations.layer_scale import LayerScale, LearnedScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.lookup_ngrams import LookupNgrams
@@ -51,6 +51,7 @@ from tinytf.steps.operations.pool import MeanOfTokens, Pool
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
+from tinytf.steps.operations.profile import Profile
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rg_lru import ChannelDecay, Retain
 from tinytf.steps.operations.rotate import Rotate, RotateEach
@@ -107,12 +108,14 @@ __all__ = [
     "Given",
     "GroupedLinear",
     "Grow",
+    "GrowFrom",
     "HeadLinear",
     "HeadNorm",
     "IndexScores",
     "Join",
     "Keep",
     "LayerScale",
+    "LearnedScale",
     "Linear",
     "Lookup",
     "LookupNgrams",
@@ -136,6 +139,7 @@ __all__ = [
     "Positions",
     "Prefer",
     "Product",
+    "Profile",
     "RelativeBias",
     "Retain",
     "Rotate",
