@@ -20,7 +20,7 @@ class Embedding(Part):
     training: embeddings of ``mask_id`` become 0, the others are multiplied by (1 − ``masked_share``) / (1 − the share
     of masks in the text) (ESM). Token embeddings ``d_embed`` wide (0: d_model) are projected to d_model, with an
     optional ``projection_bias``; with ``embed_norm`` positions and types are as narrow, and the projection follows the
-    norm. A language-model head then projects hidden states to ``d_embed`` before it unembeds them. With
+    norm. Files have ``padding_rows`` beyond the vocabulary. A language-model head then projects hidden states to ``d_embed`` before it unembeds them. With
     ``positions_unnormed`` the norm is that of the token embeddings alone (BlenderbotSmall). The first token has
     row ``position_offset`` of the position table (2 in RoBERTa).
     """
@@ -31,6 +31,7 @@ class Embedding(Part):
     d_embed: int = leaf(0, COUNT, said="embeddings {} wide", zero="d_model")
     projection_bias: bool = leaf(False, said="the bias of the projection of the embeddings")
     embed_scale: float = leaf(1.0, ABOVE_ZERO, said="embeddings times {}")
+    padding_rows: int = leaf(0, COUNT, said="{} stored rows that are no token")
     masked_share: float = leaf(0.0, SHARE, said="a share of {} of masked tokens")
     mask_id: int = leaf(0, COUNT, said="id {} for masked tokens", zero="0")
     embed_norm: bool = leaf(False, said="the norm of the embeddings")
@@ -42,6 +43,7 @@ class Embedding(Part):
             "embeddings": listed(
                 bool(self.d_embed) and f"{self.d_embed} wide and projected to d_model{bias}",
                 self.embed_scale != 1 and f"times {self.embed_scale:.4g}",
+                bool(self.padding_rows) and f"{self.padding_rows:,} rows of files are no tokens",
                 bool(self.n_token_types) and f"{self.n_token_types:,} token type{'s' * (self.n_token_types > 1)}",
                 self.embed_norm and ("normed before positions" if self.positions_unnormed else "normed"),
                 bool(self.masked_share)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
@@ -19,9 +20,10 @@ from tinytf.steps.operations.working import Value, Working
 
 @dataclass(frozen=True)
 class Prefer(Operation):
-    """The ``score`` of every expert, softmax or sigmoid, plus its bias."""
+    """The ``score`` of every expert, softmax or sigmoid, plus its bias; the last, as many as ``always``, have none."""
 
     score: str
+    always: int = 0
 
     words = "a sum"
     deciding = (0,)
@@ -30,7 +32,7 @@ class Prefer(Operation):
         router, bias = inputs
         router = router.detach()
         scores = router.softmax(dim=-1) if self.score == "softmax" else router.sigmoid()
-        return scores + bias.to(router.dtype)
+        return scores + F.pad(bias, (0, self.always)).to(router.dtype)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self.forward(*inputs, module.weight)
@@ -44,11 +46,12 @@ class Prefer(Operation):
     def code(self, site: Site) -> str:
         (router,) = site.names
         scores = f"F.softmax({router}, dim=-1)" if self.score == "softmax" else f"torch.sigmoid({router})"
-        return f"{site.variable} = {scores} + balance"
+        balance = f"F.pad(balance, (0, {self.always}))" if self.always else "balance"
+        return f"{site.variable} = {scores} + {balance}"
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
         module = StepModule(self)
-        module.register_buffer("weight", torch.zeros(config.experts))
+        module.register_buffer("weight", torch.zeros(config.experts - self.always))
         return module
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -57,7 +60,8 @@ class Prefer(Operation):
             score, name = float(source.row().softmax(dim=-1)[cell.index[1]]), "softmax"
         else:
             score, name = (1 + math.tanh(source.value / 2)) / 2, "σ(x)"
-        bias = float(cell.site.module.weight[cell.index[1]])
+        biases = cell.site.module.weight
+        bias = float(biases[cell.index[1]]) if cell.index[1] < len(biases) else 0.0
         before = (Value("x", source.value, source.step.name), Value(name, score), Value("bias", bias))
         return Working(
             ((source, 2),), before=before, after=(Value("preference", score + bias, f"{name} + bias"),), leads=(source,)
