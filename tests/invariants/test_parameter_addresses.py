@@ -99,7 +99,16 @@ def test_a_parameter_is_that_of_the_model_and_a_matrix_is_read_from_in_to_out(ki
             or path in tables
             or any(
                 name in path
-                for name in ("ple.tokens", "ngram.tokens", "ngram.conv", "bias", "_conv", ".scan", ".segments")
+                for name in (
+                    "ple.tokens",
+                    "ngram.tokens",
+                    "ngram.conv",
+                    "profile",
+                    "bias",
+                    "_conv",
+                    ".scan",
+                    ".segments",
+                )
             )
         )
         assert torch.equal(one.tensor(model), own if as_stored else own.mT), text

@@ -20,9 +20,10 @@ class Embedding(Part):
     training: embeddings of ``mask_id`` become 0, the others are multiplied by (1 − ``masked_share``) / (1 − the share
     of masks in the text) (ESM). Token embeddings ``d_embed`` wide (0: d_model) are projected to d_model, with an
     optional ``projection_bias``; with ``embed_norm`` positions and types are as narrow, and the projection follows the
-    norm. Files have ``padding_rows`` beyond the vocabulary. A language-model head then projects hidden states to ``d_embed`` before it unembeds them. With
+    norm. A language-model head then projects hidden states to ``d_embed`` before it unembeds them. With
     ``positions_unnormed`` the norm is that of the token embeddings alone (BlenderbotSmall). The first token has
-    row ``position_offset`` of the position table (2 in RoBERTa).
+    row ``position_offset`` of the position table (2 in RoBERTa). Tables in files have ``padding_rows`` more than there
+    are tokens (Inkling).
     """
 
     vocab_size: int = leaf(limits=POSITIVE, said="a vocabulary of {} tokens")

@@ -35,9 +35,9 @@ class Experts(Part):
     softmax over itself and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms``
     router, experts and shared expert are parallel branches: the first two read the stream through norms of their own,
     the outputs of both kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma
-    4). The last ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash). Every token goes to the last
-    ``always_experts``, which are some of ``experts_per_token`` (Inkling). The
-    shared expert has a ``shared_limit`` in place of ``act_limit`` (Step 3.7).
+    4). The last ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash).
+    Every token goes to the last ``always_experts``, some of the ``experts_per_token`` (Inkling). The shared expert has
+    a ``shared_limit`` in place of ``act_limit`` (Step 3.7).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0, said="{} experts")
@@ -87,9 +87,9 @@ class Experts(Part):
             raise ConfigError(f"shared_limit {self.shared_limit:g} needs a shared expert, but d_shared is 0")
         if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
             raise ConfigError("expert_norms needs a shared expert without a gate, and weights that multiply outputs")
-        if self.experts and self.always_experts:
-            if self.always_experts >= self.experts_per_token or self.expert_groups or self.identity_experts:
-                raise ConfigError("always_experts are some of experts_per_token, without groups or identity_experts")
+        alone = self.always_experts < self.experts_per_token and not (self.expert_groups or self.identity_experts)
+        if self.experts and self.always_experts and not alone:
+            raise ConfigError("always_experts are some of experts_per_token, without groups or identity_experts")
         if self.experts and self.identity_experts:
             if self.identity_experts >= self.experts:
                 raise ConfigError(f"identity_experts {self.identity_experts} is not below experts {self.experts}")
@@ -271,9 +271,7 @@ def _act_norm(o: "ModuleType", c: Config) -> Any:
 
 
 def _choose(o: "ModuleType", c: Config) -> Any:
-    return o.Choose(
-        c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best, c.always_experts
-    )
+    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best, c.always_experts)
 
 
 def _route(o: "ModuleType", c: Config) -> Any:
@@ -335,7 +333,8 @@ ROWS: tuple[Step, ...] = (
          matrix="W_router"),
     Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
          when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
-         make=lambda o, c: o.Prefer(c.router, c.always_experts), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
+         make=lambda o, c: o.Prefer(c.router, c.always_experts), module="ffn.preference", matrix="", in_experts=True,
+         to_loss=False),
     Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}{always}, else 0", ROUTES,
          ("<decides>",), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_choose, in_experts=True, to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",

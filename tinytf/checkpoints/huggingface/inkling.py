@@ -1,4 +1,4 @@
-"""Inkling, text only (Thinking Machines 2026): convolutions after projections, biases mixed from profiles of distance."""
+"""Inkling, text only (Thinking Machines 2026): convolutions after projections, and biases by profiles of distance."""
 
 from dataclasses import replace
 from typing import Any

@@ -6,6 +6,7 @@ Where the experts are in groups, they are chosen from the best groups alone (Dee
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Operation
@@ -38,7 +39,7 @@ class Choose(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:
         scores = inputs[0].detach()
         if self.always:
-            scores = scores.index_fill(-1, torch.arange(-self.always, 0, device=scores.device) % scores.shape[-1], torch.inf)
+            scores = F.pad(scores[..., : -self.always], (0, self.always), value=torch.inf)
         candidates = scores.masked_fill(~self._open(scores), -torch.inf) if self._grouped else scores
         return torch.zeros_like(scores).scatter(-1, candidates.topk(self.count).indices, 1.0)
 
