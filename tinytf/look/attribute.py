@@ -45,6 +45,7 @@ KINDS = (
     "feed-forward",
     "expert",
     "feed-forward bias",
+    "convolution",
     "norm bias",
     "dense bias",
     "unembedding bias",

@@ -20,6 +20,7 @@ from tinytf.steps.operations import (
     Norm,
     PartNorm,
     Same,
+    ShortConv,
     StreamLinear,
     SumExperts,
     Switch,
@@ -106,6 +107,10 @@ class Parts:
         elif isinstance(step.operation, Switch):  # its gate is frozen
             gate = step.operation.factor(float64(site.input(1)[self.position]))
             self.rows = [self._at(site.sources[0]) * gate]
+        elif isinstance(step.operation, ShortConv):  # of the token itself; what earlier ones give is one more part
+            own = float64(site.module.weight)[:, -1]
+            self.rows = [rows * own]
+            self.add(f"{step.name} of earlier tokens", "convolution", after - before * own, layer)
         elif isinstance(step.operation, StreamLinear):
             self.rows = [step.operation.forward(rows, float64(site.module.weight))]
         elif isinstance(step.operation, Multiply):

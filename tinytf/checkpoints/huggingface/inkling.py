@@ -163,7 +163,7 @@ INKLING = replace(
     ),
     stored={
         **{name: layout for name, layout in LLAMA.stored.items() if "embed" not in name and "head" not in name},
-        "embed.tokens": Stored("embed_tokens", unread="padding_rows"),
+        "embed.tokens": Stored("embed_tokens", unread="padding_rows", gives="embed.norm"),
         "embed.norm": Stored("embed_tokens.embed_norm"),
         "head.decoder": Stored("lm_head", unread="padding_rows"),
         "blocks.{n}.attention.r": Stored(f"{_ATTENTION}.r_proj"),
@@ -180,7 +180,7 @@ INKLING = replace(
         "blocks.{n}.ffn_gain": Stored(
             "layers.{n}.mlp.global_scale", bare=True, instead=Stored("layers.{n}.mlp.gate.global_scale", bare=True)
         ),
-        "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate"),
+        "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate.weight", bare=True),
         "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.gate.e_score_correction_bias", bare=True),
         "blocks.{n}.ffn.experts.gate": _expert("gate", 0),
         "blocks.{n}.ffn.experts.up": _expert("up", 1),
