@@ -86,6 +86,7 @@ def without(model: Transformer, name: str) -> Transformer:
         else:
             mixer_of(block).o.weight[:, columns] = 0.0
         return cut
+    rest = {"ffn_conv": "ffn"}.get(rest, rest)
     ffn, mixer = dict(block.named_children()).get("ffn"), mixer_of(block)
     ends = ("down", "constant")  # of each expert, and the bias of their sum
     out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith(ends)] if ffn else []
@@ -180,7 +181,8 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
     ffn = getattr(block, "ffn", None)
     last = getattr(ffn, "down", None) or getattr(ffn, "sum", None)
     first = getattr(mixer_of(block), "out_norm", o)
-    module = first if site.head is not None else {"in": block, "attn": o, "ffn": last, "out": block}[site.step]
+    modules = dict(block.named_children()) | {"in": block, "attn": o, "ffn": last, "out": block}
+    module = first if site.head is not None else modules[site.step]
     if site.head is not None or site.step == "in":
         handle = module.register_forward_pre_hook(lambda _, args: (write(args[0]), *args[1:]))
     else:
@@ -198,6 +200,7 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
     for layer in range(model.config.n_layers):
         heads = clean.steps.head_output(layer)
         step = {"residual": "in", "heads": heads.name if heads else ""}.get(what, what)
+        step += "_conv" * (model.config.added_conv > 0 and what in ("attn", "ffn"))  # what is added to the stream
         for column in range(found.differences.shape[1]):
             if not clean.steps.has(step, layer) or (what == "heads" and column >= model.config.at(layer).n_heads):
                 assert found.differences[layer, column].isnan()

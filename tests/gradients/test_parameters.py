@@ -74,7 +74,6 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
         "scan",
         "gate_kept",
         "r",
-        "profile",
         "q_adapter",
         "k_adapter",
         "v_adapter",

@@ -121,6 +121,18 @@ def _through_hyper(trace: Trace, position: int, layer: int, x: Tensor, leaf: Any
     return x
 
 
+def _convolved(trace: Trace, position: int, layer: int, name: str, own: Tensor, leaf: Any) -> Tensor:
+    """What attention or the feed-forward gives, through a convolution: what earlier tokens give of it is a leaf."""
+    if not trace.config.added_conv:
+        return own
+    block: Any = trace.model.blocks[layer]
+    before = "ffn_gain" if name == "ffn" else name
+    own = own * block.ffn_gain.weight if name == "ffn" else own
+    last = getattr(block, f"{name}_conv").weight[:, -1].detach()
+    earlier = trace.step(f"{name}_conv", layer) - trace.step(before, layer) * last
+    return own * last + leaf(f"L{layer}.{name}_conv", earlier)
+
+
 def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[str, Tensor]]:
     """The logit by the residual stream alone, and what was added to that, each a leaf to ask the gradient of.
 
@@ -154,6 +166,7 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
         for name, norm in (("attn", "norm1"), ("ffn", "norm2")):
             if trace.steps.has(name, layer) and trace.steps.added_in(layer):
                 own = leaf(f"L{layer}.{name}", trace.step(name, layer))
+                own = _convolved(trace, position, layer, name, own, leaf)
                 x = trace.config.kept_scale * _frozen(getattr(block, norm), x) if normed else x
                 x = x + scale * (_frozen(getattr(block, f"{name}_norm"), own) if added else own)
                 x = _frozen(getattr(block, norm), x) if post else x

@@ -80,8 +80,7 @@ def test_the_weights_of_the_drawing_make_its_steps(name: str) -> None:
         for weight in step.weights:
             if isinstance(step.step.operation, ShortConv) and len(weight.shape) == 2:
                 heads = step.shape[0] if step.step.has_heads else 1
-                width = trace.config.ngram_conv if step.name == "ngram.conv" else trace.config.at(0).conv_width
-                assert weight.shape == (heads * step.shape[-1], width)
+                assert weight.shape == (heads * step.shape[-1], step.step.operation.width)
             elif isinstance(step.step.operation, Scan) and len(weight.shape) == 2:
                 assert weight.shape == (step.shape[0] * step.shape[-1], trace.config.at(0).d_head)
             elif len(weight.shape) >= 2 and weight.name != "bias" and step.inputs and not step.step.is_map:

@@ -500,6 +500,13 @@ class StepTable:
         of_embeddings = any(layer is None for _, layer in self.carried.values())
         return of_embeddings or any("ids" in step.inputs for step in self.layer_steps)
 
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether steps of layers read a few earlier tokens, of which a cache keeps a window."""
+        from tinytf.steps.operations import LookupNgrams, ShortConv
+
+        return any(isinstance(step.operation, LookupNgrams | ShortConv) for step in self.layer_steps)
+
     @property
     def reads_beside(self) -> bool:
         """Whether layers read anything beside the stream."""

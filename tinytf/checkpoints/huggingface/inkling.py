@@ -165,7 +165,7 @@ INKLING = replace(
         **{name: layout for name, layout in LLAMA.stored.items() if "embed" not in name and "head" not in name},
         "embed.tokens": Stored("embed_tokens", unread="padding_rows", gives="embed.norm"),
         "embed.norm": Stored("embed_tokens.embed_norm"),
-        "head.decoder": Stored("lm_head", unread="padding_rows"),
+        "head.decoder": Stored("lm_head", unread="padding_rows", gives="logits"),
         "blocks.{n}.attention.r": Stored(f"{_ATTENTION}.r_proj"),
         "blocks.{n}.attention.profile": Stored(f"{_ATTENTION}.rel_logits_proj.proj", bare=True),
         **{

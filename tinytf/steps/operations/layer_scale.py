@@ -56,7 +56,7 @@ class LayerScale(Operation):
         return Working(((source, 2),), single(f"{source.step.name} · scale", factors, (source,)), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
-        scale = to.site.module.weight.to(to.g.dtype)
+        scale = to.site.module.weight.detach().to(to.g.dtype)
         result = to.incoming.values * scale
         return Summand(f"{to.symbol} · scale", result, inputs=(to.incoming, Quantity("scale", scale[0])))
 
