@@ -275,8 +275,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "routed_scale": 1.5,
         "padding_rows": 2,
         "by_layer": (
-            ("n_heads", (6, 4)),
-            ("n_kv_heads", (3, 2)),
+            ("n_heads", (8, 4)),
+            ("n_kv_heads", (4, 2)),
             ("d_head", (4, 6)),
             ("window", (3, 0)),
             ("profile_extent", (3, 5)),

@@ -403,7 +403,7 @@ class ModelConfig(Part):
             "bucket": self.relative_buckets,
             "profile": self.profiles,
             "n_heads·profile": self.n_heads * self.profiles,
-            "profile distance": self.profile_extent,
+            "profile distance": self.profile_extent or self.context,
             "added tap": self.added_conv,
             "distance": 2 * self.distances,
             "d_model·near": self.d_model * self.side_width,

@@ -191,20 +191,17 @@ class Distances(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Profiles(Part):
-    """Learned ``profiles`` of a bias over distances up to ``profile_extent``, which each query mixes for each head.
+    """Learned ``profiles`` of a bias over ``profile_extent`` distances (0: all), which each query mixes for each head.
 
     The weights of that mixture are computed from what attention reads (Inkling).
     """
 
     profiles: int = leaf(0, COUNT, said="{} profiles of a bias of distance")
-    profile_extent: int = leaf(0, COUNT, differs=True, said="a bias of distances up to {}")
-
-    def require(self) -> None:
-        if self.profiles and not self.profile_extent:
-            raise ConfigError(f"profiles {self.profiles} need a profile_extent")
+    profile_extent: int = leaf(0, COUNT, differs=True, said="a bias of {} distances", zero="context")
 
     def words(self, causal: bool) -> dict[str, str]:
-        mixed = f"a mixture of {self.profiles} learned profiles over {self.profile_extent:,} distances"
+        over = f"{self.profile_extent:,}" if self.profile_extent else "all"
+        mixed = f"a mixture of {self.profiles} learned profiles over {over} distances"
         return {"scores": mixed if self.profiles else ""}
 
 
@@ -362,7 +359,7 @@ BIASED: tuple[Step, ...] = (
             when=lambda c: c.relative_buckets > 0 and c.relative_by_layer),
     Step("profiled", "scores, with profiles of distance", "{0} + {1}·P[query − key] within {profile_extent}", MAP,
          (SCORES, "r"), "attention", core=True, when=lambda c: c.profiles > 0, absent="{no_profiles}",
-         make=lambda o, c: o.Profile(c.profile_extent), module="attention.profile", matrix="P", late=True),
+         make=lambda o, c: o.Profile(c.profile_extent or c.context), module="attention.profile", matrix="P", late=True),
     Step("biased", "scores, less by distance", "{0} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
@@ -389,7 +386,7 @@ def formulas(c: Config) -> dict[str, str]:
         or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
         "no_added_positions": no_sum or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "no_profiles": "scores have no profiles of distance in this model",
-        "profile_extent": f"{c.profile_extent:,}",
+        "profile_extent": f"{c.profile_extent or c.context:,}",
         "no_distance_norm": unnormed if c.distances else _NO_DISTANCES,
         "no_distance_keys": _no_matrix(c, c.distance_keys, "keys", "W_K"),
         "no_distance_queries": _no_matrix(c, c.distance_queries, "queries", "W_Q"),
