@@ -291,7 +291,8 @@ class StepTable:
 
         An output that is not added there, such as that of a layer whose attention gives to another, is itself.
         """
-        return (added, *self.to_stream(added, layer))[-2] if added in self.added_in(layer) else added
+        is_added = added.name in {step.name for step in self.added_in(layer)}
+        return (added, *self.to_stream(added, layer))[-2] if is_added else added
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
