@@ -104,16 +104,24 @@ def _write_experts(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _expert(ours: str, part: int | None) -> Stored:
-    """Matrices of the experts that are chosen, and of those that take every token."""
+def _taking_turns(units: str, part: int, **layout: Any) -> dict[str, Any]:
+    """Rows of gate and up that take turns, as published."""
+    return {"part": part, "parts": ("switch", "switch"), "by_head": units, **layout}
+
+
+def _experts(name: str, part: int) -> Stored:
+    """Gates or hidden units of the experts that are chosen, and of those that take every token."""
     routed, shared = "layers.{n}.mlp.experts", "layers.{n}.mlp.shared_experts"
-    last = Stored(f"{shared}.{ours}_proj", bare=True)
-    if part is None:
-        return Stored(f"{routed}.{ours}_proj", bare=True, always=last)
-    return Stored(f"{routed}.gate_up_proj", part=part, parts=("d_expert", "d_expert"), axis=1, bare=True, always=last)
+    turns = _taking_turns("d_expert", part, axis=1, bare=True)
+    return Stored(
+        f"{routed}.gate_up_proj", part=part, parts=("d_expert", "d_expert"), axis=1, bare=True,
+        always=Stored(f"{shared}.{name}_proj", bare=True),
+        instead=Stored(f"{routed}.w13_weight", **turns, always=Stored(f"{shared}.shared_w13_weight", **turns)),
+    )  # fmt: skip
 
 
 _ATTENTION = "layers.{n}.self_attn"
+_PUBLISHED = {"q": "q_du", "k": "k_dv", "v": "v_dv", "r": "r_du", "o": "o_ud"}
 INKLING = replace(
     LLAMA,
     name="Inkling",
@@ -182,10 +190,33 @@ INKLING = replace(
         ),
         "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate.weight", bare=True),
         "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.gate.e_score_correction_bias", bare=True),
-        "blocks.{n}.ffn.experts.gate": _expert("gate", 0),
-        "blocks.{n}.ffn.experts.up": _expert("up", 1),
-        "blocks.{n}.ffn.experts.down": _expert("down", None),
+        **{
+            f"blocks.{{n}}.ffn.{name}": Stored(
+                f"layers.{{n}}.mlp.{name}_proj", instead=Stored("layers.{n}.mlp.w13_dn", **_taking_turns("d_ff", part))
+            )
+            for part, name in enumerate(("gate", "up"))
+        },
+        **{f"blocks.{{n}}.ffn.experts.{name}": _experts(name, part) for part, name in enumerate(("gate", "up"))},
+        "blocks.{n}.ffn.experts.down": Stored(
+            "layers.{n}.mlp.experts.down_proj",
+            bare=True,
+            always=Stored("layers.{n}.mlp.shared_experts.down_proj", bare=True),
+        ),
     },
+    spellings=(
+        (r"\bembed\.weight$", "embed_tokens.weight"),
+        (r"(?<!embed_tokens\.)\bembed_norm\.", "embed_tokens.embed_norm."),
+        (r"\bunembed\.", "lm_head."),
+        *((rf"\battn\.w{word}\.", f"self_attn.{name}_proj.") for name, word in _PUBLISHED.items()),
+        (r"\battn\.(q_norm|k_norm|rel_logits_proj)\b", r"self_attn.\1"),
+        (r"\battn\.([kv]_sconv)\.weight$", r"self_attn.\1.conv1d.weight"),
+        (r"\b(attn|mlp)_sconv\.weight$", r"\1_sconv.conv1d.weight"),
+        (r"\battn_norm\.", "input_layernorm."),
+        (r"\bmlp_norm\.", "post_attention_layernorm."),
+        (r"\bw2_md\.", "down_proj."),
+        (r"\b(shared_)?w2_weight$", "down_proj"),
+        (r"\bgate\.bias$", "gate.e_score_correction_bias"),
+    ),
     skipped=(*LLAMA.skipped, Skip(r"mtp\..*", "layers that predict tokens further ahead", noted=True)),
     copies={},
 )
