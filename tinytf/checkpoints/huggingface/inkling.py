@@ -45,7 +45,8 @@ def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
         for kind in within
     }
     since = fields.whole("log_scaling_n_floor", 0, least=0)
-    growth = fields.number("log_scaling_alpha", 0.1) if since else 0.0
+    strength = fields.number("log_scaling_alpha", 0.1)
+    growth = strength if since else 0.0
     extents = {_LOCAL: window, _GLOBAL: fields.whole("rel_extent", 1024, least=1)}
     return merge_fields(
         {"score_scale_from": since if growth else 0, "profiles": fields.whole("d_rel", 16, least=1)},
