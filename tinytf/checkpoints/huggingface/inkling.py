@@ -146,13 +146,6 @@ INKLING = replace(
         "tie_word_embeddings",  # it never ties them
         *("chain_hidden_post_norm", "number_of_conv_states", "rms_norm_eps_moe_gate", "shared_expert_sink"),  # not read
     ),
-    older_keys={
-        "conv_kernel_size": "sconv_kernel_size",
-        "max_position_embeddings": "model_max_length",
-        "logits_mup_width_multiplier": "embedding_multiplier",
-        "n_routed_experts": "num_local_experts",
-        "sliding_window_size": "sliding_window",
-    },
     settings=(
         Group(_read_vocabulary, _write_vocabulary),
         Key("hidden_size", "d_model"),
