@@ -299,9 +299,7 @@ class ModelConfig(Part):
     @property
     def reads_ids(self) -> bool:
         """Whether layers read the ids or types of tokens beside the stream."""
-        return self.segments or any(
-            block.feed_forward.mixture.chosen_by_id or block.ngrams.ngram_number for block in self.blocks
-        )
+        return self.segments or any(block.feed_forward.mixture.chosen_by_id for block in self.blocks)
 
     @property
     def heads_in_group(self) -> int:
@@ -424,6 +422,10 @@ class ModelConfig(Part):
             "adapter_rank": self.adapter_rank,
             "sink": 1,
             "bucket": self.relative_buckets,
+            "profile": self.profiles,
+            "n_heads·profile": self.n_heads * self.profiles,
+            "profile distance": self.profile_extent or self.context,
+            "added tap": self.added_conv,
             "distance": 2 * self.distances,
             "d_model·near": self.d_model * self.side_width,
             f"d_model/{self.qkv_groups}": self.d_model // self.qkv_groups,

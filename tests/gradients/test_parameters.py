@@ -73,6 +73,7 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
         "dt_low",
         "scan",
         "gate_kept",
+        "r",
         "q_adapter",
         "k_adapter",
         "v_adapter",

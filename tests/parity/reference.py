@@ -163,6 +163,24 @@ _DELTA: dict[str, Any] = {
 """Gated delta rules around a layer of attention."""
 
 
+def _inkling(**settings: Any) -> nn.Module:
+    given = {
+        "head_dim": 8,
+        "swa_num_attention_heads": 6,
+        "swa_num_key_value_heads": 3,
+        "swa_head_dim": 4,
+        "sliding_window_size": 4,
+        "d_rel": 3,
+        "rel_extent": 6,
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "route_scale": 1.5,
+    }
+    return _decoder("InklingText", **{**given, **settings})
+
+
 def _qwen4(**settings: Any) -> nn.Module:
     given = {
         **_DELTA,
@@ -1168,6 +1186,19 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         tie_word_embeddings=True,
     ),
     "qwen4-exp, without n-grams": lambda: _qwen4(ple_layer_ids=None),
+    "inkling": lambda: _inkling(),
+    "inkling, dense first, scores that grow, and rows of no token": lambda: _inkling(
+        log_scaling_n_floor=3,
+        log_scaling_alpha=0.4,
+        mlp_layer_types=["dense", "sparse", "dense"],
+        vocab_size=V + 3,
+        unpadded_vocab_size=V,
+        logits_mup_width_multiplier=3.0,
+        hidden_act="gelu",
+        n_shared_experts=1,
+        conv_kernel_size=2,
+        rms_norm_eps=1e-4,
+    ),
     "qwen3-next": lambda: _decoder(
         "Qwen3Next",
         **_DELTA,

@@ -122,6 +122,14 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": _AROUND,
     "qwen3_5_text": _AROUND,
     "qwen3_next": _AROUND,
+    "inkling_text": {
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        "swa_num_attention_heads": 6,
+        "swa_num_key_value_heads": 3,
+        "swa_head_dim": 4,
+        "sliding_window_size": 4,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
     "qwen4_exp_text": {
         **_AROUND,
         "hc_lowrank": 10,

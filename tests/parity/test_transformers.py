@@ -208,7 +208,8 @@ def test_parameters_are_as_many(models):
     if not models.ours.config.tied_head:  # transformers keeps one beside the untied decoder's, and never reads it
         beside = "lm_head" if models.theirs.config.model_type == "bert-generation" else "cls.predictions"
         theirs.pop(f"{beside}.bias", None)
-    config, unread = models.ours.config, 0
+    config = models.ours.config
+    unread = 2 * config.padding_rows * config.d_model
     if config.identity_experts:  # which have matrices in theirs
         routed = [layer for layer in range(config.n_layers) if config.at(layer).experts]
         unread = len(routed) * config.identity_experts * 2 * config.d_expert * config.d_model
@@ -224,7 +225,7 @@ def of_chosen(trace, layer):
 
 
 def as_theirs(models, trace, layer):
-    """Attention weights as theirs gives them: of blocks after those of tokens, and without a sink's share in Granite."""
+    """Attention weights as theirs gives them: of blocks after those of tokens, without a sink's share in Granite."""
     weights = trace[f"L{layer}.weights"]
     if size := trace.config.at(layer).block_size:
         return torch.cat((weights, trace[f"L{layer}.block.weights"][..., size - 1 :: size]), dim=-1)

@@ -79,13 +79,15 @@ class Stored:
       side along ``axis`` (``of_layers``); the weights of a depthwise ``convolution`` as (channels, 1, width), those of
       one of as many ``taps`` as (out, in, taps), ours (out, in·taps); axes of length 1 before and after a vector
       (``among_ones``).
-    - Numbers: a stored tensor times ``factor`` is ours, and ``offset`` is added to a weight; that of a ``rate`` is
+    - Numbers: a stored tensor times ``factor`` is ours, and ``offset`` is added to a weight, ``last_offset`` to its
+      last column; that of a ``rate`` is
       −e^A for our A, which is only read; ``unread`` counts rows beyond ours, zeros where we write them.
     - Names: no .weight suffix, and _bias as that of its bias (``bare``); another name of its bias (``bias``); the step
       that the module outputs, if a later one than its own (``gives``); constants written with it, their names, numbers
-      and, of tensors, sizes (``beside``).
+      (or a function of the layer that gives them) and, of tensors, sizes (``beside``).
     - Whole numbers: ``ids`` of other things, which no precision rounds.
     - One of several: the number of an ``expert``, or with ``rows`` of a row of a vector of so many.
+    - Several: those of experts that take every token, the last of them, are stored apart (``always``).
     - Another layout, used if the file has its tensor (``instead``).
     """
 
@@ -110,6 +112,7 @@ class Stored:
     among_ones: tuple[int, int] = (0, 0)
     factor: float = 1.0
     offset: float = 0.0
+    last_offset: float = 0.0
     rate: bool = False
     unread: str = ""
     bare: bool = False
@@ -117,8 +120,9 @@ class Stored:
     gives: str = ""
     beside: tuple[tuple[Any, ...], ...] = ()
     ids: bool = False
-    expert: int | None = None
+    expert: int | slice | None = None
     rows: int = 0
+    always: "Stored | None" = None
     instead: "Stored | None" = None
 
     def stored_shape(self, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
@@ -196,6 +200,8 @@ class Stored:
         if self.rate and kind == "weight":
             piece = (-piece).log()
         piece = piece * self.factor if self.factor != 1 else piece
+        if self.last_offset:
+            piece = torch.cat((piece[..., :-1], piece[..., -1:] + self.last_offset), dim=-1)
         return piece + self.offset if self.offset else piece
 
     def _regroup_rotary(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
@@ -213,6 +219,8 @@ class Stored:
     def laid(self, piece: Tensor, config: ModelConfig) -> Tensor:
         """Our tensor with offset and row order as stored, before it is joined with the other parts."""
         piece = piece - self.offset if self.offset else piece
+        if self.last_offset:
+            piece = torch.cat((piece[..., :-1], piece[..., -1:] - self.last_offset), dim=-1)
         piece = piece / self.factor if self.factor != 1 else piece
         piece = piece.mT if self.turned_columns else piece
         if self.paired:
@@ -422,6 +430,13 @@ class FamilyTable:
             instead = other.named(self._layer_word(_split_layer(module)[1], config), kind)
             if instead.replace("{e}", "0") in stored:
                 name, layout = instead, other
+        if layout.always is not None:
+            split, layer = config.experts - config.always_experts, _split_layer(parameter)[1]
+            last = replace(layout.always, expert=slice(split, None))
+            return [
+                (name, replace(layout, expert=slice(0, split))),
+                (last.named(self._layer_word(layer, config), "weight"), last),
+            ]
         if "{e}" not in name:
             return [(name, layout)]
         rows = _count(config, layout.by_row) if layout.by_row else 0

@@ -399,8 +399,7 @@ class Transformer(nn.Module):
         """What the blocks take beside the stream: ids, embeddings, token types and the source; None for nothing."""
         last = self.embed.rows[-1].name
         if self.encoder is None:
-            needed = table_of(self.config).carried or self.config.reads_ids
-            return Carried(ids, {last: x}, types) if needed else None
+            return Carried(ids, {last: x}, types) if table_of(self.config).reads_beside else None
         source = source or self.reads
         if source is None:
             raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")

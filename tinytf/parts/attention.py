@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts import blocks, indexer
+from tinytf.parts.added_conv import KEYS_AND_VALUES
 from tinytf.parts.blocks import Blocks, has_blocks
 from tinytf.parts.indexer import Indexer
 from tinytf.parts.memory import ADAPTED_ATTENTION
@@ -27,12 +28,14 @@ from tinytf.parts.positions import (
     GROWN,
     NOT_OWN,
     OF_DISTANCES,
+    PROFILED,
     SCORED,
     SHIFTED,
     TURNED,
     Alibi,
     Distances,
     Growth,
+    Profiles,
     Rotary,
     make_keys,
     make_projection,
@@ -226,6 +229,7 @@ class Attention(Part):
     relative_farthest: int = leaf(128, POSITIVE, usual=(20, 256), said="distances of {} tokens and more in one bucket")
     by_distance: Distances = field(default_factory=Distances)
     growth: Growth = field(default_factory=Growth)
+    profile: Profiles = field(default_factory=Profiles)
 
     def require(self) -> None:
         if not self.n_kv_heads:
@@ -364,7 +368,9 @@ class Attention(Part):
             bool(self.lambda_init) and "on what each pair of heads gives too",
             self.out_norm and "on the heads side by side too",
         )
-        parts = (self.growth, self.by_distance, self.latent, self.blocks, self.indexer, self.qk_norms)
+        parts = (
+            self.growth, self.profile, self.by_distance, self.latent, self.blocks, self.indexer, self.qk_norms,
+        )  # fmt: skip
         return merged(rows, *(part.words(causal) for part in parts))
 
     def _gate_words(self) -> str:
@@ -519,6 +525,8 @@ ROWS: tuple[Step, ...] = (
     Step("v", "values of an earlier layer", "{lender}", VALUES, (), "v", recorded=True,
          when=lambda c: not owns_keys(c), make=lambda o, _: o.Same(), lent="head_out"),
     *ADAPTED_ATTENTION,
+    *KEYS_AND_VALUES,
+    *PROFILED,
     Step("gate", "output gate", "{0}·W_G{gate_bias}", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=_gate,
          module="attention.gate", matrix="W_G", late=True),

@@ -36,8 +36,9 @@ class Experts(Part):
     and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and
     shared expert are parallel branches: the first two read the stream through norms of their own, the outputs of both
     kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma 4). The last
-    ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash). The shared expert
-    has a ``shared_limit`` in place of ``act_limit`` (Step 3.7).
+    ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash). Every token
+    goes to the last ``always_experts``, some of the ``experts_per_token`` (Inkling). The shared expert has a
+    ``shared_limit`` in place of ``act_limit`` (Step 3.7).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0, said="{} experts")
@@ -62,6 +63,7 @@ class Experts(Part):
         0.0, NOT_NEGATIVE, differs=True, usual=(16.0,), said="a limit of {} of the shared expert's units"
     )
     expert_norms: bool = leaf(False, said="the norms of experts")
+    always_experts: int = leaf(0, COUNT, said="{} experts for every token")
     identity_experts: int = leaf(0, COUNT, said="{} experts that give their input")
 
     def require(self) -> None:
@@ -87,6 +89,9 @@ class Experts(Part):
             raise ConfigError(f"shared_limit {self.shared_limit:g} needs a shared expert, but d_shared is 0")
         if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
             raise ConfigError("expert_norms needs a shared expert without a gate, and weights that multiply outputs")
+        alone = self.always_experts < self.experts_per_token and not (self.expert_groups or self.identity_experts)
+        if self.experts and self.always_experts and not alone:
+            raise ConfigError("always_experts are some of experts_per_token, without groups or identity_experts")
         if self.experts and self.identity_experts:
             if self.identity_experts >= self.experts:
                 raise ConfigError(f"identity_experts {self.identity_experts} is not below experts {self.experts}")
@@ -112,6 +117,7 @@ class Experts(Part):
         shared += f", activated to at most {self.shared_limit:g}" * (self.shared_limit > 0)
         shared += "; norms of their own before router and experts, and after either kind" * self.expert_norms
         chosen = f"{self.experts} experts of {self.d_expert:,} units, {self.experts_per_token} for each token"
+        chosen += f"; the last {self.always_experts} for every token" * (self.always_experts > 0)
         chosen += f"; the last {self.identity_experts} only give what they are sent" * (self.identity_experts > 0)
         return {"feed-forward": f"{chosen}; {weights}" + (shared if self.d_shared else "")}
 
@@ -273,7 +279,7 @@ def _act_norm(o: "ModuleType", c: Config) -> Any:
 
 
 def _choose(o: "ModuleType", c: Config) -> Any:
-    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best)
+    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best, c.always_experts)
 
 
 def _route(o: "ModuleType", c: Config) -> Any:
@@ -340,8 +346,9 @@ ROWS: tuple[Step, ...] = (
          matrix="W_router"),
     Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
          when=_prefers, absent="experts are chosen by the router alone in this layer",
-         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}, else 0", ROUTES,
+         make=lambda o, c: o.Prefer(c.router, c.always_experts), module="ffn.preference", matrix="", in_experts=True,
+         to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}{always}, else 0", ROUTES,
          ("<decides>",), "ffn", when=lambda c: _mixed(c) and not c.chosen_by_id, absent=_NO_EXPERTS, make=_choose,
          in_experts=True, to_loss=False),
     Step("ffn.chosen", "experts that the token's id names", "1 for those in its row of a table, else 0, for {0}",
@@ -431,7 +438,8 @@ def formulas(c: Config) -> dict[str, str]:
         "threshold": f"mean {'−' if _deviations(c) < 0 else '+'} {abs(_deviations(c)):.4g}·σ",
         "no_sparse": "the whole gate passes in this layer" if _dense(c) and c.gated else _no_gate(c, no_dense),
         "no_gate": _no_gate(c, no_dense),
-        "per_token": str(c.experts_per_token),
+        "per_token": str(c.experts_per_token - c.always_experts),
+        "always": f" and the last {c.always_experts}" * (c.always_experts > 0),
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
         "preference": f"{_SCORES[c.router]}({{0}})",
         "router_bias": " + b" if c.router_bias else "",

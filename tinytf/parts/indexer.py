@@ -163,7 +163,7 @@ ROWS: tuple[Step, ...] = (
          make=lambda o, c: o.RotateMeans(c.rope, size=c.index_block or 1), to_loss=False),
     *blocks.INDEX,
     Step("index.weights", "weights of the heads of the indexer", "{0}·W_IW", ("token", "index_head"), (RESIDUAL,),
-         "attention", when=lambda c: _indexed(c) and not _in_blocks(c), absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
+         "attention", when=_each, absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
          late=True, to_loss=False),
     Step("index.scores", "scores of the indexer",
          "Σ over heads of {2} / √{index_heads} · max(0, {0}·{1}ᵀ / √{index_width})", PAIRS,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.parts import (
+    added_conv,
     altup,
     attention,
     block,
@@ -83,7 +84,7 @@ _FORMULAS = tuple(
     part.formulas
     for part in (
         embedding, norm, attention, blocks, indexer, recurrence, gated_delta, mamba2, positions, feed_forward,
-        layer_inputs, side_conv, altup, hyper, ngrams, pooling, head,
+        layer_inputs, side_conv, added_conv, altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
@@ -291,7 +292,8 @@ class StepTable:
 
         An output that is not added there, such as that of a layer whose attention gives to another, is itself.
         """
-        return (added, *self.to_stream(added, layer))[-2] if added in self.added_in(layer) else added
+        is_added = added.name in {step.name for step in self.added_in(layer)}
+        return (added, *self.to_stream(added, layer))[-2] if is_added else added
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
@@ -375,7 +377,7 @@ class StepTable:
         """The steps that multiply the residual stream itself by a number."""
         from tinytf.steps.operations import LayerScale
 
-        return tuple(step for step in self.layer_steps if isinstance(step.operation, LayerScale))
+        return tuple(step for step in self.layer_steps if type(step.operation) is LayerScale)
 
     def has_own(self, step: Step, layer: int | None) -> bool:
         """Whether this step is the first one computed with the parameters of its module."""
@@ -506,6 +508,24 @@ class StepTable:
         """The steps that later layers take beside the stream, by full name."""
         places = [place for layer in range(self.config.n_layers) for place in self.taken(layer).values()]
         return {self.at(*place).full_name(place[1]): place for place in places}
+
+    @cached_property
+    def reads_text(self) -> bool:
+        """Whether layers read the text beside the stream: its ids, or its embeddings."""
+        of_embeddings = any(layer is None for _, layer in self.carried.values())
+        return of_embeddings or any("ids" in step.inputs for step in self.layer_steps)
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether steps of layers read a few earlier tokens, of which a cache keeps a window."""
+        from tinytf.steps.operations import LookupNgrams, ShortConv
+
+        return any(isinstance(step.operation, LookupNgrams | ShortConv) for step in self.layer_steps)
+
+    @property
+    def reads_beside(self) -> bool:
+        """Whether layers read anything beside the stream."""
+        return bool(self.carried) or self.reads_text or self.config.reads_ids
 
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""

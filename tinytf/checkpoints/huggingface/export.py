@@ -201,10 +201,12 @@ def _stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Ten
             layers[plain] = layer_of(name, config)
             for constant, value, *sizes in layout.beside:
                 shape = [size if isinstance(size, int) else getattr(config, size) for size in sizes]
-                yield (
-                    family.prefixed(constant.replace("{n}", name.split(".")[1])),
-                    torch.full(shape, value, dtype=tensor.dtype),
+                numbers = (
+                    torch.tensor(value(layers[plain]))
+                    if callable(value)
+                    else torch.full(shape, value, dtype=tensor.dtype)
                 )
+                yield family.prefixed(constant.replace("{n}", name.split(".")[1])), numbers
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
         joined = pieces[0][0].write([layout.laid(tensor, layers[plain]) for layout, tensor in pieces], layers[plain])

@@ -61,6 +61,7 @@ from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.hy_v4 import HY_V4
+from tinytf.checkpoints.huggingface.inkling import INKLING
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
 from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys, with_keys_left_out
@@ -178,7 +179,7 @@ FAMILIES: Mapping[str, Family] = {
         MIMO_V2_FLASH, STEP3P5, MINIMAX_M3,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
-        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, QWEN4_EXP, LFM2, LFM2_MOE, LFM3,
+        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, QWEN4_EXP, INKLING, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
     )

@@ -26,7 +26,7 @@ from tinytf.steps.operations.fit_streams import FitStreams
 from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
-from tinytf.steps.operations.grow import Grow
+from tinytf.steps.operations.grow import Grow, GrowFrom
 from tinytf.steps.operations.grow_heads import GrowHeads
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
@@ -34,7 +34,7 @@ from tinytf.steps.operations.index_scores import BlockIndexScores, IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
 from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, ChooseByHead, MeanOfBlock, RotateMeans
-from tinytf.steps.operations.layer_scale import LayerScale
+from tinytf.steps.operations.layer_scale import LayerScale, LearnedScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.lookup_ngrams import LookupNgrams
@@ -54,6 +54,7 @@ from tinytf.steps.operations.pool import MeanOfTokens, Pool
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
+from tinytf.steps.operations.profile import Profile
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rg_lru import ChannelDecay, Retain
 from tinytf.steps.operations.rotate import Rotate, RotateBlocks, RotateEach
@@ -115,6 +116,7 @@ __all__ = [
     "Given",
     "GroupedLinear",
     "Grow",
+    "GrowFrom",
     "GrowHeads",
     "HeadLinear",
     "HeadNorm",
@@ -122,6 +124,7 @@ __all__ = [
     "Join",
     "Keep",
     "LayerScale",
+    "LearnedScale",
     "Linear",
     "Lookup",
     "LookupNgrams",
@@ -145,6 +148,7 @@ __all__ = [
     "Positions",
     "Prefer",
     "Product",
+    "Profile",
     "RelativeBias",
     "Retain",
     "Rotate",

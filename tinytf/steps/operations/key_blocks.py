@@ -98,7 +98,7 @@ class RotateMeans(Rotate):
 
 
 class BlockScores(Operation):
-    """Queries (…, Q, H·D) and for each key that of its block (…, K, D) -> Σ over heads of max(0, q·k / √D), (…, Q, K)."""
+    """Σ over heads of max(0, q·k / √D): (…, Q, H·D) and, for each key, that of its block (…, K, D) -> (…, Q, K)."""
 
     words = "a sum of fits"
 
