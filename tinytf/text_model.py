@@ -122,15 +122,20 @@ class TextModel(ShortRepr):
     def _target(self, text: Written, limit: Limit) -> Encoding:
         """The tokens of a target: those of a text without its end, behind the token that every target begins with.
 
-        The language that a tokenizer adds is that of the source; a target has the code that stands in its text.
+        The language that a tokenizer adds is that of the source; a target has the code that stands in its text. The
+        target of a classifier is the source once more, a pair too, with the last of its tokens left out.
         """
-        if isinstance(text, Conversation | TextPair):
+        if self.config.labels and isinstance(text, TextPair):
+            encoding = self._pair(text, limit, False)
+        elif isinstance(text, Conversation | TextPair):
             raise UsageError("this model writes a target for a source, not a conversation or a pair", "give one text")
-        _require_string(text)
-        encoding = self.tokenizer.encode(text, limit=limit)
+        else:
+            _require_string(text)
+            encoding = self.tokenizer.encode(text, limit=limit)
         own = tuple(token for token in encoding.tokens if not (token.is_added and token.shown in LANGUAGES))
         encoding = replace(encoding, tokens=own)
-        tokens = encoding.open_ended(self.tokenizer.end_ids).tokens if text else ()
+        open_ended = encoding.tokens[:-1] if self.config.labels else encoding.open_ended(self.tokenizer.end_ids).tokens
+        tokens = open_ended if text else ()
         (first,) = self.tokenizer.encode_ids([self.config.start_id]).tokens
         first = replace(first, start=0, end=0)
         return replace(encoding, tokens=(first, *tokens), added=f"{first.shown} before the target, no end after it")
@@ -155,7 +160,7 @@ class TextModel(ShortRepr):
         return encoding.truncated(self.cuts_at) if self.cuts_at else encoding
 
     def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
-        if self.config.causal and self.pair_template is None:
+        if self.config.causal and self.config.encoder is None and self.pair_template is None:
             raise UsageError(
                 "a pair of texts is for encoders and rerankers, and the folder of this decoder says nothing of pairs",
                 "give one text; a reranker has a modules.json, and a modality_config with messages",

@@ -140,7 +140,7 @@ def target_option() -> Any:
 def both_facing(
     model: "Model", sources: "Sequence[Written]", target: str | None, output: Output | None = None, *,
     truncate: bool = False, until_apart: bool = False,
-) -> "tuple[list[Model], str]":  # fmt: skip
+) -> "tuple[list[Model], Written]":  # fmt: skip
     """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
 
     With ``until_apart`` it is generated up to where the targets of the sources differ. ``truncate`` cuts long sources.
@@ -149,6 +149,10 @@ def both_facing(
     if model.config.encoder is None:
         raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
     bound = [model.reading(source, truncate=truncate) for source in sources]
+    if target is None and model.config.labels:
+        if len({*sources}) > 1:
+            raise UsageError("the target of this classifier is its text once more", "give one to both, --target-text")
+        return bound, sources[0]
     if target is None:
         written = [one.generate("", max_tokens=_MOST_TARGET) for one in (bound if until_apart else bound[:1])]
         target, is_begun = written[0], any(text != written[0] for text in written)

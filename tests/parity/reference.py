@@ -582,7 +582,7 @@ def _facing(kind: Any) -> Any:
     return Facing
 
 
-_T5: dict[str, Any] = {
+T5: dict[str, Any] = {
     "vocab_size": V,
     "d_model": C,
     "d_kv": 5,
@@ -595,7 +595,7 @@ _T5: dict[str, Any] = {
     "decoder_start_token_id": 0,
     "pad_token_id": 0,
 }
-_BART: dict[str, Any] = {
+BART: dict[str, Any] = {
     "vocab_size": V,
     "d_model": C,
     "encoder_layers": 2,
@@ -625,7 +625,7 @@ def _fsmt(**settings: Any) -> nn.Module:
     """Theirs, which leaves out the causal mask where it fills a cache, and that of the prompt of ``generate``."""
     kind = transformers.models.fsmt.modeling_fsmt.FSMTDecoder
     kind.forward = _seeing_the_past(getattr(kind.forward, "theirs", kind.forward))
-    sizes = {key: value for key, value in _BART.items() if key != "vocab_size"}
+    sizes = {key: value for key, value in BART.items() if key != "vocab_size"}
     model = _two_stacks("FSMT", src_vocab_size=V + 3, tgt_vocab_size=V, **sizes, **settings)
     model.get_encoder().config = model.config
     model.config.use_cache = model.generation_config.use_cache = False
@@ -646,7 +646,7 @@ def _seeing_the_past(theirs: Callable[..., Any]) -> Callable[..., Any]:
 def _nllb_moe(**settings: Any) -> nn.Module:
     """Theirs as in transformers 4: in 5.23 a mask of the chosen experts is read as their numbers."""
     transformers.models.nllb_moe.modeling_nllb_moe.NllbMoeExperts.forward = _by_chosen
-    return _two_stacks("NllbMoe", **_BART, num_experts=3, encoder_sparse_step=2, decoder_sparse_step=2, **settings)
+    return _two_stacks("NllbMoe", **BART, num_experts=3, encoder_sparse_step=2, decoder_sparse_step=2, **settings)
 
 
 def _by_chosen(self: Any, states: Tensor, first: Tensor, shares: Tensor) -> Tensor:
@@ -655,21 +655,21 @@ def _by_chosen(self: Any, states: Tensor, first: Tensor, shares: Tensor) -> Tens
 
 
 TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
-    "t5": lambda: _two_stacks("T5", **_T5),
-    "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
-    "mt5": lambda: _two_stacks("MT5", **_T5, feed_forward_proj="gated-gelu"),
-    "umt5": lambda: _two_stacks("UMT5", **_T5, feed_forward_proj="gated-silu"),
-    "longt5": lambda: _two_stacks("LongT5", **_T5, local_radius=3),
+    "t5": lambda: _two_stacks("T5", **T5),
+    "t5 1.1": lambda: _two_stacks("T5", **T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": lambda: _two_stacks("MT5", **T5, feed_forward_proj="gated-gelu"),
+    "umt5": lambda: _two_stacks("UMT5", **T5, feed_forward_proj="gated-silu"),
+    "longt5": lambda: _two_stacks("LongT5", **T5, local_radius=3),
     "t5gemma": _t5gemma,
-    "bart": lambda: _two_stacks("Bart", **_BART),
-    "mbart": lambda: _two_stacks("MBart", **_BART),
-    "mvp": lambda: _two_stacks("Mvp", **_BART),
-    "plbart": lambda: _two_stacks("PLBart", **_BART),
-    "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
-    "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **_BART),
-    "pegasus": lambda: _two_stacks("Pegasus", **_BART),
-    "marian": lambda: _two_stacks("Marian", "MTModel", **{**_BART, "decoder_start_token_id": 1}),
-    "m2m-100": lambda: _two_stacks("M2M100", **_BART),
+    "bart": lambda: _two_stacks("Bart", **BART),
+    "mbart": lambda: _two_stacks("MBart", **BART),
+    "mvp": lambda: _two_stacks("Mvp", **BART),
+    "plbart": lambda: _two_stacks("PLBart", **BART),
+    "blenderbot": lambda: _two_stacks("Blenderbot", **BART),
+    "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **BART),
+    "pegasus": lambda: _two_stacks("Pegasus", **BART),
+    "marian": lambda: _two_stacks("Marian", "MTModel", **{**BART, "decoder_start_token_id": 1}),
+    "m2m-100": lambda: _two_stacks("M2M100", **BART),
     "nllb-moe": lambda: _nllb_moe(),
     "nllb-moe, biased router": lambda: _nllb_moe(router_bias=True, moe_token_dropout=0.0),
     "fsmt": lambda: _fsmt(),
@@ -678,8 +678,8 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     **TWO_STACKS,
-    "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**_T5)),
-    "umt5, its encoder": lambda: transformers.UMT5EncoderModel(transformers.UMT5Config(**_T5)),
+    "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**T5)),
+    "umt5, its encoder": lambda: transformers.UMT5EncoderModel(transformers.UMT5Config(**T5)),
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),

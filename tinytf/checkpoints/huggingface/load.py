@@ -251,7 +251,7 @@ def _is_copy(plain: str, tensors: Mapping[str, str], family: Family, weights: We
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:
     """The table for a configuration of transformers, and the part of it that the table reads; None without a table."""
     text, kind = data.get("text_config"), str(data.get("model_type"))  # of any JSON type, lists too
-    if classifies_two_stacks(data):
+    if classifies_two_stacks(data) and not (kind in FAMILIES and _has_head_of(FAMILIES[kind], data)):
         return None
     if kind in FAMILIES:
         return FAMILIES[kind], data
@@ -260,6 +260,12 @@ def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | No
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
         return text_part(FAMILIES[older], kind), data
     return None
+
+
+def _has_head_of(family: Family, data: Mapping[str, Any]) -> bool:
+    """Whether a family has the head of a class that a configuration names, or its encoder has."""
+    tables = filter(None, (family, family.alone))
+    return any(table.head_of_class(str(name)) != "none" for table in tables for name in data["architectures"])
 
 
 def has_table(directory: Path) -> bool:

@@ -22,7 +22,7 @@ class Family(FamilyTable):
     others, whose ``spellings`` those are. ``older_keys`` are keys of the code that a model was first published with, by
     their names now. ``alone`` is the table of files that hold the encoder without its decoder. A family that ``unties``
     has a head of its own where the file has one that differs from the embeddings, though the configuration says that
-    they are tied.
+    they are tied. Beside a head of classes, names begin with ``body_prefix``.
     """
 
     model_type: str
@@ -34,6 +34,7 @@ class Family(FamilyTable):
     older_keys: Mapping[str, str] = field(default_factory=dict)
     alone: "Family | None" = None
     unties: bool = False
+    body_prefix: str = ""
 
     def with_names_now(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration whose older keys have their names of now, unless it has those too."""
@@ -72,7 +73,8 @@ class Family(FamilyTable):
         """The name under which a tensor is written."""
         for word, other in self.written_as(config).items():
             plain = plain.replace(f".{word}.", f".{other}.")
-        return self.prefixed(plain)
+        of_body = config.labels and not plain.startswith(self.outside)
+        return self.body_prefix * bool(of_body) + self.prefixed(plain)
 
     def _head_of(self, config: ModelConfig) -> ClassHead | None:
         """The classification head of a configuration, by its kind and whether it has a dense layer; None for others."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.buffers import fairseq_waves, paper_waves
+from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, by_layer, merge_fields
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import FIELDS, ModelConfig
@@ -17,6 +18,16 @@ from tinytf.fields import Fields
 TWO = {"is_encoder_decoder": (True,)}
 _NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_source", "shares_embeddings")
 """Settings of the stack with the head alone."""
+
+
+CLASSES = {
+    "sequence": ClassHead(
+        {"head.dense": Stored("classification_head.dense"), "head.decoder": Stored("classification_head.out_proj")},
+        "tanh",
+        reads="last",
+    )
+}
+"""The head of a model that reads a text in both stacks, and whose classes stand at the last token of the decoder."""
 
 
 def encoder(
@@ -108,7 +119,7 @@ BART = Family(
         Key("activation_function", "activation", "gelu", ACTIVATIONS),
         Key("decoder_start_token_id", "start_id", 2),
         _EMBED_SCALE,
-        Group(_read_bart_head, lambda config: {"tie_word_embeddings": config.tied_head}),
+        Group(_read_bart_head, lambda config: {"tie_word_embeddings": config.tied_head or bool(config.labels)}),
         encoder(_encoder_sizes, _write_encoder),
     ),
     written={"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0},
@@ -144,7 +155,7 @@ BART = Family(
             ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
         ),
     },
-    outside=("lm_head", "final_logits_bias"),
+    outside=("lm_head", "final_logits_bias", "classification_head"),
 )
 MBART = replace(
     BART,
@@ -350,4 +361,7 @@ FSMT = replace(
     outside=(),
 )
 """FSMT (Ng et al. 2019), with a vocabulary for each of its two languages."""
-FROM_FAIRSEQ = (BART, MBART, PLBART, MVP, BLENDERBOT, BLENDERBOT_SMALL, PEGASUS, MARIAN, M2M_100, NLLB_MOE, FSMT)
+FROM_FAIRSEQ = (
+    *(replace(family, heads=CLASSES) for family in (BART, MVP)),
+    MBART, PLBART, BLENDERBOT, BLENDERBOT_SMALL, PEGASUS, MARIAN, M2M_100, NLLB_MOE, FSMT,
+)  # fmt: skip
