@@ -566,6 +566,8 @@ def _facing(kind: Any) -> Any:
             if "encoder_outputs" in settings or "decoder_input_ids" in settings:
                 return super().forward(input_ids, attention_mask, **settings)
             settings.pop("position_ids", None)
+            if "token_type_ids" in settings:
+                settings["decoder_token_type_ids"] = settings.pop("token_type_ids")
             if (labels := settings.pop("labels", None)) is not None:
                 settings["labels"] = torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], -100)), dim=1)
             source = torch.tensor([SOURCE]).expand(len(input_ids), -1)
@@ -654,6 +656,17 @@ def _by_chosen(self: Any, states: Tensor, first: Tensor, shares: Tensor) -> Tens
     return sum(shares[:, n, None] * self[f"expert_{n}"](states) * kept for n in range(self.num_experts))
 
 
+def _pair_of(encoder: tuple[str, dict[str, Any]], decoder: tuple[str, dict[str, Any]]) -> nn.Module:
+    """The encoder of one family and the decoder of another."""
+    sides = [getattr(transformers, f"{name}Config")(**sizes) for name, sizes in (encoder, decoder)]
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
+        *sides, decoder_start_token_id=2, pad_token_id=1
+    )
+    model = class_named("EncoderDecoderModel")(config)
+    model.size = 1.2
+    return model
+
+
 TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: _two_stacks("T5", **T5),
     "t5 1.1": lambda: _two_stacks("T5", **T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -673,6 +686,11 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "nllb-moe": lambda: _nllb_moe(),
     "nllb-moe, biased router": lambda: _nllb_moe(router_bias=True, moe_token_dropout=0.0),
     "fsmt": lambda: _fsmt(),
+    "bert to bert": lambda: _pair_of(("Bert", {**_BERT, "num_hidden_layers": 2}), ("Bert", _BERT)),
+    "roberta to roberta": lambda: _pair_of(("Roberta", _ROBERTA), ("Roberta", _ROBERTA)),
+    "bert to gpt-2": lambda: _pair_of(("Bert", _BERT), ("GPT2", _GPT2)),
+    "albert to bert": lambda: _pair_of(("Albert", {**_BERT, "embedding_size": 10}), ("Bert", _BERT)),
+    "distilbert to bert-generation": lambda: _pair_of(("DistilBert", _DISTILBERT), ("BertGeneration", _BERT)),
 }
 
 
@@ -1460,6 +1478,7 @@ def is_encoder(family: str) -> bool:
 class Pair:
     theirs: nn.Module
     ours: Transformer
+    table: Any = None
 
     @property
     def begins(self) -> list[int]:
@@ -1496,7 +1515,8 @@ def pair(family: str) -> Pair:
     theirs = FAMILIES[family]()
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
-    return Pair(theirs.eval(), facing(read_directory(saved(family)).load().transformer))
+    opened = read_directory(saved(family))
+    return Pair(theirs.eval(), facing(opened.load().transformer), opened.table)
 
 
 def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:

@@ -34,6 +34,8 @@ from tinytf.checkpoints.huggingface.deepseek import (
 )
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
 from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
+from tinytf.checkpoints.huggingface.encoder_decoder import ENCODER_DECODER
+from tinytf.checkpoints.huggingface.encoder_decoder import WRITTEN as WRITTEN_PAIRS
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
@@ -174,11 +176,16 @@ FAMILIES: Mapping[str, Family] = {
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
+        ENCODER_DECODER,
     )
 }  # fmt: skip
 
-TABLES = (*FAMILIES.values(), *(family.alone for family in FAMILIES.values() if family.alone is not None))
-"""All tables of transformers: also those of encoders alone."""
+TABLES = (
+    *FAMILIES.values(),
+    *(family.alone for family in FAMILIES.values() if family.alone is not None),
+    *WRITTEN_PAIRS,
+)
+"""All tables of transformers: also those of encoders alone, and of two families."""
 
 
 class UnknownArchitecture(CheckpointError):
@@ -254,7 +261,7 @@ def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | No
     if classifies_two_stacks(data) and not (kind in FAMILIES and _has_head_of(FAMILIES[kind], data)):
         return None
     if kind in FAMILIES:
-        return FAMILIES[kind], data
+        return FAMILIES[kind].of_config(data), data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
         return text_part(FAMILIES[inner], kind), keys_of_text(data, text)
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside

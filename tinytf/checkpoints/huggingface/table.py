@@ -41,6 +41,10 @@ class Family(FamilyTable):
         older = {old: now for now, old in self.older_keys.items() if now not in data}
         return {older.get(name, name): value for name, value in data.items()}
 
+    def of_config(self, data: Mapping[str, Any]) -> "Family":
+        """The table for a configuration with these keys, where the family has several."""
+        return self
+
     def of_file(self, names: Collection[str]) -> "Family":
         """The table for a file with tensors of these ``names``, which may hold the encoder of two stacks alone."""
         whole = self.alone is None or any(self.plain(name).startswith("decoder.") for name in names)
