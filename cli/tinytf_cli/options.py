@@ -195,7 +195,7 @@ class ModelOptions:
                     "leave it out, or ask about the decoder",
                 )
             return opened.encoder
-        if opened.config.encoder is not None and not two_stacks:
+        if opened.config.d_source and not two_stacks:
             command = click.get_current_context().info_name
             takes_both = command in WITH_TWO_STACKS
             raise UsageError(

@@ -18,8 +18,8 @@ from tinytf.model.transformer import Transformer
 
 V, C, N, H, F, T = 41, 24, 3, 4, 40, 32
 _ENDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
-_GPT2: dict[str, Any] = {"vocab_size": V, "n_embd": C, "n_layer": N, "n_head": H, "n_positions": T, **_ENDS}
-_BERT: dict[str, Any] = {
+GPT2: dict[str, Any] = {"vocab_size": V, "n_embd": C, "n_layer": N, "n_head": H, "n_positions": T, **_ENDS}
+BERT: dict[str, Any] = {
     "vocab_size": V,
     "hidden_size": C,
     "num_hidden_layers": N,
@@ -27,7 +27,7 @@ _BERT: dict[str, Any] = {
     "intermediate_size": F,
     "max_position_embeddings": T,
 }
-_ROBERTA: dict[str, Any] = {**_BERT, **_ENDS, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_ROBERTA: dict[str, Any] = {**BERT, **_ENDS, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _DISTILBERT: dict[str, Any] = {
     "vocab_size": V,
     "dim": C,
@@ -36,7 +36,7 @@ _DISTILBERT: dict[str, Any] = {
     "hidden_dim": F,
     "max_position_embeddings": T,
 }
-_LLAMA: dict[str, Any] = {**_BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
+_LLAMA: dict[str, Any] = {**BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
 _PART = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67}
 _SECTIONS = {"rope_type": "default", "rope_theta": 400.0, "mrope_section": [1, 1, 1]}
 _LLAMA3 = {
@@ -52,11 +52,11 @@ _EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size":
 
 
 def _ctrl(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.CTRLConfig(**{**_GPT2, "dff": F, **settings}))
+    return getattr(transformers, kind)(transformers.CTRLConfig(**{**GPT2, "dff": F, **settings}))
 
 
 def _bert(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
+    return getattr(transformers, kind)(transformers.BertConfig(**BERT, **settings))
 
 
 _LABELS = {"id2label": {0: "no", 1: "perhaps", 2: "yes"}, "label2id": {"no": 0, "perhaps": 1, "yes": 2}}
@@ -80,7 +80,7 @@ def _classes(family: str, task: str, sizes: dict[str, Any], **settings: Any) -> 
 
 
 def _bert_generation(**settings: Any) -> nn.Module:
-    return transformers.BertGenerationDecoder(transformers.BertGenerationConfig(**_BERT, **settings))
+    return transformers.BertGenerationDecoder(transformers.BertGenerationConfig(**BERT, **settings))
 
 
 def _xlm(family: str, **settings: Any) -> nn.Module:
@@ -90,16 +90,16 @@ def _xlm(family: str, **settings: Any) -> nn.Module:
 
 
 def _electra(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+    return getattr(transformers, kind)(transformers.ElectraConfig(**{**BERT, **settings}))
 
 
 def _albert(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
+    return getattr(transformers, kind)(transformers.AlbertConfig(**{**BERT, "embedding_size": 10, **settings}))
 
 
 def _modernbert(kind: str, **settings: Any) -> nn.Module:
     ids = dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)
-    given = {**_BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
+    given = {**BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
     return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
 
 
@@ -115,17 +115,17 @@ _V3 = {
 
 
 def _deberta(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, f"DebertaV2{kind}")(transformers.DebertaV2Config(**{**_BERT, **settings}))
+    return getattr(transformers, f"DebertaV2{kind}")(transformers.DebertaV2Config(**{**BERT, **settings}))
 
 
 def _squeezebert(kind: str, **settings: Any) -> nn.Module:
-    config = transformers.SqueezeBertConfig(**{**_BERT, "embedding_size": C, **settings})
+    config = transformers.SqueezeBertConfig(**{**BERT, "embedding_size": C, **settings})
     return getattr(transformers, f"SqueezeBert{kind}")(config)
 
 
 def _roformer(**settings: Any) -> nn.Module:
     """Its sines and cosines are made a buffer, which the tests do not fill with other numbers."""
-    model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**_BERT, **settings))
+    model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**BERT, **settings))
     table = model.roformer.encoder.embed_positions
     waves = table.weight.data
     del table.weight
@@ -134,7 +134,7 @@ def _roformer(**settings: Any) -> nn.Module:
 
 
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
+    return getattr(transformers, kind)(transformers.GPT2Config(**{**GPT2, **settings}))
 
 
 def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
@@ -268,27 +268,27 @@ def _granite4(**settings: Any) -> nn.Module:
 
 
 def _opt(**settings: Any) -> nn.Module:
-    return transformers.OPTForCausalLM(transformers.OPTConfig(**{**_BERT, "ffn_dim": F, **settings}))
+    return transformers.OPTForCausalLM(transformers.OPTConfig(**{**BERT, "ffn_dim": F, **settings}))
 
 
 def _neo(**settings: Any) -> nn.Module:
     kinds = {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 4}
-    given = {**_BERT, **_ENDS, **kinds, "intermediate_size": None, **settings}
+    given = {**BERT, **_ENDS, **kinds, "intermediate_size": None, **settings}
     return transformers.GPTNeoForCausalLM(transformers.GPTNeoConfig(**given))
 
 
 def _neox(**settings: Any) -> nn.Module:
     rope = {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.5}
-    given = {**_BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
+    given = {**BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**given))
 
 
 def _gptj(**settings: Any) -> nn.Module:
-    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
+    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**GPT2, **settings}))
 
 
 def _codegen(**settings: Any) -> nn.Module:
-    return transformers.CodeGenForCausalLM(transformers.CodeGenConfig(**{**_GPT2, **settings}))
+    return transformers.CodeGenForCausalLM(transformers.CodeGenConfig(**{**GPT2, **settings}))
 
 
 def _bloom(**settings: Any) -> nn.Module:
@@ -305,7 +305,7 @@ def _mpt(*, n_heads: int = H, tie_word_embeddings: bool = True, **attention: Any
 def _falcon(**settings: Any) -> nn.Module:
     # eager from the start, since it cannot be switched later; with ALiBi that adds the bias twice
     kind = "sdpa" if settings.get("alibi") else "eager"
-    config = transformers.FalconConfig(**{**_BERT, **_ENDS, **settings}, attn_implementation=kind)
+    config = transformers.FalconConfig(**{**BERT, **_ENDS, **settings}, attn_implementation=kind)
     return transformers.FalconForCausalLM(config)
 
 
@@ -686,11 +686,11 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "nllb-moe": lambda: _nllb_moe(),
     "nllb-moe, biased router": lambda: _nllb_moe(router_bias=True, moe_token_dropout=0.0),
     "fsmt": lambda: _fsmt(),
-    "bert to bert": lambda: _pair_of(("Bert", {**_BERT, "num_hidden_layers": 2}), ("Bert", _BERT)),
+    "bert to bert": lambda: _pair_of(("Bert", {**BERT, "num_hidden_layers": 2}), ("Bert", BERT)),
     "roberta to roberta": lambda: _pair_of(("Roberta", _ROBERTA), ("Roberta", _ROBERTA)),
-    "bert to gpt-2": lambda: _pair_of(("Bert", _BERT), ("GPT2", _GPT2)),
-    "albert to bert": lambda: _pair_of(("Albert", {**_BERT, "embedding_size": 10}), ("Bert", _BERT)),
-    "distilbert to bert-generation": lambda: _pair_of(("DistilBert", _DISTILBERT), ("BertGeneration", _BERT)),
+    "bert to gpt-2": lambda: _pair_of(("Bert", BERT), ("GPT2", GPT2)),
+    "albert to bert": lambda: _pair_of(("Albert", {**BERT, "embedding_size": 10}), ("Bert", BERT)),
+    "distilbert to bert-generation": lambda: _pair_of(("DistilBert", _DISTILBERT), ("BertGeneration", BERT)),
 }
 
 
@@ -702,15 +702,15 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),
     "gpt2, scores divided by layer": lambda: _gpt2(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False),
-    "starcoder": lambda: transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**_GPT2, n_inner=F)),
+    "starcoder": lambda: transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**GPT2, n_inner=F)),
     "starcoder, no heads shared": lambda: transformers.GPTBigCodeForCausalLM(
-        transformers.GPTBigCodeConfig(**_GPT2, multi_query=False, activation_function="relu", layer_norm_epsilon=1e-3)
+        transformers.GPTBigCodeConfig(**GPT2, multi_query=False, activation_function="relu", layer_norm_epsilon=1e-3)
     ),
     "gpt-neo": lambda: _neo(),
     "gpt-neo, windows everywhere and untied": lambda: _neo(
         attention_types=[[["local"], N]], tie_word_embeddings=False, intermediate_size=F, window_size=3
     ),
-    "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**_GPT2)),
+    "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**GPT2)),
     "opt": lambda: _opt(enable_bias=False, activation_function="gelu"),
     "opt 350m": lambda: _opt(do_layer_norm_before=False, word_embed_proj_dim=10),
     "opt, narrow and normed without gains": lambda: _opt(
@@ -724,16 +724,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "ctrl": lambda: _ctrl("CTRLLMHeadModel"),
     "ctrl, an untied head": lambda: _ctrl("CTRLLMHeadModel", tie_word_embeddings=False),
     "ctrl with classes": lambda: _ctrl("CTRLForSequenceClassification", pad_token_id=1, **_LABELS),
-    "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
+    "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
-    "bert with classes": lambda: _classes("Bert", "SequenceClassification", _BERT, **_LABELS),
-    "bert with classes of tokens": lambda: _classes("Bert", "TokenClassification", _BERT, **_LABELS),
-    "bert with a question head": lambda: _classes("Bert", "QuestionAnswering", _BERT),
+    "bert with classes": lambda: _classes("Bert", "SequenceClassification", BERT, **_LABELS),
+    "bert with classes of tokens": lambda: _classes("Bert", "TokenClassification", BERT, **_LABELS),
+    "bert with a question head": lambda: _classes("Bert", "QuestionAnswering", BERT),
     "roberta with several classes": lambda: _classes("Roberta", "SequenceClassification", _ROBERTA, **_SEVERAL),
     "distilbert with a number": lambda: _classes("DistilBert", "SequenceClassification", _DISTILBERT, num_labels=1),
     "llama with classes": lambda: _classes("Llama", "SequenceClassification", _LLAMA, pad_token_id=1, **_LABELS),
-    "gpt2 with classes of tokens": lambda: _classes("GPT2", "TokenClassification", _GPT2, **_LABELS),
+    "gpt2 with classes of tokens": lambda: _classes("GPT2", "TokenClassification", GPT2, **_LABELS),
     "modernbert": lambda: _modernbert("ForMaskedLM", norm_eps=1e-3),
     "modernbert, biases everywhere and local first": lambda: _modernbert(
         "ForMaskedLM",
@@ -757,7 +757,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "decoder modernbert": lambda: _classes(
         "ModernBertDecoder",
         "CausalLM",
-        _BERT,
+        BERT,
         **_ENDS,
         **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0),
         local_attention=8,
@@ -765,13 +765,13 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         classifier_activation="silu",
     ),
     "causal bert-generation": lambda: _bert_generation(is_decoder=True, tie_word_embeddings=False),
-    "nomicbert": lambda: _classes("NomicBert", "MaskedLM", _BERT, hidden_act="gelu", layer_norm_eps=1e-3),
-    "nomicbert, stretched by yarn": lambda: _classes("NomicBert", "MaskedLM", _BERT, rope_parameters=_YARN),
-    "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", _BERT, **_LABELS),
-    "roberta of jina": lambda: _classes("JinaEmbeddingsV3", "MaskedLM", _BERT, type_vocab_size=2, hidden_act="relu"),
-    "roberta of jina with classes": lambda: _classes("JinaEmbeddingsV3", "SequenceClassification", _BERT, **_LABELS),
-    "bert of gte": lambda: _classes("Gte", "MaskedLM", _BERT, type_vocab_size=0, hidden_act="silu"),
-    "bert of gte with classes": lambda: _classes("Gte", "SequenceClassification", _BERT, **_LABELS),
+    "nomicbert": lambda: _classes("NomicBert", "MaskedLM", BERT, hidden_act="gelu", layer_norm_eps=1e-3),
+    "nomicbert, stretched by yarn": lambda: _classes("NomicBert", "MaskedLM", BERT, rope_parameters=_YARN),
+    "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", BERT, **_LABELS),
+    "roberta of jina": lambda: _classes("JinaEmbeddingsV3", "MaskedLM", BERT, type_vocab_size=2, hidden_act="relu"),
+    "roberta of jina with classes": lambda: _classes("JinaEmbeddingsV3", "SequenceClassification", BERT, **_LABELS),
+    "bert of gte": lambda: _classes("Gte", "MaskedLM", BERT, type_vocab_size=0, hidden_act="silu"),
+    "bert of gte with classes": lambda: _classes("Gte", "SequenceClassification", BERT, **_LABELS),
     "bert of xlm": lambda: _xlm("XLM", gelu_activation=False, layer_norm_eps=1e-3),
     "bert of flaubert": lambda: _xlm("Flaubert", tie_word_embeddings=False),
     "bert of xlnet": lambda: _xlnet("LMHeadModel", ff_activation="relu", layer_norm_eps=1e-3),
@@ -786,13 +786,13 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
     "bert of many languages, rembert": lambda: _classes(
-        "RemBert", "MaskedLM", _BERT, input_embedding_size=10, output_embedding_size=14, hidden_act="relu"
+        "RemBert", "MaskedLM", BERT, input_embedding_size=10, output_embedding_size=14, hidden_act="relu"
     ),
     "bert of many languages, rembert with classes": lambda: _classes(
-        "RemBert", "SequenceClassification", _BERT, **_LABELS, input_embedding_size=10
+        "RemBert", "SequenceClassification", BERT, **_LABELS, input_embedding_size=10
     ),
-    "electra with classes": lambda: _classes("Electra", "SequenceClassification", _BERT, **_LABELS, embedding_size=16),
-    "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", _BERT, embedding_size=16),
+    "electra with classes": lambda: _classes("Electra", "SequenceClassification", BERT, **_LABELS, embedding_size=16),
+    "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", BERT, embedding_size=16),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
@@ -808,27 +808,27 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "roberta of whole numbers, before they are": lambda: transformers.IBertForMaskedLM(
         transformers.IBertConfig(**_ROBERTA)
     ),
-    "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
-    "bert of splinter": lambda: transformers.SplinterModel(transformers.SplinterConfig(**_BERT, hidden_act="relu")),
-    "bert of images": lambda: transformers.VisualBertModel(transformers.VisualBertConfig(**_BERT)),
+    "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**BERT)),
+    "bert of splinter": lambda: transformers.SplinterModel(transformers.SplinterConfig(**BERT, hidden_act="relu")),
+    "bert of images": lambda: transformers.VisualBertModel(transformers.VisualBertConfig(**BERT)),
     "roberta of entities": lambda: _classes("Luke", "MaskedLM", _ROBERTA, entity_vocab_size=11, entity_emb_size=10),
     "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
         transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
     ),
     "xlm-roberta-xl": lambda: transformers.XLMRobertaXLForMaskedLM(transformers.XLMRobertaXLConfig(**_ROBERTA)),
-    "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
+    "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**BERT)),
     "roformer": lambda: _roformer(embedding_size=10),
-    "esm": lambda: _classes("Esm", "MaskedLM", _BERT, **_ESM, emb_layer_norm_before=True),
+    "esm": lambda: _classes("Esm", "MaskedLM", BERT, **_ESM, emb_layer_norm_before=True),
     "esm, learned positions": lambda: _classes(
         "Esm",
         "MaskedLM",
-        _BERT,
+        BERT,
         **{**_ESM, "position_embedding_type": "absolute", "token_dropout": False},
         tie_word_embeddings=False,
     ),
-    "esm with classes": lambda: _classes("Esm", "SequenceClassification", _BERT, **_ESM, **_LABELS),
-    "esm with classes of tokens": lambda: _classes("Esm", "TokenClassification", _BERT, **_ESM, **_LABELS),
+    "esm with classes": lambda: _classes("Esm", "SequenceClassification", BERT, **_ESM, **_LABELS),
+    "esm with classes of tokens": lambda: _classes("Esm", "TokenClassification", BERT, **_ESM, **_LABELS),
     "deberta v3": lambda: _deberta("ForMaskedLM", **_V3, legacy=False),
     "deberta v3 with classes": lambda: _deberta("ForSequenceClassification", **_V3, **_LABELS),
     "deberta v3 with a question head": lambda: _deberta("ForQuestionAnswering", **{**_V3, "pos_att_type": ["c2p"]}),
@@ -851,12 +851,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Model", relative_attention=False, conv_kernel_size=1, conv_act="relu", num_hidden_layers=1
     ),
     "deberta, keys without biases": lambda: _classes(
-        "Deberta", "MaskedLM", _BERT, relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=7
+        "Deberta", "MaskedLM", BERT, relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=7
     ),
     "deberta with classes, position to content alone": lambda: _classes(
         "Deberta",
         "SequenceClassification",
-        _BERT,
+        BERT,
         **_LABELS,
         relative_attention=True,
         pos_att_type="p2c",
@@ -870,7 +870,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Model", q_groups=1, k_groups=1, v_groups=1, intermediate_groups=8, output_groups=8, hidden_act="relu"
     ),
     "squeezebert with classes": lambda: _squeezebert("ForSequenceClassification", **_LABELS),
-    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
+    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -908,11 +908,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         hidden_size=C, rope_parameters={**_PART, "partial_rotary_factor": 0.6}
     ),
     "gpt-neox japanese": lambda: _classes(
-        "GPTNeoXJapanese", "CausalLM", _BERT, intermediate_multiple_size=2, rope_parameters=_PART
+        "GPTNeoXJapanese", "CausalLM", BERT, intermediate_multiple_size=2, rope_parameters=_PART
     ),
-    "persimmon": lambda: _classes("Persimmon", "CausalLM", _BERT, **_ENDS, rope_parameters=_PART, layer_norm_eps=1e-3),
+    "persimmon": lambda: _classes("Persimmon", "CausalLM", BERT, **_ENDS, rope_parameters=_PART, layer_norm_eps=1e-3),
     "persimmon, not normed and tied": lambda: _classes(
-        "Persimmon", "CausalLM", _BERT, **_ENDS, hidden_size=32, qk_layernorm=False, tie_word_embeddings=True
+        "Persimmon", "CausalLM", BERT, **_ENDS, hidden_size=32, qk_layernorm=False, tie_word_embeddings=True
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from tinytf.checkpoints.huggingface.encoders import BERT_GENERATION
+from tinytf.checkpoints.huggingface.given_states import BART_DECODER, MBART_DECODER, TROCR
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
 from tinytf.checkpoints.huggingface.keys import part_of
 from tinytf.checkpoints.huggingface.table import Family
@@ -61,6 +62,9 @@ DECODERS: Mapping[str, Family] = {
         _decoder(CAMEMBERT, "CamembertForCausalLM", _OF_BERT),
         _decoder(BERT_GENERATION, "BertGenerationDecoder", _OF_BERT),
         _decoder(GPT2, "GPT2LMHeadModel", _OF_GPT2),
+        BART_DECODER,
+        MBART_DECODER,
+        TROCR,
     )
 }
 ENCODERS: Mapping[str, Family] = {
@@ -71,31 +75,36 @@ ENCODERS: Mapping[str, Family] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TwoFamilies(Family):
-    """The table of files that hold the stacks of two families, each under a prefix and a key of its own."""
+    """The table of files that hold the stacks of two families, each under a prefix and a key of its own.
 
-    of_encoder: Family
+    Without ``of_encoder`` the encoder reads images or sound, and its states are given.
+    """
+
+    of_encoder: Family | None
     of_decoder: Family
 
     @classmethod
-    def of(cls, encoder: Family, decoder: Family) -> "TwoFamilies":
-        """The table of one family's encoder and another's decoder."""
+    def of(cls, encoder: Family | None, decoder: Family, kind: str = "EncoderDecoder") -> "TwoFamilies":
+        """The table of one family's encoder and another's decoder, in the model class of this ``kind``."""
         return cls(
-            name=f"{encoder.name} to {decoder.name}",
-            model_type="encoder-decoder",
-            classes={"lm": "EncoderDecoderModel"},
+            name=f"{kind} of {f'{encoder.name} and ' if encoder else ''}{decoder.name}",
+            model_type=_KINDS[kind],
+            classes={"lm": f"{kind}Model"},
             settings=(),
             fixed={"d_ff": 0},
             harmless=("vocab_size", "tie_encoder_decoder", "tie_word_embeddings", "decoder_start_token_id"),
             stored={
                 **{
-                    ENCODER + ours: _within(ENCODER, how) for ours, how in encoder.stored.items() if "head." not in ours
+                    ENCODER + ours: _within(ENCODER, how)
+                    for ours, how in (encoder.stored if encoder else {}).items()
+                    if "head." not in ours
                 },
                 **{ours: _within(_DECODER, how) for ours, how in decoder.stored.items()},
             },
             copies={
                 prefix + copy: prefix + original
                 for prefix, family in ((ENCODER, encoder), (_DECODER, decoder))
-                for copy, original in family.copies.items()
+                for copy, original in (family.copies if family else {}).items()
             },
             of_encoder=encoder,
             of_decoder=decoder,
@@ -103,56 +112,49 @@ class TwoFamilies(Family):
 
     def of_config(self, data: Mapping[str, Any]) -> "TwoFamilies":
         """The table of the families that a configuration names."""
-        found = []
-        for name, known in (("encoder", ENCODERS), ("decoder", DECODERS)):
-            kind = data[name].get("model_type") if isinstance(data.get(name), Mapping) else None
-            if str(kind) not in known:
-                raise CheckpointError(
-                    f"config.json has {'no' if kind is None else 'an'} {name} of the type {quoted(str(kind))}",
-                    f"as {name}s are known {', '.join(known)}",
-                )
-            found.append(known[str(kind)])
-        return self.of(*found)
+        return self.of(
+            None if self.of_encoder is None else _named(data, "encoder", ENCODERS),
+            _named(data, "decoder", DECODERS),
+            self.classes["lm"].removesuffix("Model"),
+        )
 
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields of the decoder, and the configuration of its encoder."""
-        drafts = []
+        drafts = {}
         for prefix, family in self._sides:
             own = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
-            drafts.append(family.read_fields(part_of(fields, prefix.rstrip("."), family), own))
-        read, written = drafts
-        encoder = ModelConfig.of(**{**read, "head": "none", "head_bias": False, "tied_head": True})
-        if encoder.d_model != written["d_model"]:
-            raise fields.fault(
-                f"an encoder {encoder.d_model} wide, which is projected to {written['d_model']}, is not implemented"
-            )
+            drafts[prefix] = family.read_fields(part_of(fields, prefix.rstrip("."), family), own)
+        decoder = drafts[_DECODER]
         first = fields.data["decoder"].get("bos_token_id") or 0
-        return {
-            **written,
-            "encoder": encoder,
-            "d_source": encoder.d_model,
-            "start_id": fields.whole("decoder_start_token_id", first, least=0),
-        }
+        decoder |= {"start_id": fields.whole("decoder_start_token_id", first, least=0)}
+        if self.of_encoder is None:
+            return {"d_source": decoder["d_model"], **decoder}
+        encoder = ModelConfig.of(**{**drafts[ENCODER], "head": "none", "head_bias": False, "tied_head": True})
+        if encoder.d_model != decoder["d_model"]:
+            words = f"an encoder {encoder.d_model} wide, projected to the {decoder['d_model']} of its decoder"
+            raise fields.fault(f"{words}, is not implemented")
+        return {**decoder, "encoder": encoder, "d_source": encoder.d_model}
 
     def _write(self, config: ModelConfig) -> dict[str, Any] | None:
-        if config.encoder is None:
+        if (config.encoder is None) != (self.of_encoder is None) or not config.d_source:
             return None
         both = {}
-        for (prefix, family), stack in zip(self._sides, (config.encoder, config), strict=True):
-            keys = family.write(stack)
+        for prefix, family in self._sides:
+            keys = family.write(config.encoder if prefix == ENCODER and config.encoder is not None else config)
             if keys is None:
                 return None
             both[prefix.rstrip(".")] = {"model_type": family.model_type, **keys}
         return {
-            "architectures": ["EncoderDecoderModel"],
+            "architectures": [self.classes["lm"]],
             "is_encoder_decoder": True,
             **both,
             "decoder_start_token_id": config.start_id,
         }
 
     @property
-    def _sides(self) -> tuple[tuple[str, Family], tuple[str, Family]]:
-        return (ENCODER, self.of_encoder), (_DECODER, self.of_decoder)
+    def _sides(self) -> tuple[tuple[str, Family], ...]:
+        read = () if self.of_encoder is None else ((ENCODER, self.of_encoder),)
+        return *read, (_DECODER, self.of_decoder)
 
     def _side(self, name: str) -> tuple[str, Family] | None:
         return next((side for side in self._sides if name.startswith(side[0])), None)
@@ -169,6 +171,8 @@ class TwoFamilies(Family):
 
     def why_skipped(self, plain: str, n_layers: int) -> Skip | None:
         """The reason of the stack's family to skip a tensor."""
+        if self.of_encoder is None and plain.startswith((ENCODER, "enc_to_dec_proj.")):
+            return _UNSEEN
         side = self._side(plain)
         return side[1].why_skipped(plain.removeprefix(side[0]), n_layers) if side else None
 
@@ -183,6 +187,24 @@ def _within(prefix: str, how: Stored) -> Stored:
     )
 
 
-ENCODER_DECODER = TwoFamilies.of(ENCODERS["bert"], DECODERS["bert"])
+def _named(data: Mapping[str, Any], stack: str, known: Mapping[str, Family]) -> Family:
+    """The family of a stack. Raises CheckpointError for one that is not among the ``known``."""
+    kind = data[stack].get("model_type") if isinstance(data.get(stack), Mapping) else None
+    if str(kind) not in known:
+        raise CheckpointError(f"config.json has {stack} {quoted(str(kind))}", f"known are {', '.join(known)}")
+    return known[str(kind)]
+
+
+_KINDS = {
+    "EncoderDecoder": "encoder-decoder",
+    "VisionEncoderDecoder": "vision-encoder-decoder",
+    "SpeechEncoderDecoder": "speech-encoder-decoder",
+}
+_UNSEEN = Skip(".*", "the encoder of images or sound: give its states, projected to the decoder, with --source", True)
+ENCODER_DECODERS = (
+    TwoFamilies.of(ENCODERS["bert"], DECODERS["bert"]),
+    TwoFamilies.of(None, DECODERS["trocr"], "VisionEncoderDecoder"),
+    TwoFamilies.of(None, DECODERS["bart"], "SpeechEncoderDecoder"),
+)
 WRITTEN = tuple(TwoFamilies.of(encoder, decoder) for encoder in ENCODERS.values() for decoder in DECODERS.values())
 """The tables for models that are written."""

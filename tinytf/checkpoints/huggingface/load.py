@@ -34,7 +34,7 @@ from tinytf.checkpoints.huggingface.deepseek import (
 )
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
 from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
-from tinytf.checkpoints.huggingface.encoder_decoder import ENCODER_DECODER
+from tinytf.checkpoints.huggingface.encoder_decoder import ENCODER_DECODERS
 from tinytf.checkpoints.huggingface.encoder_decoder import WRITTEN as WRITTEN_PAIRS
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
@@ -56,6 +56,7 @@ from tinytf.checkpoints.huggingface.falcon_h1 import FALCON_H1
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.gemma3n import GEMMA3N
 from tinytf.checkpoints.huggingface.gemma4 import GEMMA4, GEMMA4_UNIFIED
+from tinytf.checkpoints.huggingface.given_states import WHISPER
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
@@ -176,7 +177,7 @@ FAMILIES: Mapping[str, Family] = {
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
-        ENCODER_DECODER,
+        *ENCODER_DECODERS, WHISPER,
     )
 }  # fmt: skip
 

@@ -72,7 +72,7 @@ _BART_CROSS = {
     "blocks.{n}.cross.o": Stored("{stack}.layers.{n}.encoder_attn.out_proj"),
     "blocks.{n}.cross.norm": Stored("{stack}.layers.{n}.encoder_attn_layer_norm"),
 }
-_EMBED_SCALE = Group(
+EMBED_SCALE = Group(
     lambda fields, draft, tensors: {
         "embed_scale": math.sqrt(draft["d_model"]) if fields.flag("scale_embedding", False) else 1.0
     },
@@ -118,7 +118,7 @@ BART = Family(
         Key("max_position_embeddings", "context", 1024),
         Key("activation_function", "activation", "gelu", ACTIVATIONS),
         Key("decoder_start_token_id", "start_id", 2),
-        _EMBED_SCALE,
+        EMBED_SCALE,
         Group(_read_bart_head, lambda config: {"tie_word_embeddings": config.tied_head or bool(config.labels)}),
         encoder(_encoder_sizes, _write_encoder),
     ),
@@ -187,14 +187,14 @@ BLENDERBOT_SMALL = replace(
     classes={"lm": "BlenderbotSmallForConditionalGeneration"},
     fixed={**_SHARED, "embed_norm": True, "positions_unnormed": True, "norm_order": "post"},
     settings=(
-        *(setting for setting in BART.settings[:-1] if setting is not _EMBED_SCALE),
+        *(setting for setting in BART.settings[:-1] if setting is not EMBED_SCALE),
         encoder(
             lambda fields, draft: {
                 **_encoder_sizes(fields, draft),
-                **_EMBED_SCALE.read(fields, draft, {}),
+                **EMBED_SCALE.read(fields, draft, {}),
                 "positions_unnormed": False,
             },
-            lambda read: {**_write_encoder(read), **_EMBED_SCALE.write(read)},
+            lambda read: {**_write_encoder(read), **EMBED_SCALE.write(read)},
         ),
     ),
 )
@@ -342,7 +342,7 @@ FSMT = replace(
         Key("max_position_embeddings", "context", 1024),
         Key("activation_function", "activation", "relu", ACTIVATIONS),
         Key("decoder_start_token_id", "start_id", 2),
-        _EMBED_SCALE,
+        EMBED_SCALE,
         Group(_read_joined, lambda config: {"tie_word_embeddings": config.tied_head}),
         _FIRST_POSITION,
         encoder(
