@@ -402,7 +402,10 @@ class Transformer(nn.Module):
             return Carried(ids, {last: x}, types) if table_of(self.config).carried or self.config.segments else None
         source = source or self.reads
         if source is None:
-            raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")
+            hint = (
+                "give it: model.reading(TEXT)" if self.encoder else "give its states: --source FILE, or model.reading"
+            )
+            raise UsageError("this model reads another text, its source, and has none", hint)
         states = source.states
         if (
             self.encoder is not None and self.encoder.exchanged and source.trace is not None

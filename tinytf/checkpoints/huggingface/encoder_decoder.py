@@ -92,7 +92,7 @@ class TwoFamilies(Family):
             classes={"lm": f"{kind}Model"},
             settings=(),
             fixed={"d_ff": 0},
-            harmless=("vocab_size", "tie_encoder_decoder", "tie_word_embeddings", "decoder_start_token_id"),
+            harmless=("vocab_size", "tie_encoder_decoder", "tie_word_embeddings", *("encoder",) * (encoder is None)),
             stored={
                 **{
                     ENCODER + ours: _within(ENCODER, how)
