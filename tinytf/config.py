@@ -87,7 +87,8 @@ class ModelConfig(Part):
     """Everything that decides the architecture and the parameter count of a model.
 
     ``blocks`` has one BlockConfig a layer; layers with equal parts share the object. ``at`` gives the configuration of
-    one layer. ``encoder`` is the stack that this one reads, where there are two; a target begins with ``start_id``,
+    one layer. ``encoder`` is the stack that this one reads, where there are two (with a
+    ``d_source`` and none, its states are given); a target begins with ``start_id``,
     and with ``shares_embeddings`` both have one table of them.
     ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
     anywhere in the tree: the value of the layers that have the feature, or the default where they differ.
@@ -184,9 +185,10 @@ class ModelConfig(Part):
 
     def require(self) -> None:
         kinds = self._distinct_blocks
-        read = 0 if self.encoder is None else self.encoder.d_model
-        if {block.cross.d_source for block in kinds} != {read}:
-            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {read or 'missing'}")
+        read = {block.cross.d_source for block in kinds}
+        if len(read) > 1 or (self.encoder is not None and read != {self.encoder.d_model}):
+            wide = "missing" if self.encoder is None else self.encoder.d_model
+            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {wide}")
         tables = [
             (stack.embedding.vocab_size, stack.embed_width) for stack in (self, self.encoder) if stack is not None
         ]
@@ -510,7 +512,7 @@ class ModelConfig(Part):
             "widths": listed(f"d_model {self.d_model}", layers["widths"]),
             "vocabulary": listed(
                 f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
-                self.encoder is not None and f"targets begin with token {self.start_id}",
+                self.d_source > 0 and f"targets begin with token {self.start_id}",
                 self.shares_embeddings and "one table for both stacks",
             ),
             "biases": layers["biases"] or "none",

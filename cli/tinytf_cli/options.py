@@ -190,7 +190,7 @@ class ModelOptions:
                     "leave it out, or ask about the decoder",
                 )
             return opened.encoder
-        if opened.config.encoder is not None and not two_stacks:
+        if opened.config.d_source and not two_stacks:
             why = f": {because}" if because else ""
             raise UsageError(
                 f"this model has two stacks, and {click.get_current_context().info_name} asks about one{why}",

@@ -146,7 +146,8 @@ class Checkpoint:
             skip = table.why_skipped(plain, self.config.n_layers)
             original = table.original(plain, self.config)
             if original in stored:  # for an untied head, transformers reads the tensor matched above
-                copy_of |= {name: stored[original]} if self.config.tied_head else {}
+                both = self.config.tied_head or self.config.shares_embeddings
+                copy_of |= {name: stored[original]} if both else {}
             elif skip is None:
                 continue
             elif skip.computed is not None:

@@ -301,7 +301,7 @@ def attention(
     if layer is not None and layer not in trace.steps.attention_layers:
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
     require_attention(trace.steps)
-    if across and trace.source is None:
+    if across and not trace.config.d_source:
         raise UsageError("only the decoder of a model of two stacks has cross-attention", "leave out --cross")
     if across and layer is not None:
         raise UsageError("--layer draws what the heads of a layer read of their own text", "name heads, such as L0H*")

@@ -116,8 +116,13 @@ class Trace:
         return None if self.model.reads is None else self.model.reads.trace
 
     def tokens_on(self, axis: str) -> tuple[Token, ...]:
-        """The tokens along an axis."""
-        return self.source.tokens if axis == "source" and self.source is not None else self.tokens
+        """The tokens along an axis; those of a source of which only states are given are numbers."""
+        reads = self.model.reads
+        if axis != "source" or reads is None:
+            return self.tokens
+        if self.source is not None:
+            return self.source.tokens
+        return tuple(Token(-1, str(number), 0, 0, b"", False) for number in range(reads.states.shape[1]))
 
     @property
     def lengths(self) -> dict[str, int]:

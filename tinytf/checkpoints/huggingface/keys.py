@@ -165,6 +165,13 @@ class NamedFields(Fields):
         return super().get(field)
 
 
+def part_of(fields: Fields, name: str, family: Family) -> NamedFields:
+    """The keys of a nested object, which describes a stack of ``family``."""
+    part = NamedFields(with_keys_left_out(fields.get(Field(name, dict)), family), f"{fields.source}: {name}")
+    fields.parts[name] = part, family
+    return part
+
+
 def _names_of(name: str) -> tuple[str, ...]:
     """The names that transformers takes for this one, with it."""
     return next((names for names in _SYNONYMS if name in names), (name,))
@@ -184,6 +191,9 @@ def unknown_keys(fields: Fields, family: Family, config: ModelConfig) -> Iterato
             raise fields.fault(message, "leave out one of the two")
         if name in unknown and not repeats:
             yield name
+    for name, (part, of_part) in fields.parts.items():
+        stack = config.encoder if name == "encoder" else config
+        yield from (f"{name}.{key}" for key in unknown_keys(part, of_part, stack or config))
 
 
 def _repeated(name: str, fields: Fields, config: ModelConfig) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from tinytf.checkpoints.huggingface.deepseek import (
 from tinytf.checkpoints.huggingface.deepseek_v4 import DEEPSEEK_V4
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
 from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
+from tinytf.checkpoints.huggingface.encoder_decoder import ENCODER_DECODERS
+from tinytf.checkpoints.huggingface.encoder_decoder import WRITTEN as WRITTEN_PAIRS
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
@@ -55,6 +57,7 @@ from tinytf.checkpoints.huggingface.falcon_h1 import FALCON_H1
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.gemma3n import GEMMA3N
 from tinytf.checkpoints.huggingface.gemma4 import GEMMA4, GEMMA4_UNIFIED
+from tinytf.checkpoints.huggingface.given_states import WHISPER
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
@@ -182,11 +185,16 @@ FAMILIES: Mapping[str, Family] = {
         NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, QWEN4_EXP, INKLING, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
+        *ENCODER_DECODERS, WHISPER,
     )
 }  # fmt: skip
 
-TABLES = (*FAMILIES.values(), *(family.alone for family in FAMILIES.values() if family.alone is not None))
-"""All tables of transformers: also those of encoders alone."""
+TABLES = (
+    *FAMILIES.values(),
+    *(family.alone for family in FAMILIES.values() if family.alone is not None),
+    *WRITTEN_PAIRS,
+)
+"""All tables of transformers: also those of encoders alone, and of two families."""
 
 
 class UnknownArchitecture(CheckpointError):
@@ -262,15 +270,21 @@ def _is_copy(plain: str, tensors: Mapping[str, str], family: Family, weights: We
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:
     """The table for a configuration of transformers, and the part of it that the table reads; None without a table."""
     text, kind = data.get("text_config"), str(data.get("model_type"))  # of any JSON type, lists too
-    if classifies_two_stacks(data):
+    if classifies_two_stacks(data) and not (kind in FAMILIES and _has_head_of(FAMILIES[kind], data)):
         return None
     if kind in FAMILIES:
-        return FAMILIES[kind], data
+        return FAMILIES[kind].of_config(data), data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
         return text_part(FAMILIES[inner], kind), keys_of_text(data, text)
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
         return text_part(FAMILIES[older], kind), data
     return None
+
+
+def _has_head_of(family: Family, data: Mapping[str, Any]) -> bool:
+    """Whether a family has the head of a class that a configuration names, or its encoder has."""
+    tables = filter(None, (family, family.alone))
+    return any(table.head_of_class(str(name)) != "none" for table in tables for name in data["architectures"])
 
 
 def has_table(directory: Path) -> bool:
