@@ -334,7 +334,8 @@ class TraceOptions:
         pair = self.texts.pair
         flags = (*flags, "--pair", _typed_again(pair)) if pair is not None else flags
         if self.model.transformer.reads is not None:
-            flags = (*flags, "--target-text", _typed_again(str(next(iter(self.texts)))))
+            target = str(next(iter(self.texts)))
+            flags = (*flags, "--target-text", "TEXT" if _is_long(target) else target)
         if host() is not None:
             return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
         flags = (*self.model_options.typed_again(), *flags)
@@ -364,7 +365,11 @@ class TraceOptions:
 
 def _typed_again(text: str) -> str:
     """A text as a command line repeats it; TEXT where it is long or spans lines."""
-    return text if text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-") else "TEXT"
+    return text if text and not _is_long(text) and not text.startswith("-") else "TEXT"
+
+
+def _is_long(text: str) -> bool:
+    return not text.isprintable() or len(text) > _QUOTED
 
 
 @dataclass(frozen=True, kw_only=True)

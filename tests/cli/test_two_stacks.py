@@ -103,11 +103,12 @@ def test_the_head_that_is_named_looks_from_the_target_at_the_source(tinytf: Tiny
 
 
 @pytest.mark.parametrize("line", _ON_BOTH, ids=lambda line: line[0])
-def test_the_command_lines_that_are_suggested_run(tinytf: Tinytf, line: tuple[str]) -> None:
-    found = [one.strip() for one in tinytf(*line, *GIVEN).lines if one.startswith("  tinytf ")]
+@pytest.mark.parametrize("target", [TARGET, "", "-05"])
+def test_the_command_lines_that_are_suggested_run(tinytf: Tinytf, line: tuple[str], target: str) -> None:
+    found = [one.strip() for one in tinytf(*line, *GIVEN[:-1], target).lines if one.startswith("  tinytf ")]
     for one in found[:2]:
         words = shlex.split(one.partition("   ")[0])[1:]
-        assert words[words.index("--target-text") + 1] == TARGET
+        assert words[words.index("--target-text") + 1] == target
         ran = tinytf(*words)
         assert ran.status == 0, (one, ran.err)
 
