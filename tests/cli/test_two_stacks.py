@@ -5,7 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from driving import Tinytf, is_a_clean_error
+
+from tinytf.checkpoints.run import save_run
+from tinytf.loading import load
 
 SOURCE, TARGET = "the third of May 1994", "1994-05-03"
 GIVEN = (SOURCE, "-m", "tiny-translator", "--target-text", TARGET)
@@ -163,3 +167,21 @@ def test_another_model_in_a_session_gets_the_source_as_its_text(tinytf: Tinytf) 
     assert ran.status == 0, ran.err
     assert f'"{SOURCE}" · ' in ran.out
     assert f'"{TARGET}" · 11 tokens' in ran.out
+
+
+@pytest.mark.parametrize(
+    "line", [("trace", SOURCE), ("generate", SOURCE), ("heads", "--random", "--count", "1"), ("lens", SOURCE)],
+    ids=lambda line: line[0],
+)  # fmt: skip
+def test_numbers_of_the_encoder_that_are_not_finite_are_named_there(
+    tinytf: Tinytf, line: tuple[str, ...], tmp_path: Path
+) -> None:
+    model = load("tiny-translator", device="cpu")
+    assert model.transformer.encoder is not None
+    with torch.no_grad():
+        model.transformer.encoder.blocks[1].ffn.up.weight[3, 4] = torch.nan
+    save_run(tmp_path / "nan", model.transformer, model.tokenizer)
+    target = ("--target-text", TARGET) if line[0] in ("trace", "lens") else ()
+    ran = tinytf(*line, "-m", tmp_path / "nan", *target)
+    assert ran.status == 1
+    assert "first at enc.L1.ffn.hidden" in ran.out or "enc.L1.ffn.hidden" in ran.err

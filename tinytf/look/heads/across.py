@@ -14,6 +14,7 @@ from torch import Tensor
 from tinytf.look.heads.measures import entropy_share
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Trace
 
 _STILL = 1e-4
@@ -93,12 +94,16 @@ class CrossScores:
 
 @torch.no_grad()
 def scores_across(model: TextModel, of: str, pairs: Iterable[tuple[str | Trace, str | Encoding]]) -> CrossScores:
-    """Score every head of cross-attention on sources and their targets. Raises UsageError as ``reading`` does."""
+    """Score every head of cross-attention on sources and their targets.
+
+    Raises UsageError as ``reading`` does, and TinytfError for numbers that are not finite.
+    """
     rows = list[Tensor]()
     for source, target in pairs:
         bound = model.reading(source, truncate=True)
         encoding = bound.encode(target, truncate=True) if isinstance(target, str) else target
         trace = bound.trace_of(encoding)
+        require_finite(trace, trace.last_hidden)
         layers = [trace.step("cross.weights", layer).double().cpu() for layer in range(model.config.n_layers)]
         rows.append(torch.stack([torch.stack([score(w) for w in layers]) for score, _ in SCORES_ACROSS.values()]))
     means = torch.stack(rows).mean(dim=0)  # (scores, layers, heads)
