@@ -185,3 +185,12 @@ def test_numbers_of_the_encoder_that_are_not_finite_are_named_there(
     ran = tinytf(*line, "-m", tmp_path / "nan", *target)
     assert ran.status == 1
     assert "first at enc.L1.ffn.hidden" in ran.out or "enc.L1.ffn.hidden" in ran.err
+
+
+def test_in_a_session_a_question_keeps_the_target_that_was_set(tinytf: Tinytf) -> None:
+    lines = (f"run {SOURCE}", "run --target-text 2001-", "same", "diff --set L1H1.cross.scaled[3,3]=0")
+    ran = tinytf("repl", "-m", "tiny-translator", stdin="\n".join(lines).encode())
+    assert ran.status == 0, ran.err
+    assert "generated" not in ran.err.partition("reads")[2]
+    assert "The same in all 9 ways" in ran.out
+    assert "A and B  <|endoftext|> 2 0 0 1 -" in ran.out
