@@ -67,7 +67,9 @@ class Reference:
             states = [*result.encoder_hidden_states, *result.decoder_hidden_states]
             return [layer.float().cpu() for layer in states], result.logits.float().cpu()
         states = [layer.float().cpu() for layer in result.hidden_states]
-        if config.extra_streams:  # (n, B, T, C) -> (B, T, n·C), and theirs does not norm the last ones
+        if config.hyper:  # (B, T, n, C) -> (B, T, n·C)
+            states = [layer.flatten(2) for layer in states]
+        elif config.extra_streams:  # (n, B, T, C) -> (B, T, n·C), and theirs does not norm the last ones
             states = [*(layer.movedim(0, -2).flatten(-2) for layer in states[:-1]), last[0].float().cpu()]
         if config.head.kind == "none" or skips_head:
             return states, None

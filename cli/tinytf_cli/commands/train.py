@@ -58,7 +58,6 @@ class Options:
     GROUP: ClassVar = "Watching"
 
     dry_run: bool = option(is_flag=True, help="Show the schedule, sizes and first gradient; train and write nothing.")
-    find_lr: bool = option(is_flag=True, help="Suggest a learning rate by a range test; write nothing.")
     explain: int | None = option(
         type=Whole(1), metavar="STEP", help="Show the arithmetic of Adam's update at this step."
     )
@@ -90,7 +89,6 @@ def train(
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
-    from tinytf.training.find_lr import find_lr
     from tinytf.training.loop import train as train_model
     from tinytf.training.plan import plan
     from tinytf.training.recipe import USUAL_VOCABULARY
@@ -98,7 +96,6 @@ def train(
     from tinytf.training.train import report_of
     from tinytf.training.tuning.processes import rank_and_count
     from tinytf_cli.progress import TrainingProgress
-    from tinytf_cli.views import find_lr as _find_lr  # noqa: F401 - registers its view
     from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
     from tinytf_cli.views import train_plan as _plan  # noqa: F401 - registers its view
 
@@ -113,14 +110,9 @@ def train(
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if options.explained and options.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if options.dry_run and options.find_lr:
-        raise UsageError("--dry-run shows a plan, and --find-lr a range test", "leave out one of them")
-    if options.find_lr and run.overwrite:
-        raise UsageError("--find-lr writes nothing, so --overwrite has no effect", "leave out --overwrite")
-    writes_nothing = "--dry-run plans" if options.dry_run else "--find-lr tries" if options.find_lr else ""
-    if writes_nothing and (run.resume or run.at_step or options.explain or options.tensorboard or machine.shard):
+    if options.dry_run and (run.resume or run.at_step or options.explain or options.tensorboard or machine.shard):
         hint = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
-        raise UsageError(f"{writes_nothing} a new run", hint)
+        raise UsageError("--dry-run plans a new run", hint)
     if run.resume and run.overwrite:
         raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
     if options.tensorboard:
@@ -142,13 +134,6 @@ def train(
         )  # fmt: skip
         progress.clear()
         output.draw(training_plan)
-        return 0
-    if options.find_lr:
-        test = find_lr(
-            files, recipe, device, tokenizer=own_tokenizer, model=model, on_progress=progress.prepare
-        )  # fmt: skip
-        progress.clear()
-        output.draw(test)
         return 0
     setups: list[Setup] = []
     updates: list[Update] = []

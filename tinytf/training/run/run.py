@@ -52,6 +52,7 @@ from tinytf.training.tuning.losses import (
     exact_share,
     held_out_loss,
     seen_loss,
+    shift_losses,
     thorough_batches,
 )
 from tinytf.training.tuning.optimiser import describe_changes, learning_rate, make_optimiser
@@ -212,7 +213,7 @@ class Trainer:
         with self._writing():
             remember(self.out, self.corpus)  # before the recipe, with which the folder is a run that can be resumed
             write_state(self.out / RECIPE, to_json(self.recipe.to_dict()))
-            write_state(self.out / SIZES, to_json(sizes_of(self.setup)))
+            write_state(self.out / SIZES, to_json(sizes_of(self.setup, self.recipe)))
             keep_lines(self.out / SPEED, step)
             if self.recipe.probe_every:
                 self.observer.camera.begin(self.progress.step)
@@ -267,7 +268,10 @@ class Trainer:
         )  # fmt: skip
         if health is not None and metrics.heads is not None:
             metrics = replace(
-                metrics, copying=self.observer.probe.copying(self.model), updates=health.by_matrix() or None
+                metrics,
+                copying=self.observer.probe.copying(self.model),
+                updates=health.by_matrix() or None,
+                shifts=shift_losses(self.model, batch),
             )
         if done == recipe.steps:  # save before the longest measurement
             reshard_model(self.model)
