@@ -70,18 +70,11 @@ class CrossScores:
 
     @property
     def ranked(self) -> list[tuple[int, int]]:
-        """All heads as (layer, head), the most monotone first."""
+        """All heads as (layer, head), the steadiest first, in order or backwards."""
         values = self.values["monotone"]
         layers, heads = values.shape
         every = [(layer, head) for layer in range(layers) for head in range(heads)]
-        return sorted(every, key=lambda at: -float(values[at]))
-
-    @property
-    def steadiest(self) -> tuple[tuple[int, int], float]:
-        """The head with the largest correlation, in order or backwards, and that."""
-        ranked, values = self.ranked, self.values["monotone"]
-        layer, head = max((ranked[0], ranked[-1]), key=lambda at: abs(float(values[at[0], at[1]])))
-        return (layer, head), float(values[layer, head])
+        return sorted(every, key=lambda at: -abs(float(values[at])))
 
     def to_dict(self) -> dict[str, Any]:
         heads = [

@@ -139,7 +139,8 @@ class Census(Report):
         words = f"Of {names.total()} heads {listed([several(count, does) for count, does in counted if count])}"
         if self.across is None:
             return f"{words}."
-        (layer, head), steady = self.across.steadiest
+        layer, head = self.across.ranked[0]
+        steady = float(self.across.values["monotone"][layer, head])
         way = "in order" if steady > 0 else "backwards"
         return f"{words}; across, L{layer}H{head} moves along the source most steadily, {way} ({steady:+.2f} of ±1)."
 
