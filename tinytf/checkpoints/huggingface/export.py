@@ -179,7 +179,7 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
 
 def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     """The family that can write this configuration and read it back unchanged, with its keys of config.json."""
-    nearest: tuple[Family, list[str]] | None = None
+    nearest: tuple[Family, list[str], tuple[bool, int]] | None = None  # of as many stacks first
     with torch.device("meta"):
         parameters = [name for name, _ in Transformer(config).named_parameters()]
     for family in TABLES:
@@ -196,8 +196,8 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         if not differences:
             return family, keys
         descriptions = [f"{name} {ours!r}, not {theirs!r}" for name, (ours, theirs) in differences.items()]
-        if nearest is None or len(descriptions) < len(nearest[1]):
-            nearest = family, descriptions
+        if nearest is None or ("encoder" in differences, len(descriptions)) < nearest[2]:
+            nearest = family, descriptions, ("encoder" in differences, len(descriptions))
     raise UsageError(
         f"this architecture is none of the {len(FAMILIES)} that can be written",
         f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}"
