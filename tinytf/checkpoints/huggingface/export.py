@@ -18,9 +18,10 @@ from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import ENCODER, Transformer
 from tinytf.outputs import filling, make_folder, write_state
 from tinytf.report import Report
+from tinytf.steps.operations.positions import sinusoidal_table
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
@@ -64,9 +65,9 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
 
     With pooling, the folder also has the modules of sentence-transformers, and the ``prompts``.
 
-    An embedding scale that no family has is multiplied into the embeddings, and a tied head becomes a separate one with
-    the unscaled weights. If transformers would rebuild the tokenizer because of the family, zero biases are added to
-    the model so that another family fits.
+    Sines and cosines that no family computes are written as learned positions. An embedding scale that no family has is
+    multiplied into the embeddings, and a tied head becomes a separate one with the unscaled weights. If transformers
+    would rebuild the tokenizer because of the family, zero biases are added to the model so that another family fits.
 
     Raises UsageError for an architecture that no family has, listing the settings that differ, and for a directory that
     is not empty.
@@ -83,9 +84,9 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
     try:
         family, keys = family_for(config)
     except UsageError:
-        if config.encoder is not None:  # whose table it may be too
-            raise
-        config, state = _fold_embed_scale(config, state)
+        config, state = _as_learned_positions(config, state)
+        if config.encoder is None:  # whose table it may be too
+            config, state = _fold_embed_scale(config, state)
         family, keys = family_for(config)
     if _is_rebuilt(family, tokenizer):
         config, state = _with_output_biases(config, state)
@@ -132,6 +133,20 @@ def _contents(
     }
 
 
+def _as_learned_positions(
+    config: ModelConfig, state: Mapping[str, Tensor], stack: str = ""
+) -> tuple[ModelConfig, Mapping[str, Tensor]]:
+    """An equivalent model whose tables of sines and cosines are learned ones, in both stacks."""
+    if config.encoder is not None:
+        encoder, state = _as_learned_positions(config.encoder, state, ENCODER)
+        config = config.but(encoder=encoder.to_dict())
+    if config.positions != "sinusoidal":
+        return config, state
+    weight = state["embed.tokens.weight"]
+    table = sinusoidal_table(config.context, config.d_model, weight.device, weight.dtype)
+    return config.but(positions="learned"), {**state, f"{stack}embed.positions.weight": table}
+
+
 def _fold_embed_scale(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
     """An equivalent model with the embedding scale multiplied into the embeddings."""
     if config.embed_scale == 1.0:
@@ -164,7 +179,7 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
 
 def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     """The family that can write this configuration and read it back unchanged, with its keys of config.json."""
-    nearest: tuple[Family, list[str]] | None = None
+    nearest: tuple[Family, list[str], tuple[bool, int]] | None = None  # of as many stacks first
     with torch.device("meta"):
         parameters = [name for name, _ in Transformer(config).named_parameters()]
     for family in TABLES:
@@ -181,8 +196,8 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         if not differences:
             return family, keys
         descriptions = [f"{name} {ours!r}, not {theirs!r}" for name, (ours, theirs) in differences.items()]
-        if nearest is None or len(descriptions) < len(nearest[1]):
-            nearest = family, descriptions
+        if nearest is None or ("encoder" in differences, len(descriptions)) < nearest[2]:
+            nearest = family, descriptions, ("encoder" in differences, len(descriptions))
     raise UsageError(
         f"this architecture is none of the {len(FAMILIES)} that can be written",
         f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}"
