@@ -1,20 +1,23 @@
 """The learning-rate range test: which rate trains a model fastest before it harms it."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from tinytf.errors import TrainingError
 from tinytf.model.transformer import Transformer
 from tinytf.report import Report, derived
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.tokens import Stage
 from tinytf.training.folder.history import Series, centred_mean
+from tinytf.training.metrics import Metrics
 from tinytf.training.recipe import Recipe
-from tinytf.training.rehearsal import rehearse
+from tinytf.training.start import rehearsed
 from tinytf.training.tuning.losses import measured_loss
 
 _LOWEST, _HIGHEST, _STEPS = 1e-6, 1.0, 100
@@ -101,21 +104,23 @@ def find_lr(
     first step.
     """
     rates, losses = np.geomspace(_LOWEST, _HIGHEST, _STEPS), list[float]()
-    with rehearse(corpus, recipe, device, tokenizer, model, on_progress) as rehearsal:
-        setup, before = rehearsal.setup, list[float]()
+    with rehearsed(corpus, recipe, device, tokenizer, model, on_progress) as loop:
+        setup, before = loop.setup, list[float]()
         for step in range(_STEPS):
             on_progress("batches before the range test", step, _STEPS)
             loss = measured_loss(setup.model, [setup.examples.batch(step)], recipe.accumulate)
             before.append(math.nan if loss is None else loss)
         for step, rate in enumerate(rates.tolist()):
             on_progress("steps of the range test", step, _STEPS)
-            loss, norm = rehearsal.gradient(step)
-            if not math.isfinite(loss + norm) or (losses and loss > _DIVERGED * min(losses)):
+            line = Metrics(step + 1)
+            with suppress(TrainingError):
+                loop.gradient(line)
+            if not math.isfinite(line.loss + line.grad_norm) or (losses and line.loss > _DIVERGED * min(losses)):
                 break
-            losses.append(loss)
-            for parameters in rehearsal.optimiser.param_groups:
+            losses.append(line.loss)
+            for parameters in loop.optimiser.param_groups:
                 parameters["lr"] = rate
-            rehearsal.optimiser.step()
+            loop.optimiser.step()
     return RangeTest(
         recipe, rates[: len(losses)], np.array(losses), np.array(before[: len(losses)]), len(losses) == _STEPS
     )

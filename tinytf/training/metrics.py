@@ -1,28 +1,22 @@
-"""The lines that a run writes: metrics of each step, and its speed every two seconds."""
+"""What is known of a step: a line of metrics.jsonl."""
 
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
-
-from tinytf.errors import TrainingError
 from tinytf.text.printable import printable
 from tinytf.training.film.probe import HeadScores
-from tinytf.training.folder.history import Thorough
-from tinytf.training.folder.lines import append_line
+from tinytf.training.folder.history import Sample, Thorough
 from tinytf.training.tuning.health import Health
 from tinytf.training.tuning.noise import Noise
 
-_PACE_SECONDS = 2.0
+_UNWRITTEN = ("sample", "seconds", "tokens_per_second")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Metrics:
-    """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
+    """One line of metrics.jsonl, to which the observers of a step add what they measure: losses in nats per token.
 
     ``milestones`` are sentences about heads that took on or lost a kind; ``health`` comes with ``heads``. ``stopped``
     says why the run ends early. ``held_out_loss`` is always of the same few batches; ``thorough``, after the last step
@@ -31,13 +25,15 @@ class Metrics:
     held-out targets that a model of two stacks translates exactly. ``seen_loss``, measured with
     ``held_out_loss`` and likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is
     what a repetition of random tokens gains, in nats per token, and ``updates`` the ratio of update and weights by
-    matrix. ``noise`` is of the gradient before clipping.
+    matrix. ``noise`` is of the gradient before clipping, ``own`` are numbers of a user's observers by name.
+
+    The line leaves out the ``seconds`` of the step, its speed, and its sample, which other files have.
     """
 
     step: int
-    loss: float
-    lr: float
-    grad_norm: float
+    loss: float = math.nan
+    lr: float = 0.0
+    grad_norm: float = math.nan
     held_out_loss: float | None = None
     heads: HeadScores | None = None
     milestones: tuple[str, ...] = ()
@@ -52,10 +48,15 @@ class Metrics:
     heads_before: HeadScores | None = None
     thorough: Thorough | None = None
     thorough_before: Thorough | None = None
+    own: dict[str, float] = field(default_factory=dict)
+    sample: Sample | None = None
+    seconds: float = 0.0
+    tokens_per_second: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of the line, except those that were not measured."""
-        data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
+        fields = {name: value for name, value in vars(self).items() if name not in _UNWRITTEN}
+        data = {name: value for name, value in fields.items() if value not in (None, (), {})}
         measured: dict[str, Any] = {
             name: getattr(self, name).to_dict()
             for name in ("heads", "heads_before", "health", "noise", "thorough", "thorough_before")
@@ -79,48 +80,3 @@ class Metrics:
         metrics = cls(**{**line, **numbers, "milestones": words, **heads, **health, **noise, **thorough})
         metrics.to_dict()  # raises if a score or a norm is not a number
         return metrics
-
-
-class Pace:
-    """Writes speed.jsonl, a line every two seconds; nothing in metrics.jsonl depends on the machine.
-
-    A process begins with a line of 0 seconds. Tokens per second count only the time of steps, not of measuring
-    the held-out text or writing checkpoints. The first line after two seconds also has the result of ``peak``, so that
-    a short run does not wait for it.
-    """
-
-    def __init__(self, path: Path, peak: Callable[[], Mapping[str, float]] = dict) -> None:
-        self.path, self._peak, self._has_peak = path, peak, False
-        self._start = self._last_written = self._step_start = time.monotonic()
-        self._tokens, self._step_seconds = 0, 0.0
-
-    def begin(self, step: int) -> None:
-        """Start the clock: the first step of this process is about to begin, after ``step`` earlier ones."""
-        self._start = self._last_written = time.monotonic()
-        self._write({"step": step, "seconds": 0.0})
-
-    def step_begins(self) -> None:
-        self._step_start = time.monotonic()
-
-    def step_ends(self, tokens: int) -> None:
-        """Count a finished step of the optimiser on ``tokens`` tokens."""
-        self._tokens += tokens
-        self._step_seconds += max(0.0, time.monotonic() - self._step_start)
-
-    def write(self, step: int, *, last: bool) -> float | None:
-        """Write a line if it is due, or if the step is the ``last``. Returns tokens per second, if written."""
-        now = time.monotonic()
-        if (now - self._last_written < _PACE_SECONDS and not last) or not self._step_seconds:
-            return None
-        speed = round(self._tokens / self._step_seconds, 1)
-        memory = psutil.Process().memory_info().rss
-        seconds = round(max(0.0, now - self._start), 3)
-        peak = {} if self._has_peak or last else self._peak()
-        self._has_peak = True
-        self._write({"step": step, "seconds": seconds, "tokens_per_second": speed, "memory_bytes": memory, **peak})
-        self._tokens, self._step_seconds, self._last_written = 0, 0.0, time.monotonic()
-        return speed
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        with suppress(TrainingError):  # a run does not fail for its speed
-            append_line(self.path, line)
