@@ -25,11 +25,12 @@ from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text_model import TextModel
 from tinytf.training.data.examples import IGNORED, Batch
-from tinytf.training.data.setup import Setup, first_fault, prepare
+from tinytf.training.data.setup import Setup, prepare
 from tinytf.training.data.translation import Pairs, pair_ids
 from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import report_of, train
+from tinytf.training.tuning.faults import first_fault
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import BatchLoss, batch_loss, exact_share
 from tinytf.training.tuning.parts import freeze

@@ -116,7 +116,7 @@ class Loop:
             parameters["lr"] = line.lr
         self.gradient(line)
         self.optimiser.step()
-        line.seconds = max(0.0, time.monotonic() - begun)
+        line.seconds, line.tokens = max(0.0, time.monotonic() - begun), self.batch.ids.numel()
         self.progress.step, self.progress.pending = line.step, {}
         self.tell(line)
 

@@ -11,7 +11,7 @@ from tinytf.training.folder.history import Sample, Thorough
 from tinytf.training.tuning.health import Health
 from tinytf.training.tuning.noise import Noise
 
-_UNWRITTEN = ("sample", "seconds", "tokens_per_second")
+_UNWRITTEN = ("sample", "seconds", "tokens", "tokens_per_second")
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Metrics:
     what a repetition of random tokens gains, in nats per token, and ``updates`` the ratio of update and weights by
     matrix. ``noise`` is of the gradient before clipping, ``own`` are numbers of a user's observers by name.
 
-    The line leaves out the ``seconds`` of the step, its speed, and its sample, which other files have.
+    The line leaves out the ``seconds`` and ``tokens`` of the step, its speed, and its sample, which other files have.
     """
 
     step: int
@@ -51,12 +51,14 @@ class Metrics:
     own: dict[str, float] = field(default_factory=dict)
     sample: Sample | None = None
     seconds: float = 0.0
+    tokens: int = 0
     tokens_per_second: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of the line, except those that were not measured."""
         fields = {name: value for name, value in vars(self).items() if name not in _UNWRITTEN}
         data = {name: value for name, value in fields.items() if value not in (None, (), {})}
+        data = {name: value for name, value in data.items() if not isinstance(value, float) or math.isfinite(value)}
         measured: dict[str, Any] = {
             name: getattr(self, name).to_dict()
             for name in ("heads", "heads_before", "health", "noise", "thorough", "thorough_before")

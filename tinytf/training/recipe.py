@@ -229,7 +229,12 @@ FREE = ("steps", "patience", "eval_every", "save_every", "save_minutes", "keep",
 def stored_recipe(run: Path) -> Recipe | None:
     """The recipe that a run was started with; None before it was written."""
     path = run / "recipe.json"
-    return Recipe.from_dict(read_json(path), str(path)) if path.exists() else None
+    fields = read_json(path) if path.exists() else None
+    if fields is not None and "watched" in fields:
+        raise UsageError(
+            f"another program's loop trains {run}", "that program continues it, with tinytf.watch(…, done=N)"
+        )
+    return None if fields is None else Recipe.from_dict(fields, str(path))
 
 
 def require_same(run: Path, stored: Recipe, requested: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ class Heads(Observer):
 
     def __init__(self, loop: Loop) -> None:
         self.camera = Camera(loop.setup, loop.recipe, loop.out)
-        self.probe = HeadProbe(loop.model.config, block=loop.recipe.block, seed=loop.recipe.seed)
+        self.probe = HeadProbe(loop.setup.model.config, block=loop.recipe.block, seed=loop.recipe.seed)
         self.health: StepHealth | None = None
         self.before: HeadScores | None = None
 
@@ -39,7 +39,7 @@ class Heads(Observer):
             with writing(loop.out, "continue with --resume", TrainingError):
                 self.camera.begin(done)
         if not loop.progress.milestones:
-            update_milestones(loop.progress.milestones, self.probe.measure(loop.model), 0)
+            update_milestones(loop.progress.milestones, self.probe.measure(loop.setup.model), 0)
         if done == recipe.at_step and self.due(done):
             self.before = self._observe(Metrics(done))
 
@@ -59,18 +59,18 @@ class Heads(Observer):
         else:
             line.heads = scores
             line.milestones = tuple(update_milestones(self.loop.progress.milestones, scores, line.step))
-            line.copying = self.probe.copying(self.loop.model)
+            line.copying = self.probe.copying(self.loop.setup.model)
             line.updates = self.health.by_matrix() or None
         self.health = None
 
     def _observe(self, line: Metrics) -> HeadScores:
         """Score the heads, add activations to the health of the line, and take a frame if one is due."""
         loop, camera = self.loop, self.camera
-        scores, frame = self.probe.measure(loop.model), camera.measure(loop.model)
+        scores, frame = self.probe.measure(loop.setup.model), camera.measure(loop.setup.model)
         if line.health is not None:
             line.health = line.health.with_activations(frame.tensors)
         if camera.due(line.step):
-            weights = camera.weights(loop.model) if loop.recipe.frames else {}
+            weights = camera.weights(loop.setup.model) if loop.recipe.frames else {}
             if loop.group.writes:
                 with writing(loop.out, "continue with --resume", TrainingError):
                     camera.write(line.step, frame, scores, line.health)

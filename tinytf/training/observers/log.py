@@ -108,7 +108,7 @@ class Pace(Observer):
 
     def step(self, line: Metrics) -> None:
         if line.seconds:
-            self.count(self.loop.batch.ids.numel(), line.seconds)
+            self.count(line.tokens, line.seconds)
         line.tokens_per_second = self.write(line.step, last=line.step == self.loop.recipe.steps)
 
     def count(self, tokens: int, seconds: float) -> None:

@@ -19,7 +19,7 @@ def where_not_finite(model: Transformer, loss: nn.Module, batch: Batch, recipe: 
     For example ``, in example 3, first at L2.ffn`` or ``, first in the gradient of blocks.2.ffn.down.weight``; empty if
     all numbers are finite.
     """
-    if where := _in_forward(model, batch):
+    if where := first_fault(model, batch):
         return where
     loss.zero_grad(set_to_none=True)
     backward(loss, batch, recipe, group)  # again, since clipping has made all gradients alike
@@ -29,7 +29,8 @@ def where_not_finite(model: Transformer, loss: nn.Module, batch: Batch, recipe: 
 
 
 @torch.no_grad()
-def _in_forward(model: Transformer, batch: Batch) -> str:
+def first_fault(model: Transformer, batch: Batch) -> str:
+    """The example of a batch whose numbers are not finite, and the step where they appear; empty if there is none."""
     training = model.training
     try:
         for row, ids in enumerate(batch.ids.tolist()):
