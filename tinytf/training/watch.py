@@ -20,7 +20,7 @@ from tinytf.training.checkpoint import Progress
 from tinytf.training.data.examples import Batch, Examples
 from tinytf.training.data.setup import Setup
 from tinytf.training.folder.claim import claimed, require_free
-from tinytf.training.folder.lines import keep_lines
+from tinytf.training.folder.lines import append_line, keep_lines
 from tinytf.training.folder.run_files import METRICS, RECIPE, SPEED, remove_run
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
@@ -75,9 +75,10 @@ class Watch:
     """Writes the folder of a run from any loop of torch, as a context: call ``step`` after each of its steps.
 
     Gradients are those that the optimiser gets, so after clipping. ``steps`` are planned, and ``done`` are taken
-    already in a run that goes on. Layers are looked at every ``every`` steps. ``opened`` is ``tinytf.load(model, tokenizer)``,
-    which shares the weights: with it and a ``text``, heads are scored and the film is taken. ``overwrite`` replaces a
-    run in the folder, ``tensorboard`` writes event files too, and ``observers`` are as in ``train``.
+    already in a run that goes on. Layers are looked at every ``every`` steps. ``opened`` is
+    ``tinytf.load(model, tokenizer)``, which shares the weights: with it and a ``text``, heads are scored and the film
+    is taken. ``overwrite`` replaces a run in the folder, ``tensorboard`` writes event files too, and ``observers`` are
+    as in ``train``.
 
     Raises UsageError if the folder holds another run or other files, or if another process trains there.
     """
@@ -114,6 +115,7 @@ class Watch:
         self._pace = Pace(self.out / SPEED)
         self.observers += [*observers, Log(), self._pace, *([EventFiles()] if tensorboard else [])]
         self._losses: list[Tensor] = []
+        self._adds_up = False
         self._pass: Callable[[], object] = lambda: None
         self._began = self._tokens = 0.0
         self._ends = ExitStack()
@@ -146,19 +148,25 @@ class Watch:
             self.recipe = self._with_steps(self.progress.step)
             self._write_recipe()
 
-    def step(self, loss: Tensor | float | None = None, *, held_out: float | None = None, **own: float) -> None:
+    def held_out(self, loss: float) -> None:
+        """Note the held-out loss of the latest step."""
+        self._last.held_out_loss = float(loss)
+        append_line(self.out / METRICS, self._last.to_dict())  # of two lines of a step the last one counts
+
+    def step(self, loss: Tensor | float | None = None, **own: float) -> None:
         """Note a step of the loop, after that of the optimiser: its loss, and any other numbers by name.
 
         Without a loss it is the mean of those that the model returned since the last step.
         """
-        line, self.line = self.line, Metrics(self.progress.step + 2)
+        self._last, self.line = self.line, Metrics(self.progress.step + 2)
+        line = self._last
         line.step = self.progress.step = self.progress.step + 1
         if loss is None:
-            loss = torch.stack(self._losses).mean() if self._losses else math.nan
+            loss = torch.stack(self._losses).mean() if self._losses else torch.tensor(math.nan)
+            loss = loss * len(self._losses) if self._adds_up else loss
         loss = loss.item() if isinstance(loss, Tensor) else float(loss)
-        line.loss, line.held_out_loss, line.own = loss, held_out, {name: float(own[name]) for name in own}
+        line.loss, line.own = loss, {name: float(own[name]) for name in own}
         line.seconds, line.tokens = time.monotonic() - self._began, int(self._tokens)
-        self.progress.note_best(held_out, line.step)
         if line.step > self.recipe.steps:
             self.recipe = self._with_steps(2 * self.recipe.steps)
             self._write_recipe()
@@ -195,6 +203,7 @@ class Watch:
             loss = next((value for value in output if isinstance(value, Tensor) and value.dim() == 0), None)
         if torch.is_grad_enabled() and isinstance(loss, Tensor):
             self._losses.append(loss.detach())
+            self._adds_up = named.get("num_items_in_batch") is not None  # each is a share of the loss
 
     def _before_step(self, *_: object) -> None:
         self.line = Metrics(self.progress.step + 1, lr=float(self.optimiser.param_groups[0]["lr"]))
@@ -207,7 +216,7 @@ watch = Watch
 
 
 def trainer_callback(run: Path | str, **settings: Any) -> Any:
-    """A callback with which the Trainer of transformers writes the folder of a run; ``settings`` are those of ``watch``.
+    """A callback with which the Trainer of transformers writes the folder of a run, with the ``settings`` of ``watch``.
 
     The loss of a step is the mean of those of its passes. Raises UsageError if transformers is not installed.
     """
@@ -216,7 +225,7 @@ def trainer_callback(run: Path | str, **settings: Any) -> Any:
     except ImportError:
         raise UsageError("transformers is not installed", 'pip install "tinytf[hf]"') from None
 
-    class Watching(TrainerCallback):  # type: ignore[misc]
+    class Watching(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **now: Any) -> None:
             planned = {"steps": state.max_steps, "done": state.global_step, **settings}
             self.watch = Watch(now["model"], now["optimizer"], run, **planned).__enter__()
@@ -225,7 +234,8 @@ def trainer_callback(run: Path | str, **settings: Any) -> Any:
             self.watch.step()
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **now: Any) -> None:
-            self.watch.held_out = (metrics or {}).get("eval_loss")
+            if "eval_loss" in (metrics or {}):
+                self.watch.held_out(metrics["eval_loss"])
 
         def on_train_end(self, args: Any, state: Any, control: Any, **now: Any) -> None:
             self.watch.__exit__(None, None, None)

@@ -104,7 +104,7 @@ def _next(report: RunsReport, terminal: Terminal) -> Iterator[Block]:
         state = run.summary()["state"]
         if state == "unfinished":
             first.setdefault(state, (f"tinytf runs --follow {place}", "watches it train"))
-        elif state == "stopped":
+        elif state == "stopped" and run.history is not None and "watched" not in run.history.recipe:
             first.setdefault(state, (resuming(run.path), "continues it"))
         elif state == "finished" and _is_causal(run):
             first.setdefault(state, (f"tinytf generate -m {place} TEXT", "how it continues a text"))
