@@ -58,7 +58,10 @@ class Metrics:
         """The fields of the line, except those that were not measured."""
         fields = {name: value for name, value in vars(self).items() if name not in _UNWRITTEN}
         data = {name: value for name, value in fields.items() if value not in (None, (), {})}
-        data = {name: value for name, value in data.items() if not isinstance(value, float) or math.isfinite(value)}
+        data = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in data.items()
+        }
         measured: dict[str, Any] = {
             name: getattr(self, name).to_dict()
             for name in ("heads", "heads_before", "health", "noise", "thorough", "thorough_before")

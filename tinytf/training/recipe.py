@@ -231,9 +231,7 @@ def stored_recipe(run: Path) -> Recipe | None:
     path = run / "recipe.json"
     fields = read_json(path) if path.exists() else None
     if fields is not None and "watched" in fields:
-        raise UsageError(
-            f"another program's loop trains {run}", "that program continues it, with tinytf.watch(…, done=N)"
-        )
+        raise UsageError(f"another program trains {run}", "that program continues it, with tinytf.watch(…, done=N)")
     return None if fields is None else Recipe.from_dict(fields, str(path))
 
 
