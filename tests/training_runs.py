@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tinytf.training.data.setup import Setup
 from tinytf.training.loop import Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.recipe import Recipe
@@ -25,13 +26,13 @@ def changed(recipe: Recipe, **changes: object) -> Recipe:
 
 
 class Called(Observer):
-    """Calls a function with the line of every step, once it is written."""
+    """Calls a function with the line of every step, once it is written, and the setup of the run."""
 
-    def __init__(self, call: Callable[[Metrics], object]) -> None:
+    def __init__(self, call: Callable[[Metrics, Setup], object]) -> None:
         self.call = call
 
     def written(self, line: Metrics) -> None:
-        self.call(line)
+        self.call(line, self.loop.setup)
 
 
 def run_once(recipe: Recipe) -> Callable[[pytest.TempPathFactory], Path]:

@@ -126,14 +126,7 @@ def test_health_is_that_of_the_gradient_and_of_the_change_of_the_weights(film: F
 
 
 def test_gradients_of_layers_are_those_of_the_batch(run: Path, film: Film) -> None:
-    setups = []
-    train(
-        STORY,
-        changed(CAUSAL, steps=1, warmup=0),
-        run.parent / "one",
-        lambda _, s: setups.append(s),
-    )
-    batch = setups[0].examples.batch(1)
+    batch = train(STORY, changed(CAUSAL, steps=1, warmup=0), run.parent / "one").setup.examples.batch(1)
     model = load_run(run / "checkpoints" / "step-000001").train()
     logits = model(batch.ids)
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()

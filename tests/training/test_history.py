@@ -46,7 +46,9 @@ def test_a_real_run_is_read_back_as_it_was_trained(tmp_path: Path) -> None:
         batch=2, steps=4, warmup=1, eval_every=2, held_out=0.2,
     )  # fmt: skip
     seen: list[Metrics] = []
-    train("The cat sat on the mat. " * 20, recipe, tmp_path / "run", observers=[Called(seen.append)])
+    train(
+        "The cat sat on the mat. " * 20, recipe, tmp_path / "run", observers=[Called(lambda line, _: seen.append(line))]
+    )
     history = read_history(tmp_path / "run")
     assert history.step.tolist() == [1, 2, 3, 4]
     for name in ("loss", "lr", "grad_norm"):

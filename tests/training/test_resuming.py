@@ -60,7 +60,7 @@ def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(kind: str, stops: t
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path)
     before = files_of(tmp_path)
-    assert train(STORY, CAUSAL, tmp_path, resume=True).step == 12
+    assert train(STORY, CAUSAL, tmp_path, resume=True).last.step == 12
     assert files_of(tmp_path) == before
 
 
@@ -86,7 +86,7 @@ def test_checkpoints_come_by_the_clock_as_well(tmp_path: Path, monkeypatch: pyte
     now = [0.0]  # seconds
     monkeypatch.setattr("tinytf.training.observers.saving.time.monotonic", lambda: now[0])
     recipe = changed(CAUSAL, save_every=100, save_minutes=1, keep=9)
-    train(STORY, recipe, tmp_path, observers=[Called(lambda _: now.append(now.pop() + 25))])
+    train(STORY, recipe, tmp_path, observers=[Called(lambda *_: now.append(now.pop() + 25))])
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [4, 7, 10, 12]
 
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_is_checked_by_sha256sum_too(tmp_path: Path) -> None:
 def test_a_checkpoint_without_checksums_is_opened_as_before(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path, interrupted=stopping_after(4))
     (checkpoints_of(tmp_path)[-1] / "SHA256SUMS").unlink()
-    assert train(STORY, CAUSAL, tmp_path, resume=True).step == 12
+    assert train(STORY, CAUSAL, tmp_path, resume=True).last.step == 12
 
 
 def test_damaged_checkpoints_do_not_push_out_whole_ones(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_decoder_may_be_trained_without_positions_and_not_without_its_mask():
 def test_a_run_learns_and_says_what_it_did(recipe, tmp_path):
     longer = changed(recipe, steps=40, eval_every=20, lr=1e-2)
     seen: list[Metrics] = []
-    last = train(STORY, longer, tmp_path / "run", observers=[Called(seen.append)]).last
+    last = train(STORY, longer, tmp_path / "run", observers=[Called(lambda line, _: seen.append(line))]).last
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 41))
     assert [line["step"] for line in lines if "held_out_loss" in line] == [20, 40]
@@ -205,7 +205,7 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 
 def test_too_short_a_text_says_both_numbers_and_leaves_nothing(tmp_path):
     with pytest.raises(TrainingError, match=r"^the text has 8 tokens to train on, but a block needs 17$"):
-        train("abcdefghij", CAUSAL, tmp_path / "run")
+        train(["abcdefghij"], CAUSAL, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -220,7 +220,7 @@ def test_no_text_is_refused(text, recipe, tmp_path):
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
     said = "the loss is NaN at step 5, in example 0, first at final.norm; the checkpoint of step 3 stays"
     with pytest.raises(TrainingError, match=f"^{said}$"):
-        train(STORY, CAUSAL, tmp_path / "run", spoil_at(4))
+        train(STORY, CAUSAL, tmp_path / "run", observers=[Called(spoil_at(4))])
     model = load_run(tmp_path / "run")
     assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
     assert len((tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()) == 4
@@ -236,7 +236,7 @@ def test_a_gradient_that_is_no_number_is_named_by_the_parameter_nearest_to_the_l
 
     said = r"the gradient norm is (NaN|∞) at step 3, first in the gradient of blocks\.0\.ffn\.down\.weight"
     with pytest.raises(TrainingError, match=f"^{said}"):
-        train(STORY, CAUSAL, tmp_path / "run", spoil)
+        train(STORY, CAUSAL, tmp_path / "run", observers=[Called(spoil)])
 
 
 @pytest.mark.parametrize("lr", [1e25, 1e38])

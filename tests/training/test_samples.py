@@ -145,7 +145,7 @@ def test_a_run_that_was_begun_before_there_were_samples_goes_on(tmp_path: Path) 
     assert stored.pop("sample_tokens") == 40
     (tmp_path / "recipe.json").write_text(json.dumps(stored), "utf-8")
     (tmp_path / "samples.jsonl").unlink()
-    assert train(STORY, recipe(), tmp_path, resume=True).step == 10
+    assert train(STORY, recipe(), tmp_path, resume=True).last.step == 10
     assert [sample.step for sample in samples_of(tmp_path)] == [8, 10]
 
 

@@ -47,7 +47,7 @@ def all_scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: scalars(events, name) for name in events.Tags()["scalars"] if name != "tokens_per_second"}
 
 
-def test_events_are_what_the_files_of_saves_say(tmp_path: Path) -> None:
+def test_events_are_what_the_files_of_the_run_say(tmp_path: Path) -> None:
     train(STORY, RECIPE, tmp_path, tensorboard=True)
     events, history = events_of(tmp_path), read_history(tmp_path)
     heads = {f"{kind}/L{layer}H{head}" for kind in ("entropy", "previous", "duplicate", "induction")
@@ -83,7 +83,7 @@ def test_milestones_are_told_as_text(tmp_path: Path) -> None:
 
     files = EventFiles()
     files.open(tmp_path / "tensorboard", 0)
-    files.written(Metrics(5, 1.0, 0.1, float("inf"), milestones=("L0H1 became one", "L1H0 too")))
+    files.step(Metrics(5, 1.0, 0.1, float("inf"), milestones=("L0H1 became one", "L1H0 too")))
     files.end()
     events = events_of(tmp_path)
     assert texts(events, "milestones") == [(5, "L0H1 became one\n\nL1H0 too")]

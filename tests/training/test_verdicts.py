@@ -91,6 +91,6 @@ def test_a_text_without_blank_lines_has_held_out_text_and_one_of_which_nothing_i
     assert "the text is held out from the middle of a document on" in "".join(notes)
     assert [step for step, _ in read_history(tmp_path / "one").held_out] == [1, 2]
     train(STORY, recipe, tmp_path / "many", on_note=(said := []).append)
-    assert said == []
+    assert not any("held out" in note for note in said)
     train("The cat sat on the mat. " * 40, changed(recipe, held_out=0.0), tmp_path / "none", on_note=said.append)
-    assert said == ["nothing is held out, so that no held-out loss is measured"]
+    assert said[-1] == "nothing is held out, so that no held-out loss is measured"

@@ -138,6 +138,7 @@ class Loop:
         self.line = line
         for observer in self.observers:
             observer.step(line)
+        reshard_model(self.model)
         self.stopping = self.interrupted() or line.stopped is not None
         for observer in self.observers:
             observer.written(line)

@@ -203,7 +203,7 @@ def _corpus(source: Corpus | Path | str | Iterable[str | Path | Mapping[str, Any
     if isinstance(source, Corpus):
         return source
     if isinstance(source, str) and not path_exists(source):
-        if not any(map(str.isspace, source)):
+        if source and not any(map(str.isspace, source)):
             raise UsageError(f"there is no file {source!r}", "a text has white space; or give a list of texts")
         return find_files(source, recipe.reading)
     if isinstance(source, (str, Path)):

@@ -48,39 +48,39 @@ class EventFiles(Observer):
         self._hook = threading.excepthook
         threading.excepthook = self._in_thread
 
-    def written(self, metrics: Metrics) -> None:
+    def step(self, line: Metrics) -> None:
         """Add a step: numbers as scalars, by head or group of weights where they have one, and sentences as text."""
         numbers = {
-            "loss": metrics.loss,
-            "held_out_loss": metrics.held_out_loss,
-            "held_out_exact": metrics.held_out_exact,
-            "thorough_loss": None if metrics.thorough is None else metrics.thorough.loss,
-            "seen_loss": metrics.seen_loss,
-            "copying": metrics.copying,
-            "lr": metrics.lr,
-            "grad_norm": metrics.grad_norm,
-            "tokens_per_second": metrics.tokens_per_second,
-            **metrics.own,
+            "loss": line.loss,
+            "held_out_loss": line.held_out_loss,
+            "held_out_exact": line.held_out_exact,
+            "thorough_loss": None if line.thorough is None else line.thorough.loss,
+            "seen_loss": line.seen_loss,
+            "copying": line.copying,
+            "lr": line.lr,
+            "grad_norm": line.grad_norm,
+            "tokens_per_second": line.tokens_per_second,
+            **line.own,
         }
-        if metrics.noise is not None:
-            numbers |= {f"gradient_noise/{name}": value for name, value in metrics.noise.to_dict().items()}
-        for kind, scores in vars(metrics.heads).items() if metrics.heads else ():
+        if line.noise is not None:
+            numbers |= {f"gradient_noise/{name}": value for name, value in line.noise.to_dict().items()}
+        for kind, scores in vars(line.heads).items() if line.heads else ():
             for layer, row in enumerate(scores or ()):
                 numbers |= {f"{kind}/L{layer}H{head}": score for head, score in enumerate(row)}
-        if metrics.health is not None:
-            for kind, values in metrics.health.to_dict().items():
+        if line.health is not None:
+            for kind, values in line.health.to_dict().items():
                 layers = [f"L{layer}" for layer in range(len(values))]
-                names = metrics.health.groups if kind in ("gradient_norm", "update_ratio") else layers
+                names = line.health.groups if kind in ("gradient_norm", "update_ratio") else layers
                 numbers |= {f"{kind}/{name}": value for name, value in zip(names, values, strict=True)}
         with self._writing():
             for name, number in numbers.items():
                 if number is not None and math.isfinite(number):
-                    self._writer.add_scalar(name, number, metrics.step)
-            if metrics.milestones:
-                self._writer.add_text("milestones", "\n\n".join(metrics.milestones), metrics.step)
-            if sample := metrics.sample:  # indented, so that Markdown leaves it alone
-                line = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
-                self._writer.add_text("sample", f"    {line}", metrics.step)
+                    self._writer.add_scalar(name, number, line.step)
+            if line.milestones:
+                self._writer.add_text("milestones", "\n\n".join(line.milestones), line.step)
+            if sample := line.sample:  # indented, so that Markdown leaves it alone
+                words = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
+                self._writer.add_text("sample", f"    {words}", line.step)
 
     def flush(self) -> None:
         """Write everything to the disk, before a checkpoint of the same step."""
