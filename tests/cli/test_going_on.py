@@ -175,7 +175,7 @@ def test_a_run_that_was_killed_before_its_recipe_is_begun_again(
     assert tinytf(*given, stdin=CORPUS[0].encode()).status == 0
 
 
-def test_event_files_are_written_where_they_are_asked_for_and_go_with_the_loop(
+def test_event_files_are_written_where_they_are_asked_for_and_go_with_the_run(
     tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ("train", corpus, "--recipe", recipe, "--out", tmp_path / "run")

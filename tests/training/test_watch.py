@@ -125,9 +125,6 @@ def test_layers_are_told_apart_with_gradients_updates_activations_and_attention(
 
     loop(tmp_path, 6, before_pass=after, before_step=note)
     (line,) = [line for line in metrics_of(tmp_path) if "health" in line]
-    inside = [
-        [name for name in seen if name.startswith(f"trunk.h.{layer}.") and "." not in name[-5:]] for layer in (0, 1)
-    ]
     for layer in (0, 1):
         names = [n for n in seen if n.startswith(f"trunk.h.{layer}.") and not n.endswith((".grad", ".after"))]
         gradient = torch.cat([seen[f"{name}.grad"].flatten() for name in names]).norm()
