@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,9 +115,20 @@ def _dead(history: History) -> str:
 
 def _by_heart(history: History) -> str:
     """The held-out loss has risen by 1 % of its lowest, and that of the training text has fallen meanwhile."""
-    if not history.by_heart or history.best is None or history.risen is None:
-        return ""
-    return f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}; try --patience, or more text"
+    return f"{_rise(history)}, and the training text's has fallen; more text helps" if history.by_heart else ""
+
+
+def _worse(history: History) -> str:
+    """The last two held-out losses are 1 % above the lowest, not by learning by heart."""
+    before = replace(history, held_out=history.held_out[:-1])
+    return f"{_rise(history)}; try a smaller --lr" if history.risen and before.held_out and before.risen else ""
+
+
+def _rise(history: History) -> str:
+    """By how much the held-out loss has risen, and what is kept of the best."""
+    step = history.best[0] if history.best else 0
+    kept = f"step {step:,}, whose checkpoint is kept" if step else "before the first step"
+    return f"held-out has risen by {history.risen or 0.0:.3f} since {kept}"
 
 
 FAULTS: dict[str, Callable[[History], str]] = {
@@ -129,5 +140,6 @@ FAULTS: dict[str, Callable[[History], str]] = {
     "clipped at every step": _clipped,
     "dead units": _dead,
     "learning by heart": _by_heart,
+    "worse again": _worse,
 }
 """The faults of a run, worst first, each with what its line says after the name, or empty."""
