@@ -141,7 +141,7 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
     Raises UsageError for an option that differs from the stored recipe and cannot change in a resumed run.
     """
     from tinytf.presets import settings_of
-    from tinytf.training.run.branch import branch_recipe
+    from tinytf.training.branch import branch_recipe
 
     changes, model = dict(overrides.recipe), overrides.model
     changes |= _tokenizer_fields(options.tokenizer)

@@ -14,8 +14,8 @@ from followed import append, files, line, measured, on_a_screen, on_a_terminal, 
 from rich.cells import cell_len
 
 from tinytf.training.folder.run_files import LOCK, is_stopped
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf_cli.main import run as run_command
 
 
@@ -46,7 +46,7 @@ def test_a_real_run_can_be_watched(tinytf: Tinytf, tmp_path: Path) -> None:
         model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,
         batch=2, steps=4, warmup=1, eval_every=2, held_out=0.2,
     )  # fmt: skip
-    last = train("The cat sat on the mat. " * 20, recipe, tmp_path / "run")
+    last = train("The cat sat on the mat. " * 20, recipe, tmp_path / "run").last
     assert f"loss {last.loss:.4f}" in tinytf("runs", "--follow", tmp_path / "run").out
     assert f"{last.loss:.4f}" in tinytf("runs", tmp_path).out
 

@@ -18,8 +18,8 @@ from tinytf.training.folder.history import History
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.runs import RunReport
 from tinytf.training.folder.verdict import FAULTS, verdict_of
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 
 SHORT = changed(RECIPE, steps=120, warmup=10, eval_every=40, save_every=120, probe_every=60, sample_tokens=0, lr=1e-2)
 BROKEN = {

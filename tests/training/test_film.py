@@ -19,7 +19,7 @@ from tinytf.look.heads.measures import repeated_tokens
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
 from tinytf.training.film.film import Film, Probe, read_film
-from tinytf.training.loop import train
+from tinytf.training.train import train
 from tinytf_cli.views.frame import learned_words
 
 CAUSAL = changed(FILMED, save_every=1, keep=9, frames=True)

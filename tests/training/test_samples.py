@@ -16,11 +16,11 @@ from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
 from tinytf.text.corpus import find_files
 from tinytf.training.data.setup import prepare
-from tinytf.training.film.sampler import Sampler
 from tinytf.training.folder.history import Sample
 from tinytf.training.folder.lines import append_line, keep_lines
 from tinytf.training.folder.reader import read_history, read_samples
-from tinytf.training.loop import train
+from tinytf.training.observers.samples import Sampler
+from tinytf.training.train import train
 
 MODEL = DROPPING
 recipe = partial(changed, RECIPE, model=MODEL, steps=10)

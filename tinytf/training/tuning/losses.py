@@ -1,6 +1,6 @@
 """Cross-entropy of a batch, and of the held-out text."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 
 import torch
@@ -13,17 +13,27 @@ from tinytf.training.data.examples import IGNORED, Batch, Examples
 from tinytf.training.recipe import FEW_BATCHES, Recipe
 from tinytf.training.tuning.processes import ALONE, Processes
 
+Objective = Callable[[Transformer, Batch], Tensor]
+"""The loss to minimise, summed over the targets of a batch; its gradient is divided by their number."""
+
 
 class BatchLoss(nn.Module):
     """The summed cross-entropy of a batch over its targets, in nats; only their positions get logits.
 
-    With ``label_smoothing`` a target is that share spread evenly over the vocabulary, and the rest its token.
+    With ``label_smoothing`` a target is that share spread evenly over the vocabulary, and the rest its token. An
+    ``objective`` replaces all of this.
     """
 
-    def __init__(self, model: Transformer, adapters: nn.Module | None = None, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        adapters: nn.Module | None = None,
+        label_smoothing: float = 0.0,
+        objective: Objective | None = None,
+    ) -> None:
         super().__init__()
         self.model, self.adapters = model, adapters  # registers them, so that processes share their gradients
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.objective = label_smoothing, objective
 
     def forward(
         self,
@@ -33,6 +43,8 @@ class BatchLoss(nn.Module):
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
     ) -> Tensor:
+        if self.objective is not None:
+            return self.objective(self.model, Batch(ids, targets, padding_mask, source, source_mask))
         read = None if source is None else self.model.read(source, source_mask)
         hidden = self.model.hidden(ids, padding_mask=padding_mask, source=read)  # (B, T, C)
         is_target = targets != IGNORED

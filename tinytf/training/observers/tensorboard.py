@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tinytf.errors import TrainingError
 from tinytf.text.printable import printable
-from tinytf.training.folder.history import Sample
-from tinytf.training.run.metrics import Metrics
+from tinytf.training.loop import Loop, Observer
+from tinytf.training.metrics import Metrics
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -30,20 +30,25 @@ def summary_writer() -> "type[SummaryWriter]":
     return SummaryWriter
 
 
-class EventFiles:
-    """The events of one process; earlier events of steps after ``step`` are discarded.
+class EventFiles(Observer):
+    """Writes event files for TensorBoard; those of steps that are repeated are discarded.
 
     Raises TrainingError if tensorboard is missing or the files cannot be written.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def begin(self, loop: Loop) -> None:
+        super().begin(loop)
+        self.open(loop.out / FOLDER, loop.progress.step - (loop.pending is not None))
+
+    def open(self, folder: Path, step: int) -> None:
+        """Begin with the events after ``step``."""
         self.folder = folder
         with self._writing():
             self._writer = summary_writer()(str(folder), purge_step=step + 1)
         self._hook = threading.excepthook
         threading.excepthook = self._in_thread
 
-    def add(self, metrics: Metrics, tokens_per_second: float | None = None, sample: Sample | None = None) -> None:
+    def written(self, metrics: Metrics) -> None:
         """Add a step: numbers as scalars, by head or group of weights where they have one, and sentences as text."""
         numbers = {
             "loss": metrics.loss,
@@ -54,7 +59,8 @@ class EventFiles:
             "copying": metrics.copying,
             "lr": metrics.lr,
             "grad_norm": metrics.grad_norm,
-            "tokens_per_second": tokens_per_second,
+            "tokens_per_second": metrics.tokens_per_second,
+            **metrics.own,
         }
         if metrics.noise is not None:
             numbers |= {f"gradient_noise/{name}": value for name, value in metrics.noise.to_dict().items()}
@@ -72,7 +78,7 @@ class EventFiles:
                     self._writer.add_scalar(name, number, metrics.step)
             if metrics.milestones:
                 self._writer.add_text("milestones", "\n\n".join(metrics.milestones), metrics.step)
-            if sample:  # indented, so that Markdown leaves it alone
+            if sample := metrics.sample:  # indented, so that Markdown leaves it alone
                 line = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
                 self._writer.add_text("sample", f"    {line}", metrics.step)
 
@@ -81,7 +87,7 @@ class EventFiles:
         with self._writing():
             self._writer.flush()
 
-    def close(self) -> None:
+    def end(self) -> None:
         try:
             with self._writing():
                 self._writer.close()
