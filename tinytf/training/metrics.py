@@ -18,21 +18,17 @@ _UNWRITTEN = ("sample", "seconds", "tokens_per_second")
 class Metrics:
     """One line of metrics.jsonl, to which the observers of a step add what they measure: losses in nats per token.
 
-        ``milestones`` are sentences about heads that took on or lost a kind; ``health`` comes with ``heads``. ``stopped``
-        says why the run ends early. ``held_out_loss`` is always of the same few batches; ``thorough``, after the last step
-        only, is of many more. On the first line only, ``held_out_before`` and ``thorough_before`` are of the model that the
-        run begins from, and ``heads_before`` are the scores before the first step. ``held_out_exact`` is the share of
-        held-out targets that a model of two stacks translates exactly. ``seen_loss``, measured with
-        ``held_out_loss`` and likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is
-    <<<<<<< HEAD:tinytf/training/run/metrics.py
-        what a repetition of random tokens gains, in nats per token, ``updates`` the ratio of update and weights by
-        matrix, and ``shifts`` those of ``shift_losses``. ``noise`` is of the gradient before clipping.
-    =======
-        what a repetition of random tokens gains, in nats per token, and ``updates`` the ratio of update and weights by
-        matrix. ``noise`` is of the gradient before clipping, ``own`` are numbers of a user's observers by name.
+    ``milestones`` are sentences about heads that took on or lost a kind; ``health`` comes with ``heads``. ``stopped``
+    says why the run ends early. ``held_out_loss`` is always of the same few batches; ``thorough``, after the last step
+    only, is of many more. On the first line only, ``held_out_before`` and ``thorough_before`` are of the model that the
+    run begins from, and ``heads_before`` are the scores before the first step. ``held_out_exact`` is the share of
+    held-out targets that a model of two stacks translates exactly. ``seen_loss``, measured with
+    ``held_out_loss`` and likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is
+    what a repetition of random tokens gains, in nats per token, ``updates`` the ratio of update and weights by
+    matrix, and ``shifts`` those of ``shift_losses``. ``noise`` is of the gradient before clipping, ``own`` are numbers
+    of a user's observers by name.
 
-        The line leaves out the ``seconds`` of the step, its speed, and its sample, which other files have.
-    >>>>>>> 31469b7dcf2d005d1c7c82f1f3b0b28fbc3a3540:tinytf/training/metrics.py
+    The line leaves out the ``seconds`` of the step, its speed, and its sample, which other files have.
     """
 
     step: int

@@ -20,6 +20,7 @@ from tinytf_cli.recipe_options import RecipeOverrides, RunOptions, resolved_reci
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, OnRead, Reading
+    from tinytf.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ def train(
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
     recipe = resolved_recipe(overrides, run, resumed)
+    if not run.resume and not recipe.begun_from:
+        _say_if_unwritable(recipe, output)
     begun_from = "" if recipe.at_step else recipe.begun_from  # a branch starts from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
     device = pick_device(machine.device)
@@ -161,6 +164,18 @@ def train(
         if options.explain and not trained.updates:
             output.note(f"step {options.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < recipe.steps and last.stopped is None else 0
+
+
+def _say_if_unwritable(recipe: "Recipe", output: Output) -> None:
+    """Say before a new model is trained that no family of transformers has it."""
+    from tinytf.checkpoints.huggingface.export import writable
+    from tinytf.training.recipe import USUAL_VOCABULARY
+
+    config = recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)
+    try:
+        writable(config)
+    except UsageError as error:
+        output.note(f"this model will run in tinytf alone: no family of transformers has it; {error.hint}")
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
