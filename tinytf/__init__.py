@@ -109,7 +109,6 @@ if TYPE_CHECKING:
     from tinytf.training.data.examples import Examples as Examples
     from tinytf.training.film.film import Film as Film
     from tinytf.training.film.film import Films as Films
-    from tinytf.training.find_lr import RangeTest as RangeTest
     from tinytf.training.folder.runs import RunReport as RunReport
     from tinytf.training.folder.runs import RunsReport as RunsReport
     from tinytf.training.loop import Observer as Observer
@@ -191,7 +190,6 @@ _LAZY = {
     "Patched": "tinytf.cause.interventions.patch",
     "Positions": "tinytf.look.positions",
     "Probe": "tinytf.look.probe",
-    "RangeTest": "tinytf.training.find_lr",
     "Repair": "tinytf.cause.repair",
     "Report": "tinytf.report",
     "Ranked": "tinytf.look.ranked",

@@ -118,7 +118,7 @@ class RunOptions:
     recipe: Path | None = option(
         type=click.Path(path_type=Path),
         metavar="FILE|NAME",
-        help="A TOML file, or a built-in recipe: book, chat, finetune, induction or translate.",
+        help="A TOML file, or a built-in recipe: bert, book, chat, finetune, induction or translate.",
     )
     preset: str | None = option(metavar="NAME", help="Use the architecture of this preset, such as llama-tiny.")
     begin_from: str | None = option("--from", metavar="MODEL", help="Start from this model and its tokenizer.")
@@ -162,7 +162,10 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
     file = None if options.recipe is None else Recipe.load(options.recipe)
     if options.preset is not None:
         model = {**({} if file is None else file.model), **model}
-        model = {k: v for k, v in settings_of(options.preset, model).items() if k not in _FROM_DATA}
+        chosen = settings_of(options.preset, model)
+        headless = ("head", "pooler") if chosen.get("head") == "none" else ()  # the objective brings its head
+        left_out = {*_FROM_DATA, *headless} - model.keys()
+        model = {name: value for name, value in chosen.items() if name not in left_out}
     if resumed is not None and (stored := stored_recipe(resumed)) is not None:
         changes |= {"model": {**stored.model, **model}} if model else {}
         file_fields = {} if file is None else file.to_dict()

@@ -164,7 +164,6 @@ FURTHER = (
     ("diff", TEXT, *OPEN, "--through", "transformers", "--versus", "m"),
     ("runs", "--film", "run", "--versus", "run"),
     ("trace", TEXT, *OPEN, "--through", "transformers"),
-    ("train", "book.txt", "--recipe", "recipe.toml", "--find-lr"),
 )
 """Lines whose reports are of other kinds than those of GIVEN."""
 

@@ -9,10 +9,7 @@ _NEW_RUN = ("resume", "at_step", "explain", "tensorboard", "shard")
 _LEAVE_OUT = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
 
 CLASHES: tuple[tuple[str, str, str, str], ...] = (
-    ("dry_run", "find_lr", "--dry-run shows a plan, and --find-lr a range test", _ONE),
-    ("find_lr", "overwrite", "--find-lr writes nothing, so --overwrite has no effect", "leave out --overwrite"),
     *(("dry_run", name, "--dry-run plans a new run", _LEAVE_OUT) for name in _NEW_RUN),
-    *(("find_lr", name, "--find-lr tries a new run", _LEAVE_OUT) for name in _NEW_RUN),
     ("resume", "overwrite", "--resume continues a run, and --overwrite removes it", _ONE),
     ("shard", "without", "--shard divides the matrices that --without cuts heads out of", _ONE),
     ("lora", "explain", "LoRA does not go with --explain", _ONE),

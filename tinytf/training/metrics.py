@@ -24,8 +24,9 @@ class Metrics:
     run begins from, and ``heads_before`` are the scores before the first step. ``held_out_exact`` is the share of
     held-out targets that a model of two stacks translates exactly. ``seen_loss``, measured with
     ``held_out_loss`` and likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is
-    what a repetition of random tokens gains, in nats per token, and ``updates`` the ratio of update and weights by
-    matrix. ``noise`` is of the gradient before clipping, ``own`` are numbers of a user's observers by name.
+    what a repetition of random tokens gains, in nats per token, ``updates`` the ratio of update and weights by
+    matrix, and ``shifts`` those of ``shift_losses``. ``noise`` is of the gradient before clipping, ``own`` are numbers
+    of a user's observers by name.
 
     The line leaves out the ``seconds`` and ``tokens`` of the step, its speed, and its sample, which other files have.
     """
@@ -44,6 +45,7 @@ class Metrics:
     seen_loss: float | None = None
     copying: float | None = None
     updates: Mapping[str, float] | None = None
+    shifts: tuple[float, ...] | None = None
     noise: Noise | None = None
     heads_before: HeadScores | None = None
     thorough: Thorough | None = None

@@ -27,7 +27,7 @@ _DECODER = {
     "causal": True, "head": "lm", "positions": "rotary", "norm": "rmsnorm", "activation": "silu", "gated": True,
     "qkv_bias": False, "o_bias": False, "ffn_bias": False,
 }  # fmt: skip
-_ENCODER = {"causal": False, "head": "mlm"}
+_ENCODER = {"causal": False, "head": "mlm", "head_bias": True}
 _FORMS = {"chat": "chat", "translate": "pair"}
 _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
 
@@ -165,6 +165,8 @@ class Recipe:
         if config.causal != (self.objective != "masked"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
         require_mask(config)
+        if not config.predicts_tokens:
+            raise ConfigError(f"head {config.head.kind!r} predicts no token to learn from", "leave out --head")
         if self.first_weights == "look_back" and not (config.positions == "rotary" and config.qkv_bias):
             raise ConfigError("look_back needs rotary positions, and biases of queries and keys", "add --qkv-bias 1")
         if self.block > config.context:

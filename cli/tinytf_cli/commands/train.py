@@ -20,6 +20,7 @@ from tinytf_cli.recipe_options import RecipeOverrides, RunOptions, resolved_reci
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, OnRead, Reading
+    from tinytf.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ class Options:
     GROUP: ClassVar = "Watching"
 
     dry_run: bool = option(is_flag=True, help="Show the schedule, sizes and first gradient; train and write nothing.")
-    find_lr: bool = option(is_flag=True, help="Suggest a learning rate by a range test; write nothing.")
     explain: int | None = option(
         type=Whole(1), metavar="STEP", help="Show the arithmetic of Adam's update at this step."
     )
@@ -87,14 +87,12 @@ def train(
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
     from tinytf.training.clashes import require_compatible
-    from tinytf.training.find_lr import find_lr
     from tinytf.training.observers.tensorboard import summary_writer
     from tinytf.training.plan import plan
     from tinytf.training.train import report_of
     from tinytf.training.train import train as train_model
     from tinytf.training.tuning.processes import rank_and_count
     from tinytf_cli.progress import TrainingProgress
-    from tinytf_cli.views import find_lr as _find_lr  # noqa: F401 - registers its view
     from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
     from tinytf_cli.views import train_plan as _plan  # noqa: F401 - registers its view
 
@@ -114,6 +112,8 @@ def train(
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
     recipe = resolved_recipe(overrides, run, resumed)
+    if not run.resume and not recipe.begun_from:
+        _say_if_unwritable(recipe, output)
     begun_from = "" if recipe.at_step else recipe.begun_from  # a branch starts from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
     device = pick_device(machine.device)
@@ -129,13 +129,6 @@ def train(
         )  # fmt: skip
         progress.clear()
         output.draw(training_plan)
-        return 0
-    if options.find_lr:
-        test = find_lr(
-            files, recipe, device, tokenizer=own_tokenizer, model=model, on_progress=progress.prepare
-        )  # fmt: skip
-        progress.clear()
-        output.draw(test)
         return 0
     with output.interrupt.deferred() as interrupted:
         trained = train_model(
@@ -171,6 +164,18 @@ def train(
         if options.explain and not trained.updates:
             output.note(f"step {options.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < recipe.steps and last.stopped is None else 0
+
+
+def _say_if_unwritable(recipe: "Recipe", output: Output) -> None:
+    """Say before a new model is trained that no family of transformers has it."""
+    from tinytf.checkpoints.huggingface.export import writable
+    from tinytf.training.recipe import USUAL_VOCABULARY
+
+    config = recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)
+    try:
+        writable(config)
+    except UsageError as error:
+        output.note(f"this model will run in tinytf alone: no family of transformers has it; {error.hint}")
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:

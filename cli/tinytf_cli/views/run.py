@@ -132,7 +132,6 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
     yield from _charts(history, terminal, display)
     yield from watched(history, layout.watched)
     yield from verdict_line(history, indent=2)
-    yield from _risen(history)
     if history.spikes:
         yield spike_line(history)
     if history.heads:
@@ -231,14 +230,6 @@ def verdict_line(history: History, indent: int = 0) -> Iterator[Line]:
     """What is wrong with a run; no line for a healthy one."""
     if (verdict := verdict_of(history)) is not None:
         yield Line([Span(verdict.text, "bad")], indent=indent)
-
-
-def _risen(history: History) -> Iterator[Line]:
-    """A warning if the held-out loss has risen since its best."""
-    if history.risen is not None and history.best is not None:
-        heart = ": it learns by heart" if history.by_heart else ""
-        words = f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}{heart}"
-        yield Line([Span(words, "bad")], indent=2)
 
 
 def _charts(history: History, terminal: Terminal, display: RunDisplay) -> Iterator[Block]:

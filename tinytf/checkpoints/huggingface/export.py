@@ -80,13 +80,10 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
         modules = written_modules(config, state, prompts)
         config = without_modules(config)
         state = {name: tensor for name, tensor in state.items() if not name.startswith("pooling.")}
-    try:
-        family, keys = family_for(config)
-    except UsageError:
-        if config.encoder is not None:  # whose table it may be too
-            raise
-        config, state = _fold_embed_scale(config, state)
-        family, keys = family_for(config)
+    family, keys, written = writable(config)
+    if written.embed_scale != config.embed_scale:
+        state = _fold_embed_scale(config, state)
+    config = written
     if _is_rebuilt(family, tokenizer):
         config, state = _with_output_biases(config, state)
         family, keys = family_for(config)
@@ -132,15 +129,13 @@ def _contents(
     }
 
 
-def _fold_embed_scale(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """An equivalent model with the embedding scale multiplied into the embeddings."""
-    if config.embed_scale == 1.0:
-        return config, state
+def _fold_embed_scale(config: ModelConfig, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The weights with the embedding scale multiplied into the embeddings."""
     state, table = dict(state), state["embed.tokens.weight"]
     state["embed.tokens.weight"] = table * config.embed_scale
     if config.tied_head and config.head.kind != "none":
         state["head.decoder.weight"] = table
-    return config.but(embed_scale=1.0, tied_head=config.head.kind == "none"), state
+    return state
 
 
 def _is_rebuilt(family: Family, tokenizer: Tokenizer) -> bool:
@@ -160,6 +155,21 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
         for n in range(config.n_layers)
     }
     return config.but(o_bias=True), {**zeros, **state}
+
+
+def writable(config: ModelConfig) -> tuple[Family, dict[str, Any], ModelConfig]:
+    """The family of a configuration, its keys of config.json, and the configuration as it is written.
+
+    That has no dropout, and no embedding scale if only so a family has it. Raises UsageError like ``family_for``.
+    """
+    config = config.but(dropout=0.0)
+    try:
+        return *family_for(config), config
+    except UsageError:
+        if config.encoder is not None or config.embed_scale == 1.0:  # two stacks share their table
+            raise
+        config = config.but(embed_scale=1.0, tied_head=config.head.kind == "none")
+        return *family_for(config), config
 
 
 def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:

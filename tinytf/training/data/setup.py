@@ -22,7 +22,7 @@ from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import cut_anywhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
 from tinytf.text.train import TRAINERS, with_end
-from tinytf.training.data.baselines import baselines
+from tinytf.training.data.baselines import data_facts
 from tinytf.training.data.cache import MIN_TEXT_BYTES, cached_entry
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import Examples, Ids, NextToken
@@ -221,14 +221,15 @@ def first_model(recipe: Recipe, vocab_size: int, start_id: int = 0) -> Transform
     return model
 
 
-def sizes_of(setup: Setup) -> dict[str, Any]:
-    """The numbers of tokens to train on, per step on average, and held out, the bytes of the held-out text, baselines.
+def sizes_of(setup: Setup, recipe: Recipe) -> dict[str, Any]:
+    """The numbers of tokens to train on, per step on average, and held out, the bytes of the held-out text, its facts.
 
-    The bytes are None, and there are no baselines, for objectives whose tokens do not stand for bytes of the text.
+    The bytes are None for objectives whose tokens do not stand for bytes of the text.
     """
     train, held_out = setup.counts
     step = round(sum(setup.examples.tokens(step) for step in range(_COUNTED_BATCHES)) / _COUNTED_BATCHES)
     sizes = {"tokens": train, "step_tokens": step, "held_out_tokens": held_out}
+    sizes |= data_facts(setup.examples, recipe, setup.tokenizer.largest_id + 1)
     if type(setup.examples) is not NextToken:
         return {**sizes, "held_out_bytes": None}
     ids, counts = np.unique(setup.examples.held_out_set, return_counts=True)
@@ -238,8 +239,7 @@ def sizes_of(setup: Setup) -> dict[str, Any]:
         for token_id, count in zip(ids.tolist(), counts.tolist(), strict=True)
         if token_id not in special
     )
-    counted = baselines(setup.examples, setup.tokenizer.largest_id + 1)
-    return {**sizes, "held_out_bytes": size, "baselines": counted}
+    return {**sizes, "held_out_bytes": size}
 
 
 def fingerprint_of(corpus: Corpus) -> str:

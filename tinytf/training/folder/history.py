@@ -105,7 +105,8 @@ class History:
     before it where it began from a model. ``exact`` are shares of held-out targets that are translated exactly, of
     models of two stacks. ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated
     random tokens, and ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step,
-    tr(Σ) and |G|² of the gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind,
+    tr(Σ) and |G|² of the gradient, as in ``Noise``, and ``shifts`` a step and losses by the shift of the labels, from
+    none to two. Older runs have none of these. ``heads`` are scores by their kind,
     (layers, heads) each, with the step of their measurement, from 0: before the first step. ``skipped`` counts lines
     that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the first
     checkpoint. ``baselines`` are held-out losses of unigram and bigram counts. ``stopped`` says why the run ended
@@ -125,6 +126,7 @@ class History:
     copying: Sequence[tuple[int, float]] = ()
     updates: Sequence[tuple[int, Mapping[str, float]]] = ()
     noise: Sequence[tuple[int, float, float]] = ()
+    shifts: Sequence[tuple[int, float, float, float]] = ()
     heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()

@@ -9,6 +9,7 @@ from tinytf.training.film.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.tuning.health import StepHealth
+from tinytf.training.tuning.losses import shift_losses
 from tinytf.training.tuning.noise import Noise, gradient_noise
 from tinytf.training.tuning.update import Update, UpdateWatch, choose_weight
 
@@ -61,6 +62,7 @@ class Heads(Observer):
             line.milestones = tuple(update_milestones(self.loop.progress.milestones, scores, line.step))
             line.copying = self.probe.copying(self.loop.setup.model)
             line.updates = self.health.by_matrix() or None
+            line.shifts = shift_losses(self.loop.model, self.loop.batch)
         self.health = None
 
     def _observe(self, line: Metrics) -> HeadScores:

@@ -38,7 +38,7 @@ class Files(Observer):
         with writing(out, "continue with --resume", TrainingError):
             remember(out, self.corpus)  # before the recipe, with which the folder is a run that can be resumed
             write_state(out / RECIPE, to_json(loop.recipe.to_dict()))
-            write_state(out / SIZES, to_json(sizes_of(loop.setup)))
+            write_state(out / SIZES, to_json(sizes_of(loop.setup, loop.recipe)))
             keep_lines(out / SPEED, last)
             with appending(out / METRICS):  # create it now, even if empty
                 pass

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Progress, ignore_progress
 from tinytf.training.data.examples import IGNORED, Batch, Examples
 from tinytf.training.recipe import FEW_BATCHES, Recipe
@@ -113,6 +113,29 @@ def exact_share(
         count += len(batch.ids)
     model.train(training)
     return group.total(exact) / count if count else None
+
+
+SHIFTED = 4
+"""Examples of a batch on which shifts of its labels are compared."""
+
+
+@torch.no_grad()
+def shift_losses(model: Transformer, batch: Batch) -> tuple[float, ...] | None:
+    """Losses of the predictions if they are meant for the token itself, for the next one, and for that after it.
+
+    Means in nats over the same positions of a few examples: the lowest says what the labels were in training. None for
+    an encoder, and where no position has two tokens after it.
+    """
+    batch = batch[:SHIFTED].to(model.embed.tokens.weight.device)
+    asked = batch.targets[:, :-2] != IGNORED
+    if not model.config.causal or not bool(asked.any()):
+        return None
+    with evaluating(model):
+        read = None if batch.source is None else model.read(batch.source, batch.source_mask)
+        hidden = model.hidden(batch.ids, padding_mask=batch.padding_mask, source=read)[:, :-2]  # (B, T − 2, C)
+        logits = model.unembed(hidden[asked]).float()
+    ids, width = batch.ids, asked.shape[1]
+    return tuple(float(F.cross_entropy(logits, ids[:, shift : shift + width][asked])) for shift in range(3))
 
 
 def batch_loss(model: Transformer, batch: Batch) -> Tensor:
