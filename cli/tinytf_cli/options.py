@@ -31,11 +31,6 @@ SMALL = 10_000_000
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
-WITH_TWO_STACKS = (
-    "trace", "attention", "lens", "attribute", "ablate", "patch", "diff", "explain", "grad", "neurons", "generate",
-    "score", "learn",
-)  # fmt: skip
-"""Commands that work on a model of two stacks."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 FLOORS = ("bf16", "fp16", "q8_0")
 """Those of ``tinytf.compare.floor``, repeated here because that imports torch."""
@@ -179,11 +174,11 @@ class ModelOptions:
         is_other = host() is not None and is_typed("model") and not is_typed("through")
         return None if is_other else self.through
 
-    def open(self, *, two_stacks: bool = False) -> "Model":
+    def open(self, *, two_stacks: bool = False, because: str = "") -> "Model":
         """Open the model. In a session, use the session's model unless an option names another.
 
-        Raises UsageError for a model of two stacks where the command has no use for ``two_stacks``, and for --through,
-        which only some commands take; those ask ``through_model`` first.
+        Raises UsageError for a model of two stacks where the command has no use for ``two_stacks``, ``because`` of
+        what it asks, and for --through, which only some commands take; those ask ``through_model`` first.
         """
         opened = self._opened()
         if self.stack is not None and opened.config.encoder is None:
@@ -196,12 +191,10 @@ class ModelOptions:
                 )
             return opened.encoder
         if opened.config.encoder is not None and not two_stacks:
-            command = click.get_current_context().info_name
-            takes_both = command in WITH_TWO_STACKS
+            why = f": {because}" if because else ""
             raise UsageError(
-                f"this model has two stacks, and {f'this use of {command}' if takes_both else command} asks about one",
-                "--stack encoder asks about that one"
-                + ("" if takes_both else f"; {', '.join(WITH_TWO_STACKS)} take both"),
+                f"this model has two stacks, and {click.get_current_context().info_name} asks about one{why}",
+                "--stack encoder asks about that one",
             )
         return opened
 

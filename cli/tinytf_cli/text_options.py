@@ -282,7 +282,7 @@ class PairsOptions:
                 "--pairs needs a model that tinytf computes itself, and this one runs through transformers",
                 "ask it about one text at a time",
             )
-        model = model_options.open()
+        model = model_options.open(because="a pair of prompts has no target")
         with progress_line(output.stderr, "pairs:") as on_progress:
             report = question(model, self.items, where=self.where, on_progress=on_progress, **settings)
         display = OverPairsDisplay(all=fold.all) if top is None else OverPairsDisplay(top, fold.all)

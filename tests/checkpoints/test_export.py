@@ -486,6 +486,17 @@ WRITTEN = {
         "K-EXAONE",
         config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, by_layer=(*_HYBRID, ("experts", (4, 0)))),
     ),
+    "hunyuan 4": (
+        "Hunyuan 4",
+        config_of(
+            "hunyuan 4, streams around a gate, sinks and an indexer, and gates of experts limited",
+            d_expert=16,
+            d_shared=32,
+            hyper_magnitude=0.7,
+            index_eps=0.1,
+            by_layer=(("experts", (0, 4)),),
+        ),
+    ),
     "hy3": ("Hy3", config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, o_bias=True, qkv_bias=True)),
     "trinity": (
         "Trinity",

@@ -34,7 +34,7 @@ def some_cells(trace: Trace, seed: str, each: int = 5) -> Iterator[str]:
         if not step.is_tensor:
             continue
         for _ in range(each):
-            head = draw.choice(step.part_numbers(trace.config)) if step.is_split else None
+            head = draw.choice(step.part_numbers(trace.config.at(layer))) if step.is_split else None
             place = "" if layer is None else f"L{layer}." if head is None else f"L{layer}{step.letter}{head}."
             shape = trace.step(step.name, layer).shape[-len(step.axes[-2:]) :]
             yield f"{place}{step.name}[{','.join(str(draw.randrange(size)) for size in shape)}]"

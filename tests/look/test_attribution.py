@@ -93,6 +93,16 @@ def _through_streams(trace: Trace, position: int, layer: int, x: Tensor, leaf: A
     return torch.cat((corrected[:1], corrected[1:] + _frozen(block.ple.out_norm, own["ple.out"])))
 
 
+def _through_hyper(trace: Trace, position: int, layer: int, x: Tensor, leaf: Any) -> Tensor:
+    """A layer of hyper-connections, whose streams (n, C) are mixed and written by constants."""
+    rounds, eps = trace.config.sinkhorn_rounds, trace.config.hyper_eps
+    for half, name in (("hyper1", "attn"), ("hyper2", "ffn")):
+        write = trace.step(f"{half}.write", layer)[position] + (0.0 if rounds else eps)
+        x = trace.step(f"{half}.mix", layer)[position].view(len(x), len(x)) @ x if rounds else x
+        x = x + write[:, None] * leaf(f"L{layer}.{name}", trace.step(name, layer))
+    return x
+
+
 def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[str, Tensor]]:
     """The logit by the residual stream alone, and what was added to that, each a leaf to ask the gradient of.
 
@@ -111,11 +121,13 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
         x = model.embed.projection(x) if trace.config.d_embed else x
     scale, normed = trace.config.residual_scale, trace.config.residual_of == "normed"
     others, several = trace.config.extra_streams, trace.config.extra_streams > 0
-    if several:
+    if trace.config.hyper:
+        x = x.expand(others + 1, -1)
+    elif several:
         x = _of_one_size(x, model.streams.projection(x).view(others, -1))
     for layer, block in enumerate(model.blocks):
         if several:
-            x = _through_streams(trace, position, layer, x, leaf)
+            x = (_through_hyper if trace.config.hyper else _through_streams)(trace, position, layer, x, leaf)
             continue
         order = trace.config.at(layer).norm_order
         post, added = order == "post", order in ("both", "output")
@@ -136,7 +148,15 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
             gate = (trace.step("side_act", layer) / own)[position].detach()
             x = _frozen(block.side.norm, x + gate * leaf(f"L{layer}.side", own))
         x = x * block.scale.weight if trace.config.layer_scale else x
-    if several:
+    if trace.config.hyper:
+        mean = trace.config.streams_averaged
+        shares = (
+            trace.step("final.read")[position] + trace.config.hyper_eps
+            if not mean
+            else torch.full((others + 1,), 1 / (others + 1), dtype=x.dtype)
+        )
+        x = _frozen(model.final_norm.norm, shares @ x)
+    elif several:
         matrices = model.final_norm.projection.weight.view(others, *[x.shape[1]] * 2)
         x = _frozen(model.final_norm.norm, _of_one_size(x[0], torch.einsum("nc,nec->ne", x[1:], matrices)).mean(0))
     elif trace.config.final_norm:

@@ -3,6 +3,7 @@
 import math
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import heads_by_hand as by_hand
 import numpy as np
@@ -76,12 +77,24 @@ def test_heads_agree_wholly_where_they_look_alike_and_not_at_all_where_they_shar
     assert overlap(torch.stack((even, own)), visible).tolist() == pytest.approx([0.5, 0.5])  # Σ√(p·q) = √¼
 
 
-def weights_of(model: Transformer, ids: Tensor) -> np.ndarray:
-    """Of every sequence, the weights of its trace: (B, layers, H, T, T), of the layers that have them."""
-    layers = table_of(model.config).attention_layers
+def weights_of(model: Transformer, ids: Tensor) -> list[np.ndarray]:
+    """Of every layer that has them, the weights of each sequence's trace: (B, 1, H, T, T)."""
     traces = [record(model, encoding_of(row)) for row in ids.tolist()]
-    found = [torch.stack([trace.step("weights", layer) for layer in layers]) for trace in traces]
-    return torch.stack(found).detach().double().numpy()
+    found = (
+        torch.stack([trace.step("weights", layer) for trace in traces])
+        for layer in table_of(model.config).attention_layers
+    )
+    return [weights[:, None].detach().double().numpy() for weights in found]
+
+
+def of_layers(weights: list[np.ndarray], *given: Any) -> dict[str, np.ndarray]:
+    """Every score of (layers, H), NaN for heads that a layer lacks."""
+    each, most = [by_numpy(one, *given) for one in weights], max(one.shape[2] for one in weights)
+
+    def wide(row: np.ndarray) -> np.ndarray:
+        return np.pad(row.astype(float), ((0, 0), (0, most - row.shape[1])), constant_values=np.nan)
+
+    return {name: np.concatenate([wide(scores[name]) for scores in each]) for name in each[0]}
 
 
 def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] | None = None) -> dict[str, np.ndarray]:
@@ -134,7 +147,8 @@ def assert_same(found: CensusScores, expected: dict[str, np.ndarray], layers: tu
     assert list(found.values) == [name for name in SCORES if name in found.values]
     for name, values in expected.items():
         scores = found.values[name]
-        assert np.abs(scores[list(layers)].numpy() - values).max() < 1e-6 * max(1.0, np.abs(values).max()), name
+        error = 1e-6 * max(1.0, np.nanmax(np.abs(values)))
+        np.testing.assert_allclose(scores[list(layers)].numpy(), values, rtol=0, atol=error, err_msg=name)
         assert all(scores[layer].isnan().all() for layer in range(len(scores)) if layer not in layers)
 
 
@@ -151,10 +165,10 @@ def test_scores_are_those_of_the_weights_of_traces_in_float64(kind: str) -> None
         torch.cat((torch.tensor([5]), row, torch.tensor([6] * (not model.config.causal), dtype=torch.long)))
         for row in twice
     ]
-    assert_same(found.repeats, by_numpy(weights_of(model, torch.stack(around)), model.config, (1, length)), layers)
+    assert_same(found.repeats, of_layers(weights_of(model, torch.stack(around)), model.config, (1, length)), layers)
     assert found.text is not None
     assert found.text.sequences == 3
-    assert_same(found.text, by_numpy(weights_of(model, windows[:3]), model.config), layers)
+    assert_same(found.text, of_layers(weights_of(model, windows[:3]), model.config), layers)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])

@@ -139,10 +139,22 @@ _ACTIVATION = {
 def _merged(model: Any, x: Array) -> Array:
     """The mean of several streams (T, n·C): the first, and the others projected and scaled to its size."""
     first, *others = np.split(x, model.config.extra_streams + 1, axis=-1)
+    if model.config.hyper:
+        return _weighed(model, x) if not model.config.streams_averaged else np.mean([first, *others], axis=0)
     matrices = np.split(model.final_norm.projection.weight.double().numpy(), len(others))
     others = [stream @ matrix.T for stream, matrix in zip(others, matrices, strict=True)]
     sizes = [np.sqrt((stream**2).mean(-1, keepdims=True)) for stream in (first, *others)]
     return np.mean([first, *(s * sizes[0] / size for s, size in zip(others, sizes[1:], strict=True))], axis=0)
+
+
+def _weighed(model: Any, x: Array) -> Array:
+    """The sum of several streams (T, n·C), each by its own sigmoid plus ε."""
+    scale, scores = (getattr(model.final_norm, f"read_{name}") for name in ("scaled", "scores"))
+    normed = x / np.sqrt((x**2).mean(-1, keepdims=True) + model.config.norm_eps)
+    weighed = scale.weight.item() * normed @ scores.weight.double().numpy().T + scores.bias.double().numpy()
+    streams = np.split(x, model.config.extra_streams + 1, axis=-1)
+    shares = 1 / (1 + np.exp(-weighed)) + model.config.hyper_eps
+    return np.sum([share[:, None] * stream for share, stream in zip(shares.T, streams, strict=True)], axis=0)
 
 
 def _numpy_logits(model: Any, x: Array) -> Array:

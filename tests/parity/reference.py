@@ -161,6 +161,32 @@ _DELTA: dict[str, Any] = {
 """Gated delta rules around a layer of attention."""
 
 
+def _qwen4(**settings: Any) -> nn.Module:
+    given = {
+        **_DELTA,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 14,
+        "hc_count": 3,
+        "hc_lowrank": 10,
+        "ple_layer_ids": [1, 3],
+        "ple_embed_dim": 16,
+        "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 9,
+        "make_ngram_vocab_size_divisible_by": 8,
+        "split_ngram_parts": 4,
+        "indexer_n_heads": 7,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 12,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    }
+    model = _decoder("Qwen4ExpText", **{**given, **settings})
+    model.size = 1.0  # rounding grows where streams are normed again and again
+    return model
+
+
 _OLMO_HYBRID = {name: value for name, value in _DELTA.items() if name != "head_dim"} | {"pad_token_id": 0}
 _OLMO_HYBRID |= {"linear_key_head_dim": 10, "linear_value_head_dim": 5}  # it writes the convolutions in equal thirds
 _MAMBA2: dict[str, Any] = {
@@ -345,6 +371,10 @@ _INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index
 """An indexer of odd sizes; with many heads no two of its scores are both 0."""
 
 
+_HYPER: dict[str, Any] = {**_INDEXED, "hc_mult": 3, "swiglu_limit": 0.8, "pad_token_id": 0}
+"""Several streams, and gates that are clamped."""
+
+
 def _dbrx(**attention: Any) -> nn.Module:
     ffn = {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 2}
     sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T, **_ENDS}
@@ -526,14 +556,21 @@ def _llama4(**settings: Any) -> nn.Module:
     return transformers.Llama4ForCausalLM(config)
 
 
+def _waves_of(table: Any) -> Tensor | None:
+    """The sines and cosines of a table of positions that counts them among its parameters."""
+    if hasattr(table, "create_weight"):
+        return table.create_weight()
+    return table.get_embedding(*table.weight.shape, table.padding_idx) if hasattr(table, "make_weight") else None
+
+
 def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings: Any) -> nn.Module:
     """A model whose texts are targets: it reads SOURCE for each of them, as ours does (``architectures.facing``)."""
     model = class_named(family + kind)(getattr(transformers, f"{family}Config")(**settings))
     model.size = 1.2
     for stack in (model.get_encoder(), model.get_decoder()):
         table = getattr(stack, "embed_positions", None)
-        if hasattr(table, "create_weight"):  # a buffer, which the tests do not fill with other numbers
-            waves = table.create_weight()
+        waves = _waves_of(table)
+        if waves is not None:  # a buffer, which the tests do not fill with other numbers
             del table.weight
             table.register_buffer("weight", waves)
     if hasattr(model, "final_logits_bias"):
@@ -614,6 +651,39 @@ def _t5gemma() -> nn.Module:
     return _two_stacks("T5Gemma", encoder=encoder, decoder=decoder, vocab_size=V)
 
 
+def _fsmt(**settings: Any) -> nn.Module:
+    """Theirs, which leaves out the causal mask where it fills a cache, and that of the prompt of ``generate``."""
+    kind = transformers.models.fsmt.modeling_fsmt.FSMTDecoder
+    kind.forward = _seeing_the_past(getattr(kind.forward, "theirs", kind.forward))
+    sizes = {key: value for key, value in _BART.items() if key != "vocab_size"}
+    model = _two_stacks("FSMT", src_vocab_size=V + 3, tgt_vocab_size=V, **sizes, **settings)
+    model.get_encoder().config = model.config
+    model.config.use_cache = model.generation_config.use_cache = False
+    return model
+
+
+def _seeing_the_past(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
+    def forward(self: Any, ids: Tensor, *given: Any, **settings: Any) -> Any:
+        size, dtype = ids.shape[1], self.embed_tokens.weight.dtype
+        settings["decoder_causal_mask"] = torch.full((size, size), -torch.inf, dtype=dtype).triu(1)
+        return theirs(self, ids, *given, **settings)
+
+    forward.theirs = theirs  # type: ignore[attr-defined]
+    return forward
+
+
+def _nllb_moe(**settings: Any) -> nn.Module:
+    """Theirs as in transformers 4: in 5.23 a mask of the chosen experts is read as their numbers."""
+    transformers.models.nllb_moe.modeling_nllb_moe.NllbMoeExperts.forward = _by_chosen
+    return _two_stacks("NllbMoe", **_BART, num_experts=3, encoder_sparse_step=2, decoder_sparse_step=2, **settings)
+
+
+def _by_chosen(self: Any, states: Tensor, first: Tensor, shares: Tensor) -> Tensor:
+    kept = 1 - self.moe_token_dropout
+    return sum(shares[:, n, None] * self[f"expert_{n}"](states) * kept for n in range(self.num_experts))
+
+
 TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: _two_stacks("T5", **_T5),
     "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -626,12 +696,33 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "mvp": lambda: _two_stacks("Mvp", **_BART),
     "plbart": lambda: _two_stacks("PLBart", **_BART),
     "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
+    "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **_BART),
     "pegasus": lambda: _two_stacks("Pegasus", **_BART),
     "marian": lambda: _two_stacks("Marian", "MTModel", **{**_BART, "decoder_start_token_id": 1}),
     "m2m-100": lambda: _two_stacks("M2M100", **_BART),
+    "nllb-moe": lambda: _nllb_moe(),
+    "nllb-moe, biased router": lambda: _nllb_moe(router_bias=True, moe_token_dropout=0.0),
+    "fsmt": lambda: _fsmt(),
 }
 
 
+_STEP: dict[str, Any] = {
+    "head_dim": 8,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "pad_token_id": 0,
+    "share_expert_dim": 20,
+    "sliding_window": 4,
+    "moe_router_scaling_factor": 1.7,
+    "mlp_layer_types": _DENSE_BETWEEN,
+    "num_sliding_attention_heads": 6,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {
+        "full_attention": {**_LLAMA3, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+}
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     **TWO_STACKS,
     "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**_T5)),
@@ -1009,6 +1100,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen3.5 moe": lambda: _decoder(
         "Qwen3_5MoeText", **_DELTA, **{**_EXPERTS, "num_experts": 6}, shared_expert_intermediate_size=16
     ),
+    "qwen4-exp": lambda: _qwen4(),
+    "qwen4-exp, gated by sigmoids, and n-grams of four tokens": lambda: _qwen4(
+        output_gate_type="sigmoid",
+        ple_layer_ids=[3],
+        ngram_size=4,
+        heads_per_ngram=1,
+        ple_embed_dim=9,
+        ple_conv_kernel_size=2,
+        eos_token_id=[4, 3],
+        seed=7,
+        hc_count=2,
+        indexer_compress_ratio=3,
+        indexer_budget=6,
+        indexer_head_dim=10,
+        rope_parameters={**_SECTIONS, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5},
+        norm_topk_prob=False,
+        attention_bias=True,
+        tie_word_embeddings=True,
+    ),
+    "qwen4-exp, without n-grams": lambda: _qwen4(ple_layer_ids=None),
     "qwen3-next": lambda: _decoder(
         "Qwen3Next",
         **_DELTA,
@@ -1282,6 +1393,27 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         mlp_layer_types=_DENSE_BETWEEN,
         rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
     ),
+    "hunyuan 4": lambda: _decoder("HYV4", **_HYPER),
+    "hunyuan 4, few keys, stretched, and two streams": lambda: _decoder(
+        "HYV4",
+        **{
+            **_HYPER,
+            "index_topk": 3,
+            "index_head_dim": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            "n_routed_experts": 6,
+            "hc_mult": 2,
+            "swiglu_limit": 0.3,
+        },
+        indexer_types=["full", "shared", "full"],
+        mlp_layer_types=_DENSE_BETWEEN,
+        norm_topk_prob=False,
+        tie_word_embeddings=True,
+        hc_eps=0.04,
+        hc_magnitude=0.7,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
     "mistral 4": lambda: _decoder(
@@ -1315,7 +1447,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Laguna",
         **_EXPERTS,
         head_dim=8,
-        num_attention_heads_per_layer=[6] * N,
+        num_attention_heads_per_layer=[6, 4, 6],
         shared_expert_intermediate_size=20,
         moe_routed_scaling_factor=1.7,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
@@ -1345,6 +1477,19 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
             "mlp_layer_types": None,
             "sliding_window_size": 4,
         },
+    ),
+    "step 3.7": lambda: _decoder("Step3p7Text", "TextModel", **_STEP),
+    "step 3.7, limits, biases and scaled scores": lambda: _decoder(
+        "Step3p7Text",
+        "TextModel",
+        **{**_STEP, "rope_parameters": None, "num_sliding_attention_heads": 2},
+        rope_theta=[300.0, 500.0, 300.0],
+        partial_rotary_factors=[0.5, 1.0, 0.5],
+        rope_scaling={**_LLAMA3, "rope_theta": 500.0},
+        attention_bias=True,
+        query_pre_attn_scalar=5.5,
+        swiglu_limits=[0.2, None, 0.3],
+        swiglu_limits_shared=[0.0, 0.25, 0.2],
     ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
     "ernie 4.5 moe": lambda: _decoder(
@@ -1460,6 +1605,8 @@ def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:
     if models.theirs.config.model_type == "gemma3n_text":  # several streams, not normed after the last layer
         *before, last = (streams.movedim(0, -2).flatten(-2) for streams in given.hidden_states)
         return *before, models.ours.final_norm(last)
+    if models.ours.config.hyper:  # (B, T, n, C) -> (B, T, n·C)
+        return tuple(streams.flatten(2) for streams in given.hidden_states)
     if "mamba" not in models.theirs.config.model_type:
         return given.hidden_states
     *after, _, normed = given.hidden_states  # without the embeddings, and with the last layer twice

@@ -94,7 +94,8 @@ def test_every_module_gives_what_theirs_gives(models):
         one, other = given[path][0], expected[path]
         if isinstance(other, tuple):  # a router also gives what it chose, that of Llama 4 before its own numbers
             other = other[1 if ours.config.routes_first else 0]
-        if ours.config.segments and other.shape[1] == len(IDS):  # texts lie side by side in XLNet
+        beside = ours.config.segments or models.theirs.config.model_type == "fsmt"
+        if beside and other.shape[1] == len(IDS):  # texts lie side by side in XLNet and FSMT
             other = other.transpose(0, 1)
         other = other.reshape(
             other.shape[-one.dim() - bool(stored[path].by_row) :]

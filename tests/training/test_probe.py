@@ -27,11 +27,11 @@ WINDOWED = "mistral, a window and stretched waves"
 # Scores
 
 
-def recorded_weights(model: Transformer, ids: Tensor) -> np.ndarray:
-    """The weights of a batch, (layers, B, H, T, T) in float64, one recorded text after the other."""
+def recorded_weights(model: Transformer, ids: Tensor) -> list[np.ndarray]:
+    """The weights of a batch in each layer, (1, B, H, T, T) in float64, one recorded text after the other."""
     traces = [record(model, encoding_of(row.tolist())) for row in ids]
     layers = table_of(model.config).attention_layers
-    return np.array([[trace.step("weights", layer).numpy() for trace in traces] for layer in layers], dtype=np.float64)
+    return [np.array([[trace.step("weights", layer).numpy() for trace in traces]], np.float64) for layer in layers]
 
 
 def by_numpy(weights: np.ndarray, config: ModelConfig, length: int) -> dict[str, np.ndarray]:
@@ -61,11 +61,14 @@ def test_scores_are_those_of_recorded_weights(kind):
     model = lively(config_of(kind))
     probe = HeadProbe(model.config, block=20)
     scores = probe.measure(model)
-    expected = by_numpy(recorded_weights(model, probe.ids), model.config, probe.length)
-    assert {name for name, score in vars(scores).items() if score is not None} == set(expected)
-    for name, values in expected.items():
+    expected = [by_numpy(weights, model.config, probe.length) for weights in recorded_weights(model, probe.ids)]
+    assert {name for name, score in vars(scores).items() if score is not None} == set(expected[0])
+    for name in expected[0]:
         found, attending = np.array(getattr(scores, name)), list(table_of(model.config).attention_layers)
-        assert np.abs(found[attending] - values).max() < 1e-6, name
+        for layer, values in zip(attending, expected, strict=True):
+            heads = values[name].shape[1]
+            assert np.abs(found[layer, :heads] - values[name]).max() < 1e-6, name
+            assert np.isnan(found[layer, heads:]).all()
         assert len(found) == model.config.n_layers
         assert np.isnan(np.delete(found, attending, axis=0)).all()
 

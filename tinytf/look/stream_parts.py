@@ -146,7 +146,7 @@ def positions_read(trace: Trace, position: int) -> Sequence[int]:
 
 def parts_read(trace: Trace, position: int, build: Callable[[Parts], None], frozen: Trace | None = None) -> Parts:
     """The parts of what is unembedded at a position, from those that ``build`` makes of the last block's output."""
-    after = [step for step in trace.steps.after if step.to_loss and not step.is_vocabulary]
+    after = _carrying([step for step in trace.steps.after if step.to_loss and not step.is_vocabulary])
     before_mean = next((n for n, step in enumerate(after) if isinstance(step.operation, MeanOfTokens)), len(after))
     found = []
     for at in positions_read(trace, position):
@@ -159,6 +159,17 @@ def parts_read(trace: Trace, position: int, build: Callable[[Parts], None], froz
     mean = _mean(found)
     _send_after(mean, after[before_mean + 1 :])
     return mean
+
+
+def _carrying(steps: Sequence[Step]) -> list[Step]:
+    """The steps that the last of ``steps`` is made of, without those that only weigh streams."""
+    needed, found = {step.name for step in steps[-1:]}, list[Step]()
+    for step in reversed(steps):
+        if step.name in needed:
+            weighs = isinstance(step.operation, MixStreams) and step.operation.weighted > 0
+            needed.update(step.inputs[: len(step.inputs) - weighs])
+            found.insert(0, step)
+    return found
 
 
 def _mean(found: Sequence[Parts]) -> Parts:

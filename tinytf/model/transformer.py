@@ -40,7 +40,7 @@ class Embeddings(Program):
 
     def __init__(self, config: ModelConfig) -> None:
         rows = [step for step in table_of(config).before if step.runs and step.path.startswith("embed.")]
-        super().__init__(config, rows, "embed.", dropped=["embed.norm" if config.embed_norm else "embed.out"])
+        super().__init__(config, rows, "embed.", dropped=[rows[-1].name])
 
     def forward(
         self, ids: Tensor, token_types: Tensor | None = None, start: int = 0, padding_mask: Tensor | None = None
@@ -399,7 +399,9 @@ class Transformer(nn.Module):
         """What the blocks take beside the stream: ids, embeddings, token types and the source; None for nothing."""
         last = self.embed.rows[-1].name
         if self.encoder is None:
-            return Carried(ids, {last: x}, types) if table_of(self.config).carried or self.config.segments else None
+            table = table_of(self.config)
+            reads_more = table.carried or table.reads_ids or self.config.segments
+            return Carried(ids, {last: x}, types) if reads_more else None
         source = source or self.reads
         if source is None:
             raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")

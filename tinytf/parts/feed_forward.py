@@ -35,7 +35,8 @@ class Experts(Part):
     softmax over itself and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms``
     router, experts and shared expert are parallel branches: the first two read the stream through norms of their own,
     the outputs of both kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma
-    4). The last ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash).
+    4). The last ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash). The
+    shared expert has a ``shared_limit`` in place of ``act_limit`` (Step 3.7).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0, said="{} experts")
@@ -55,6 +56,9 @@ class Experts(Part):
     sum_bias: bool = leaf(False, said="the bias of the sum of experts")
     d_shared: int = leaf(0, COUNT, said="a shared expert {} wide")
     shared_gate: bool = leaf(False, said="the gate of the shared expert")
+    shared_limit: float = leaf(
+        0.0, NOT_NEGATIVE, differs=True, usual=(16.0,), said="a limit of {} of the shared expert's units"
+    )
     expert_norms: bool = leaf(False, said="the norms of experts")
     identity_experts: int = leaf(0, COUNT, said="{} experts that give their input")
 
@@ -77,6 +81,8 @@ class Experts(Part):
             raise ConfigError("sum_bias needs experts without a shared one, but d_shared is not 0")
         if self.shared_gate and not self.d_shared:
             raise ConfigError("shared_gate is true, but there is no shared expert: d_shared is 0")
+        if self.shared_limit and not self.d_shared:
+            raise ConfigError(f"shared_limit {self.shared_limit:g} needs a shared expert, but d_shared is 0")
         if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
             raise ConfigError("expert_norms needs a shared expert without a gate, and weights that multiply outputs")
         if self.experts and self.identity_experts:
@@ -100,6 +106,7 @@ class Experts(Part):
             self.expert_norms and "times a learned number of each expert",
         )
         shared = f"; a shared expert of {self.d_shared:,} units" + " behind a gate" * self.shared_gate
+        shared += f", activated to at most {self.shared_limit:g}" * (self.shared_limit > 0)
         shared += "; norms of their own before router and experts, and after either kind" * self.expert_norms
         chosen = f"{self.experts} experts of {self.d_expert:,} units, {self.experts_per_token} for each token"
         chosen += f"; the last {self.identity_experts} only give what they are sent" * (self.identity_experts > 0)
@@ -116,12 +123,14 @@ class Experts(Part):
 class FeedForward(Part):
     """A feed-forward of ``d_ff`` units; ``gated`` makes it SwiGLU-like: act(gate) ⊙ up.
 
-    With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
-    both sides at the limit (gpt-oss). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two slopes
-    in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of a normal distribution with the
-    mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms the activated units (BitNet).
-    ``ffn_groups`` are equal parts of the input of each matrix that make as many equal parts of its output, each by a
-    matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
+    With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and
+    up on both sides at the limit (gpt-oss); ``glu_added`` stands for that 1, and with ``glu_of_experts`` only
+    experts are so limited, not the shared one and dense layers (Hunyuan 4). An ``act_limit`` is that of the activated
+    gate, and of up on both sides (Step 3.7). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two
+    slopes in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of a normal distribution
+    with the mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms the activated units
+    (BitNet). ``ffn_groups`` are equal parts of the input of each matrix that make as many equal parts of its output,
+    each by a matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0, said="a feed-forward {} wide")
@@ -130,8 +139,11 @@ class FeedForward(Part):
         named=ACTIVATION_NAMES,
     )  # fmt: skip
     gated: bool = leaf(False, said="the gate of the feed-forward")
-    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate with 1 added to up, limit {}")
+    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate, limit {}")
     glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,), said="an α of {} in the gate")
+    glu_added: float = leaf(1.0, NOT_NEGATIVE, usual=(0.0,), said="{} added to up in a clamped gate")
+    glu_of_experts: bool = leaf(False, said="a clamped gate in experts alone")
+    act_limit: float = leaf(0.0, NOT_NEGATIVE, differs=True, usual=(7.0,), said="a limit of {} of activated units")
     ffn_bias: bool = leaf(True, said="the bias of the feed-forward")
     up_bias: bool = leaf(True, said="the bias of the hidden units")
     act_norm: bool = leaf(False, said="the norm of the activations")
@@ -145,6 +157,11 @@ class FeedForward(Part):
     def require(self) -> None:
         if self.glu_limit and not (self.gated and self.activation == "silu"):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
+        if self.glu_of_experts and not self.glu_limit:
+            raise ConfigError("glu_of_experts needs a glu_limit")
+        for name, limit in (("act_limit", self.act_limit), ("shared_limit", self.mixture.shared_limit)):
+            if limit and (not self.gated or self.glu_limit):
+                raise ConfigError(f"{name} {limit:g} needs a gated feed-forward without glu_limit")
         if self.activation == "xielu" and (self.gated or self.mixture.experts):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
         if self.gate_sparsity and (not self.gated or self.mixture.experts or self.glu_limit):
@@ -173,13 +190,14 @@ class FeedForward(Part):
         if not self.d_ff:
             return {"feed-forward": "none"}
         sparse = f"gates {self.gate_sparsity:.0%} sparse" if self.gate_sparsity else ""
-        limited = f"limited to {self.glu_limit:g}, α {self.glu_alpha:g}"
+        limited = f"limited to {self.glu_limit:g}{' in experts' * self.glu_of_experts}, α {self.glu_alpha:g}"
         rows = {
             "widths": f"d_ff {self.d_ff}",
             "feed-forward": listed(
                 self.activation,
                 self.gated and "gated",
                 bool(self.glu_limit) and limited,
+                bool(self.act_limit) and f"activated to at most {self.act_limit:g}",
                 sparse,
                 self.ffn_groups > 1 and f"matrices of {self.ffn_groups} groups",
             ),
@@ -257,8 +275,17 @@ def _route(o: "ModuleType", c: Config) -> Any:
 
 
 def _activate(o: "ModuleType", c: Config) -> Any:
+    return o.Activate(c.activation, c.act_limit) if c.glu_of_experts else _activate_expert(o, c)
+
+
+def _activate_expert(o: "ModuleType", c: Config) -> Any:
     limit = c.glu_limit
-    return o.ClampedGlu(c.glu_alpha, limit) if limit else o.Activate(c.activation)
+    return o.ClampedGlu(c.glu_alpha, limit, c.glu_added) if limit else o.Activate(c.activation, c.act_limit)
+
+
+def _activate_shared(o: "ModuleType", c: Config) -> Any:
+    limited = c.glu_limit and not c.glu_of_experts
+    return _activate_expert(o, c) if limited else o.Activate(c.activation, c.shared_limit)
 
 
 _HIDDEN = ("token", "d_ff")
@@ -316,8 +343,8 @@ ROWS: tuple[Step, ...] = (
     Step("expert.gate", "expert, gate", "{0}·W_gate{ffn_bias_g} where {1}, else 0", _OF_EXPERTS,
          ("<into expert>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
          module="ffn.experts.gate", matrix="W_gate", in_experts=True, late=True),
-    Step("expert.act", "expert, activated", "{activated}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
-         absent=_NO_EXPERTS, make=_activate, in_experts=True),
+    Step("expert.act", "expert, activated", "{expert_activated}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
+         absent=_NO_EXPERTS, make=_activate_expert, in_experts=True),
     Step("expert.out", "expert output", "{0}·{w_down}{ffn_bias_2} where {1}, else 0", ("expert", *WIDE),
          ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
          matrix="{w_down}", in_experts=True),
@@ -339,8 +366,8 @@ ROWS: tuple[Step, ...] = (
     Step("shared.gate", "shared expert, gate", "{0}·W_gate{ffn_bias_g}", _SHARED, (RESIDUAL,), "ffn",
          recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
          matrix="W_gate", late=True),
-    Step("shared.act", "shared expert, activated", "{activated}", _SHARED, ("<of shared>",), "ffn", when=_shared,
-         absent=_NO_SHARED, make=_activate),
+    Step("shared.act", "shared expert, activated", "{shared_activated}", _SHARED, ("<of shared>",), "ffn",
+         when=_shared, absent=_NO_SHARED, make=_activate_shared),
     Step("shared.out", "shared expert output", "{0}·{w_down}{ffn_bias_2}", WIDE, ("shared.act",), "ffn", when=_shared,
          absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}"),
     Step("shared.norm", "shared expert output, normed", "{norm}({0})", WIDE, ("shared.out",), "ffn", when=_normed,
@@ -379,7 +406,9 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_g": (" + b" if bias and c.up_bias else "") + groups,
         "ffn_bias_2": (" + b₂" if bias else "") + groups,
         "activation": ACTIVATION_NAMES[c.activation],
-        "activated": _activated_words(c),
+        "activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts, c.act_limit),
+        "expert_activated": _activated_words(c, c.glu_limit > 0, c.act_limit),
+        "shared_activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts, c.shared_limit),
         "no_dense": no_dense,
         "no_act_norm": "activated units are not normed in this model" if _dense(c) else no_dense,
         "threshold": f"mean {'−' if _deviations(c) < 0 else '+'} {abs(_deviations(c)):.4g}·σ",
@@ -397,11 +426,14 @@ def _no_gate(c: Config, no_dense: str) -> str:
     return "the feed-forward of this model has no gate" if _dense(c) else no_dense
 
 
-def _activated_words(c: Config) -> str:
+def _activated_words(c: Config, clamped: bool, limit: float) -> str:
     """The formula of the activated units, from hidden units and gate."""
     act = ACTIVATION_NAMES[c.activation]
-    if c.glu_limit:
-        return f"({{1}} + 1) ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
+    if clamped:
+        up = f"({{1}} + {c.glu_added:g})" if c.glu_added else "{1}"
+        return f"{up} ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
+    if limit:
+        return f"min({act}({{0}}), {limit:g}) ⊙ {{1}} within ±{limit:g}"
     return f"{act}({{0}})" + " ⊙ {1}" * c.gated
 
 

@@ -124,6 +124,11 @@ def _hooked_beside(module: nn.Module) -> bool:
 
 _BLOCK = (
     "altup",
+    "hyper1",
+    "hyper2",
+    "ngram",
+    "read1",
+    "write1",
     "norm1",
     "attention",
     "cross",
@@ -134,6 +139,8 @@ _BLOCK = (
     "griffin",
     "attn_norm",
     "laurel",
+    "read2",
+    "write2",
     "norm2",
     "ffn",
     "ffn_norm",

@@ -22,12 +22,15 @@ from tinytf.parts import (
     embedding,
     feed_forward,
     gated_delta,
+    gated_streams,
     head,
+    hyper,
     indexer,
     layer_inputs,
     mamba,
     mamba2,
     memory,
+    ngrams,
     norm,
     pooling,
     positions,
@@ -69,7 +72,8 @@ RENAMED = {"heads": "head_out"}
 """Former step names, which scripts and recordings may still use, and their present names."""
 
 STEPS: tuple[Step, ...] = (
-    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED, *norm.FINAL, head.READ,
+    *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, hyper.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED,
+    *hyper.MERGED, *gated_streams.FINAL, *norm.FINAL, head.READ,
     *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
@@ -78,7 +82,7 @@ _FORMULAS = tuple(
     part.formulas
     for part in (
         embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
-        side_conv, altup, pooling, head,
+        side_conv, altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
@@ -86,7 +90,7 @@ _INPUTS = tuple(
     for part in (
         embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
         layer_inputs,
-        altup, pooling, head,
+        altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 
@@ -280,6 +284,13 @@ class StepTable:
         if layer in self._giving:
             return ()
         return tuple(step for step in self.added if self.has(step.name, layer) and step.name != "memory.out")
+
+    def summand(self, added: Step, layer: int) -> Step:
+        """What a layer adds to the stream of an output of attention or feed-forward: itself, normed or scaled.
+
+        An output that is not added there, such as that of a layer whose attention gives to another, is itself.
+        """
+        return (added, *self.to_stream(added, layer))[-2] if added in self.added_in(layer) else added
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
@@ -482,6 +493,11 @@ class StepTable:
         places = [place for layer in range(self.config.n_layers) for place in self.taken(layer).values()]
         return {self.at(*place).full_name(place[1]): place for place in places}
 
+    @cached_property
+    def reads_ids(self) -> bool:
+        """Whether layers read the ids of the tokens beside the stream."""
+        return any("ids" in step.inputs for step in self.layer_steps)
+
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""
         return tuple(self._consumers.get(place, ()))
@@ -523,13 +539,18 @@ class StepTable:
                 found.setdefault((own.name, layer), (step, own))
         return found
 
-    def synonym(self, name: str) -> str | None:
+    def synonym(self, name: str, layer: int | None = None) -> str | None:
         """The name of the step that ``name`` is a synonym of in this architecture; None where it is no synonym.
 
-        ``out`` means ``norm2`` in a post-norm block, and a former name means the present one.
+        ``out`` means ``norm2`` in a post-norm block, ``ffn.added`` what the ``layer`` (or the first that has it) adds
+        of ``ffn``, and a former name the present one.
         """
         if name in self.by_name:
             return None
+        part, _, added = name.rpartition(".")
+        if added == "added" and (step := self.by_name.get(part)) in self.added:
+            having = [n for n in range(self.config.n_layers) if self.has(part, n)]
+            return self.summand(step, layer if layer in having else having[0]).name
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
         return None if target == name else target
 

@@ -276,12 +276,15 @@ class Trace:
         for layer in parsed.layers if parsed.layers is not None else (None,):
             tensor, axes = self._uncut(parsed, layer)
             tensors.append(self._cell(tensor, parsed, axes))
+        if len({tensor.shape for tensor in tensors}) > 1:
+            raise AddressError(f"{parsed} has several shapes: heads differ by layer", "name layers of one kind")
         return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
 
     def stack(self, *addresses: str) -> Tensor:
         """The tensors at some addresses as one with a leading axis, one entry for each layer that an address names.
 
-        ``trace.stack("embed.out", "L*.attn", "L*.ffn")`` is (1 + 2·layers, T, C). Layers without the step are left out.
+        ``trace.stack("embed.out", "L*.attn.added", "L*.ffn.added")``, the parts of the stream, is (1 + 2·layers, T, C).
+        Layers without the step are left out.
         Raises AddressError like indexing, and UsageError for steps of several shapes.
         """
         tensors = [self[one] for address in addresses for one in self._each_layer(address)]

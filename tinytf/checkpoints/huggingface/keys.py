@@ -55,7 +55,9 @@ _SYNONYMS = (
     ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"),
     ("vocab_size", "n_token", "n_words", "org_vocab_size"),
     ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"),
+    ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k"),
+    ("num_key_value_heads", "num_attention_groups"),
+    ("share_expert_dim", "share_expert_dims"),
     ("norm_topk_prob", "moe_renormalize"),
     ("n_group", "num_expert_group"),
     ("n_shared_experts", "num_shared_experts"),
@@ -74,7 +76,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
         2,
         (
             "ernie4_5 glm glm4 glm4v_text glm_image_text internlm3 openai_privacy_filter qwen3_5_moe_text qwen3_next "
-            "starcoder2"
+            "qwen4_exp_text starcoder2"
         ),
     ),
     ("num_key_value_heads", 5, "bitnet"),

@@ -59,6 +59,7 @@ from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPEN
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
+from tinytf.checkpoints.huggingface.hy_v4 import HY_V4
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
 from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys, with_keys_left_out
@@ -88,6 +89,7 @@ from tinytf.checkpoints.huggingface.neox import NEOX, NEOX_JAPANESE
 from tinytf.checkpoints.huggingface.olmo_hybrid import OLMO_HYBRID
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.phi3 import PHI3, STARCODER2
+from tinytf.checkpoints.huggingface.qwen4_exp import QWEN4_EXP
 from tinytf.checkpoints.huggingface.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tinytf.checkpoints.huggingface.recurrent_gemma import RECURRENT_GEMMA
 from tinytf.checkpoints.huggingface.sentence import read_sentence_modules
@@ -112,6 +114,7 @@ from tinytf.checkpoints.huggingface.softmax_experts import (
     MELLUM,
 )
 from tinytf.checkpoints.huggingface.squeezebert import SQUEEZEBERT
+from tinytf.checkpoints.huggingface.step3p7 import STEP3P5
 from tinytf.checkpoints.huggingface.t5 import T5_FAMILIES
 from tinytf.checkpoints.huggingface.t5gemma import T5GEMMA
 from tinytf.checkpoints.huggingface.table import Family
@@ -165,13 +168,13 @@ FAMILIES: Mapping[str, Family] = {
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
-        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM_MOE_DSA, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
+        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
-        MIMO_V2_FLASH,
+        MIMO_V2_FLASH, STEP3P5,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
-        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, LFM2, LFM2_MOE, LFM3,
+        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, QWEN4_EXP, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
     )
@@ -268,10 +271,14 @@ def has_table(directory: Path) -> bool:
 
 
 def _open_weights(directory: Path, config: Mapping[str, Any]) -> WeightFiles:
-    """The weights of a directory, dequantised as its config.json says."""
-    files = Weights(directory)
+    """The weights of a directory, dequantised as its config.json says, or the file beside it that ModelOpt writes."""
+    files, beside = Weights(directory), directory / "hf_quant_config.json"
     with faults_of(directory / "config.json"):
         quantized = settings_of(config)
+        if quantized is None and beside.is_file():
+            stored = Fields(read_json(beside), beside).object("quantization")
+            settings = {} if stored is None else stored.data
+            quantized = settings_of({"quantization_config": {**settings, "quant_method": "modelopt"}})
         if quantized is None:
             require_plain(files)
             return files

@@ -29,7 +29,7 @@ TOWERS: Mapping[str, str] = {
         ),
         "visual": (
             "exaone4_5 glm46v glm4v glm4v_moe glm_ocr glmga qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
-            "qwen3_vl qwen3_vl_moe"
+            "qwen3_vl qwen3_vl_moe qwen4_exp"
         ),
         "vision_tower|multi_modal_projector|image_newline": "llava_next llava_next_video llava_onevision",
         "vision_model|connector": "idefics2 idefics3 smolvlm",
@@ -41,6 +41,7 @@ TOWERS: Mapping[str, str] = {
         "vision_tower|merger": "minicpm_ocr minicpmv4_6 minicpmv4_7",
         "vision_tower|mm_projector": "kimi_k25",
         "vision_tower|vit": "hunyuan_vl",
+        "vision_model|vit_large_projector|multi_modal_projector": "step3p7",
         "vision_tower|vision_model|multi_modal_projector|mlp1": "qianfan_ocr",
         "vision_tower|visual_embeddings_table": "ovis2",
         "vision_model|projector|vision_projector": "hyperclovax_vision_v2",

@@ -271,6 +271,8 @@ class Layout:
 
         Some modules also add it to the stream, so the sum comes first and the usual output last.
         """
+        if self.steps.config.hyper and any(self.steps.at(*place).axes[-1] == "stream" for place in places):
+            return []  # hyper-connections give weights and a sum of streams
         ends = sorted(places, key=self._order.__getitem__)
         start, source = self._order[ends[0]], self._input_of(places)
         computed, layers, last = {*places, source}, {layer for _, layer in places}, source

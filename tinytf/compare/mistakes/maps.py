@@ -95,6 +95,13 @@ def activations() -> Iterator[Mistake]:
         lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0)) * (site.input(1) + 1),
     )  # fmt: skip
     yield Mistake("up is multiplied without the 1 that is added to it", ClampedGlu, _without_one)
+    yield Mistake(
+        "activated gate and hidden units are not limited", Activate,
+        unlike(
+            lambda site: not site.operation.limit,
+            lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0)) * site.input(1),
+        ),
+    )  # fmt: skip
 
 
 def experts() -> Iterator[Mistake]:
@@ -116,8 +123,9 @@ def _gated_activation(site: Site) -> str:
 
 
 def _act(site: Site, act: Callable[[Tensor], Tensor]) -> Tensor:
+    assert isinstance(site.operation, Activate)
     first, *gated = site.inputs()
-    return act(first) * gated[0] if gated else act(first)
+    return site.operation.product(act(first), *gated)
 
 
 def sums() -> Iterator[Mistake]:

@@ -35,6 +35,7 @@ from tinytf.look.heads.measures import (
     repeated_tokens,
     require_attention,
     spread_over_layers,
+    stack_heads,
     visible_counts,
 )
 from tinytf.model.transformer import Transformer
@@ -367,12 +368,12 @@ class _Tally:
     def scores(self) -> CensusScores:
         """The means over all added sequences."""
         means = {
-            name: torch.stack([sums[name] for sums in self._sums]) / self.sequences for name in self._sums[0]
+            name: stack_heads([sums[name] for sums in self._sums]) / self.sequences for name in self._sums[0]
         }  # (layers, H), the offsets (layers, H, 2T − 1)
         offsets = torch.arange(1 - self.tokens, self.tokens)
         queries = self.tokens - offsets.abs()  # queries that have a key at that offset
         share = torch.where(2 * queries >= self.tokens, means.pop("offset") / queries, -1.0)
         weight, index = share.max(dim=-1)
-        means |= {"offset": offsets[index].double(), "offset_weight": weight}
+        means |= {"offset": torch.where(weight.isnan(), torch.nan, offsets[index].double()), "offset_weight": weight}
         scores = {name: spread_over_layers(means[name], self._layers, self._count) for name in SCORES if name in means}
         return CensusScores(self.sequences, self.tokens, scores)

@@ -20,6 +20,7 @@ from tinytf.steps.operations.disentangled import ByDistance, Table, WaveKeys
 from tinytf.steps.operations.exceed import Exceed
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
+from tinytf.steps.operations.fit_streams import FitStreams
 from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
@@ -29,9 +30,11 @@ from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.index_scores import IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
+from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, MeanOfBlock, RotateBlocks
 from tinytf.steps.operations.layer_scale import LayerScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
+from tinytf.steps.operations.lookup_ngrams import LookupNgrams
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.match_streams import MatchStreams
 from tinytf.steps.operations.mix import CrossMix, Mix
@@ -42,6 +45,7 @@ from tinytf.steps.operations.neighbours import Neighbours
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.pair_norm import PairNorm
+from tinytf.steps.operations.part_norm import PartNorm
 from tinytf.steps.operations.pass_on import PassOn
 from tinytf.steps.operations.pool import MeanOfTokens, Pool
 from tinytf.steps.operations.positions import Positions
@@ -60,6 +64,7 @@ from tinytf.steps.operations.shift import Shift
 from tinytf.steps.operations.short_conv import ShortConv
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
+from tinytf.steps.operations.sinkhorn import Sinkhorn
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 from tinytf.steps.operations.softplus import Softplus
 from tinytf.steps.operations.stream_linear import StreamLinear
@@ -75,11 +80,13 @@ __all__ = [
     "Add",
     "Alibi",
     "Append",
+    "BlockScores",
     "ByDistance",
     "BySegment",
     "Cap",
     "ChannelDecay",
     "Choose",
+    "ChooseBlocks",
     "ChooseKeys",
     "ClampedGlu",
     "Clip",
@@ -95,6 +102,7 @@ __all__ = [
     "ExpertLinear",
     "Fade",
     "FadeAtRate",
+    "FitStreams",
     "Gain",
     "Given",
     "GroupedLinear",
@@ -107,8 +115,10 @@ __all__ = [
     "LayerScale",
     "Linear",
     "Lookup",
+    "LookupNgrams",
     "Mask",
     "MatchStreams",
+    "MeanOfBlock",
     "MeanOfTokens",
     "Mix",
     "MixHeads",
@@ -119,6 +129,7 @@ __all__ = [
     "Operation",
     "PairNorm",
     "Parameter",
+    "PartNorm",
     "PassOn",
     "Pool",
     "Pooled",
@@ -128,6 +139,7 @@ __all__ = [
     "RelativeBias",
     "Retain",
     "Rotate",
+    "RotateBlocks",
     "RotateEach",
     "Route",
     "RouteNear",
@@ -140,6 +152,7 @@ __all__ = [
     "Sight",
     "Sigmoid",
     "Sink",
+    "Sinkhorn",
     "Softmax",
     "Softplus",
     "StreamLinear",

@@ -171,7 +171,7 @@ class Rotate(Operation):
         rope = self.rope.of_text(len(site.ids))
         lines = [f"turn = 1 / {rope.theta} ** (torch.arange(0, {rope.width}, 2) / {rope.width})"]
         lines += ROPE_SCALING_CODE[rope.scaling](rope)
-        lines.append("angle = torch.arange(T)[:, None] * turn")
+        lines.append(f"angle = {self._positions()}[:, None] * turn")
         factor = "" if rope.attention_factor == 1 else f" * {rope.attention_factor}"
         full = rope.width == width
         lines.append(f"a, b = {x}{'' if full else f'[..., :{rope.width}]'}.chunk(2, dim=-1)")
@@ -182,6 +182,7 @@ class Rotate(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         """Cosine and sine come from the model's table, which rounds the angle to float32."""
         (token, at), half = cell.index, self.rope.width // 2
+        position = self._position(token)
         first = self._first(at)
         width = at - first
         if width >= self.rope.width:
@@ -193,25 +194,34 @@ class Rotate(Operation):
         rope = self.rope.of_text(len(cell.site.ids))
         frequency = float(rotary_frequencies(rope)[pair])
         value = cell.site.value
-        cosine, sine = (float(wave[token, width]) for wave in rotary_table(token + 1, rope, value.device, value.dtype))
+        waves = rotary_table(position + 1, rope, value.device, value.dtype)
+        cosine, sine = (float(wave[position, width]) for wave in waves)
         words = "of the angle" + ("" if rope.attention_factor == 1 else f", times {rope.attention_factor:.4g}")
         before = (
             Value("frequency", frequency, f"radians a token, of the pair d{pair} and d{pair + half}"),
-            Value("angle", token * frequency, f"position {token} × frequency"),
+            Value("angle", position * frequency, f"position {position} × frequency"),
             Value("cos", cosine, words),
             Value("sin", sine, words),
         )
-        waves = (cosine, -sine if width < half else sine)
+        turned_by = (cosine, -sine if width < half else sine)
         series = product(
             (source.step.name, "cos, −sin" if width < half else "cos, sin"),
             (
                 torch.tensor([source.value, partner.value], dtype=torch.float64),
-                torch.tensor(waves, dtype=torch.float64),
+                torch.tensor(turned_by, dtype=torch.float64),
             ),
             lambda i: f"d{(width, partner_width)[i]} · {('cos', 'sin')[i]}",
             lambda i: ((source, partner)[i],),
         )
         return Working(((source, 2), (partner, 2)), series, before=before)
+
+    def _position(self, token: int) -> int:
+        """The position by which a token is turned."""
+        return token
+
+    def _positions(self) -> str:
+        """The positions of all tokens as PyTorch."""
+        return "torch.arange(T)"
 
     def _first(self, at: int) -> int:
         """The first dimension of the head of dimension ``at`` in a row."""

@@ -19,6 +19,7 @@ from tinytf.look.heads.measures import (
     previous,
     repeated_tokens,
     spread_over_layers,
+    stack_heads,
     visible_counts,
 )
 from tinytf.model.transformer import Transformer
@@ -90,11 +91,11 @@ class HeadProbe:
         self._visible = visible_counts(Sight.of(config), self.ids.shape[1])  # (Q,)
 
     def _score(self, weights: Tensor) -> Tensor:
-        """The scores of one layer: (B, H, Q, K) -> (scores, H), in the order of HeadScores."""
+        """The scores of one layer: (B, H, Q, K) -> (H, scores), in the order of HeadScores."""
         scores = [entropy_share(weights, self._visible), previous(weights)]
         if self.length:
             scores += [duplicate(weights, self.length), induction(weights, self.length)]
-        return torch.stack(scores).mean(dim=1)
+        return torch.stack(scores, dim=-1).mean(dim=0)
 
     @torch.no_grad()
     def measure(self, model: Transformer) -> HeadScores:
@@ -113,7 +114,7 @@ class HeadProbe:
             model.hidden(ids, source=model.read(ids) if own else None)  # independent of a caller's autocast
         empty = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
         all_layers = spread_over_layers(
-            torch.stack(layers) if layers else empty, table.attention_layers, model.config.n_layers
+            stack_heads(layers).movedim(-1, 1) if layers else empty, table.attention_layers, model.config.n_layers
         )
         by_score = all_layers.transpose(0, 1).tolist()  # (scores, layers, H), fetched from the device once
         return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))
