@@ -70,8 +70,9 @@ def corpus(name: str) -> Any:
         return "\n\n".join(f"{a} + {b} = {a + b}" for a, b in draw)
     if name == "pairs":
         words = ("red", "blue", "old", "new", "big", "tall")
-        return [{"source": f"{one} {two} {n}", "target": f"{n} {two} {one}"}
+        rows = [{"source": f"{one} {two} {n}", "target": f"{n} {two} {one}"}
                 for n in range(100, 130) for one in words for two in words]  # fmt: skip
+        return [rows[at] for at in np.random.default_rng(0).permutation(len(rows))]
     if name == "talks":
         return [{"messages": [{"role": "user", "content": f"What is {a} and {b}?"},
                               {"role": "assistant", "content": f"It is {a + b}, of course."}]}
