@@ -29,7 +29,7 @@ _GROUPS = {
     ),
     "Optimiser": (
         "steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "label_smoothing",
-        "clip", "lora", "lora_alpha", "first_weights", "seed",
+        "balance", "clip", "lora", "lora_alpha", "first_weights", "seed",
     ),
     "Watching": (
         "eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames",

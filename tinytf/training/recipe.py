@@ -95,6 +95,7 @@ class Recipe:
     beta1: float = _field(0.9, "Adam's decay of the mean gradient.", _SHARE)
     beta2: float = _field(0.95, "Adam's decay of the mean squared gradient.", _SHARE)
     label_smoothing: float = _field(0.0, "Share of each target that is spread over the vocabulary.", _SHARE)
+    balance: float = _field(0.0, "With experts: weight of the loss that keeps them equally busy, such as 0.01.", _SHARE)
     clip: float = _field(1.0, "Largest global norm of the gradients.", _POSITIVE)
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
