@@ -24,12 +24,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from _timing import Row, milliseconds, options, ratio, show, show_machine
+from tinytf.training.run.run import Trainer
 from torch import Tensor, nn
 
 from tinytf.text.corpus import find_files
 from tinytf.training.data.examples import NextToken
 from tinytf.training.recipe import Recipe
-from tinytf.training.run.run import Trainer
 from tinytf.training.tuning.losses import held_out_loss as measured
 from tinytf.training.tuning.processes import Processes
 

@@ -23,8 +23,8 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.text.corpus import find_files
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.remembered import find_remembered_corpus
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 
 TINY = changed(
     CAUSAL, model={**CAUSAL.model, "d_model": 8, "n_layers": 1, "d_ff": 8, "context": 16}, block=8, batch=2, steps=2,

@@ -233,7 +233,8 @@ def test_a_process_that_is_killed_ends_all_with_a_message(corpus: list[str], tmp
 
 _SLOW_ALONE = """
 import os, sys, time
-from tinytf.training.run import run
+from tinytf.training import start
+from tinytf.training.observers import held_out, saving
 from tinytf.training.tuning import processes
 from training_command import trained
 
@@ -245,9 +246,9 @@ def slowly(function):
         return function(*given, **more)
     return alone
 
-run.prepare, run.save_checkpoint = slowly(run.prepare), slowly(run.save_checkpoint)
-measured, calls = run.held_out_loss, []
-run.held_out_loss = lambda *given, **more: calls.append(1) or measured(*given, **more)
+start.prepare, saving.save_checkpoint = slowly(start.prepare), slowly(saving.save_checkpoint)
+measured, calls = held_out.held_out_loss, []
+held_out.held_out_loss = lambda *given, **more: calls.append(1) or measured(*given, **more)
 ran = trained(*sys.argv[1:], "--process-timeout", "5")
 print(len(calls), ran.said)
 raise SystemExit(ran.status)

@@ -16,11 +16,11 @@ from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
 from tinytf.text.corpus import find_files
 from tinytf.training.data.setup import prepare
-from tinytf.training.film.sampler import Sampler
 from tinytf.training.folder.history import Sample
 from tinytf.training.folder.lines import append_line, keep_lines
 from tinytf.training.folder.reader import read_history, read_samples
-from tinytf.training.loop import train
+from tinytf.training.observers.samples import Sampler
+from tinytf.training.train import train
 
 MODEL = DROPPING
 recipe = partial(changed, RECIPE, model=MODEL, steps=10)
@@ -146,7 +146,7 @@ def test_a_run_that_was_begun_before_there_were_samples_goes_on(tmp_path: Path) 
     assert stored.pop("sample_tokens") == 40
     (tmp_path / "recipe.json").write_text(json.dumps(stored), "utf-8")
     (tmp_path / "samples.jsonl").unlink()
-    assert train(STORY, recipe(), tmp_path, resume=True).step == 10
+    assert train(STORY, recipe(), tmp_path, resume=True).last.step == 10
     assert [sample.step for sample in samples_of(tmp_path)] == [8, 10]
 
 

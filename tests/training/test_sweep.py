@@ -10,9 +10,9 @@ from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import UsageError
 from tinytf.text.corpus import find_files
 from tinytf.text.weighted import weighted
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
 from tinytf.training.sweep import Outcome, _run_with_signals_restored, grid, sweep, values_of
+from tinytf.training.train import train
 from tinytf_cli.commands.sweep import _begin
 
 RECIPE = Recipe(
