@@ -118,6 +118,10 @@ def prepare(
                 "its file is damaged or was badly converted",
             )
     if examples is not None:
+        if (largest := int(examples.batch(0).ids.max())) > tokenizer.largest_id:
+            raise UsageError(
+                f"the examples have the id {largest:,}, and the tokenizer ids up to {tokenizer.largest_id:,}"
+            )
         return Setup(model, tokenizer, examples)
     is_masked, is_chat = recipe.objective == "masked", recipe.objective == "chat"
     if recipe.objective == "translate" and tokenizer.end_id is None:
