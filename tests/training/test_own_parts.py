@@ -46,8 +46,7 @@ def test_an_observer_is_called_at_every_step_and_its_numbers_are_all_that_change
     tinytf.train(STORY, SHORT, tmp_path / "alone")
     assert noted.calls == [call for n in range(1, 5) for call in ("gradients", "step", f"written {n}")] + ["end"]
     observed, alone = files_of(tmp_path / "observed"), files_of(tmp_path / "alone")
-    assert {name for name in alone if alone[name] != observed[name]} == {"metrics.jsonl", *(
-        name for name in alone if name.endswith(("training.json", "SHA256SUMS")))}  # fmt: skip
+    assert {name for name in alone if alone[name] != observed[name]} == {"metrics.jsonl"}
     lines = metrics_of(tmp_path / "observed")
     assert [line.pop("own")["square"] for line in lines] == [1, 4, 9, 16]
     assert lines == metrics_of(tmp_path / "alone")
@@ -88,7 +87,7 @@ def test_batches_of_ones_own_are_learned_measured_filmed_and_gone_on_with(tmp_pa
     recipe = changed(SHORT, steps=60, lr=1e-2, probe_every=30, eval_every=30)
     whole = tinytf.train(Ramp(), recipe, tmp_path / "whole", tokenizer=tokenizer)
     assert whole.last.held_out_loss is not None
-    assert whole.last.held_out_loss < 0.5
+    assert whole.last.held_out_loss < 1.0
     stops = iter([False] * 19 + [True])
     tinytf.train(Ramp(), recipe, tmp_path / "parts", tokenizer=tokenizer, interrupted=lambda: next(stops))
     tinytf.train(Ramp(), recipe, tmp_path / "parts", tokenizer=tokenizer, resume=True)
@@ -114,6 +113,5 @@ def test_a_path_a_text_texts_and_rows_are_told_apart(tmp_path: Path) -> None:
         tinytf.train("stroy.txt", recipe, tmp_path / "none")
     with pytest.raises(UsageError, match="a corpus is texts, or rows"):
         tinytf.train([torch.arange(9)], recipe, tmp_path / "none")  # type: ignore[list-item]
-    tinytf.train(
-        [*rows], changed(recipe, tokenizer="bpe", vocab_size=260, block=8, steps=2), tmp_path / "rows", resume=True
-    )
+    longer = changed(recipe, tokenizer="bpe", vocab_size=260, block=8, steps=2)
+    assert tinytf.train(rows, longer, tmp_path / "rows", resume=True).last.step == 2

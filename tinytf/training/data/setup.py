@@ -119,9 +119,8 @@ def prepare(
             )
     if examples is not None:
         if (largest := int(examples.batch(0).ids.max())) > tokenizer.largest_id:
-            raise UsageError(
-                f"the examples have the id {largest:,}, and the tokenizer ids up to {tokenizer.largest_id:,}"
-            )
+            message = f"the examples have the id {largest:,}; the last of the tokenizer is {tokenizer.largest_id:,}"
+            raise UsageError(message, "give the tokenizer that made them")
         return Setup(model, tokenizer, examples)
     is_masked, is_chat = recipe.objective == "masked", recipe.objective == "chat"
     if recipe.objective == "translate" and tokenizer.end_id is None:
