@@ -15,6 +15,7 @@ On a machine that others use too, the time of the processor with one thread (OMP
 import itertools
 import json
 import math
+import os
 import sys
 import tempfile
 import time
@@ -24,14 +25,18 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from _timing import Row, milliseconds, options, ratio, show, show_machine
-from tinytf.training.run.run import Trainer
 from torch import Tensor, nn
 
 from tinytf.text.corpus import find_files
 from tinytf.training.data.examples import NextToken
+from tinytf.training.loop import Loop
+from tinytf.training.observers.inside import Explanation
 from tinytf.training.recipe import Recipe
+from tinytf.training.start import started
+from tinytf.training.train import _choose_speed, give_observers
 from tinytf.training.tuning.losses import held_out_loss as measured
-from tinytf.training.tuning.processes import Processes
+from tinytf.training.tuning.optimiser import learning_rate
+from tinytf.training.tuning.speed import Speed
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = {"d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 512, "context": 64, "qkv_bias": False, "o_bias": False,
@@ -80,11 +85,13 @@ class PlainGPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def plain_step(model: PlainGPT, batches: Batches, *, bare: bool) -> Callable[[int], None]:
+def plain_step(model: PlainGPT, batches: Batches, rate: Callable[[int], float], *, bare: bool) -> Callable[[int], None]:
     """One step of the plain model; ``bare`` leaves clipping and reading the loss out."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=bare)
 
     def step(number: int) -> None:
+        for group in optimiser.param_groups:
+            group["lr"] = rate(number)
         loss = model(*batches(number))
         loss.backward()
         if not bare:
@@ -110,50 +117,63 @@ def held_out_loss(model: PlainGPT, examples: NextToken) -> float:
     return sum(loss * count for loss, count in losses) / sum(count for _, count in losses)
 
 
-def begun(text: str, out: Path, dtype: str) -> Trainer:
-    """A run of tinytf's own loop before its first step."""
-    recipe = Recipe(
-        model=SIZE, tokenizer="char", block=BLOCK, batch=BATCH, steps=10**6, lr=1e-3, beta2=0.99, warmup=0,
-        eval_every=10**6, held_out=0.1, dtype=dtype, sample_tokens=0,
+def recipe_of(dtype: str, steps: int) -> Recipe:
+    """nanoGPT's setting for Shakespeare's characters on a processor; without ``steps``, at a constant rate."""
+    pace = {"steps": steps, "warmup": 100} if steps else {"steps": 10**6, "warmup": 0, "schedule": "constant"}
+    return Recipe(
+        model=SIZE, tokenizer="char", block=BLOCK, batch=BATCH, lr=1e-3, beta2=0.99, eval_every=10**6, held_out=0.1,
+        dtype=dtype, sample_tokens=0, first_weights="normal", **pace,
     )  # fmt: skip
+
+
+def begun(text: str, out: Path, recipe: Recipe) -> Loop:
+    """A run of tinytf's own loop before its first step, with all that watches it."""
     out.mkdir()
-    here = torch.device("cpu")
-    begin = {"resume": False, "overwrite": False, "tokenizer": None, "model": None}
-    run = Trainer(find_files(text), recipe, out, here, Processes(), choose_speed=True, on_note=print, **begin)
-    run.begin_files(0)
-    return run
+    corpus, device = find_files(text), torch.device("cpu")
+    loop = started(corpus, recipe, out, device)
+    give_observers(loop, corpus, Explanation(loop, 0, ()), (), False, lambda *_: None, print)
+    if "OMP_NUM_THREADS" not in os.environ:
+        _choose_speed(loop, print)
+    for observer in loop.observers:
+        observer.begin(loop)
+    return loop
 
 
-def stepped(run: Trainer) -> None:
+def stepped(loop: Loop) -> None:
     """One step, computed as the run has chosen."""
-    with run.speed.used():
-        run.step()
+    with Speed(loop.recipe.threads, loop.recipe.kernel).used():
+        loop.step()
 
 
 def main() -> int:
     parser = options(__doc__, repeat=7)
     parser.add_argument("--steps", type=int, default=0, help="compare held-out losses after so many steps (0: not)")
+    parser.add_argument("--text", type=Path, help="train on this text instead of the stories")
     chosen = parser.parse_args()
     sys.path.insert(0, str(ROOT / "samples" / "stories"))
     from generate import stories
 
     show_machine("torch", "tinytf")
-    text = "\n\n".join(itertools.islice(stories(seed=1), 300))
+    text = chosen.text.read_text("utf-8") if chosen.text else "\n\n".join(itertools.islice(stories(seed=1), 300))
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
-        runs = {key: begun(text, out / key, dtype) for key, dtype in (("tinytf", "float32"), ("bfloat16", "bfloat16"))}
+        dtypes = (("tinytf", "float32"), ("bfloat16", "bfloat16"))
+        runs = {key: begun(text, out / key, recipe_of(dtype, chosen.steps)) for key, dtype in dtypes}
         examples, vocabulary = runs["tinytf"].setup.examples, runs["tinytf"].setup.tokenizer.vocab_size
 
         def batches(number: int) -> tuple[Tensor, Tensor]:
             batch = examples.batch(number)
             return batch.ids, batch.targets
 
+        def rate(number: int) -> float:
+            return learning_rate(number, runs["tinytf"].recipe)
+
         nano, bare = plain_model(vocabulary), plain_model(vocabulary)
         steps: dict[str, Callable[[int], object]] = {
             "tinytf": lambda _: stepped(runs["tinytf"]),
             "tinytf bfloat16": lambda _: stepped(runs["bfloat16"]),
-            "nanoGPT's loop": plain_step(nano, batches, bare=False),
-            "bare loop": plain_step(bare, batches, bare=True),
+            "nanoGPT's loop": plain_step(nano, batches, rate, bare=False),
+            "bare loop": plain_step(bare, batches, rate, bare=True),
         }
         seconds: dict[str, list[float]] = {key: [] for key in steps}
         busy: dict[str, list[float]] = {key: [] for key in steps}
