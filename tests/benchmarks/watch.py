@@ -1,7 +1,7 @@
 """What ``tinytf.watch`` costs a plain loop: the loop of train.py, alone and watched, in turns of 50 steps.
 
-Each turn has one step at which layers are looked at, by default every fiftieth. The time of the processor says more on a
-machine that others use too. Both loops begin with the same weights and get the same batches, and must end with the same
+Each turn has one step at which layers are looked at, by default every fiftieth. The time of the processor says more on
+a machine that others use too. Both loops begin with the same weights, get the same batches, and must end with the same
 weights.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/watch.py --repeat 5
