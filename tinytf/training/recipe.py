@@ -21,8 +21,9 @@ TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
 FEW_BATCHES = 8
 """Batches of the held-out text for its curve and every verdict, always the same ones."""
-USUAL_LR, FINE_LR, LORA_LR = 3e-3, 5e-5, 1e-3
-"""The peak learning rate of a new model; of a trained one, which has much to lose; of LoRA, which begins at zero."""
+USUAL_WIDTH = 128
+USUAL_LR, HIGHEST_LR, FINE_LR, LORA_LR = 3e-3, 1.2e-2, 5e-5, 1e-3
+"""The peak learning rate of a new model as wide as is usual, and of narrow ones; of a trained model; of LoRA."""
 _DECODER = {
     "causal": True, "head": "lm", "positions": "rotary", "norm": "rmsnorm", "activation": "silu", "gated": True,
     "qkv_bias": False, "o_bias": False, "ffn_bias": False,
@@ -76,7 +77,9 @@ class Recipe:
     repeats: float = _field(0.0, "Share of examples with repeated random tokens, which teach copying.", _SHARE)
     repeats_first: int = _field(0, "Steps at the start with only such examples.", Limits(0, 1_000_000_000))
     steps: int = _field(1000, "Optimiser steps.", Limits(1, 1_000_000_000))
-    lr: float = _field(USUAL_LR, "Peak learning rate; with --from 5e-5, with --lora 1e-3 unless given.", _POSITIVE)
+    lr: float = _field(
+        USUAL_LR, "Peak learning rate; unless given 0.384 / d_model, with --from 5e-5, with --lora 1e-3.", _POSITIVE
+    )
     final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
     warmup: int = _field(100, "Steps of linear warm-up.")
     schedule: str = _field("cosine", "Learning rate after the warm-up.", Limits(choices=SCHEDULES))
@@ -149,7 +152,7 @@ class Recipe:
         many parameters as a plain one. Of two stacks the encoder is like the decoder, apart from its own settings.
         """
         fields = {
-            "d_model": 128, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
+            "d_model": USUAL_WIDTH, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
             **(_ENCODER if self.objective == "masked" else _DECODER), **self.model, "vocab_size": vocab_size,
         }  # fmt: skip
         if type(width := fields["d_model"]) is int:
@@ -180,14 +183,18 @@ class Recipe:
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
         """A recipe from its fields. Raises UsageError for an unknown field, with the nearest name.
 
-        The default warm-up is at most a tenth of the steps, the default lr is FINE_LR for a trained model, or
-        LORA_LR to adapt it, and the masked objective has a wordpiece tokenizer.
+        The default warm-up is at most a tenth of the steps. The default lr of a new model is in inverse proportion to
+        its width, at most HIGHEST_LR; for a trained model it is FINE_LR, or LORA_LR to adapt it. The masked objective
+        has a wordpiece tokenizer.
         """
         if (optimiser := fields.get("optimiser", "adamw")) != "adamw":
             raise UsageError(f"{source or 'the recipe'}: there is no optimiser {optimiser!r}", "AdamW is the only one")
         fields = {name: value for name, value in fields.items() if name != "optimiser"}  # older recipes name it
+        width = model.get("d_model") if isinstance(model := fields.get("model"), Mapping) else None
         if fields.get("begun_from"):
             fields = {"lr": LORA_LR if fields.get("lora") else FINE_LR, **fields}
+        elif type(width) is int and width > 0:
+            fields = {"lr": min(HIGHEST_LR, round(USUAL_LR * USUAL_WIDTH / width, 6)), **fields}
         if fields.get("objective") == "masked":
             fields = {"tokenizer": "wordpiece", **fields}
         steps = fields.get("steps", cls.steps)

@@ -93,9 +93,9 @@ LAYOUTS = (
 
 
 _HEALTH = {
-    "gradient_norm": ("gradient", "%.2f"),
+    "gradient_norm": ("gradient", "%.2g"),
     "update_ratio": ("update", "%.0e"),
-    "rms": ("RMS", "%.1f"),
+    "rms": ("RMS", "%.3g"),
     "dead": ("dead", "%.2f"),
 }
 """The measures shown for each layer: title and format."""

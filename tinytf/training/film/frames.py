@@ -222,6 +222,6 @@ class Frame:
 
 
 def dead_share(activations: Tensor) -> Tensor:
-    """The share of dead units of a layer: activations (T, F)."""
+    """The share of dead units of a layer: activations (T, F); all of them are if none is ever active."""
     root_mean_square = activations.square().mean().sqrt()
-    return (activations.abs().amax(dim=0) < _DEAD * root_mean_square).float().mean()
+    return (activations.abs().amax(dim=0) <= _DEAD * root_mean_square).float().mean()

@@ -18,6 +18,8 @@ _SHIFTED = 0.5
 """Nats by which predictions fit another token better than the next one, if the labels are not those of the next."""
 _KNOWN = 0.9
 """The share of held-out passages in the training text from which on the held-out text is nothing new."""
+_WORSE = 0.05
+"""Nats by which a held-out loss is above that of unigram counts, beyond noise."""
 _CLIPPED = 10.0
 """The median gradient of a run that clips too much is so many times the limit."""
 _DEAD = 0.9
@@ -87,9 +89,13 @@ def _nothing_new(history: History) -> str:
 
 
 def _below_counts(history: History) -> str:
-    """After half of the steps, the last held-out loss is above that of unigram counts."""
+    """After half of the steps, the last held-out loss is above that of unigram counts by more than noise."""
     unigram = history.baselines.get("unigram", math.inf)
-    if not history.held_out or 2 * history.held_out[-1][0] < history.steps or history.held_out[-1][1] <= unigram:
+    if (
+        not history.held_out
+        or 2 * history.held_out[-1][0] < history.steps
+        or history.held_out[-1][1] <= unigram + _WORSE
+    ):
         return ""
     worse = f"held-out {history.held_out[-1][1]:.2f} is worse than counting tokens, {unigram:.2f}"
     return f"{worse}; try another --lr, or more steps"
