@@ -3,7 +3,8 @@
 Characters, 4 layers, 4 heads, d_model 128, block 64, batch 12, no dropout. Two peers, restated here in plain torch: a
 loop as nanoGPT's (loss of every position, AdamW, clipping, the loss read every step), and the barest loop that trains
 (the same without clipping and without reading the loss). tinytf's own loop writes its metrics, measures its heads and
-checks its numbers, in float32 and with its matrix products in bfloat16 (--dtype bfloat16). Batches are the same in all.
+checks its numbers, in float32 and with its matrix products in bfloat16 (--dtype bfloat16). Batches and
+first weights are the same in all.
 The text is of the stories that samples/stories makes up. ``--steps 2000`` goes on from where the rounds end to so many
 steps, and compares the loss on text that none was trained on.
 
@@ -85,9 +86,13 @@ class PlainGPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def plain_step(model: PlainGPT, batches: Batches, rate: Callable[[int], float], *, bare: bool) -> Callable[[int], None]:
+def plain_step(
+    model: PlainGPT, batches: Batches, rate: Callable[[int], float], losses: list[float], *, bare: bool
+) -> Callable[[int], None]:
     """One step of the plain model; ``bare`` leaves clipping and reading the loss out."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=bare)
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() >= 2) is wanted] for wanted in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=bare)
 
     def step(number: int) -> None:
         for group in optimiser.param_groups:
@@ -99,7 +104,7 @@ def plain_step(model: PlainGPT, batches: Batches, rate: Callable[[int], float], 
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         if not bare:
-            loss.item()
+            losses.append(loss.item())
 
     return step
 
@@ -126,11 +131,25 @@ def recipe_of(dtype: str, steps: int) -> Recipe:
     )  # fmt: skip
 
 
+@torch.no_grad()
+def take_weights(model: nn.Module, plain: PlainGPT) -> None:
+    """Begin with the weights of the plain model."""
+    weights = plain.state_dict()
+    for name, parameter in model.named_parameters():
+        theirs = name.replace("embed.", "").replace("attention.", "").replace("ffn.", "").replace("final_norm", "norm")
+        letter = theirs.removesuffix(".weight")[-1]
+        if theirs in weights:
+            parameter.copy_(weights[theirs])
+        else:  # q, k and v lie in one matrix
+            parameter.copy_(weights[theirs.replace(f"{letter}.weight", "qkv.weight")].chunk(3)["qkv".index(letter)])
+
+
 def begun(text: str, out: Path, recipe: Recipe) -> Loop:
     """A run of tinytf's own loop before its first step, with all that watches it."""
     out.mkdir()
     corpus, device = find_files(text), torch.device("cpu")
     loop = started(corpus, recipe, out, device)
+    take_weights(loop.model, plain_model(loop.model.config.vocab_size))
     give_observers(loop, corpus, Explanation(loop, 0, ()), (), False, lambda *_: None, print)
     if "OMP_NUM_THREADS" not in os.environ:
         _choose_speed(loop, print)
@@ -168,12 +187,13 @@ def main() -> int:
         def rate(number: int) -> float:
             return learning_rate(number, runs["tinytf"].recipe)
 
+        theirs: list[float] = []
         nano, bare = plain_model(vocabulary), plain_model(vocabulary)
         steps: dict[str, Callable[[int], object]] = {
             "tinytf": lambda _: stepped(runs["tinytf"]),
             "tinytf bfloat16": lambda _: stepped(runs["bfloat16"]),
-            "nanoGPT's loop": plain_step(nano, batches, rate, bare=False),
-            "bare loop": plain_step(bare, batches, rate, bare=True),
+            "nanoGPT's loop": plain_step(nano, batches, rate, theirs, bare=False),
+            "bare loop": plain_step(bare, batches, rate, theirs, bare=True),
         }
         seconds: dict[str, list[float]] = {key: [] for key in steps}
         busy: dict[str, list[float]] = {key: [] for key in steps}
@@ -188,6 +208,7 @@ def main() -> int:
                     busy[key].append((time.process_time() - busy_before) / CHUNK)
         lines = (out / "tinytf" / "metrics.jsonl").read_text("utf-8").splitlines()
         heads = sum("heads" in json.loads(line) for line in lines)
+        apart = max(abs(json.loads(line)["loss"] - loss) for line, loss in zip(lines[:CHUNK], theirs, strict=False))
         losses: dict[str, float] = {}
         for number in range((chosen.repeat + 1) * CHUNK, chosen.steps):
             for key in names[:3]:
@@ -205,6 +226,7 @@ def main() -> int:
         Row(
             "a step in bfloat16, tinytf / nanoGPT's loop", ratio(seconds, "tinytf bfloat16", "nanoGPT's loop"), goal=0.8
         ),
+        Row(f"largest difference of a loss in the first {CHUNK} steps", apart, "nats", goal=1e-4),
         Row("heads measured in these steps", float(heads), ""),
     ]
     if losses:
