@@ -149,9 +149,13 @@ def both_facing(
     if model.config.encoder is None:
         raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
     session = host()
-    if target is None and session is not None and model.transformer.reads is not None:
-        if [*sources] == [session.require_source()]:
-            return [model], str(session.require_text())
+    if (
+        target is None
+        and session is not None
+        and model.transformer.reads is not None
+        and [*sources] == [session.require_source()]
+    ):
+        return [model], str(session.require_text())
     bound = [model.reading(source, truncate=truncate) for source in sources]
     if target is None and model.config.labels:
         if len({*sources}) > 1:

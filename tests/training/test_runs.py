@@ -176,8 +176,8 @@ def test_another_seed_leaves_others(tmp_path):
     differ = {name for name in first if first[name] != other[name]}
     assert differ.issuperset(name for name in first if name.startswith("frames/step-"))
     assert {name.split("/")[-1] for name in differ if not name.startswith("frames/")} == {
-        "metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors", "recipe.json", "training.json",
-        "SHA256SUMS",
+        "metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors", "recipe.json", "text.json",
+        "training.json", "SHA256SUMS",
     }  # fmt: skip
 
 

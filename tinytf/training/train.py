@@ -149,7 +149,7 @@ def train(
             on_note=on_note,
         )  # fmt: skip
         explanation = Explanation(loop, explain, explained)
-        _observe(loop, files, explanation, observers, tensorboard, on_progress, on_note)
+        give_observers(loop, files, explanation, observers, tensorboard, on_progress, on_note)
         if choose_speed and not loop.progress.step:
             _choose_speed(loop, on_note)
         if loop.recipe.compile:
@@ -165,7 +165,7 @@ def train(
         return Run(out, loop.setup, last, tuple(explanation.updates))
 
 
-def _observe(
+def give_observers(
     loop: Loop,
     corpus: Corpus,
     explanation: Explanation,

@@ -110,7 +110,7 @@ class Watch:
             if not text:
                 raise UsageError("a film needs a text to show", "give it as text=…")
             shown = _Shown(opened.tokenizer.encode(text).ids)
-            self.setup = Setup(opened.transformer, opened.tokenizer, shown)
+            self.setup, self.batch = Setup(opened.transformer, opened.tokenizer, shown), shown.example
             self.observers.append(Heads(cast(Loop, self)))
         self._pace = Pace(self.out / SPEED)
         self.observers += [*observers, Log(), self._pace, *([EventFiles()] if tensorboard else [])]

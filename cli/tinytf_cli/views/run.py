@@ -161,7 +161,8 @@ def _state(history: History, display: RunDisplay) -> str:
     if display.doing or history.finished:
         return display.doing or "finished"
     if display.quiet is None:
-        return STOPPED.format(history.last)
+        stopped = STOPPED.format(history.last)
+        return stopped.partition(";")[0] if "watched" in history.recipe else stopped
     return f"no new line for {duration(display.quiet)}" if display.quiet >= _QUIET else "not finished"
 
 

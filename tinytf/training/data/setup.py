@@ -118,7 +118,10 @@ def prepare(
                 "its file is damaged or was badly converted",
             )
     if examples is not None:
-        return Setup(model, tokenizer, examples)
+        if (largest := int(examples.batch(0).ids.max())) > tokenizer.largest_id:
+            message = f"the examples have the id {largest:,}; the last of the tokenizer is {tokenizer.largest_id:,}"
+            raise UsageError(message, "give the tokenizer that made them")
+        return Setup(model, tokenizer, examples, fingerprint_of(corpus))
     is_masked, is_chat = recipe.objective == "masked", recipe.objective == "chat"
     if recipe.objective == "translate" and tokenizer.end_id is None:
         raise UsageError("the translate objective needs a token that ends a target, and this tokenizer has none")

@@ -189,9 +189,9 @@ class History:
 
     @property
     def clip_rate(self) -> float | None:
-        """The share of the last 100 steps or fewer whose gradients were clipped; None before the first step."""
-        norms = self.grad_norm[-_RECENT:]
-        return float(np.mean(norms > float(self.recipe.get("clip", math.inf)))) if norms.size else None
+        """The share of the last 100 steps or fewer whose gradients were clipped; None if there is none, or no limit."""
+        norms, limit = self.grad_norm[-_RECENT:], self.recipe.get("clip")
+        return float(np.mean(norms > float(limit))) if norms.size and limit is not None else None
 
     @property
     def gaps(self) -> Sequence[tuple[int, float]]:

@@ -63,8 +63,8 @@ class Heads(Observer):
             line.milestones = tuple(update_milestones(self.loop.progress.milestones, scores, line.step))
             line.copying = self.probe.copying(self.loop.setup.model)
             line.updates = self.health.by_matrix() or None
-            line.shifts = shift_losses(self.loop.model, self.loop.batch)
-            line.experts = expert_shares(self.loop.model, self.loop.batch)
+            line.shifts = shift_losses(self.loop.setup.model, self.loop.batch)
+            line.experts = expert_shares(self.loop.setup.model, self.loop.batch)
         self.health = None
 
     def _observe(self, line: Metrics) -> HeadScores:
