@@ -171,6 +171,6 @@ def text_part(family: Family, whole: str) -> TextPart:
         return {"head": "lm", "tied_head": tied, "head_bias": f"{_HEAD}.bias" in tensors, **plain_head}
 
     values = {field.name: getattr(family, field.name) for field in fields(family)}
-    own = {"settings": (*family.settings, Group(read)), "towers": TOWERS.get(whole, _NONE)}
-    own["published"] = whole in PUBLISHED
+    settings = (*family.settings, Group(read))
+    own = {"settings": settings, "towers": TOWERS.get(whole, _NONE), "published": whole in PUBLISHED}
     return TextPart(**values | own)
