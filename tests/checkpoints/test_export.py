@@ -227,6 +227,14 @@ WRITTEN = {
             shared_gate=True,
         ),
     ),
+    "inkling": (
+        "Inkling",
+        config_of(
+            "inkling, convolutions of outputs, profiles of distance, and experts for every token",
+            routes_epsilon=0.0,
+            d_expert=8,
+        ),
+    ),
     "lfm3": ("LFM3", config_of("lfm3, a window after a convolution, gates without a bias", norm_eps=1e-5)),
     "lfm2 moe": (
         "LFM2-MoE",
