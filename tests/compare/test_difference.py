@@ -304,6 +304,7 @@ def test_the_method_of_a_model_compares_texts_and_models() -> None:
         model.diff("The cat sat", load("tiny-encoder", device="cpu"))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("share", "first"), [(0.9, None), (1.5, "logits")])
 @pytest.mark.slow
 def test_probabilities_differ_only_where_logits_do(share: float, first: str | None, tmp_path: Path) -> None:

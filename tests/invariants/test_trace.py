@@ -422,8 +422,9 @@ def test_normed_sinusoidal_embeddings_add_up_in_half_precision(dtype):
 @along({"kind": KINDS, "dtype": [torch.bfloat16, torch.float64]})
 def test_everything_recorded_has_the_type_of_the_model(kind, dtype):
     trace = record(lively(config_of(kind)).to(dtype), encoding_of(IDS))
-    wide = {name for name, tensor in trace.recording.tensors.items() if tensor.dtype != dtype}
-    assert {name for name in wide if not name.endswith("index.chosen")} == set()  # chosen among scores in float32
+    chosen = {f"L{layer}.{step.name}" for step, layer in trace.steps.rows if step.is_choice}  # of scores in float32
+    others = trace.recording.tensors.keys() - chosen
+    assert {name for name in others if trace.recording.tensors[name].dtype != dtype} == set()
 
 
 def test_a_check_names_its_first_wrong_step():

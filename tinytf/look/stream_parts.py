@@ -13,6 +13,7 @@ from tinytf.steps.operations import (
     Activate,
     Add,
     LayerScale,
+    Linear,
     MatchStreams,
     MeanOfTokens,
     MixStreams,
@@ -249,7 +250,8 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
     )
     kind = {"attention": "attention", "cross": "cross-attention"}.get(step.role, "feed-forward")
     if of_heads:
-        side_by_side = float64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
+        heads_joined, weight = joined_heads(site)
+        side_by_side = float64(heads_joined[position])  # (H·D,)
         heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
         vectors = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
         parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
@@ -260,6 +262,18 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
     else:
         parts.add(f"{step.name} bias", f"{kind} bias", site.module.bias, layer)
     return parts
+
+
+def joined_heads(site: Site) -> tuple[Tensor, Tensor]:
+    """The heads side by side that attention's output is made of, (T, H·D), and the matrix between, (C, H·D), float64.
+
+    Two matrices, of which the first compresses groups of heads, are one here.
+    """
+    weight = float64(site.weight)
+    while isinstance(site.source_steps[0].operation, Linear):
+        site = Site(site.trace, site.source_steps[0], site.layer)
+        weight = weight @ float64(site.weight)
+    return site.input(), weight
 
 
 def _experts_parts(stream: Parts, step: Step, layer: int) -> Parts:

@@ -111,11 +111,16 @@ class KVCache:
 def _shapes(layer: ModelConfig, batch: int, capacity: int) -> dict[str, tuple[int, ...]]:
     """The shapes of what a layer with attention stores, by name."""
     of_head = (batch, layer.n_kv_heads, capacity)
-    index_width = 0 if layer.shares_index else layer.index_width
+    sizes, indexed = layer.sizes, layer.index_keys > 0 and not layer.shares_index
+    widths = {"index_keys": layer.index_width} if indexed and not layer.block_size else {}
+    if layer.block_size:  # the tokens that blocks are made of
+        widths |= dict.fromkeys(("block_content", "block_scores"), sizes["d_block"])
+    if layer.block_size and indexed:
+        widths |= dict.fromkeys(("index_content", "index_scores"), sizes["d_index_block"])
     return {
         "keys": (*of_head, layer.d_head),
         "values": (*of_head, layer.value_width),
-        "index_keys": (batch, capacity, index_width),
+        **{name: (batch, capacity, width) for name, width in widths.items()},
     }
 
 
@@ -168,16 +173,24 @@ class _OfOneLayer:
 
 
 class LayerCache(_OfOneLayer):
-    """The keys and values of one layer, and the keys of its indexer, if any."""
+    """The keys and values of one layer, and what its indexer and its blocks are computed from, if any."""
 
-    def __init__(self, owner: KVCache, keys: Tensor, values: Tensor, index_keys: Tensor) -> None:
+    def __init__(self, owner: KVCache, **stored: Tensor) -> None:
         super().__init__(owner)
-        self.keys, self.values, self.index_keys = keys, values, index_keys
+        self.stored = stored
+
+    @property
+    def keys(self) -> Tensor:
+        return self.stored["keys"]
+
+    @property
+    def values(self) -> Tensor:
+        return self.stored["values"]
 
     @property
     def allocated(self) -> int:
         """The allocated bytes."""
-        return self.keys.nbytes + self.values.nbytes + self.index_keys.nbytes + self._state_bytes
+        return sum(stored.nbytes for stored in self.stored.values()) + self._state_bytes
 
     def use(self, number: int) -> LayerUse:
         """The use of this memory; ``number`` is the number of the layer."""
@@ -196,20 +209,19 @@ class LayerCache(_OfOneLayer):
         """Keep the texts of ``rows``, in the same memory if their number does not change."""
         super().select(rows)
         used = self.owner.position
-        for name in ("keys", "values", "index_keys"):
-            stored: Tensor = getattr(self, name)
+        for name, stored in self.stored.items():
             selected = stored[list(rows)][..., :used, :]  # (rows, G, position, D), a copy
             if len(rows) != len(stored):
                 stored = stored.new_zeros(len(rows), *stored.shape[1:])
-                setattr(self, name, stored)
+                self.stored[name] = stored
             stored[..., :used, :] = selected
 
     def extend(self, name: str, new: Tensor) -> Tensor:
         """Store the ``keys`` or ``values`` of T new tokens, (B, G, T, D), and return those of all tokens, as a view.
 
-        The ``index_keys`` of an indexer are (B, T, D).
+        What an indexer and blocks are computed from is (B, T, D).
         """
-        stored: Tensor = getattr(self, name)
+        stored = self.stored[name]
         start, end = self.owner.position, self.owner.position + new.shape[-2]
         stored[..., start:end, :] = new
         return stored[..., :end, :]

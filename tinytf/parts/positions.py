@@ -209,18 +209,22 @@ class Profiles(Part):
 class Growth(Part):
     """Scales the query at position t by 1 + ``query_scale``·ln(1 + ⌊(t + ``…_first``) / ``…_every``⌋).
 
-    And its scores, biases included, by 1 + ``score_scale``·ln(max(1, (t + 1) / ``…_from``)) (Inkling).
+    With ``head_growth`` that of each head is scaled by s·ln(1 + t) + b, by numbers that it learned (Mistral Large 4).
+    Scores, biases included, are scaled by 1 + ``score_scale``·ln(max(1, (t + 1) / ``…_from``)) (Inkling).
     """
 
     query_scale: float = leaf(0.0, NOT_NEGATIVE, differs=True, said="a growth of {} of late queries")
     query_scale_every: int = leaf(0, COUNT, said="queries that grow every {} tokens")
     query_scale_first: int = leaf(0, COUNT, said="queries that grow from token {} on")
+    head_growth: bool = leaf(False, said="the growth of late queries that each head learns")
     score_scale: float = leaf(0.0, NOT_NEGATIVE, differs=True, said="a growth of {} of late scores")
     score_scale_from: int = leaf(0, COUNT, said="scores that grow from {} tokens on")
 
     def require(self) -> None:
         if self.query_scale and not self.query_scale_every:
             raise ConfigError(f"query_scale {self.query_scale:g} needs query_scale_every")
+        if self.query_scale and self.head_growth:
+            raise ConfigError("query_scale and head_growth exclude each other")
         if self.score_scale and not self.score_scale_from:
             raise ConfigError(f"score_scale {self.score_scale:g} needs score_scale_from")
 
@@ -231,6 +235,7 @@ class Growth(Part):
         return {
             "scores": listed(
                 bool(self.query_scale) and f"queries at position t times {grown}",
+                self.head_growth and "queries at position t of each head times s·ln(1 + t) + b",
                 bool(self.score_scale) and f"scores at position t times {later}",
             )
         }
@@ -295,6 +300,9 @@ GROWN: tuple[Step, ...] = (
     Step("q_scaled", "queries, scaled by position", "{0} · (1 + {query_scale})", HEADS, (Q,), "q",
          when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
          make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first)),
+    Step("q_scaled", "queries, scaled by position in each head", "{0} · (s·ln(1 + position) + b)", HEADS, (Q,), "q",
+         when=lambda c: c.head_growth, make=lambda o, _: o.GrowHeads(), module="attention.q_growth", matrix="",
+         late=True),
 )  # fmt: skip
 """Queries, scaled by their position."""
 SHIFTED: tuple[Step, ...] = (

@@ -26,8 +26,8 @@ class Borrowed(nn.Module):
         super().__init__()
         self.owner = (owner,)
 
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.owner[0].forward(x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        output: Tensor = self.owner[0].forward(*inputs)
         return output
 
 

@@ -12,7 +12,16 @@ from tinytf.fields import Fields
 _OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
 """Keys of the whole model, which count more than those of its text_config."""
 SCALED_HEADS = frozenset(
-    {"gemma3n", "gemma4", "gemma4_unified", "granite_docling", "hyperclovax_vision_v2", "inkling_mm_model", "paligemma"}
+    {
+        "gemma3n",
+        "gemma4",
+        "gemma4_unified",
+        "granite_docling",
+        "hyperclovax_vision_v2",
+        "inkling_mm_model",
+        "mistral_large4",
+        "paligemma",
+    }
 )
 """Whole models whose head applies the scale or the soft cap of the text_config; that of any other is a matrix alone."""
 PUBLISHED = frozenset({"inkling_mm_model"})
@@ -43,6 +52,7 @@ TOWERS: Mapping[str, str] = {
         "vision_tower|audio_tower|visual|audio": "inkling_mm_model",
         "vision_tower|merger": "minicpm_ocr minicpmv4_6 minicpmv4_7",
         "vision_tower|mm_projector": "kimi_k25",
+        "vision_tower|multi_modal_projector|patch_merge_mlp": "minimax_m3_vl",
         "vision_tower|vit": "hunyuan_vl",
         "vision_model|vit_large_projector|multi_modal_projector": "step3p7",
         "vision_tower|vision_model|multi_modal_projector|mlp1": "qianfan_ocr",
@@ -51,6 +61,7 @@ TOWERS: Mapping[str, str] = {
         "vision_model|projector": "video_llama_3",
         "vision_model": "granite_docling",
         "visual|projector": "cosmos3_edge",
+        r"vision_(encoder|tower|language_adapter)|patch_merger|(pre_mm|multi_modal)_projector\w*": "mistral_large4",
         "visual|blocks|merger|deepstack_merger_list|patch_embed|pos_embed": "cosmos3_omni",
         "vision_model|aligner": "deepseek_vl",
         r"vision_model|aligner|high_res_vision_\w+": "deepseek_vl_hybrid",
@@ -95,8 +106,9 @@ class TextPart(Family):
         """
         names = [self._respelled(name) for name in names]
         embeddings = f"{self.stored['embed.tokens'].module}.weight"
+        spelled = (self.spelled(name) for name in names)
         prefixes = [
-            name.removesuffix(embeddings) for name in names if re.search(rf"(^|\.){re.escape(embeddings)}$", name)
+            name.removesuffix(embeddings) for name in spelled if re.search(rf"(^|\.){re.escape(embeddings)}$", name)
         ]
         if not prefixes:
             return self
@@ -128,9 +140,7 @@ class TextPart(Family):
 
     def _respelled(self, name: str) -> str:
         """A stored name in the current spelling, with its prefix."""
-        for old, new in self.spellings if self.published else ():
-            name = re.sub(old, new, name)
-        return name
+        return self.spelled(name) if self.published else name
 
     def prefixed(self, plain: str) -> str:
         """The stored name: with the prefix of the text part, or for its head with that of the head."""
@@ -171,6 +181,5 @@ def text_part(family: Family, whole: str) -> TextPart:
         return {"head": "lm", "tied_head": tied, "head_bias": f"{_HEAD}.bias" in tensors, **plain_head}
 
     values = {field.name: getattr(family, field.name) for field in fields(family)}
-    settings = (*family.settings, Group(read))
-    own = {"settings": settings, "towers": TOWERS.get(whole, _NONE), "published": whole in PUBLISHED}
-    return TextPart(**values | own)
+    own = {"settings": (*family.settings, Group(read)), "towers": TOWERS.get(whole, _NONE)}
+    return TextPart(**values | own, published=whole in PUBLISHED)

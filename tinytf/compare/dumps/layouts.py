@@ -274,7 +274,9 @@ class Layout:
         """
         config, steps = self.steps.config, [self.steps.at(*place) for place in places]
         beside_mixer = config.stream_rank and not any(step.name == "attn" for step in steps)
-        if (config.hyper or beside_mixer) and any(step.axes[-1] == "stream" for step in steps):
+        if config.hyper and all("stream" in step.axes[-1] for step in steps):
+            return []  # hyper-connections give weights and a sum of streams
+        if beside_mixer and any(step.axes[-1] == "stream" for step in steps):
             return []  # such modules give weights and a sum of streams
         if all(isinstance(step.operation, Profile) for step in steps):
             return []  # it gives what is added to the scores
