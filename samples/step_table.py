@@ -106,8 +106,8 @@ ARCHITECTURES = {
     ),
     "Inkling": _LLAMA.but(
         positions="none", embed_norm=True, qk_norm=True, added_conv=4, ffn_scale=True, profiles=16,
-        profile_extent=1_024, score_scale=0.1, score_scale_from=4_096, experts=8, experts_per_token=3, always_experts=1, d_expert=64,
-        router="sigmoid", choice_bias=True,
+        profile_extent=1_024, score_scale=0.1, score_scale_from=4_096, experts=8, experts_per_token=3,
+        always_experts=1, d_expert=64, router="sigmoid", choice_bias=True,
     ),
     "OLMo Hybrid": PRESETS["qwen3.5-tiny"].but(attention_gate=False, rope_width=0, beta_scale=2.0),
     "LFM2": PRESETS["lfm2-tiny"],
