@@ -129,6 +129,11 @@ ARCHITECTURES = {
         extra_streams=3, stream_rank=32, ngram_rows=1_000, index_keys=64, index_block=16, index_heads=4, index_width=32,
         by_layer=(*PRESETS["qwen3.5-tiny"].by_layer, ("ngram_number", (1, 0, 0, 0))),
     ),
+    "Inkling": _LLAMA.but(
+        positions="none", embed_norm=True, qk_norm=True, added_conv=4, ffn_scale=True, profiles=16,
+        profile_extent=1_024, score_scale=0.1, score_scale_from=4_096, experts=8, experts_per_token=3,
+        always_experts=1, d_expert=64, router="sigmoid", choice_bias=True,
+    ),
     "OLMo Hybrid": PRESETS["qwen3.5-tiny"].but(attention_gate=False, rope_width=0, beta_scale=2.0),
     "LFM2": PRESETS["lfm2-tiny"],
     "Granite 4": PRESETS["granite4-tiny"],

@@ -227,6 +227,14 @@ WRITTEN = {
             shared_gate=True,
         ),
     ),
+    "inkling": (
+        "Inkling",
+        config_of(
+            "inkling, convolutions of outputs, profiles of distance, and experts for every token",
+            routes_epsilon=0.0,
+            d_expert=8,
+        ),
+    ),
     "lfm3": ("LFM3", config_of("lfm3, a window after a convolution, gates without a bias", norm_eps=1e-5)),
     "lfm2 moe": (
         "LFM2-MoE",
@@ -626,7 +634,8 @@ def test_transformers_and_we_open_what_was_written(kind, tokenizer, qwens_tokeni
     assert again.notes == ()
     if config.experts or len(config.labels) == 1:  # the sums of a product with few rows depend on where its matrix lies
         written = dict(again.transformer.named_parameters())
-        assert all(torch.equal(written[name], one) for name, one in model.named_parameters())
+        rounding = 1e-7 if config.added_conv else 0.0  # 1 is added to a column of those
+        assert all(furthest(written[name], one) <= rounding for name, one in model.named_parameters())
         assert furthest(again.transformer(IDS), expected) < 1e-6
         return
     assert torch.equal(again.transformer(IDS), expected), "to the last bit"

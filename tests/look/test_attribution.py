@@ -127,7 +127,8 @@ def _convolved(trace: Trace, position: int, layer: int, name: str, own: Tensor, 
         return own
     block: Any = trace.model.blocks[layer]
     before = "ffn_gain" if name == "ffn" else name
-    own = own * block.ffn_gain.weight if name == "ffn" else own
+    gain = block.ffn.gain if trace.config.at(layer).experts else block.ffn_gain
+    own = own * gain.weight if name == "ffn" else own
     last = getattr(block, f"{name}_conv").weight[:, -1].detach()
     earlier = trace.step(f"{name}_conv", layer) - trace.step(before, layer) * last
     return own * last + leaf(f"L{layer}.{name}_conv", earlier)

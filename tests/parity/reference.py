@@ -1192,6 +1192,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         heads_per_ngram=1,
         ple_embed_dim=9,
         ple_conv_kernel_size=2,
+        split_ngram_parts=3,
         eos_token_id=[4, 3],
         seed=7,
         hc_count=2,

@@ -232,7 +232,10 @@ class Checkpoint:
         own = [(name, replace(layout, expert=None)) for name, layout in places if layout.expert == number]
         if own:
             return self._read(parameter, own, like[number])
-        name, layout = places[0]
+        held = (range(len(like))[one.expert if isinstance(one.expert, slice) else slice(None)] for _, one in places)
+        (name, layout), number = next(
+            (place, numbers.index(number)) for place, numbers in zip(places, held, strict=True) if number in numbers
+        )
         if layout == Stored(layout.module) and isinstance(self.weights, InRows):
             return self.weights.stored_row(name, number).to(like.dtype)
         return self._ours(name, self.weights.stored(name), parameter, layout)[number].to(like.dtype)

@@ -1,7 +1,7 @@
 """The table of a family of model files: which keys are our fields and which tensors our parameters, both ways."""
 
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -86,7 +86,7 @@ class Stored:
       that the module outputs, if a later one than its own (``gives``); constants written with it, their names, numbers
       (or a function of the layer that gives them) and, of tensors, sizes (``beside``).
     - Whole numbers: ``ids`` of other things, which no precision rounds.
-    - One of several: the number of an ``expert``, or with ``rows`` of a row of a vector of so many.
+    - One of several: the number of an ``expert``, or its first and last row.
     - Several: those of experts that take every token, the last of them, are stored apart (``always``).
     - Another layout, used if the file has its tensor (``instead``).
     """
@@ -121,7 +121,6 @@ class Stored:
     beside: tuple[tuple[Any, ...], ...] = ()
     ids: bool = False
     expert: int | slice | None = None
-    rows: int = 0
     always: "Stored | None" = None
     instead: "Stored | None" = None
 
@@ -154,7 +153,7 @@ class Stored:
         """A view of what the stored tensor holds of ours: one expert or row of it, or all."""
         if self.expert is None:
             return ours
-        return (ours.unflatten(0, (self.rows, -1)) if self.rows else ours)[self.expert]
+        return ours[self.expert]
 
     def _taps(self, shape: tuple[int, ...], config: ModelConfig) -> int:
         """The width of a stored convolution whose weights have this shape here; 0 for anything else."""
@@ -439,9 +438,12 @@ class FamilyTable:
             ]
         if "{e}" not in name:
             return [(name, layout)]
-        rows = _count(config, layout.by_row) if layout.by_row else 0
-        layout = replace(layout, by_row="", rows=rows)
-        return [(name.replace("{e}", str(n)), replace(layout, expert=n)) for n in range(rows or count)]
+        pieces: Sequence[int | slice] = range(count)
+        if layout.by_row:  # the last may have fewer rows, and then there may be fewer pieces
+            each = -(-count // _count(config, layout.by_row))
+            pieces = [slice(first, first + each) for first in range(0, count, each)]
+        layout = replace(layout, by_row="")
+        return [(name.replace("{e}", str(n)), replace(layout, expert=one)) for n, one in enumerate(pieces)]
 
     def has(self, parameter: str) -> bool:
         """Whether the family stores one of our parameters."""

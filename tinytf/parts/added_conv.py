@@ -50,6 +50,11 @@ def _convolve_wide(o: "ModuleType", c: Config) -> Any:
     return o.ShortConv(c.added_conv or 1, headed=False, tap="added tap")
 
 
+def _scale(o: "ModuleType", _: Config) -> Any:
+    return o.LearnedScale()
+
+
+_NOT_SCALED = "feed-forwards are not scaled in this model"
 _FORMULA, _NONE = "Σ w·{0} of the last {added_taps} tokens", "nothing but states is convolved in this model"
 
 KEYS_AND_VALUES: tuple[Step, ...] = (
@@ -64,8 +69,10 @@ OF_MIXER = Step("attn_conv", "attention output, convolved", _FORMULA, WIDE, (ATT
 """After the output of attention."""
 OF_FFN: tuple[Step, ...] = (
     Step("ffn_gain", "feed-forward output, times a learned number", "{0} · s", WIDE, (FFN,), "ffn",
-         when=lambda c: c.ffn_scale, absent="feed-forwards are not scaled in this model",
-         make=lambda o, _: o.LearnedScale(), module="ffn_gain", matrix="s", late=True),
+         when=lambda c: c.ffn_scale and not c.experts, absent=_NOT_SCALED, make=_scale, module="ffn_gain", matrix="s",
+         late=True),
+    Step("ffn_gain", "experts, times a learned number", "{0} · s", WIDE, (FFN,), "ffn",
+         when=lambda c: c.ffn_scale and c.experts > 0, make=_scale, module="ffn.gain", matrix="s", late=True),
     Step("ffn_conv", "feed-forward output, convolved", _FORMULA, WIDE, (FFN,), "ffn", when=_has, absent=_NONE,
          make=_convolve_wide, module="ffn_conv", late=True),
 )  # fmt: skip

@@ -179,9 +179,8 @@ INKLING = replace(
                 ("ffn_conv", "layers.{n}.mlp_sconv"),
             )
         },
-        "blocks.{n}.ffn_gain": Stored(
-            "layers.{n}.mlp.global_scale", bare=True, instead=Stored("layers.{n}.mlp.gate.global_scale", bare=True)
-        ),
+        "blocks.{n}.ffn_gain": Stored("layers.{n}.mlp.global_scale", bare=True),
+        "blocks.{n}.ffn.gain": Stored("layers.{n}.mlp.gate.global_scale", bare=True),
         "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate.weight", bare=True),
         "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.gate.e_score_correction_bias", bare=True),
         **{
