@@ -299,7 +299,12 @@ class ModelConfig(Part):
     @property
     def reads_ids(self) -> bool:
         """Whether layers read the ids or types of tokens beside the stream."""
-        return self.segments or any(block.feed_forward.mixture.chosen_by_id for block in self.blocks)
+        return self.segments or self.experts_by_id
+
+    @property
+    def experts_by_id(self) -> bool:
+        """Whether the id of a token chooses its experts in some layer."""
+        return any(block.feed_forward.mixture.chosen_by_id for block in self.blocks)
 
     @property
     def heads_in_group(self) -> int:

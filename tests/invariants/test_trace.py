@@ -168,7 +168,9 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "d_model·near": c.d_model * c.side_width,
         "laurel_rank": c.laurel_rank, "stream": c.extra_streams + 1, "stream·stream": (c.extra_streams + 1) ** 2,
         "streams·d_model": (c.extra_streams + 1) * c.d_model, "others·d_model": c.extra_streams * c.d_model,
-        "d_memory": 2 * c.d_model, "adapter_rank": c.adapter_rank, "n_kv_heads·dt_rank": c.n_kv_heads * c.dt_rank,
+        "o_rank": c.o_rank, "d_block": c.d_head * (1 + c.block_overlap),
+        "d_index_block": c.index_width * (1 + c.block_overlap), "d_memory": 2 * c.d_model,
+        "adapter_rank": c.adapter_rank, "n_kv_heads·dt_rank": c.n_kv_heads * c.dt_rank,
     } for c in of_layers]  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:

@@ -212,7 +212,7 @@ def of_chosen(trace, layer):
 
 
 def as_theirs(models, trace, layer):
-    """Attention weights as theirs gives them: of blocks after those of tokens, and without a sink's share in Granite."""
+    """Attention weights as theirs gives them: those of blocks last, and without a sink's share in Granite."""
     weights = trace[f"L{layer}.weights"]
     if size := trace.config.at(layer).block_size:
         return torch.cat((weights, trace[f"L{layer}.block.weights"][..., size - 1 :: size]), dim=-1)

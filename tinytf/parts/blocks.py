@@ -1,9 +1,9 @@
 """Blocks of tokens, each compressed to one key that is its own value, beside a window (DeepSeek-V4, 2026)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.errors import ConfigError
 from tinytf.parts.part import COUNT, Part, leaf, listed
 from tinytf.parts.row import KV, MAP, OF_HEADS, PAIRS, RESIDUAL, Config, Q, Step, V
 
@@ -22,9 +22,8 @@ class Blocks(Part):
     block_size: int = leaf(0, COUNT, differs=True, off=0, said="blocks of {} tokens", usual=(4, 128))
     block_overlap: bool = leaf(False, differs=True, said="blocks that overlap")
 
-    def require(self) -> None:
-        if self.block_overlap and not self.block_size:
-            raise ConfigError("block_overlap needs a block_size")
+    def idle(self) -> Collection[str]:
+        return () if self.block_size else ("block_overlap",)
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.block_size:

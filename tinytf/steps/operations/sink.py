@@ -124,7 +124,8 @@ class SunkSoftmax(Softmax):
 
     def code(self, site: Site) -> str:
         scores, sink = site.names
-        return f"{site.variable} = F.softmax({scores}, dim=-1) * (1 - {sink})"
+        sees_none = bool(torch.isneginf(site.input()).all(dim=-1).any())
+        return f"{site.variable} = F.softmax({scores}, dim=-1){'.nan_to_num(0.0)' * sees_none} * (1 - {sink})"
 
     def arithmetic(self, cell: Cell) -> Working:
         source, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)
