@@ -180,7 +180,7 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
     width, o = model.config.at(site.layer).value_width, getattr(mixer_of(block), "o", None)
     ffn = getattr(block, "ffn", None)
     last = getattr(ffn, "down", None) or getattr(ffn, "sum", None)
-    first = getattr(mixer_of(block), "out_norm", o)
+    first = getattr(mixer_of(block), "o_a", getattr(mixer_of(block), "out_norm", o))
     module = first if site.head is not None else {"in": block, "attn": o, "ffn": last, "out": block}[site.step]
     if site.head is not None or site.step == "in":
         handle = module.register_forward_pre_hook(lambda _, args: (write(args[0]), *args[1:]))

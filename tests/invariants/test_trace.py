@@ -83,6 +83,7 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
             step = after if trace.steps.has(after, layer) else step
             if step == "mid" and trace.steps.has("cross.mid", layer) and not path.startswith("norm1"):
                 step = "cross.mid"  # which the feed-forward reads then
+            path = "attention.o_a" if step == "concat" and trace.config.o_rank else path
             if step == "mid" and trace.config.hyper:
                 step = "hyper2.in"
             if trace.steps.has(step, layer) and not (step == "mid" and trace.config.residual == "parallel"):

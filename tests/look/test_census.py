@@ -90,7 +90,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
 
     def visible(query: int) -> range:
         first = max(0, query + 1 - config.window) if config.window else 0
-        return range(first, query + 1 if config.causal else tokens)[: config.index_keys or None]
+        return range(first, query + 1 if config.causal else tokens)[: Sight.of(config).chosen or None]
 
     many = [query for query in range(tokens) if len(visible(query)) > 1]
     shares = weights / weights.sum(axis=-1, keepdims=True)

@@ -189,7 +189,10 @@ def _parameters(step: Step) -> "tuple[Parameter, ...]":
 
 def _found(nearest: Nearest, above: list[Step], config: ModelConfig) -> str:
     axes = _axes(nearest.axes, config)
-    return next(step.name for step in reversed(above) if step.role == nearest.role and step.axes == axes)
+    for step in reversed(above):
+        if step.role == nearest.role and step.axes == axes:
+            return step.name
+    raise LookupError(f"no row above is {nearest}")
 
 
 @lru_cache(maxsize=256)

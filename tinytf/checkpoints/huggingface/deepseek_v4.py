@@ -51,14 +51,15 @@ def _read_rope(fields: Fields, draft: Draft, kinds: Sequence[str]) -> dict[str, 
     """The rotations of layers with a window alone, and of those with blocks, which alone may be scaled."""
     share = fields.number("qk_rope_head_dim", 64 / 512 * draft["d_head"]) / draft["d_head"]
     share = fields.number("partial_rotary_factor", share)
+    bases = fields.number("rope_theta", 10_000.0), fields.number("compress_rope_theta", 160_000.0)
     given = (fields.object("rope_scaling") or fields.object("rope_parameters") or Fields({}, "")).data
     main, compressed = given.get("main"), given.get("compress")
     if not (isinstance(main, dict) and isinstance(compressed, dict)):
         scaling = {name: value for name, value in given.items() if name not in ("main", "compress")}
         scaled = scaling.get("rope_type", scaling.get("type")) == "yarn"
-        main = {"rope_theta": fields.number("rope_theta", 10_000.0)}
+        main = {"rope_theta": bases[0]}
         compressed = {**({"attention_factor": 1.0} if scaled else {}), **scaling}
-        compressed["rope_theta"] = fields.number("compress_rope_theta", 160_000.0)
+        compressed["rope_theta"] = bases[1]
         main["partial_rotary_factor"] = compressed["partial_rotary_factor"] = share
     both = Fields({"rope_parameters": {SLIDING: main, FULL: compressed}}, fields.source)
     layers = [SLIDING if kind == SLIDING else FULL for kind in kinds]
