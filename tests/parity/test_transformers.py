@@ -250,9 +250,11 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
         ours += [trace[f"dec.L{layer}.cross.weights"] for layer in range(trace.config.n_layers)]
         for found, theirs in zip(ours, theirs_of_source, strict=True):
             assert furthest(found, theirs[0]) < 2e-5
-    if their_attentions:
-        every = torch.cat(their_attentions)
-        assert furthest(as_theirs(models, trace["L*.weights"].view_as(every)), every) < 2e-5
+    if their_attentions and models.theirs.config.model_type != "deepseek_v4":  # with blocks, as many as fit
+        weights, every = trace["L*.weights"], torch.cat(their_attentions)
+        without_sink = models.theirs.config.model_type.endswith("_swa")
+        weights = weights / weights.sum(-1, keepdim=True) if without_sink else weights
+        assert furthest(weights.view_as(every), every) < 2e-5
     assert furthest(last_states(models.ours, trace.last_output), states[-1][0]) < 1e-5
     if models.ours.head is not None:
         last, found = last_of(models, expected, trace["logits"][None])

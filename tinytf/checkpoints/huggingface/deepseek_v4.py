@@ -12,7 +12,7 @@ from tinytf.checkpoints.huggingface.rope import rope, written_share
 from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES
 from tinytf.checkpoints.huggingface.table import by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL, SLIDING
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -142,8 +142,21 @@ DEEPSEEK_V4 = replace(
     name="DeepSeek-V4",
     model_type="deepseek_v4",
     classes={"none": "DeepseekV4Model", "lm": "DeepseekV4ForCausalLM"},
-    only={"attention_bias": (False,), "mlp_bias": (False,), "num_key_value_heads": (1,), "n_shared_experts": (1,)},
-    harmless=(*TRAINING, "num_nextn_predict_layers", "norm_topk_prob", "router_jitter_noise", "expert_dtype"),
+    only={
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "num_key_value_heads": (1,),
+        "n_shared_experts": (1,),
+        "intermediate_size": (),
+    },
+    harmless=(
+        *TRAINING,
+        "num_nextn_predict_layers",
+        "norm_topk_prob",
+        "router_jitter_noise",
+        "expert_dtype",
+        "compress_ratios",
+    ),
     fixed={
         **FIXED,
         "n_kv_heads": 1,
@@ -232,5 +245,5 @@ DEEPSEEK_V4 = replace(
     ),
     copies={"head.weight": "embed_tokens.weight"},
     outside=("head.", "score."),
-    skipped=(*LLAMA.skipped, FURTHER_MODULES),
+    skipped=(*LLAMA.skipped, Skip(r"mtp\..*", FURTHER_MODULES.why, noted=True)),
 )
