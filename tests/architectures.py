@@ -351,14 +351,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "latent_eps": 0.01,
         "d_head": 10,
         "rope_width": 4,
-        "window": 3,
+        "window": 6,
         "qk_norm": True,
         "q_norm_gain": False,
         "values_turned": True,
         "attention_sinks": True,
         "o_groups": 2,
         "o_rank": 6,
-        "index_heads": 9,
+        "index_heads": 7,
         "index_width": 6,
         "experts": 4,
         "experts_per_token": 2,
@@ -371,7 +371,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (
             ("block_size", (0, 2, 3)),
             ("block_overlap", (False, True, False)),
-            ("index_keys", (0, 2, 0)),
+            ("index_keys", (0, 1, 0)),
             ("rope_theta", (300.0, 700.0, 700.0)),
             ("chosen_by_id", (True, False, False)),
         ),
@@ -1088,6 +1088,12 @@ def mixer_of(block: Any) -> Any:
         ),
         None,
     )
+
+
+def output_matrix(attention: Any) -> Tensor:
+    """The matrix from heads side by side to the output, (C, H·D): W_O, or the product of two."""
+    matrix: Tensor = attention.o.weight.detach()
+    return matrix @ attention.o_a.operation.matrix(attention.o_a).detach() if hasattr(attention, "o_a") else matrix
 
 
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:

@@ -299,9 +299,9 @@ class ModelConfig(Part):
         return self.n_heads // (self.n_kv_heads or 1)
 
     @property
-    def reads_ids(self) -> bool:
-        """Whether layers read the ids or types of tokens beside the stream."""
-        return self.segments or any(block.feed_forward.mixture.chosen_by_id for block in self.blocks)
+    def experts_by_id(self) -> bool:
+        """Whether the id of a token chooses its experts in some layer."""
+        return any(block.feed_forward.mixture.chosen_by_id for block in self.blocks)
 
     @property
     def heads_in_group(self) -> int:

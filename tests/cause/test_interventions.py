@@ -83,6 +83,10 @@ def without(model: Transformer, name: str) -> Transformer:
         columns = slice(int(rest) * width, (int(rest) + 1) * width)
         if model.config.out_norm:  # which sees all heads
             block.attention.out_norm.register_forward_pre_hook(lambda _, given: (zeroed(given[0], columns),))
+        elif model.config.o_rank:
+            group, head = divmod(int(rest), model.config.heads_in_group)
+            rows = block.attention.o_a.weight.unflatten(0, (model.config.o_groups, -1))[group]
+            rows[:, head * width : (head + 1) * width] = 0.0
         else:
             mixer_of(block).o.weight[:, columns] = 0.0
         return cut
@@ -180,7 +184,7 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
     width, o = model.config.at(site.layer).value_width, getattr(mixer_of(block), "o", None)
     ffn = getattr(block, "ffn", None)
     last = getattr(ffn, "down", None) or getattr(ffn, "sum", None)
-    first = getattr(mixer_of(block), "out_norm", o)
+    first = getattr(mixer_of(block), "o_a", getattr(mixer_of(block), "out_norm", o))
     modules = dict(block.named_children()) | {"in": block, "attn": o, "ffn": last, "out": block}
     module = first if site.head is not None else modules[site.step]
     if site.head is not None or site.step == "in":

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import asked, config_of, encoding_of, lively, mixer_of
+from architectures import asked, config_of, encoding_of, lively, mixer_of, output_matrix
 from caught_gradients import IDS, MODELS, model_of
 from covering import along
 from torch import Tensor
@@ -236,11 +236,11 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
         if (attention := mixer_of(block)) is None or not trace.steps.added_in(layer):
             continue
         width = trace.config.at(layer).value_width
-        into = trace.steps.at("attn", layer).inputs[0]
+        into = "concat" if trace.config.o_rank else trace.steps.at("attn", layer).inputs[0]
         concat, to = trace.step(into, layer)[position], leaves[f"L{layer}.attn"].grad
         for head in range(trace.config.at(layer).n_heads):
             columns = slice(head * width, (head + 1) * width)
-            own = attention.o.weight[:, columns] @ concat[columns]
+            own = output_matrix(attention)[:, columns] @ concat[columns]
             assert part[f"L{layer}H{head}"] == pytest.approx(float(to @ own), abs=1e-12)
         if attention.o.bias is not None:
             assert part[f"L{layer}.attn bias"] == pytest.approx(float(to @ attention.o.bias), abs=1e-12)

@@ -19,6 +19,7 @@ from tinytf.look.heads.census import SCORES, Census, CensusScores, census, copy_
 from tinytf.look.heads.kinds import LABELS
 from tinytf.look.heads.measures import named, overlap, repeated_tokens
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations import Sight
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
 from tinytf.trace.record import record
@@ -93,7 +94,8 @@ def keys_of(config: ModelConfig, query: int, tokens: int) -> range:
     first = max(first, query + 1 - config.window) if config.window else first
     last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
     unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0  # of the nearest block
-    return range(first, last)[: config.index_keys - unseen if config.index_keys else None]
+    chosen = Sight.of(config).chosen
+    return range(first, last)[: chosen - unseen if chosen else None]
 
 
 def of_layers(weights: list[np.ndarray], config: ModelConfig, *given: Any) -> dict[str, np.ndarray]:

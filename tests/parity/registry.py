@@ -170,6 +170,18 @@ _OWN: dict[str, dict[str, Any]] = {
     "falcon_mamba": {"intermediate_size": 2 * C},
     **dict.fromkeys(("axk1", "axk2", "longcat_flash"), _LATENT),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4", "mistral_large4_text", "dots3_note_text"), _INDEXED),
+    "deepseek_v4": {
+        "num_key_value_heads": 1,
+        "head_dim": 10,
+        "qk_rope_head_dim": 4,
+        "o_groups": 2,
+        "o_lora_rank": 5,
+        "index_head_dim": 8,
+        "index_n_heads": 9,
+        "index_topk": 2,
+        "hc_mult": 2,
+        "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+    },
     "bailing_hybrid": {**_LATENT, "num_expert_group": 1, "layer_group_size": 2},
     "cohere_compass_text": {
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],

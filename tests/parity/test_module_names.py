@@ -41,7 +41,7 @@ def given_by_modules(model: nn.Module) -> dict[str, Tensor]:
     return kept
 
 
-VALUES_UNNAMED = ("deberta", "granitemoehybrid")
+VALUES_UNNAMED = ("deberta", "granitemoehybrid", "deepseek_v4")
 """Models without a module that gives their values: a bias is added outside, or it gives other steps as well."""
 
 

@@ -263,7 +263,7 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
         ours += [trace[f"dec.L{layer}.cross.weights"] for layer in range(trace.config.n_layers)]
         for found, theirs in zip(ours, theirs_of_source, strict=True):
             assert furthest(found, theirs[0]) < 2e-5
-    if len({theirs.shape for theirs in their_attentions}) == 1:
+    if len({theirs.shape for theirs in their_attentions}) == 1 and models.theirs.config.model_type != "deepseek_v4":
         every = torch.cat(their_attentions)
         found = trace["L*.weights"].view_as(every)
         without_sink = models.theirs.config.model_type.endswith("_swa")

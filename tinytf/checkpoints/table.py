@@ -415,6 +415,8 @@ class FamilyTable:
             layout = replace(layout, part=int(layer), parts=("switch",) * config.n_layers)
         if kind == "weight":
             return layout.named(layer, kind), replace(layout, among_ones=(0, 0)) if layout.bias else layout
+        if layout.bias and not (layout.of_layers or layout.bare):  # of its own, so not a part of a joint one
+            layout = replace(layout, part=0, parts=(), by_head="")
         if layout.axis and (layout.tiled or layout.coupled):  # the columns of heads, of which a bias has none
             layout = replace(layout, axis=0, apart="", tiled=False, coupled=False)
         return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False)

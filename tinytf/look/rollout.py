@@ -121,7 +121,7 @@ def rollout(
         )
     if blocks := [layer for layer in range(stop + 1) if trace.config.at(layer).block_size]:
         raise UsageError(
-            f"layers {span(blocks)} also look at blocks of tokens, so their weights do not say what flows from each",
+            f"layers {span(blocks)} also look at blocks of tokens, whose weights do not say what flows from each token",
             "tinytf trace shows the weights of both",
         )
     if not force:

@@ -310,6 +310,8 @@ class Attention(Part):
             raise ConfigError(f"d_model {d_model} is odd, but sinusoidal positions fill pairs of dimensions")
         if self.positions == "alibi" and not causal:
             raise ConfigError("ALiBi counts back from each query, but causal is false")
+        if self.blocks.block_size and not (causal and self.mask):
+            raise ConfigError(f"blocks of {self.blocks.block_size} tokens need a causal mask")
         if self.window and causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, but mask is false")
         if self.indexer.index_keys and self.indexer.index_width < self.rotary.rope_width:

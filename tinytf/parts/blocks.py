@@ -1,9 +1,9 @@
 """Blocks of tokens, each compressed to one key that is its own value, beside a window (DeepSeek-V4, 2026)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.errors import ConfigError
 from tinytf.parts.part import COUNT, Part, leaf, listed
 from tinytf.parts.row import KV, MAP, OF_HEADS, PAIRS, RESIDUAL, Config, Q, Step, V
 
@@ -22,9 +22,8 @@ class Blocks(Part):
     block_size: int = leaf(0, COUNT, differs=True, off=0, said="blocks of {} tokens", usual=(4, 128))
     block_overlap: bool = leaf(False, differs=True, said="blocks that overlap")
 
-    def require(self) -> None:
-        if self.block_overlap and not self.block_size:
-            raise ConfigError("block_overlap needs a block_size")
+    def idle(self) -> Collection[str]:
+        return () if self.block_size else ("block_overlap",)
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.block_size:
@@ -94,7 +93,7 @@ INDEX: tuple[Step, ...] = (
 """From the input of attention to the blocks that an indexer scores."""
 ROWS: tuple[Step, ...] = (
     *_compressed("block", "d_head", "d_block", "attention.block", has_blocks, _NONE),
-    Step("block.k", "blocks, rotated: keys and values", "{0} turned by the position of its first token", KV,
+    Step("block.k", "blocks, rotated: their keys", "{0} turned by the position of its first token", KV,
          ("block.norm",), "attention", recorded=True, when=has_blocks, absent=_NONE,
          make=lambda o, c: _rotate(o, c, heads=True)),
     Step("block.scores", "scores of blocks", "{0}·{1}ᵀ", MAP, (Q, "block.k"), "attention", core=True,
@@ -116,7 +115,9 @@ MIXED: tuple[Step, ...] = (
     Step("block.weights", "attention weights of blocks", "softmax({0})·(1 − {1})", MAP,
          ("block.masked", "block.sink"), "attention", core=True, when=has_blocks, absent=_NONE,
          make=lambda o, _: o.SunkSoftmax()),
-    Step("block.out", "weighted values of blocks", "{0}·{1}", OF_HEADS, ("block.weights", "block.k"), "v", core=True,
+    Step("block.v", "blocks as values", "{0}", KV, ("block.k",), "attention", when=has_blocks, absent=_NONE,
+         make=lambda o, _: o.Same()),
+    Step("block.out", "weighted values of blocks", "{0}·{1}", OF_HEADS, ("block.weights", "block.v"), "v", core=True,
          when=has_blocks, absent=_NONE, make=lambda o, _: o.CrossMix()),
     Step("head_out", "weighted values of tokens and of blocks", "{inputs}", OF_HEADS, ("window.out", "block.out"),
          "v", recorded=True, core=True, when=has_blocks, make=lambda o, _: o.Add()),

@@ -192,7 +192,10 @@ def _parameters(step: Step) -> "tuple[Parameter, ...]":
 
 def _found(nearest: Nearest, above: list[Step], config: ModelConfig) -> str:
     axes = _axes(nearest.axes, config)
-    return next(step.name for step in reversed(above) if step.role == nearest.role and step.axes == axes)
+    for step in reversed(above):
+        if step.role == nearest.role and step.axes == axes:
+            return step.name
+    raise LookupError(f"no row above is {nearest}")
 
 
 @lru_cache(maxsize=256)
@@ -513,7 +516,7 @@ class StepTable:
     def reads_text(self) -> bool:
         """Whether layers read the text beside the stream: its ids, or its embeddings."""
         of_embeddings = any(layer is None for _, layer in self.carried.values())
-        return of_embeddings or any("ids" in step.inputs for step in self.layer_steps)
+        return of_embeddings or self.config.experts_by_id or any("ids" in step.inputs for step in self.layer_steps)
 
     @cached_property
     def convolves(self) -> bool:
@@ -525,7 +528,7 @@ class StepTable:
     @property
     def reads_beside(self) -> bool:
         """Whether layers read anything beside the stream."""
-        return bool(self.carried) or self.reads_text or self.config.reads_ids
+        return bool(self.carried) or self.reads_text or self.config.segments
 
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""

@@ -399,7 +399,8 @@ def runs_of(model: TextModel, clean: Text, corrupt: Text, answer: str | int | No
 def _verify_extremes(runs: Runs) -> tuple[Verified, ...]:
     """Verify that everything patched is the clean run, and nothing patched the corrupt run, to the last bit.
 
-    Where layers take embeddings of their own beside the stream, no patch is everything: then only the latter is.
+    Where layers take embeddings of their own beside the stream, or a token's id chooses its experts, no patch is
+    everything: then only the latter is.
     """
     clean, corrupt, position = runs.clean, runs.corrupt, runs.contrast.position
     none_patched = logits_with(corrupt, [], position)

@@ -12,7 +12,7 @@ from tinytf.checkpoints.huggingface.rope import rope, written_share
 from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES
 from tinytf.checkpoints.huggingface.table import by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL, SLIDING
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -51,14 +51,15 @@ def _read_rope(fields: Fields, draft: Draft, kinds: Sequence[str]) -> dict[str, 
     """The rotations of layers with a window alone, and of those with blocks, which alone may be scaled."""
     share = fields.number("qk_rope_head_dim", 64 / 512 * draft["d_head"]) / draft["d_head"]
     share = fields.number("partial_rotary_factor", share)
+    bases = fields.number("rope_theta", 10_000.0), fields.number("compress_rope_theta", 160_000.0)
     given = (fields.object("rope_scaling") or fields.object("rope_parameters") or Fields({}, "")).data
     main, compressed = given.get("main"), given.get("compress")
     if not (isinstance(main, dict) and isinstance(compressed, dict)):
         scaling = {name: value for name, value in given.items() if name not in ("main", "compress")}
         scaled = scaling.get("rope_type", scaling.get("type")) == "yarn"
-        main = {"rope_theta": fields.number("rope_theta", 10_000.0)}
+        main = {"rope_theta": bases[0]}
         compressed = {**({"attention_factor": 1.0} if scaled else {}), **scaling}
-        compressed["rope_theta"] = fields.number("compress_rope_theta", 160_000.0)
+        compressed["rope_theta"] = bases[1]
         main["partial_rotary_factor"] = compressed["partial_rotary_factor"] = share
     both = Fields({"rope_parameters": {SLIDING: main, FULL: compressed}}, fields.source)
     layers = [SLIDING if kind == SLIDING else FULL for kind in kinds]
@@ -141,8 +142,21 @@ DEEPSEEK_V4 = replace(
     name="DeepSeek-V4",
     model_type="deepseek_v4",
     classes={"none": "DeepseekV4Model", "lm": "DeepseekV4ForCausalLM"},
-    only={"attention_bias": (False,), "mlp_bias": (False,), "num_key_value_heads": (1,), "n_shared_experts": (1,)},
-    harmless=(*TRAINING, "num_nextn_predict_layers", "norm_topk_prob", "router_jitter_noise", "expert_dtype"),
+    only={
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "num_key_value_heads": (1,),
+        "n_shared_experts": (1,),
+        "intermediate_size": (),
+    },
+    harmless=(
+        *TRAINING,
+        "num_nextn_predict_layers",
+        "norm_topk_prob",
+        "router_jitter_noise",
+        "expert_dtype",
+        "compress_ratios",
+    ),
     fixed={
         **FIXED,
         "n_kv_heads": 1,
@@ -231,5 +245,5 @@ DEEPSEEK_V4 = replace(
     ),
     copies={"head.weight": "embed_tokens.weight"},
     outside=("head.", "score."),
-    skipped=(*LLAMA.skipped, FURTHER_MODULES),
+    skipped=(*LLAMA.skipped, Skip(r"mtp\..*", FURTHER_MODULES.why, noted=True)),
 )

@@ -93,16 +93,19 @@ class Sink(Operation):
         return replace(working, inputs=(*working.inputs, *((other, 1) for other in others)))
 
     def summand(self, to: Consumer) -> Summand:
-        share = Quantity("share", to.at_row(to.site.value))
+        others_too = len(to.site.source_steps) > 1
+        share = Quantity(f"σ of {to.site.step.name}" if others_too else "share", to.at_row(to.site.value))
         if to.number:
             rest = Quantity("rest", to.at_row(self._of_others(to.site, to.site.input(to.number))))
-            lines = (f"share = {to.site.step.name}", "rest: the share of each key in e^s + Σ e^x")
+            lines = ("rest: the share of each key in e^s + Σ e^x",)
             result = to.incoming.values * share.values * (1 - share.values) * rest.values
-            return Summand(f"{to.symbol}·share·(1 − share)·rest", result, lines, (to.incoming, share), (rest,))
+            return Summand(
+                f"{to.symbol}·{share.name}·(1 − {share.name})·rest", result, lines, (to.incoming, share), (rest,)
+            )
         others = Quantity("others", (1 - share.values) * attention_weights(to.input_at_row(0).values))
-        lines = (f"share = {to.site.step.name}", f"others = (1 − share)·softmax({to.site.source_steps[0].name})")
+        lines = (f"share = {to.site.step.name}", f"others = (1 − {share.name})·softmax({to.site.source_steps[0].name})")
         result = -to.incoming.values * share.values * others.values
-        return Summand(f"−{to.symbol}·share·others", result, lines, (to.incoming, share), (others,))
+        return Summand(f"−{to.symbol}·{share.name}·others", result, lines, (to.incoming, share), (others,))
 
 
 class SunkSoftmax(Softmax):
@@ -124,7 +127,8 @@ class SunkSoftmax(Softmax):
 
     def code(self, site: Site) -> str:
         scores, sink = site.names
-        return f"{site.variable} = F.softmax({scores}, dim=-1) * (1 - {sink})"
+        sees_none = bool(torch.isneginf(site.input()).all(dim=-1).any())
+        return f"{site.variable} = F.softmax({scores}, dim=-1){'.nan_to_num(0.0)' * sees_none} * (1 - {sink})"
 
     def arithmetic(self, cell: Cell) -> Working:
         source, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)
