@@ -48,11 +48,6 @@ ARCHITECTURES = {
             ("index_keys", (0, 512, 0, 512)), ("chosen_by_id", (True, False, False, False)),
         ),
     ),
-    "Inkling": _LLAMA.but(
-        positions="none", embed_norm=True, qk_norm=True, added_conv=4, ffn_scale=True, profiles=16, profile_extent=1024,
-        score_scale=0.1, score_scale_from=8192, attention_divisor=128.0, experts=256, experts_per_token=8,
-        always_experts=2, d_expert=1024, router="sigmoid", choice_bias=True, routed_scale=8.0,
-    ),
     "Mistral Large 4": _LLAMA.but(
         n_kv_heads=8, d_value=16, kv_rank=512, latent_eps=1e-6, rope_width=16, head_growth=True, index_keys=2048,
         index_heads=32, index_width=128, index_norm=True,

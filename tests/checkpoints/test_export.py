@@ -493,6 +493,35 @@ WRITTEN = {
         "GLM-5",
         config_of(_INDEXED, **_BY_SIGMOID, by_layer=(("experts", (0, 4)), ("shares_index", (False, True)))),
     ),
+    "mistral large 4": (
+        "Mistral Large 4",
+        config_of(
+            "mistral large 4, latent keys of an earlier layer, and queries that each head learned to scale",
+            head="none",
+            norm_eps=1e-5,
+            d_head=12,
+            d_value=8,
+            experts=4,
+            experts_per_token=2,
+            d_expert=16,
+            d_shared=32,
+            routed_scale=2.5,
+        ),
+    ),
+    "step 3.7": (
+        "Step 3.7",
+        config_of(
+            "step 3.7, more heads in a layer with a window, and limits of activated units", head="none", norm_eps=1e-5
+        ),
+    ),
+    "minimax m3": (
+        "MiniMax M3",
+        config_of(
+            "minimax m3, blocks of keys that an indexer chooses in some layers",
+            **{**_BY_SIGMOID, "d_shared": 20},
+            d_head=6,
+        ),
+    ),
     "glm 4.7 flash": ("GLM-4.7-Flash", config_of(_LATENT, **_BY_SIGMOID, by_layer=(("experts", (4, 0)),))),
     "minicpm 3": ("MiniCPM3", config_of(_LATENT, embed_scale=3.0, residual_scale=0.5, logit_scale=0.5)),
     "mistral 4": (
@@ -578,6 +607,7 @@ WRITTEN = {
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {
+    "Step3p7TextModel": transformers.Step3p7TextModel,  # which no AutoModel knows
     "ForCausalLM": transformers.AutoModelForCausalLM,
     "LMHeadModel": transformers.AutoModelForCausalLM,
     "GenerationDecoder": transformers.AutoModelForCausalLM,
@@ -608,7 +638,7 @@ def opened_by_transformers(directory, architecture):
     opener = next(opener for ending, opener in OPENERS.items() if architecture.endswith(ending))
     model, report = opener.from_pretrained(directory, output_loading_info=True)
     # heads that we have not, the pooler of SqueezeBERT, which no logits need, and what is computed again
-    left = ("contact_head", "transformer.pooler", "inv_freq", "_decay", "slope_rate")
+    left = ("contact_head", "transformer.pooler", "inv_freq", "_decay", "slope_rate", "rotary_emb.alpha")
     assert not [name for name in report["missing_keys"] if not any(one in name for one in left)], report
     return model.eval()
 

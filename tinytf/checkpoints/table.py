@@ -293,14 +293,19 @@ def fused(module: str, **layout: Any) -> dict[str, Stored]:
     }
 
 
-def stacked_experts(module: str) -> dict[str, Stored]:
-    """The experts of a block stacked as in transformers 5: ``gate_up_proj`` (E, 2F, C) and ``down_proj`` (E, C, F)."""
+def stacked_experts(module: str, separate: tuple[str, ...] = ()) -> dict[str, Stored]:
+    """The experts of a block stacked as in transformers 5: ``gate_up_proj`` (E, 2F, C) and ``down_proj`` (E, C, F).
+
+    Or each stored separately under the names of its matrices, gate, up and down, if those are given.
+    """
     halves: dict[str, Any] = {"parts": ("d_expert", "d_expert"), "axis": 1, "bare": True}
-    return {
+    stacked = {
         "blocks.{n}.ffn.experts.gate": Stored(f"{module}.gate_up_proj", **halves),
         "blocks.{n}.ffn.experts.up": Stored(f"{module}.gate_up_proj", part=1, **halves),
         "blocks.{n}.ffn.experts.down": Stored(f"{module}.down_proj", bare=True),
     }
+    others = [Stored(f"{module}.{{e}}.{name}") for name in separate] or [None] * len(stacked)
+    return {ours: replace(layout, instead=other) for (ours, layout), other in zip(stacked.items(), others, strict=True)}
 
 
 def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> dict[str, Stored]:

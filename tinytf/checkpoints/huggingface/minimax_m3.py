@@ -10,7 +10,7 @@ from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES, SIGMOID
 from tinytf.checkpoints.huggingface.table import by_layer
 from tinytf.checkpoints.huggingface.windows import FULL
-from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, stacked_experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -89,11 +89,13 @@ def _write_experts(config: ModelConfig) -> dict[str, Any]:
 
 
 def _gated(module: str, width: str) -> dict[str, Stored]:
-    """The matrices of a feed-forward, as published, or gate and up in one as transformers has them in memory."""
+    """The matrices of a feed-forward: gate and up in one, or separate as published."""
+    joined: dict[str, Any] = {"parts": (width, width)}
     return {
-        name: Stored(f"{module}.{name}_proj", instead=Stored(f"{module}.gate_up_proj", part=part, parts=(width, width)))
-        for part, name in enumerate(("gate", "up"))
-    } | {"down": Stored(f"{module}.down_proj")}
+        "gate": Stored(f"{module}.gate_up_proj", **joined, instead=Stored(f"{module}.gate_proj")),
+        "up": Stored(f"{module}.gate_up_proj", part=1, **joined, instead=Stored(f"{module}.up_proj")),
+        "down": Stored(f"{module}.down_proj"),
+    }
 
 
 _INDEX = "layers.{n}.self_attn.indexer"
@@ -102,7 +104,7 @@ _STORED = {
     **{f"blocks.{{n}}.ffn.{name}": layout for name, layout in _gated("layers.{n}.mlp", "d_ff").items()},
     "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate"),
     "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.gate.e_score_correction_bias", bare=True),
-    **experts("layers.{n}.mlp.experts", ("w1", "w3", "w2")),
+    **stacked_experts("layers.{n}.mlp.experts", ("w1", "w3", "w2")),
     **{
         f"blocks.{{n}}.ffn.shared.{name}": layout
         for name, layout in _gated("layers.{n}.mlp.shared_experts", "d_shared").items()

@@ -22,7 +22,7 @@ from tinytf.checkpoints.huggingface.llama import FIXED, HEAD_AND_ACTIVATION, LLA
 from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES, routed
 from tinytf.checkpoints.huggingface.table import by_layer, merge_fields
-from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, experts
+from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, stacked_experts
 from tinytf.config import ModelConfig, Rope
 from tinytf.fields import Fields
 from tinytf.steps.operations.rotate import rotary_frequencies
@@ -81,7 +81,13 @@ def _write_layers(config: ModelConfig) -> dict[str, Any]:
                 for below in range(number)
                 if not layers[below].shares_latent and layers[below].positions == layer.positions
             )
-    return {"no_rope_layers": [int(layer.positions == "rotary") for layer in layers], "kv_source_layers": sources}
+    turned = max(layer.rope_width for layer in layers)
+    return {
+        "qk_rope_head_dim": turned,
+        "qk_nope_head_dim": config.d_head - turned,
+        "no_rope_layers": [int(layer.positions == "rotary") for layer in layers],
+        "kv_source_layers": sources,
+    }
 
 
 MISTRAL_LARGE4 = replace(
@@ -122,7 +128,7 @@ MISTRAL_LARGE4 = replace(
             bias="layers.{n}.self_attn.indexer.softmax_scaling.bias",
         ),
         **{name: layout for name, layout in DEEPSEEK_V3.stored.items() if ".ffn." in name and "preference" not in name},
-        **experts("layers.{n}.mlp.experts", ("w1", "w3", "w2")),
+        **stacked_experts("layers.{n}.mlp.experts", ("w1", "w3", "w2")),
     },
     spellings=(
         (r"^tok_embeddings\.", "embed_tokens."),
@@ -144,6 +150,7 @@ MISTRAL_LARGE4 = replace(
         (r"\.ssmax_scaling\.s$", ".softmax_scaling.scale"),
         (r"\.ssmax_scaling\.b$", ".softmax_scaling.bias"),
     ),
+    written_as=lambda _: {f"mlp.{word}": word for word in ("gate", "experts", "shared_experts")},
     skipped=(*LLAMA.skipped, FURTHER_MODULES, Skip(r"rotary_emb\.alpha", "read as a setting of RoPE")),
     constants=(_ALPHA,),
 )

@@ -65,7 +65,7 @@ def activations() -> Iterator[Mistake]:
     for name in (name for name in ACTIVATIONS if name in ACTIVATION_NAMES):
         act = ACTIVATIONS[name]
         yield Mistake(
-            f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES.get(name, name)}", Activate,
+            f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES[name]}", Activate,
             unlike(lambda s, name=name: s.operation.name == name, lambda s, act=act: _act(s, act)),  # type: ignore[misc]
         )  # fmt: skip
     yield Mistake(
