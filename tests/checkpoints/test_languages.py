@@ -9,6 +9,7 @@ import torch
 import transformers
 
 import tinytf
+from tinytf.files import to_json
 
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "NLLB": (piece_files.PIECE_LAYOUTS["nllb_pieces"], "deu_Latn"),
@@ -45,3 +46,8 @@ def test_a_target_begins_with_its_own_language(name: str, tmp_path: Path) -> Non
     with torch.no_grad():
         logits = model(**read, decoder_input_ids=torch.tensor([ids])).logits[0]
         assert torch.allclose(ours.transformer(torch.tensor([ids]))[0], logits, atol=1e-5)
+    (tmp_path / "generation_config.json").write_bytes(to_json({"forced_bos_token_id": ids[1]}))
+    forced = tinytf.load(str(tmp_path)).reading("Mary had a lamb.")
+    assert forced.prompt("").ids == ids[:2]
+    assert forced.target_begins == code
+    assert ours.prompt("").ids == ids[:1]
