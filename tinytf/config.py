@@ -6,7 +6,7 @@ layer to layer, with one value a layer.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED, Field, Limits, require_fields
 from tinytf.nearest import did_you_mean
+from tinytf.parts import ngrams
 from tinytf.parts.attention import LATENT_EPS, divisor_words
 from tinytf.parts.block import MIXERS, BlockConfig
 from tinytf.parts.embedding import Embedding
@@ -210,8 +211,6 @@ class ModelConfig(Part):
         for name, values in self.by_layer:
             if not LEAVES[name].differs:
                 raise ConfigError(f"{name} cannot differ by layer", did_you_mean(name, DIFFERING))
-            if name == "n_heads" and len({*zip(values, self._mixers, strict=True)}) > len({*self._mixers}):
-                raise ConfigError(f"{name} differs between layers with the same mixer: by_layer says {values}")
             if name == "experts" and len({*values} - {0}) > 1:
                 raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
             if name == "norm_order" and "post" in values:
@@ -225,10 +224,6 @@ class ModelConfig(Part):
     @cached_property
     def _distinct_blocks(self) -> tuple[BlockConfig, ...]:
         return tuple(dict.fromkeys(self.blocks))
-
-    @property
-    def _mixers(self) -> tuple[str, ...]:
-        return tuple(block.mixer.called for block in self.blocks)
 
     def _read(self, setting: Leaf) -> Any:
         if setting.path[0] != "blocks":
@@ -246,6 +241,8 @@ class ModelConfig(Part):
         values = [value for value in found if setting.off is None or value != setting.off] or list(found)
         if not values and setting.off is not None:
             return setting.off
+        if values and setting.field.name == "n_heads":
+            return max(values)  # of views with a place for each head
         one = len(values) == 1 or (values and setting.field.name in _SIZES)
         return values[0] if one else setting.field.default
 
@@ -302,6 +299,21 @@ class ModelConfig(Part):
         return self.n_heads // (self.n_kv_heads or 1)
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether layers read the ids or types of tokens beside the stream."""
+        return self.segments or any(block.feed_forward.mixture.chosen_by_id for block in self.blocks)
+
+    @property
+    def heads_in_group(self) -> int:
+        """The number of heads in a group of the output of attention."""
+        return self.n_heads // self.o_groups
+
+    @property
+    def block_series(self) -> int:
+        """How many vectors a token gives to blocks: one for its own and, where they overlap, one for the next."""
+        return 1 + self.block_overlap
+
+    @property
     def value_width(self) -> int:
         """The width of a head's values and output: ``d_value``, else ``d_head``."""
         return self.d_value or self.d_head
@@ -314,6 +326,10 @@ class ModelConfig(Part):
     def at(self, layer: int | None) -> "ModelConfig":
         """The configuration of one layer; the model's own for None."""
         return self if layer is None or self.is_even else _at(self, layer)
+
+    def heads_in(self, layers: Iterable[int]) -> list[tuple[int, int]]:
+        """The layer and the number of every head of some layers."""
+        return [(layer, head) for layer in layers for head in range(self.at(layer).n_heads)]
 
     def group_of(self, layer: int) -> int:
         """The index of the group of layers that share weights with this one; ``layer`` itself without groups."""
@@ -365,10 +381,16 @@ class ModelConfig(Part):
             "d_own": self.d_own,
             "d_shared_key": self.rope_width,
             "q_rank": self.q_rank,
+            "o_rank": self.o_rank,
+            "d_heads_of_group": self.heads_in_group * self.value_width,
+            "d_block": self.d_head * self.block_series,
+            "d_index_block": self.index_width * self.block_series,
+            "block place": self.block_size,
             "kv_rank": self.kv_rank,
             "index_head": self.index_heads,
             "index_width": self.index_width,
             "index_heads·index_width": self.index_heads * self.index_width,
+            "n_kv_heads·index_width": self.n_kv_heads * self.index_width,
             "vocab": self.vocab_size,
             "d_dense": (*self.pooled_dense, self.d_model)[0],
             "d_vector": (self.d_model, *self.pooled_dense)[-1],
@@ -382,6 +404,10 @@ class ModelConfig(Part):
             "d_layer_input": self.d_layer_input,
             "layer_vocab": self.layer_vocab or self.vocab_size,
             "laurel_rank": self.laurel_rank,
+            "stream_rank": self.stream_rank,
+            "ngram row": ngrams.rows_of(self),
+            "d_ngram": self.d_ngram or self.d_model,
+            "d_ngram/table": (self.d_ngram or self.d_model) // ngrams.tables_of(self),
             "stream": self.extra_streams + 1,
             "stream·stream": (self.extra_streams + 1) ** 2,
             "streams·d_model": (self.extra_streams + 1) * self.d_model,
@@ -390,6 +416,7 @@ class ModelConfig(Part):
             "switch": 1,
             "n_heads·switch": self.n_heads,
             "tap": self.conv_width,
+            "ngram tap": self.ngram_conv,
             "dt_rank": self.dt_rank,
             "n_kv_heads·dt_rank": self.n_kv_heads * self.dt_rank,
             "d_scan": self.n_heads * self.value_width // self.scan_heads,
@@ -397,6 +424,10 @@ class ModelConfig(Part):
             "adapter_rank": self.adapter_rank,
             "sink": 1,
             "bucket": self.relative_buckets,
+            "profile": self.profiles,
+            "n_heads·profile": self.n_heads * self.profiles,
+            "profile distance": self.profile_extent or self.context,
+            "added tap": self.added_conv,
             "distance": 2 * self.distances,
             "d_model·near": self.d_model * self.side_width,
             f"d_model/{self.qkv_groups}": self.d_model // self.qkv_groups,

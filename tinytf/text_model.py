@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
+from operator import index
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -273,6 +274,7 @@ class TextModel(ShortRepr):
         token_id, count = word, self.config.vocab_size
         if isinstance(token_id, str):
             token_id = find_token(self.tokenizer, token_id, causal=self.config.causal, option=option, vocabulary=count)
+        token_id = _number(token_id, option)
         if not 0 <= token_id < count:
             raise UsageError(f"{option} {word!r}: there is no token {token_id:,}, the model has {count:,}")
         return token_id
@@ -285,6 +287,7 @@ class TextModel(ShortRepr):
         labels = self.config.labels
         if not labels:
             return self.find_token(word, option)
+        word = word if isinstance(word, str) else _number(word, option)
         names = {name: number for number, name in reversed(list(enumerate(labels)))}
         numbers = {form: number for number in range(len(labels)) for form in (number, str(number), f"#{number}")}
         outcome = names.get(str(word), numbers.get(word))
@@ -365,6 +368,14 @@ def require_text_list(texts: Sequence[Written]) -> Sequence[Written]:
             f"several texts must be a list of strings, not {brief(texts)}", 'such as ["The cat", "The dog"]'
         )
     return texts
+
+
+def _number(word: object, option: str) -> int:
+    """The number of a token or class. Raises UsageError for what is no whole number, such as a list of words."""
+    try:
+        return index(word)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{option} {word!r} is not one word or number", "name one token, as it follows") from None
 
 
 def _require_string(text: object) -> None:

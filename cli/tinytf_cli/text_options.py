@@ -143,11 +143,19 @@ def both_facing(
 ) -> "tuple[list[Model], Written]":  # fmt: skip
     """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
 
-    With ``until_apart`` it is generated up to where the targets of the sources differ. ``truncate`` cuts long sources.
-    Raises UsageError for a model of one stack.
+    In a session the target of its own source is the session's. With ``until_apart`` it is generated up to where the
+    targets of the sources differ. ``truncate`` cuts long sources. Raises UsageError for a model of one stack.
     """
     if model.config.encoder is None:
         raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+    session = host()
+    if (
+        target is None
+        and session is not None
+        and model.transformer.reads is not None
+        and [*sources] == [session.require_source()]
+    ):
+        return [model], str(session.require_text())
     bound = [model.reading(source, truncate=truncate) for source in sources]
     if target is None and model.config.labels:
         if len({*sources}) > 1:
@@ -301,7 +309,7 @@ class PairsOptions:
                 "--pairs needs a model that tinytf computes itself, and this one runs through transformers",
                 "ask it about one text at a time",
             )
-        model = model_options.open()
+        model = model_options.open(because="a pair of prompts has no target")
         with progress_line(output.stderr, "pairs:") as on_progress:
             report = question(model, self.items, where=self.where, on_progress=on_progress, **settings)
         display = OverPairsDisplay(all=fold.all) if top is None else OverPairsDisplay(top, fold.all)
@@ -353,9 +361,10 @@ class TraceOptions:
         pair = self.texts.pair
         flags = (*flags, "--pair", _typed_again(pair)) if pair is not None else flags
         if self.texts.states is not None:
-            flags = (*flags, "--source", _typed_again(str(self.texts.states)))
+            flags = (*flags, "--source", str(self.texts.states))
         elif self.model.transformer.reads is not None and not self.model.config.labels:
-            flags = (*flags, "--target-text", _typed_again(str(next(iter(self.texts)))))
+            target = str(next(iter(self.texts)))
+            flags = (*flags, "--target-text", "TEXT" if _is_long(target) else target)
         if host() is not None:
             return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
         flags = (*self.model_options.typed_again(), *flags)
@@ -385,7 +394,11 @@ class TraceOptions:
 
 def _typed_again(text: str) -> str:
     """A text as a command line repeats it; TEXT where it is long or spans lines."""
-    return text if text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-") else "TEXT"
+    return text if text and not _is_long(text) and not text.startswith("-") else "TEXT"
+
+
+def _is_long(text: str) -> bool:
+    return not text.isprintable() or len(text) > _QUOTED
 
 
 @dataclass(frozen=True, kw_only=True)

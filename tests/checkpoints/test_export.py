@@ -216,6 +216,17 @@ WRITTEN = {
             shared_gate=True,
         ),
     ),
+    "qwen4-exp": (
+        "Qwen4-Exp",
+        config_of(
+            "qwen4-exp, gated streams, n-grams, and keys that an indexer chooses in blocks",
+            experts=4,
+            experts_per_token=2,
+            d_expert=40,
+            d_shared=10,
+            shared_gate=True,
+        ),
+    ),
     "lfm3": ("LFM3", config_of("lfm3, a window after a convolution, gates without a bias", norm_eps=1e-5)),
     "lfm2 moe": (
         "LFM2-MoE",
@@ -485,6 +496,17 @@ WRITTEN = {
     "k-exaone": (
         "K-EXAONE",
         config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, by_layer=(*_HYBRID, ("experts", (4, 0)))),
+    ),
+    "hunyuan 4": (
+        "Hunyuan 4",
+        config_of(
+            "hunyuan 4, streams around a gate, sinks and an indexer, and gates of experts limited",
+            d_expert=16,
+            d_shared=32,
+            hyper_magnitude=0.7,
+            index_eps=0.1,
+            by_layer=(("experts", (0, 4)),),
+        ),
     ),
     "hy3": ("Hy3", config_of(_GROUPED, **_BY_SIGMOID, qk_norm=True, o_bias=True, qkv_bias=True)),
     "trinity": (

@@ -144,7 +144,9 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     model = getattr(transformers, f"{name}{kind}")(config)
     generator = torch.Generator().manual_seed(2)
     for name, buffer in model.named_buffers():
-        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
+        if name.endswith("tid2eid"):
+            buffer.copy_(torch.stack([torch.randperm(5, generator=generator)[:2] for _ in buffer]))
+        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar", "rotary_emb.alpha")):
             buffer.copy_(name.endswith("scalar") + 0.3 * torch.randn(buffer.shape, generator=generator))
     return model
 
@@ -159,6 +161,50 @@ _DELTA: dict[str, Any] = {
     "linear_conv_kernel_dim": 3,
 }
 """Gated delta rules around a layer of attention."""
+
+
+def _inkling(**settings: Any) -> nn.Module:
+    given = {
+        "head_dim": 8,
+        "swa_num_attention_heads": 6,
+        "swa_num_key_value_heads": 3,
+        "swa_head_dim": 4,
+        "sliding_window_size": 4,
+        "d_rel": 3,
+        "rel_extent": 6,
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "route_scale": 1.5,
+    }
+    return _decoder("InklingText", **{**given, **settings})
+
+
+def _qwen4(**settings: Any) -> nn.Module:
+    given = {
+        **_DELTA,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 14,
+        "hc_count": 3,
+        "hc_lowrank": 10,
+        "ple_layer_ids": [1, 3],
+        "ple_embed_dim": 16,
+        "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 9,
+        "make_ngram_vocab_size_divisible_by": 8,
+        "split_ngram_parts": 4,
+        "indexer_n_heads": 7,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 12,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    }
+    model = _decoder("Qwen4ExpText", **{**given, **settings})
+    model.size = 1.0  # rounding grows where streams are normed again and again
+    return model
 
 
 _OLMO_HYBRID = {name: value for name, value in _DELTA.items() if name != "head_dim"} | {"pad_token_id": 0}
@@ -343,6 +389,34 @@ _GROUPS = {**_ROUTED, "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group"
 
 _INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index_n_heads": 9, "index_topk": 4}
 """An indexer of odd sizes; with many heads no two of its scores are both 0."""
+
+
+_HYPER: dict[str, Any] = {**_INDEXED, "hc_mult": 3, "swiglu_limit": 0.8, "pad_token_id": 0}
+"""Several streams, and gates that are clamped."""
+
+
+_BLOCKS: dict[str, Any] = {
+    "num_key_value_heads": 1,
+    "head_dim": 10,
+    "q_lora_rank": 9,
+    "qk_rope_head_dim": 4,
+    "o_groups": 2,
+    "o_lora_rank": 5,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "index_n_heads": 9,
+    "index_head_dim": 8,
+    "index_topk": 2,
+    "sliding_window": 4,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 3,
+    "swiglu_limit": 0.8,
+    "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    "mlp_layer_types": ["hash_moe", "moe", "moe"],
+    "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+}
+"""Small blocks of both kinds beside a window, and experts by the id of a token in the first layer."""
 
 
 def _dbrx(**attention: Any) -> nn.Module:
@@ -694,6 +768,45 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+_M3: dict[str, Any] = {
+    "head_dim": 8,
+    "intermediate_size": 16,
+    "dense_intermediate_size": F,
+    "shared_intermediate_size": 20,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
+    "layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
+    "mlp_layer_types": _DENSE_BETWEEN,
+    "index_n_heads": 2,
+    "index_head_dim": 6,
+    "index_block_size": 3,
+    "index_topk_blocks": 2,
+}
+_LARGE4: dict[str, Any] = {
+    **{key: value for key, value in _INDEXED.items() if key not in ("q_lora_rank", "rope_theta")},
+    "n_routed_experts": 6,
+    "pad_token_id": 0,
+    "rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+}
+_STEP: dict[str, Any] = {
+    "head_dim": 8,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "pad_token_id": 0,
+    "share_expert_dim": 20,
+    "sliding_window": 4,
+    "moe_router_scaling_factor": 1.7,
+    "mlp_layer_types": _DENSE_BETWEEN,
+    "num_sliding_attention_heads": 6,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {
+        "full_attention": {**_LLAMA3, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+}
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     **TWO_STACKS,
     "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**T5)),
@@ -1071,6 +1184,39 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen3.5 moe": lambda: _decoder(
         "Qwen3_5MoeText", **_DELTA, **{**_EXPERTS, "num_experts": 6}, shared_expert_intermediate_size=16
     ),
+    "qwen4-exp": lambda: _qwen4(),
+    "qwen4-exp, gated by sigmoids, and n-grams of four tokens": lambda: _qwen4(
+        output_gate_type="sigmoid",
+        ple_layer_ids=[3],
+        ngram_size=4,
+        heads_per_ngram=1,
+        ple_embed_dim=9,
+        ple_conv_kernel_size=2,
+        eos_token_id=[4, 3],
+        seed=7,
+        hc_count=2,
+        indexer_compress_ratio=3,
+        indexer_budget=6,
+        indexer_head_dim=10,
+        rope_parameters={**_SECTIONS, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5},
+        norm_topk_prob=False,
+        attention_bias=True,
+        tie_word_embeddings=True,
+    ),
+    "qwen4-exp, without n-grams": lambda: _qwen4(ple_layer_ids=None),
+    "inkling": lambda: _inkling(),
+    "inkling, dense first, scores that grow, and rows of no token": lambda: _inkling(
+        log_scaling_n_floor=3,
+        log_scaling_alpha=0.4,
+        mlp_layer_types=["dense", "sparse", "dense"],
+        vocab_size=V + 3,
+        unpadded_vocab_size=V,
+        logits_mup_width_multiplier=3.0,
+        hidden_act="gelu",
+        n_shared_experts=1,
+        conv_kernel_size=2,
+        rms_norm_eps=1e-4,
+    ),
     "qwen3-next": lambda: _decoder(
         "Qwen3Next",
         **_DELTA,
@@ -1344,6 +1490,57 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         mlp_layer_types=_DENSE_BETWEEN,
         rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
     ),
+    "mistral large 4": lambda: _decoder("MistralLarge4Text", "TextModel", **_LARGE4, no_rope_layers=[1, 0, 1]),
+    "mistral large 4, the latent keys and the choice of earlier layers": lambda: _decoder(
+        "MistralLarge4Text",
+        "TextModel",
+        **{**_LARGE4, "num_hidden_layers": 5, "rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
+        no_rope_layers=[1, 0, 1, 0, 1],  # without positions a repeated token of the first layer scores as the first
+        kv_source_layers=[0, 1, 0, 1, 4],
+        indexer_types=["full", "shared", "full", "full", "shared"],
+        mlp_layer_types=["dense", "sparse", "sparse", "dense", "sparse"],
+    ),
+    "hunyuan 4": lambda: _decoder("HYV4", **_HYPER),
+    "hunyuan 4, few keys, stretched, and two streams": lambda: _decoder(
+        "HYV4",
+        **{
+            **_HYPER,
+            "index_topk": 3,
+            "index_head_dim": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            "n_routed_experts": 6,
+            "hc_mult": 2,
+            "swiglu_limit": 0.3,
+        },
+        indexer_types=["full", "shared", "full"],
+        mlp_layer_types=_DENSE_BETWEEN,
+        norm_topk_prob=False,
+        tie_word_embeddings=True,
+        hc_eps=0.04,
+        hc_magnitude=0.7,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
+    "deepseek v4": lambda: _decoder("DeepseekV4", **_BLOCKS),
+    "deepseek v4, stretched, all blocks sparse": lambda: _decoder(
+        "DeepseekV4",
+        **{
+            **_BLOCKS,
+            "layer_types": ["compressed_sparse_attention"] * N,
+            "mlp_layer_types": ["moe", "hash_moe", "moe"],
+            "head_dim": 8,
+            "o_groups": 1,
+            "index_head_dim": 6,
+            "index_topk": 1,
+            "hc_mult": 2,
+            "hc_sinkhorn_iters": 1,
+        },
+        rope_parameters=_YARN,
+        compress_rope_theta=700.0,
+        scoring_func="sigmoid",
+        tie_word_embeddings=True,
+        hc_eps=0.04,
+    ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
     "mistral 4": lambda: _decoder(
@@ -1377,7 +1574,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Laguna",
         **_EXPERTS,
         head_dim=8,
-        num_attention_heads_per_layer=[6] * N,
+        num_attention_heads_per_layer=[6, 4, 6],
         shared_expert_intermediate_size=20,
         moe_routed_scaling_factor=1.7,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
@@ -1408,7 +1605,37 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
             "sliding_window_size": 4,
         },
     ),
+    "step 3.7": lambda: _decoder("Step3p7Text", "TextModel", **_STEP),
+    "step 3.7, limits, biases and scaled scores": lambda: _decoder(
+        "Step3p7Text",
+        "TextModel",
+        **{**_STEP, "rope_parameters": None, "num_sliding_attention_heads": 2},
+        rope_theta=[300.0, 500.0, 300.0],
+        partial_rotary_factors=[0.5, 1.0, 0.5],
+        rope_scaling={**_LLAMA3, "rope_theta": 500.0},
+        attention_bias=True,
+        query_pre_attn_scalar=5.5,
+        swiglu_limits=[0.2, None, 0.3],
+        swiglu_limits_shared=[0.0, 0.25, 0.2],
+    ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
+    "minimax m3": lambda: _decoder("MiniMaxM3VLText", **_M3),
+    "minimax m3, without near blocks, as published": lambda: _decoder(
+        "MiniMaxM3VLText",
+        "TextModel",
+        **{**_M3, "layer_types": None, "mlp_layer_types": None, "rope_parameters": _LLAMA3},
+        moe_layer_freq=[0, 1, 1],
+        sparse_attention_config={
+            "sparse_attention_freq": [0, 1, 1],
+            "sparse_num_index_heads": 2,
+            "sparse_index_dim": 9,
+            "sparse_block_size": 2,
+            "sparse_topk_blocks": 3,
+            "sparse_local_block": 0,
+        },
+        swiglu_alpha=1.2,
+        swiglu_limit=0.5,
+    ),
     "ernie 4.5 moe": lambda: _decoder(
         "Ernie4_5_Moe",
         moe_num_experts=5,
@@ -1524,6 +1751,8 @@ def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:
     if models.theirs.config.model_type == "gemma3n_text":  # several streams, not normed after the last layer
         *before, last = (streams.movedim(0, -2).flatten(-2) for streams in given.hidden_states)
         return *before, models.ours.final_norm(last)
+    if models.ours.config.hyper:  # (B, T, n, C) -> (B, T, n·C)
+        return tuple(streams.flatten(2) for streams in given.hidden_states)
     if "mamba" not in models.theirs.config.model_type:
         return given.hidden_states
     *after, _, normed = given.hidden_states  # without the embeddings, and with the last layer twice

@@ -399,7 +399,7 @@ class Transformer(nn.Module):
         """What the blocks take beside the stream: ids, embeddings, token types and the source; None for nothing."""
         last = self.embed.rows[-1].name
         if not self.config.d_source:
-            return Carried(ids, {last: x}, types) if table_of(self.config).carried or self.config.segments else None
+            return Carried(ids, {last: x}, types) if table_of(self.config).reads_beside else None
         source = source or self.reads
         if source is None:
             hint = (

@@ -25,17 +25,20 @@ ACTIVATION_NAMES = {
 class Experts(Part):
     """Each token goes to ``experts_per_token`` of the ``experts``, each a feed-forward of ``d_expert`` units.
 
-    The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that is added to these in the choice
-    alone. ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies
-    them; ``routes_epsilon`` is added to a sum of sigmoids before it divides. The weights multiply the outputs of the
-    experts, or with ``routes_first`` their inputs. ``sum_bias`` adds a learned vector to the sum (JetMoE). Every token
-    also goes through the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own.
-    With ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the
-    ``group_best`` largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a
-    softmax over itself and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms``
-    router, experts and shared expert are parallel branches: the first two read the stream through norms of their own,
-    the outputs of both kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma
-    4). The last ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash).
+    The ``router`` scores them by a softmax, by sigmoids or by √softplus, with a ``choice_bias`` that is added to these
+    in the choice alone. With ``chosen_by_id`` a table names the experts of each token by its id. ``routes_renormed``
+    makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them; ``routes_epsilon`` is
+    added to a sum of sigmoids before it divides. The weights multiply the outputs of the experts, or with
+    ``routes_first`` their inputs. ``sum_bias`` adds a learned vector to the sum (JetMoE). Every token also goes through
+    the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With
+    ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the ``group_best``
+    largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a softmax over itself
+    and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and
+    shared expert are parallel branches: the first two read the stream through norms of their own, the outputs of both
+    kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma 4). The last
+    ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash). Every token
+    goes to the last ``always_experts``, some of the ``experts_per_token`` (Inkling). The shared expert has a
+    ``shared_limit`` in place of ``act_limit`` (Step 3.7).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0, said="{} experts")
@@ -44,9 +47,10 @@ class Experts(Part):
     groups_per_token: int = leaf(0, COUNT, said="{} groups a token")
     group_best: int = leaf(1, POSITIVE, said="the scores of the best {} experts for a group")
     d_expert: int = leaf(0, COUNT, said="experts {} wide", zero="d_ff")
-    router: str = choice("softmax", "sigmoid", said="a {} router")
+    router: str = choice("softmax", "sigmoid", "sqrtsoftplus", said="a {} router")
     router_bias: bool = leaf(False, said="the bias of the router")
     choice_bias: bool = leaf(False, said="the bias of the choice of experts")
+    chosen_by_id: bool = leaf(False, differs=True, said="experts that the id of a token names")
     routes_renormed: bool = leaf(True, said="the division of experts' weights by the sum of the chosen")
     route_margin: float = leaf(0.0, NOT_NEGATIVE, said="a margin of {} for the choice of experts")
     routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE, said="an ε of {} in the sum of experts' weights")
@@ -55,7 +59,11 @@ class Experts(Part):
     sum_bias: bool = leaf(False, said="the bias of the sum of experts")
     d_shared: int = leaf(0, COUNT, said="a shared expert {} wide")
     shared_gate: bool = leaf(False, said="the gate of the shared expert")
+    shared_limit: float = leaf(
+        0.0, NOT_NEGATIVE, differs=True, usual=(16.0,), said="a limit of {} of the shared expert's units"
+    )
     expert_norms: bool = leaf(False, said="the norms of experts")
+    always_experts: int = leaf(0, COUNT, said="{} experts for every token")
     identity_experts: int = leaf(0, COUNT, said="{} experts that give their input")
 
     def require(self) -> None:
@@ -77,8 +85,13 @@ class Experts(Part):
             raise ConfigError("sum_bias needs experts without a shared one, but d_shared is not 0")
         if self.shared_gate and not self.d_shared:
             raise ConfigError("shared_gate is true, but there is no shared expert: d_shared is 0")
+        if self.shared_limit and not self.d_shared:
+            raise ConfigError(f"shared_limit {self.shared_limit:g} needs a shared expert, but d_shared is 0")
         if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
             raise ConfigError("expert_norms needs a shared expert without a gate, and weights that multiply outputs")
+        alone = self.always_experts < self.experts_per_token and not (self.expert_groups or self.identity_experts)
+        if self.experts and self.always_experts and not alone:
+            raise ConfigError("always_experts are some of experts_per_token, without groups or identity_experts")
         if self.experts and self.identity_experts:
             if self.identity_experts >= self.experts:
                 raise ConfigError(f"identity_experts {self.identity_experts} is not below experts {self.experts}")
@@ -91,7 +104,8 @@ class Experts(Part):
         best = f", each by its best {self.group_best}" * (self.group_best > 1)
         weights = listed(
             f"a {self.router} router" + " with biases" * self.router_bias,
-            self.choice_bias and "a bias in the choice only",
+            self.choice_bias and not self.chosen_by_id and "a bias in the choice only",
+            self.chosen_by_id and "chosen by the token's id",
             self.expert_groups > 1 and f"from the best {self.groups_per_token} of {self.expert_groups} groups" + best,
             self._sum_words(),
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
@@ -100,8 +114,10 @@ class Experts(Part):
             self.expert_norms and "times a learned number of each expert",
         )
         shared = f"; a shared expert of {self.d_shared:,} units" + " behind a gate" * self.shared_gate
+        shared += f", activated to at most {self.shared_limit:g}" * (self.shared_limit > 0)
         shared += "; norms of their own before router and experts, and after either kind" * self.expert_norms
         chosen = f"{self.experts} experts of {self.d_expert:,} units, {self.experts_per_token} for each token"
+        chosen += f"; the last {self.always_experts} for every token" * (self.always_experts > 0)
         chosen += f"; the last {self.identity_experts} only give what they are sent" * (self.identity_experts > 0)
         return {"feed-forward": f"{chosen}; {weights}" + (shared if self.d_shared else "")}
 
@@ -116,12 +132,14 @@ class Experts(Part):
 class FeedForward(Part):
     """A feed-forward of ``d_ff`` units; ``gated`` makes it SwiGLU-like: act(gate) ⊙ up.
 
-    With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and up on
-    both sides at the limit (gpt-oss). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two slopes
-    in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of a normal distribution with the
-    mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms the activated units (BitNet).
-    ``ffn_groups`` are equal parts of the input of each matrix that make as many equal parts of its output, each by a
-    matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
+    With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and
+    up on both sides at the limit (gpt-oss); ``glu_added`` stands for that 1, and with ``glu_of_experts`` only
+    experts are so limited, not the shared one and dense layers (Hunyuan 4). An ``act_limit`` is that of the activated
+    gate, and of up on both sides (Step 3.7). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two
+    slopes in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of a normal distribution
+    with the mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms the activated units
+    (BitNet). ``ffn_groups`` are equal parts of the input of each matrix that make as many equal parts of its output,
+    each by a matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0, said="a feed-forward {} wide")
@@ -130,8 +148,11 @@ class FeedForward(Part):
         named=ACTIVATION_NAMES,
     )  # fmt: skip
     gated: bool = leaf(False, said="the gate of the feed-forward")
-    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate with 1 added to up, limit {}")
+    glu_limit: float = leaf(0.0, NOT_NEGATIVE, usual=(7.0,), said="a clamped gate, limit {}")
     glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,), said="an α of {} in the gate")
+    glu_added: float = leaf(1.0, NOT_NEGATIVE, usual=(0.0,), said="{} added to up in a clamped gate")
+    glu_of_experts: bool = leaf(False, said="a clamped gate in experts alone")
+    act_limit: float = leaf(0.0, NOT_NEGATIVE, differs=True, usual=(7.0,), said="a limit of {} of activated units")
     ffn_bias: bool = leaf(True, said="the bias of the feed-forward")
     up_bias: bool = leaf(True, said="the bias of the hidden units")
     act_norm: bool = leaf(False, said="the norm of the activations")
@@ -145,6 +166,11 @@ class FeedForward(Part):
     def require(self) -> None:
         if self.glu_limit and not (self.gated and self.activation == "silu"):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
+        if self.glu_of_experts and not self.glu_limit:
+            raise ConfigError("glu_of_experts needs a glu_limit")
+        for name, limit in (("act_limit", self.act_limit), ("shared_limit", self.mixture.shared_limit)):
+            if limit and (not self.gated or self.glu_limit):
+                raise ConfigError(f"{name} {limit:g} needs a gated feed-forward without glu_limit")
         if self.activation == "xielu" and (self.gated or self.mixture.experts):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
         if self.gate_sparsity and (not self.gated or self.mixture.experts or self.glu_limit):
@@ -173,13 +199,15 @@ class FeedForward(Part):
         if not self.d_ff:
             return {"feed-forward": "none"}
         sparse = f"gates {self.gate_sparsity:.0%} sparse" if self.gate_sparsity else ""
-        limited = f"limited to {self.glu_limit:g}, α {self.glu_alpha:g}"
+        where = " in experts" * self.glu_of_experts
+        limited = f"limited to {self.glu_limit:g}{where}, α {self.glu_alpha:g}, {self.glu_added:g} added to up"
         rows = {
             "widths": f"d_ff {self.d_ff}",
             "feed-forward": listed(
                 self.activation,
                 self.gated and "gated",
                 bool(self.glu_limit) and limited,
+                bool(self.act_limit) and f"activated to at most {self.act_limit:g}",
                 sparse,
                 self.ffn_groups > 1 and f"matrices of {self.ffn_groups} groups",
             ),
@@ -222,6 +250,10 @@ def _weighed_first(c: Config) -> bool:
     return _mixed(c) and c.routes_first
 
 
+def _prefers(c: Config) -> bool:
+    return _mixed(c) and c.choice_bias and not c.chosen_by_id
+
+
 def _normed(c: Config) -> bool:
     return _mixed(c) and c.expert_norms
 
@@ -247,7 +279,7 @@ def _act_norm(o: "ModuleType", c: Config) -> Any:
 
 
 def _choose(o: "ModuleType", c: Config) -> Any:
-    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best)
+    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best, c.always_experts)
 
 
 def _route(o: "ModuleType", c: Config) -> Any:
@@ -257,10 +289,24 @@ def _route(o: "ModuleType", c: Config) -> Any:
 
 
 def _activate(o: "ModuleType", c: Config) -> Any:
+    return o.Activate(c.activation, c.act_limit) if c.glu_of_experts else _activate_expert(o, c)
+
+
+def _activate_expert(o: "ModuleType", c: Config) -> Any:
     limit = c.glu_limit
-    return o.ClampedGlu(c.glu_alpha, limit) if limit else o.Activate(c.activation)
+    return o.ClampedGlu(c.glu_alpha, limit, c.glu_added) if limit else o.Activate(c.activation, c.act_limit)
 
 
+def _activate_shared(o: "ModuleType", c: Config) -> Any:
+    limited = c.glu_limit and not c.glu_of_experts
+    return _activate_expert(o, c) if limited else o.Activate(c.activation, c.shared_limit)
+
+
+def _limited(o: "ModuleType", c: Config, limit: float, clamped: bool) -> Any:
+    return o.ClampedGlu(c.glu_alpha, c.glu_limit, c.glu_added) if clamped else o.Activate(c.activation, limit)
+
+
+_SCORES = {"softmax": "softmax", "sigmoid": "σ", "sqrtsoftplus": "√softplus"}
 _HIDDEN = ("token", "d_ff")
 _OF_EXPERTS = ("expert", "token", "d_expert")
 _SHARED = ("token", "d_shared")
@@ -299,10 +345,15 @@ ROWS: tuple[Step, ...] = (
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router"),
     Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
-         when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
-         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}, else 0", ROUTES,
-         ("<decides>",), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_choose, in_experts=True, to_loss=False),
+         when=_prefers, absent="experts are chosen by the router alone in this layer",
+         make=lambda o, c: o.Prefer(c.router, c.always_experts), module="ffn.preference", matrix="", in_experts=True,
+         to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}{always}, else 0", ROUTES,
+         ("<decides>",), "ffn", when=lambda c: _mixed(c) and not c.chosen_by_id, absent=_NO_EXPERTS, make=_choose,
+         in_experts=True, to_loss=False),
+    Step("ffn.chosen", "experts that the token's id names", "1 for those in its row of a table, else 0, for {0}",
+         ROUTES, ("ffn.router",), "ffn", when=lambda c: _mixed(c) and c.chosen_by_id,
+         make=lambda o, c: o.ChooseById(c.experts), module="ffn.chosen", matrix="", in_experts=True, to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
          when=_mixed, absent=_NO_EXPERTS, in_experts=True, make=_route),
     Step("ffn.weights", "weights of the experts, scaled", "{0} ⊙ gain", ROUTES, ("ffn.routes",), "ffn",
@@ -316,8 +367,8 @@ ROWS: tuple[Step, ...] = (
     Step("expert.gate", "expert, gate", "{0}·W_gate{ffn_bias_g} where {1}, else 0", _OF_EXPERTS,
          ("<into expert>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
          module="ffn.experts.gate", matrix="W_gate", in_experts=True, late=True),
-    Step("expert.act", "expert, activated", "{activated}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
-         absent=_NO_EXPERTS, make=_activate, in_experts=True),
+    Step("expert.act", "expert, activated", "{expert_activated}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
+         absent=_NO_EXPERTS, make=_activate_expert, in_experts=True),
     Step("expert.out", "expert output", "{0}·{w_down}{ffn_bias_2} where {1}, else 0", ("expert", *WIDE),
          ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
          matrix="{w_down}", in_experts=True),
@@ -339,8 +390,8 @@ ROWS: tuple[Step, ...] = (
     Step("shared.gate", "shared expert, gate", "{0}·W_gate{ffn_bias_g}", _SHARED, (RESIDUAL,), "ffn",
          recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
          matrix="W_gate", late=True),
-    Step("shared.act", "shared expert, activated", "{activated}", _SHARED, ("<of shared>",), "ffn", when=_shared,
-         absent=_NO_SHARED, make=_activate),
+    Step("shared.act", "shared expert, activated", "{shared_activated}", _SHARED, ("<of shared>",), "ffn",
+         when=_shared, absent=_NO_SHARED, make=_activate_shared),
     Step("shared.out", "shared expert output", "{0}·{w_down}{ffn_bias_2}", WIDE, ("shared.act",), "ffn", when=_shared,
          absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}"),
     Step("shared.norm", "shared expert output, normed", "{norm}({0})", WIDE, ("shared.out",), "ffn", when=_normed,
@@ -379,15 +430,18 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_g": (" + b" if bias and c.up_bias else "") + groups,
         "ffn_bias_2": (" + b₂" if bias else "") + groups,
         "activation": ACTIVATION_NAMES[c.activation],
-        "activated": _activated_words(c),
+        "activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts, c.act_limit),
+        "expert_activated": _activated_words(c, c.glu_limit > 0, c.act_limit),
+        "shared_activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts, c.shared_limit),
         "no_dense": no_dense,
         "no_act_norm": "activated units are not normed in this model" if _dense(c) else no_dense,
         "threshold": f"mean {'−' if _deviations(c) < 0 else '+'} {abs(_deviations(c)):.4g}·σ",
         "no_sparse": "the whole gate passes in this layer" if _dense(c) and c.gated else _no_gate(c, no_dense),
         "no_gate": _no_gate(c, no_dense),
-        "per_token": str(c.experts_per_token),
+        "per_token": str(c.experts_per_token - c.always_experts),
+        "always": f" and the last {c.always_experts}" * (c.always_experts > 0),
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
-        "preference": f"{'softmax' if c.router == 'softmax' else 'σ'}({{0}})",
+        "preference": f"{_SCORES[c.router]}({{0}})",
         "router_bias": " + b" if c.router_bias else "",
         "routes": _routes_words(c),
     }
@@ -397,11 +451,14 @@ def _no_gate(c: Config, no_dense: str) -> str:
     return "the feed-forward of this model has no gate" if _dense(c) else no_dense
 
 
-def _activated_words(c: Config) -> str:
+def _activated_words(c: Config, clamped: bool, limit: float) -> str:
     """The formula of the activated units, from hidden units and gate."""
     act = ACTIVATION_NAMES[c.activation]
-    if c.glu_limit:
-        return f"({{1}} + 1) ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
+    if clamped:
+        up = f"({{1}} + {c.glu_added:g})" if c.glu_added else "{1}"
+        return f"{up} ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
+    if limit:
+        return f"min({act}({{0}}), {limit:g}) ⊙ {{1}} within ±{limit:g}"
     return f"{act}({{0}})" + " ⊙ {1}" * c.gated
 
 
@@ -414,14 +471,14 @@ def _sent_on(c: Config) -> tuple[str, str]:
 def _routes_words(c: Config) -> str:
     """The formula of the chosen experts' weights: for instance a softmax over them, times a scale."""
     times = "" if c.routed_scale == 1.0 else f"{c.routed_scale:g}·"
-    score = "softmax" if c.router == "softmax" else "σ"
+    score = _SCORES[c.router]
     if c.route_margin:
         return f"{times}1 / Σ e^({{0}} − its own) of those at most {c.route_margin:.0%} below, where {{1}}, else 0"
     if not c.routes_renormed:
         return f"{times}{score}({{0}}) where {{1}}, else 0"
     if c.router == "softmax":
         return f"{times}softmax({{0}} where {{1}}), else 0"
-    return f"{times}σ({{0}}) / Σ σ({{0}}) where {{1}}, else 0"
+    return f"{times}{score}({{0}}) / Σ {score}({{0}}) where {{1}}, else 0"
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
@@ -429,7 +486,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     return {
         "<into down>": ("ffn.act_norm",) if c.act_norm else ("ffn.act",),
         "<activated>": tuple(f"ffn.{one}" for one in _sent_on(c)[not c.gated :]),
-        "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
+        "<decides>": ("ffn.preference",) if _prefers(c) else ("ffn.router",),
         "<into router>": ("ffn.router_in",) if c.expert_norms else (RESIDUAL,),
         "<into expert>": ("expert.in",) if c.routes_first else ("ffn.experts_norm" if c.expert_norms else RESIDUAL,),
         "<given>": ("expert.given",) if c.identity_experts else ("expert.out",),

@@ -1,6 +1,7 @@
 """Latent attention: DeepSeek-V2 and V3 (DeepSeek-AI 2024), Kimi K2, GLM-4.7-Flash, Youtu-LLM, MiniCPM3 …"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -250,7 +251,7 @@ MISTRAL4 = replace(
 """Mistral Small 4 (Mistral 2026): experts chosen by a softmax, and queries that grow with their position."""
 
 
-def _indexer(paired: str = "") -> dict[str, Stored]:
+def indexer(paired: str = "") -> dict[str, Stored]:
     """The modules of an indexer, in which RoPE turns halves, or adjacent pairs of each of ``paired`` heads."""
     module, one = "layers.{n}.self_attn.indexer", "1" if paired else ""
     return {
@@ -261,7 +262,7 @@ def _indexer(paired: str = "") -> dict[str, Stored]:
     }
 
 
-def _indexed(heads: int) -> tuple[Key, ...]:
+def indexed(heads: int) -> tuple[Key, ...]:
     return (
         Key("index_topk", "index_keys", 2048),
         Key("index_n_heads", "index_heads", heads),
@@ -276,21 +277,26 @@ DEEPSEEK_V32 = replace(
     classes={"none": "DeepseekV32Model", "lm": "DeepseekV32ForCausalLM"},
     only={"attention_bias": (False,)},
     harmless=(*DEEPSEEK_V3.harmless, "layer_types", "rope_interleave", "mlp_bias"),
-    settings=(*_settings(512), routed(first=3, kinds=True), sigmoid_router(8, 4), *_indexed(64)),
+    settings=(*_settings(512), routed(first=3, kinds=True), sigmoid_router(8, 4), *indexed(64)),
     needs=("kv_rank", "q_rank", "index_keys"),
-    stored={**DEEPSEEK_V3.stored, **_indexer()},
+    stored={**DEEPSEEK_V3.stored, **indexer()},
 )
 """DeepSeek-V3.2 (DeepSeek-AI 2025): an indexer chooses the keys that a query may look at."""
 
 
-def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+def read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The layers that take the choice of an earlier one: listed, in a pattern of F and S, or all but one in so many."""
     layers, name = draft["n_layers"], "index_topk_pattern"
     every, offset = max(1, fields.whole("index_topk_freq", 1)), fields.whole("index_skip_topk_offset", 2)
     schedule = ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
     is_text = isinstance(fields.data.get(name), str)
     pattern = list(fields.text(name)) if is_text else fields.array(name, str, None)
-    words = fields.array("indexer_types", str, None) or pattern or schedule
+    return read_sharing(fields, draft, pattern or schedule)
+
+
+def read_sharing(fields: Fields, draft: Draft, usual: Sequence[str]) -> dict[str, Any]:
+    """The layers that take the choice of an earlier one, by the words of indexer_types or, without it, ``usual``."""
+    layers, words = draft["n_layers"], fields.array("indexer_types", str, None) or usual
     if len(words) != layers:
         raise fields.fault(f"{len(words):,} layers have an indexer of their own or share one, of {layers:,}")
     meanings = {"full": False, "shared": True, "F": False, "S": True}
@@ -300,7 +306,7 @@ def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     return by_layer("shares_index", shared)
 
 
-def _write_shared(config: ModelConfig) -> dict[str, Any]:
+def write_sharing(config: ModelConfig) -> dict[str, Any]:
     layers = map(config.at, range(config.n_layers))
     return {"indexer_types": ["shared" if layer.shares_index else "full" for layer in layers]}
 
@@ -315,9 +321,9 @@ GLM_MOE_DSA = replace(
         Key("rms_norm_eps", "norm_eps", 1e-5),
         routed(first=3, kinds=True),
         sigmoid_router(),
-        *_indexed(32),
-        Group(_read_shared, _write_shared),
+        *indexed(32),
+        Group(read_shared, write_sharing),
     ),
-    stored={**DEEPSEEK_V3.stored, **_indexer("index_heads")},
+    stored={**DEEPSEEK_V3.stored, **indexer("index_heads")},
 )
 """GLM-5 (Zhipu 2026): layers may take the choice of an earlier one, and indexers rotate adjacent pairs."""

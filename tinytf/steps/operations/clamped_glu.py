@@ -1,4 +1,4 @@
-"""The clamped gate of gpt-oss: (up + 1) ⊙ gate·σ(α·gate), where neither is larger than a limit (OpenAI 2025)."""
+"""A clamped gate: (up + 1) ⊙ gate·σ(α·gate), neither larger than a limit (gpt-oss, OpenAI 2025), or without the 1."""
 
 import math
 from dataclasses import dataclass
@@ -11,28 +11,33 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
 
 
-def clamped_glu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
-    """(up + 1) ⊙ gate·σ(α·gate), with gate clamped to at most ``limit`` and up to ±``limit``."""
+def clamped_glu(gate: Tensor, up: Tensor, alpha: float, limit: float, added: float) -> Tensor:
+    """(up + ``added``) ⊙ gate·σ(α·gate), with gate clamped to at most ``limit`` and up to ±``limit``."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return (up + 1) * (gate * torch.sigmoid(gate * alpha))
+    return (up + added) * (gate * torch.sigmoid(gate * alpha))
 
 
 @dataclass(frozen=True)
 class ClampedGlu(Operation):
-    """(up + 1) ⊙ g·σ(``alpha``·g) with g = min(gate, ``limit``) and up within ±``limit``."""
+    """(up + ``added``) ⊙ g·σ(``alpha``·g) with g = min(gate, ``limit``) and up within ±``limit``."""
 
     alpha: float
     limit: float
+    added: float = 1.0
 
     words = "an activation"
     pointwise = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         gate, up = inputs
-        return clamped_glu(gate, up, self.alpha, self.limit)
+        return clamped_glu(gate, up, self.alpha, self.limit, self.added)
+
+    @property
+    def _up(self) -> str:
+        return f"up + {self.added:g}"
 
     def _parts(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        """The derivative by the gate, without its factor up + 1, and the one by up; 0 beyond the limit."""
+        """The derivative by the gate, without its factor of up, and the one by up; 0 beyond the limit."""
         gate, up = wide(gate), wide(up)
         share = torch.sigmoid(self.alpha * gate)
         slope = share * (1 + self.alpha * gate * (1 - share)) * (gate <= self.limit)
@@ -42,7 +47,7 @@ class ClampedGlu(Operation):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         gate, up = site.inputs()
         slope, of_up = self._parts(gate, up)
-        added = wide(up).clamp(-self.limit, self.limit) + 1
+        added = wide(up).clamp(-self.limit, self.limit) + self.added
         return (g * slope * added).to(g.dtype), (g * of_up).to(g.dtype)
 
     def side(self, number: int, x: Tensor) -> Tensor | None:
@@ -51,7 +56,7 @@ class ClampedGlu(Operation):
     def code(self, site: Site) -> str:
         gate, up = site.names
         clamped = f"g = {gate}.clamp(max={self.limit})"
-        product = f"({up}.clamp(-{self.limit}, {self.limit}) + 1) * g * torch.sigmoid({self.alpha} * g)"
+        product = f"({up}.clamp(-{self.limit}, {self.limit}) + {self.added}) * g * torch.sigmoid({self.alpha} * g)"
         return f"{clamped}\n{site.variable} = {product}"
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -63,9 +68,9 @@ class ClampedGlu(Operation):
             Value("g", clamped_gate, f"no larger than {self.limit:g}"),
             Value("σ(α·g)", share, f"α = {self.alpha:g}"),
             Value("up", up.value, up.step.name),
-            Value("up + 1", clamped_up + 1, f"up within ±{self.limit:g}"),
+            Value(self._up, clamped_up + self.added, f"up within ±{self.limit:g}"),
         )
-        factors = [("g", clamped_gate), ("σ(α·g)", share), ("up + 1", clamped_up + 1)]
+        factors = [("g", clamped_gate), ("σ(α·g)", share), (self._up, clamped_up + self.added)]
         series = single(" · ".join(name for name, _ in factors), factors, tuple(cells))
         return Working(tuple((cell_in, 2) for cell_in in cells), series, before=before)
 
@@ -78,7 +83,7 @@ class ClampedGlu(Operation):
             where = (f"glu(x) = x·σ({self.alpha:g}·x)", limits)
             return Summand(f"{g.name} ⊙ {act.name}", g.values * act.values, where, (g, gate), (act,))
         derivative = Quantity(f"glu′({gate.name})", slope)
-        added = Quantity(f"{up.name} + 1", wide(up.values).clamp(-self.limit, self.limit) + 1)
+        added = Quantity(f"{up.name} + {self.added:g}", wide(up.values).clamp(-self.limit, self.limit) + self.added)
         where = (f"glu′(x) = σ(αx)·(1 + αx·σ(−αx)), α = {self.alpha:g}", limits)
         result = g.values * derivative.values * added.values
         expression = f"{g.name} ⊙ {derivative.name} ⊙ ({added.name})"

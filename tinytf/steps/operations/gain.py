@@ -1,6 +1,7 @@
-"""A multiplication of every column by a learned number of its own: of each expert's weight in Gemma 4."""
+"""A multiplication by learned numbers: of each column by its own, as of each expert's weight in Gemma 4, or by one."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -11,13 +12,16 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working, single
 
 
+@dataclass(frozen=True)
 class Gain(Operation):
-    """x ⊙ gain: (…, T, C) and the gain (C,) -> (…, T, C)."""
+    """x ⊙ gain: (…, T, C) and the gain (C,) -> (…, T, C); of ``one`` number for all columns, (1,)."""
+
+    one: bool = False
 
     words = "a multiplication"
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
-        return (Parameter(step.parameter, "weight", (step.axes[-1],)),)
+        return (Parameter(step.parameter, "weight", ("switch" if self.one else step.axes[-1],)),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         x, gain = inputs
@@ -33,7 +37,8 @@ class Gain(Operation):
         return (g * site.module.weight.detach(),)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
-        yield f"{site.path}.weight", summed(g * site.input())
+        of_columns = summed(g * site.input())
+        yield f"{site.path}.weight", of_columns.sum(dim=-1, keepdim=True) if self.one else of_columns
 
     def code(self, site: Site) -> str:
         (gain,) = self.operands(site)
@@ -41,9 +46,12 @@ class Gain(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         source = cell.source(0, *cell.index)
-        factors = [(source.step.name, source.value), ("gain", float(cell.site.module.weight[cell.index[-1]]))]
+        factors = [
+            (source.step.name, source.value),
+            ("gain", float(cell.site.module.weight[0 if self.one else cell.index[-1]])),
+        ]
         return Working(((source, 2),), single(f"{source.step.name} · gain", factors, (source,)), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
-        gain = Quantity("gain", to.site.module.weight.detach())
-        return Summand(f"{to.symbol} ⊙ gain", to.incoming.values * gain.values, inputs=(to.incoming, gain))
+        gain = Quantity(to.site.step.parameter, to.site.module.weight.detach())
+        return Summand(f"{to.symbol} ⊙ {gain.name}", to.incoming.values * gain.values, inputs=(to.incoming, gain))

@@ -1,6 +1,7 @@
 """The sigmoid, σ(x) = 1 / (1 + e^−x): the probability of a class by itself, or a strength between 0 and 1."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,13 +11,17 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working
 
 
+@dataclass(frozen=True)
 class Sigmoid(Operation):
-    """σ of each number, in float32 or wider."""
+    """σ of each number, in float32 or wider; ``rounded`` to the precision of the number."""
+
+    rounded: bool = False
 
     words = "a sigmoid"
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return inputs[0].double().sigmoid().to(torch.promote_types(inputs[0].dtype, torch.float32))
+        dtype = inputs[0].dtype
+        return inputs[0].double().sigmoid().to(dtype if self.rounded else torch.promote_types(dtype, torch.float32))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """g·σ(x)·σ(−x)."""
@@ -31,6 +36,7 @@ class Sigmoid(Operation):
 
     def code(self, site: Site) -> str:
         back = "" if site.input().dtype == torch.float64 else ".float()"
+        back = f".to({site.names[0]}.dtype)" if self.rounded else back
         return f"{site.variable} = torch.sigmoid({site.names[0]}.double()){back}"
 
     def arithmetic(self, cell: Cell) -> Working:
