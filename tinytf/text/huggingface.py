@@ -478,6 +478,9 @@ def _read_words(path: Path) -> dict[str, Any]:
 
 def _no_vocabulary(directory: Path) -> CheckpointError:
     """The error for a directory without a vocabulary that tinytf reads."""
+    if (directory / "vocab-src.json").exists():
+        why = "a vocabulary for each language and the rules of Moses, which tinytf does not read"
+        return CheckpointError(f"{directory} has {why}", "in Python, tinytf.load of the model in memory takes ids")
     for name, kind in _UNREAD_FILES.items():
         if (directory / name).exists():
             return CheckpointError(f"{directory / name} is a {kind} vocabulary, which tinytf does not read", _CONVERT)
