@@ -83,6 +83,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "encoder": {},
     },
     "gpt2": {"activation": "gelu_tanh"},
+    "blenderbot-small, positions after the norm": {
+        "norm_order": "post",
+        "embed_norm": True,
+        "positions_unnormed": True,
+    },
     "bert with a masked head": {**BERT, "head": "mlm", "head_bias": True},
     "bert with a pooler": {**BERT, "head": "none", "pooler": True},
     "minilm, the mean of the tokens at length 1": {**BERT, "head": "mlm", "pooling": "mean", "unit_embedding": True},

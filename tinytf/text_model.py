@@ -20,6 +20,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, TextPair, Written
+from tinytf.text.ids import IdTokenizer
 from tinytf.text.languages import LANGUAGES
 from tinytf.text.late import LateInteraction
 from tinytf.text.library import DEFAULT_LIMIT, Limit
@@ -125,8 +126,9 @@ class TextModel(ShortRepr):
     def _target(self, text: Written, limit: Limit) -> Encoding:
         """The tokens of a target: those of a text without its end, behind the token that every target begins with.
 
-        The language that a tokenizer adds is that of the source; a target has the code that stands in its text. The
-        target of a classifier is the source once more, a pair too, with the last of its tokens left out.
+        The language that a tokenizer adds is that of the source; a target has the code that stands in its text, and an
+        empty one the token that the configuration makes it begin with. The target of a classifier is the source once
+        more, a pair too, with the last of its tokens left out.
         """
         if self.config.labels and isinstance(text, TextPair):
             encoding = self._pair(text, limit, False)
@@ -138,12 +140,21 @@ class TextModel(ShortRepr):
         own = tuple(token for token in encoding.tokens if not (token.is_added and token.shown in LANGUAGES))
         encoding = replace(encoding, tokens=own)
         open_ended = encoding.tokens[:-1] if self.config.labels else encoding.open_ended(self.tokenizer.end_ids).tokens
-        tokens = open_ended if text else ()
-        (first,) = self.tokenizer.encode_ids([self.config.start_id]).tokens
-        first = replace(first, start=0, end=0)
+        forced = [] if text or self.tokenizer.forced is None else [self.tokenizer.forced]
+        first, *begun = self.tokenizer.encode_ids([self.config.start_id, *forced]).tokens
+        first, begun = replace(first, start=0, end=0), [replace(token, start=0, end=0) for token in begun]
+        tokens = open_ended if text else tuple(begun)
         if tokens and tokens[0].is_added and tokens[0].id == first.id:  # as Whisper's tokenizer begins
             tokens = tokens[1:]
         return replace(encoding, tokens=(first, *tokens), added=f"{first.shown} before the target, no end after it")
+
+    @cached_property
+    def target_begins(self) -> str:
+        """The token that a target is made to begin with, unless the tokenizer adds it; empty for none."""
+        forced = self.tokenizer.forced
+        if forced is None or forced in self._target("a", DEFAULT_LIMIT).ids[:2]:
+            return ""
+        return self.tokenizer.shown(forced)
 
     @cached_property
     def encoder(self: AnyModel) -> AnyModel:
@@ -152,7 +163,10 @@ class TextModel(ShortRepr):
             if self.config.d_source:
                 raise UsageError("the encoder of this model is not opened", "give its states: --source FILE")
             raise UsageError("this model has one stack", "T5, BART and Marian have two")
-        return replace(self, transformer=self.transformer.encoder, table=None)
+        read = self.transformer.encoder
+        ids = isinstance(self.tokenizer, IdTokenizer)  # of which the stacks may have different numbers (FSMT)
+        tokenizer = IdTokenizer(read.config.vocab_size) if ids else self.tokenizer
+        return replace(self, transformer=read, tokenizer=tokenizer, table=None)
 
     def reading(self: AnyModel, source: Text | Tensor, *, truncate: bool = False) -> AnyModel:
         """This model of two stacks with what its encoder reads; its own texts are then the targets.

@@ -162,7 +162,10 @@ def both_facing(
             raise UsageError("the target of this classifier is its text once more", "give one to both, --target-text")
         return bound, sources[0]
     if target is None:
-        written = [one.generate("", max_tokens=_MOST_TARGET) for one in (bound if until_apart else bound[:1])]
+        written = [
+            model.target_begins + one.generate("", max_tokens=_MOST_TARGET)
+            for one in (bound if until_apart else bound[:1])
+        ]
         target, is_begun = written[0], any(text != written[0] for text in written)
         if is_begun:
             rows = [model.encode(text).ids[1:] for text in written]

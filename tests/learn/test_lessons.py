@@ -240,6 +240,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         right["positions"] = [scores[row, key] + to_position[0, row, key]]
     else:
         tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
+        tokens = "norm" if config.positions_unnormed else tokens
         parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
     if config.head.kind == "none":

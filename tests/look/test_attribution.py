@@ -145,9 +145,9 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     def leaf(name: str, value: Tensor) -> Tensor:
         return leaves.setdefault(name, value[position].clone().requires_grad_())
 
-    total = trace.steps.by_name["embed.sum" if trace.config.embed_norm else "embed.out"]
+    total = trace.steps.by_name["embed.sum" if "embed.sum" in trace.steps.by_name else "embed.out"]
     x = torch.stack([leaf(name, trace.step(name)) for name in total.inputs]).sum(0)
-    if trace.config.embed_norm:
+    if total.name == "embed.sum":
         x = _frozen(model.embed.norm, x)
         x = model.embed.projection(x) if trace.config.d_embed else x
     scale, normed = trace.config.residual_scale, trace.config.residual_of == "normed"

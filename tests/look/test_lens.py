@@ -197,7 +197,7 @@ def _states(model: Any) -> dict[str, Array]:
     def gave(name: str) -> Any:
         return lambda module, args, result: kept.__setitem__(name, result[0].double().numpy())
 
-    normed = model.config.embed_norm and not model.config.d_embed
+    normed = model.config.embed_norm and not (model.config.d_embed or model.config.positions_unnormed)
     several = model.config.extra_streams > 0
     name = "streams.out" if several else "embed.norm" if normed else "embed.out"
     hooks = [model.streams.register_forward_hook(gave(name))]

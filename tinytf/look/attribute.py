@@ -276,7 +276,7 @@ def _allowed(trace: Trace, parts: list[Part]) -> float:
 def _frozen(trace: Trace) -> str:
     stream_norms = trace.steps.stream_norms
     norms = "the scale of every norm" if stream_norms else "the final norm's scale"
-    if not stream_norms and trace.config.embed_norm:
+    if not stream_norms and "embed.sum" in trace.steps.by_name:
         norms = "the scales of the embedding norm and the final norm"
     if trace.config.extra_streams:
         norms = f"{norms}, the weights and {'gates' if trace.config.stream_rank else 'sizes'} of the streams"

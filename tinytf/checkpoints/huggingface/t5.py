@@ -95,7 +95,7 @@ _SIZES = (
     Key("num_heads", "n_heads"),
     Key("d_kv", "d_head"),
     Key("d_ff"),
-    Key("n_positions", "context", 512),
+    Key("n_positions", "context", 2**20),  # a bias of distance has no last position
     Key("relative_attention_num_buckets", "relative_buckets", 32),
     Key("relative_attention_max_distance", "relative_farthest", 128),
     Key("layer_norm_epsilon", "norm_eps", 1e-6),

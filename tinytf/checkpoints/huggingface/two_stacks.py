@@ -362,6 +362,6 @@ FSMT = replace(
 )
 """FSMT (Ng et al. 2019), with a vocabulary for each of its two languages."""
 FROM_FAIRSEQ = (
-    *(replace(family, heads=CLASSES) for family in (BART, MVP)),
-    MBART, PLBART, BLENDERBOT, BLENDERBOT_SMALL, PEGASUS, MARIAN, M2M_100, NLLB_MOE, FSMT,
+    replace(BART, heads=CLASSES), MBART, PLBART, replace(MVP, heads=CLASSES), BLENDERBOT, BLENDERBOT_SMALL, PEGASUS,
+    MARIAN, M2M_100, NLLB_MOE, FSMT,
 )  # fmt: skip
