@@ -143,15 +143,15 @@ def both_facing(
 ) -> "tuple[list[Model], str]":  # fmt: skip
     """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
 
-    In a session the target of its own source is the session's. With ``until_apart`` it is generated up to where the targets of the sources differ. ``truncate`` cuts long sources.
-    Raises UsageError for a model of one stack.
+    In a session the target of its own source is the session's. With ``until_apart`` it is generated up to where the
+    targets of the sources differ. ``truncate`` cuts long sources. Raises UsageError for a model of one stack.
     """
     if model.config.encoder is None:
         raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
     session = host()
-    if target is None and session is not None and model.transformer.reads is not None:
-        if [*sources] == [session.require_source()]:
-            return [model], str(session.require_text())
+    is_bound = session is not None and model.transformer.reads is not None
+    if target is None and session is not None and is_bound and [*sources] == [session.require_source()]:
+        return [model], str(session.require_text())
     bound = [model.reading(source, truncate=truncate) for source in sources]
     if target is None:
         written = [one.generate("", max_tokens=_MOST_TARGET) for one in (bound if until_apart else bound[:1])]
