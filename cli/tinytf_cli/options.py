@@ -196,7 +196,7 @@ class ModelOptions:
         what it asks, and for --through, which only some commands take; those ask ``through_model`` first.
         """
         opened = of_stack(self._opened(), self.stack)
-        if opened.config.encoder is not None and not two_stacks:
+        if opened.config.d_source and not two_stacks:
             why = f": {because}" if because else ""
             raise UsageError(
                 f"this model has two stacks, and {click.get_current_context().info_name} asks about one{why}",

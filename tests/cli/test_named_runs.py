@@ -10,8 +10,8 @@ from driving import Tinytf, is_a_clean_error
 from filelock import FileLock
 
 from tinytf.training.folder.run_files import LOCK
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf_cli.main import run as run_command
 
 TEXT = "The cat sat on the mat. " * 20

@@ -4,6 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from driving import Tinytf, is_a_clean_error
@@ -168,6 +169,35 @@ def test_another_model_in_a_session_gets_the_source_as_its_text(tinytf: Tinytf) 
     assert ran.status == 0, ran.err
     assert f'"{SOURCE}" · ' in ran.out
     assert f'"{TARGET}" · 11 tokens' in ran.out
+
+
+def test_states_in_a_file_are_what_a_decoder_reads(tinytf: Tinytf, tmp_path: Path) -> None:
+    """The same states that the encoder of the model gives: the trace is that of the text."""
+    model = load("tiny-translator")
+    states = model.encoder.trace(SOURCE).last_hidden.numpy()
+    np.savez(tmp_path / "states.npz", last_hidden_state=states[None], logits=states[:2])
+    given = ("-m", "tiny-translator", "--at", "L1H1.cross.weights", "--json")
+    ran = tinytf("trace", TARGET, "--source", str(tmp_path / "states.npz"), *given)
+    plain = tinytf("trace", SOURCE, "--target-text", TARGET, *given)
+    assert json.loads(ran.out)["values"] == json.loads(plain.out)["values"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "words"),
+    [
+        ({"x": (3, 63)}, ("-m", "tiny-translator"), "no tensor that is tokens × 64"),
+        ({"x": (3, 64), "y": (3, 64)}, ("-m", "tiny-translator"), "2 tensors that are tokens × 64"),
+        ({"x": (3, 64)}, ("-m", "tiny"), "one stack"),
+        ({"x": (3, 64)}, ("-m", "tiny-translator", "--target-text", TARGET), "leave out --target-text"),
+    ],
+)
+def test_a_file_of_states_that_no_decoder_reads_is_refused(
+    tinytf: Tinytf, tmp_path: Path, arrays: dict[str, tuple[int, ...]], options: tuple[str, ...], words: str
+) -> None:
+    np.savez(tmp_path / "states.npz", **{name: np.zeros(shape) for name, shape in arrays.items()})
+    ran = tinytf("trace", TARGET, "--source", str(tmp_path / "states.npz"), *options)
+    assert ran.status != 0
+    assert words in ran.err
 
 
 @pytest.mark.parametrize(

@@ -52,10 +52,12 @@ def hides(site: Site) -> bool:
 
 
 def seen_by(site: Site) -> Tensor:
-    """Which keys a query sees in the model, (Q, K)."""
+    """Which keys a query sees in the model in some head, (Q, K)."""
     scores, operation = site.input(), site.operation
     allowed = operation.allowed(*site.inputs()) if isinstance(operation, Mask) else None
-    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device) if allowed is None else allowed
+    if allowed is None:
+        return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+    return allowed.flatten(0, -3).any(0) if allowed.dim() > 2 else allowed
 
 
 def mask_of(seen: Tensor, added: Tensor | float = 0.0) -> Wrong:

@@ -418,7 +418,10 @@ class Walk:
         _, layer, head, a, b = self.shown_head
         configs = [side.config.at(layer) for side in self.sides]
         visible = [
-            chosen_in(Sight.of(config).allowed(len(a), None, a.device), *[weights] * (config.index_keys > 0))
+            chosen_in(
+                Sight.of(config).allowed(len(a), None, a.device),
+                *[weights] * (config.index_keys > 0 and not config.block_size),
+            )
             for config, weights in zip(configs, (a, b), strict=True)
         ]
         seen = None if visible[0] is None or visible[1] is None else visible[0] | visible[1]

@@ -82,9 +82,7 @@ def formulas(c: Config) -> dict[str, str]:
         "d_layer_input": str(c.d_layer_input),
         "d_model": str(c.d_model),
         "no_table": "the input of a layer is the projected embedding in this model; see ple.norm" if _has(c) else _NONE,
-        "not_added": "the input of the layer is added to all streams but the first, as out"
-        if has_altup(c)
-        else _NONE,
+        "not_added": "the input of the layer is added to all streams but the first, as out" if has_altup(c) else _NONE,
     }
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +20,7 @@ from tinytf_cli.recipe_options import RecipeOverrides, RunOptions, resolved_reci
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, OnRead, Reading
-    from tinytf.training.data.setup import Setup
-    from tinytf.training.run.metrics import Metrics
-    from tinytf.training.tuning.update import Update
+    from tinytf.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -89,11 +86,11 @@ def train(
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
-    from tinytf.training.loop import train as train_model
+    from tinytf.training.clashes import require_compatible
+    from tinytf.training.observers.tensorboard import summary_writer
     from tinytf.training.plan import plan
-    from tinytf.training.recipe import USUAL_VOCABULARY
-    from tinytf.training.run.tensorboard import summary_writer
     from tinytf.training.train import report_of
+    from tinytf.training.train import train as train_model
     from tinytf.training.tuning.processes import rank_and_count
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
@@ -110,15 +107,13 @@ def train(
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if options.explained and options.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if options.dry_run and (run.resume or run.at_step or options.explain or options.tensorboard or machine.shard):
-        hint = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
-        raise UsageError("--dry-run plans a new run", hint)
-    if run.resume and run.overwrite:
-        raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
+    require_compatible({**vars(options), **vars(run), "shard": machine.shard})
     if options.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
     recipe = resolved_recipe(overrides, run, resumed)
+    if not run.resume and not recipe.begun_from:
+        _say_if_unwritable(recipe, output)
     begun_from = "" if recipe.at_step else recipe.begun_from  # a branch starts from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
     device = pick_device(machine.device)
@@ -135,25 +130,13 @@ def train(
         progress.clear()
         output.draw(training_plan)
         return 0
-    setups: list[Setup] = []
-    updates: list[Update] = []
-
-    def on_metrics(metrics: "Metrics", setup: "Setup") -> None:
-        if not setups and own_tokenizer is None and not run.resume:
-            count = setup.tokenizer.vocab_size
-            if recipe.tokenizer != "char" and not recipe.vocab_size and count < USUAL_VOCABULARY:
-                output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
-        setups[:] = [setup]
-        with suppress(OSError):  # a closed terminal must not stop the training
-            progress.update(metrics, setup)
-
     with output.interrupt.deferred() as interrupted:
-        last = train_model(
+        trained = train_model(
             files,
             recipe,
             out,
-            on_metrics,
             device,
+            observers=[progress],
             resume=run.resume,
             overwrite=run.overwrite,
             interrupted=interrupted,
@@ -161,7 +144,6 @@ def train(
             model=model,
             explain=options.explain or 0,
             explained=options.explained,
-            on_updates=updates.extend,
             tensorboard=options.tensorboard,
             shard=machine.shard,
             timeout=machine.process_timeout,
@@ -169,18 +151,31 @@ def train(
             on_progress=progress.prepare,
             on_note=output.note,
         )
+    last = trained.last
     if rank_and_count()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:
             output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
         progress.finish(last.step if last.stopped is None else recipe.steps)
-        if setups:
+        if progress.first_step is not None:
             # A sharded model is complete only in its checkpoint.
-            setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
+            setup = replace(trained.setup, model=load_run(out)) if machine.shard else trained.setup
             # Without a pager: nobody may be there to quit it.
-            replace(output, pager=None).draw(report_of(out, recipe, setup, updates))
-        if options.explain and not updates:
+            replace(output, pager=None).draw(report_of(out, recipe, setup, trained.updates))
+        if options.explain and not trained.updates:
             output.note(f"step {options.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < recipe.steps and last.stopped is None else 0
+
+
+def _say_if_unwritable(recipe: "Recipe", output: Output) -> None:
+    """Say before a new model is trained that no family of transformers has it."""
+    from tinytf.checkpoints.huggingface.export import writable
+    from tinytf.training.recipe import USUAL_VOCABULARY
+
+    config = recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)
+    try:
+        writable(config)
+    except UsageError as error:
+        output.note(f"this model will run in tinytf alone: no family of transformers has it; {error.hint}")
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,11 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
         modules = written_modules(config, state, prompts)
         config = without_modules(config)
         state = {name: tensor for name, tensor in state.items() if not name.startswith("pooling.")}
-    try:
-        family, keys = family_for(config)
-    except UsageError:
-        config, state = _as_learned_positions(config, state)
-        if config.encoder is None:  # whose table it may be too
-            config, state = _fold_embed_scale(config, state)
-        family, keys = family_for(config)
+    family, keys, written = writable(config)
+    state = _with_learned_positions(config, written, state)
+    if written.embed_scale != config.embed_scale:
+        state = _fold_embed_scale(config, state)
+    config = written
     if _is_rebuilt(family, tokenizer):
         config, state = _with_output_biases(config, state)
         family, keys = family_for(config)
@@ -133,29 +132,26 @@ def _contents(
     }
 
 
-def _as_learned_positions(
-    config: ModelConfig, state: Mapping[str, Tensor], stack: str = ""
-) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """An equivalent model whose tables of sines and cosines are learned ones, in both stacks."""
-    if config.encoder is not None:
-        encoder, state = _as_learned_positions(config.encoder, state, ENCODER)
-        config = config.but(encoder=encoder.to_dict())
-    if config.positions != "sinusoidal":
-        return config, state
+def _with_learned_positions(
+    config: ModelConfig, written: ModelConfig, state: Mapping[str, Tensor], stack: str = ""
+) -> Mapping[str, Tensor]:
+    """The weights with the sines and cosines of each stack that is ``written`` with learned positions."""
+    if config.encoder is not None and written.encoder is not None:
+        state = _with_learned_positions(config.encoder, written.encoder, state, ENCODER)
+    if config.positions == written.positions:
+        return state
     weight = state["embed.tokens.weight"]
     table = sinusoidal_table(config.context, config.d_model, weight.device, weight.dtype)
-    return config.but(positions="learned"), {**state, f"{stack}embed.positions.weight": table}
+    return {**state, f"{stack}embed.positions.weight": table}
 
 
-def _fold_embed_scale(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """An equivalent model with the embedding scale multiplied into the embeddings."""
-    if config.embed_scale == 1.0:
-        return config, state
+def _fold_embed_scale(config: ModelConfig, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The weights with the embedding scale multiplied into the embeddings."""
     state, table = dict(state), state["embed.tokens.weight"]
     state["embed.tokens.weight"] = table * config.embed_scale
     if config.tied_head and config.head.kind != "none":
         state["head.decoder.weight"] = table
-    return config.but(embed_scale=1.0, tied_head=config.head.kind == "none"), state
+    return state
 
 
 def _is_rebuilt(family: Family, tokenizer: Tokenizer) -> bool:
@@ -175,6 +171,28 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
         for n in range(config.n_layers)
     }
     return config.but(o_bias=True), {**zeros, **state}
+
+
+def writable(config: ModelConfig) -> tuple[Family, dict[str, Any], ModelConfig]:
+    """The family of a configuration, its keys of config.json, and the configuration as it is written.
+
+    That has no dropout, and if only so a family has it, tables of sines and cosines as learned positions, and no
+    embedding scale. Raises UsageError like ``family_for``.
+    """
+    config = config.but(dropout=0.0)
+    with suppress(UsageError):
+        return *family_for(config), config
+    config = _learned(config)
+    if config.encoder is None and config.embed_scale != 1.0:  # two stacks share their table
+        config = config.but(embed_scale=1.0, tied_head=config.head.kind == "none")
+    return *family_for(config), config
+
+
+def _learned(config: ModelConfig) -> ModelConfig:
+    """A configuration whose sines and cosines are learned positions, in both stacks."""
+    if config.encoder is not None:
+        config = config.but(encoder=_learned(config.encoder).to_dict())
+    return config.but(positions="learned") if config.positions == "sinusoidal" else config
 
 
 def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
@@ -216,10 +234,12 @@ def _stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Ten
             layers[plain] = layer_of(name, config)
             for constant, value, *sizes in layout.beside:
                 shape = [size if isinstance(size, int) else getattr(config, size) for size in sizes]
-                yield (
-                    family.prefixed(constant.replace("{n}", name.split(".")[1])),
-                    torch.full(shape, value, dtype=tensor.dtype),
+                numbers = (
+                    torch.tensor(value(layers[plain]))
+                    if callable(value)
+                    else torch.full(shape, value, dtype=tensor.dtype)
                 )
+                yield family.prefixed(constant.replace("{n}", name.split(".")[1])), numbers
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
         joined = pieces[0][0].write([layout.laid(tensor, layers[plain]) for layout, tensor in pieces], layers[plain])

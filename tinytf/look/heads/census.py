@@ -393,8 +393,8 @@ class _Tally:
         self.tokens, self.copies = tokens, copies
         self.sequences = 0
         self.batch = max(1, min(SEQUENCES, _ROOM // (4 * _COPIES * config.n_heads * tokens**2)))
-        self._visible = visible_counts(Sight.of(config), tokens)  # (Q,)
         self._layer, self._layers, self._count = 0, require_attention(table_of(config)), config.n_layers
+        self._visible = [visible_counts(Sight.of(config.at(layer)), tokens) for layer in self._layers]  # (Q,) each
         self._sums = [dict[str, Tensor]() for _ in self._layers]
 
     def add(self, weights: Tensor) -> None:
@@ -404,9 +404,9 @@ class _Tally:
             "first": first(weights),
             "self": own(weights),
             "entropy": entropy(weights),
-            "entropy_share": entropy_share(weights, self._visible),
+            "entropy_share": entropy_share(weights, self._visible[self._layer]),
             "distance": distance(weights),
-            "agreement": overlap(weights, self._visible),
+            "agreement": overlap(weights, self._visible[self._layer]),
             "offset": by_offset(weights.sum(dim=0, keepdim=True)),  # (1, H, 2T − 1)
         }
         if self.copies is not None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,8 @@ _SHIFTED = 0.5
 """Nats by which predictions fit another token better than the next one, if the labels are not those of the next."""
 _KNOWN = 0.9
 """The share of held-out passages in the training text from which on the held-out text is nothing new."""
+_WORSE = 0.05
+"""Nats by which a held-out loss is above that of unigram counts, beyond noise."""
 _CLIPPED = 10.0
 """The median gradient of a run that clips too much is so many times the limit."""
 _DEAD = 0.9
@@ -87,9 +89,13 @@ def _nothing_new(history: History) -> str:
 
 
 def _below_counts(history: History) -> str:
-    """After half of the steps, the last held-out loss is above that of unigram counts."""
+    """After half of the steps, the last held-out loss is above that of unigram counts by more than noise."""
     unigram = history.baselines.get("unigram", math.inf)
-    if not history.held_out or 2 * history.held_out[-1][0] < history.steps or history.held_out[-1][1] <= unigram:
+    if (
+        not history.held_out
+        or 2 * history.held_out[-1][0] < history.steps
+        or history.held_out[-1][1] <= unigram + _WORSE
+    ):
         return ""
     worse = f"held-out {history.held_out[-1][1]:.2f} is worse than counting tokens, {unigram:.2f}"
     return f"{worse}; try another --lr, or more steps"
@@ -115,9 +121,20 @@ def _dead(history: History) -> str:
 
 def _by_heart(history: History) -> str:
     """The held-out loss has risen by 1 % of its lowest, and that of the training text has fallen meanwhile."""
-    if not history.by_heart or history.best is None or history.risen is None:
-        return ""
-    return f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}; try --patience, or more text"
+    return f"{_rise(history)}, and the training text's has fallen; more text helps" if history.by_heart else ""
+
+
+def _worse(history: History) -> str:
+    """The last two held-out losses are 1 % above the lowest, not by learning by heart."""
+    before = replace(history, held_out=history.held_out[:-1])
+    return f"{_rise(history)}; try a smaller --lr" if history.risen and before.held_out and before.risen else ""
+
+
+def _rise(history: History) -> str:
+    """By how much the held-out loss has risen, and what is kept of the best."""
+    step = history.best[0] if history.best else 0
+    kept = f"step {step:,}, whose checkpoint is kept" if step else "before the first step"
+    return f"held-out has risen by {history.risen or 0.0:.3f} since {kept}"
 
 
 FAULTS: dict[str, Callable[[History], str]] = {
@@ -129,5 +146,6 @@ FAULTS: dict[str, Callable[[History], str]] = {
     "clipped at every step": _clipped,
     "dead units": _dead,
     "learning by heart": _by_heart,
+    "worse again": _worse,
 }
 """The faults of a run, worst first, each with what its line says after the name, or empty."""
