@@ -183,7 +183,7 @@ def test_a_mask_that_is_left_out_is_found(llama, opened):
 def test_padding_that_is_seen_is_found_in_the_batch_alone(llama, opened, monkeypatch):
     whole = type(opened.transformer).hidden
 
-    def unmasked(self, ids, *, padding_mask=None, cache=None):
+    def unmasked(self, ids, *, padding_mask=None, cache=None, source=None):
         return whole(self, ids, cache=cache)
 
     monkeypatch.setattr(type(opened.transformer), "hidden", unmasked)

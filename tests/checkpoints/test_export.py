@@ -692,12 +692,23 @@ def test_tiny_is_a_model_of_transformers_with_its_tokenizer(tmp_path):
 
 
 def test_an_architecture_of_no_family_is_refused_with_what_stands_in_the_way(tokenizer, tmp_path):
-    model = Transformer.initialised(ModelConfig.of(**SIZES, positions="sinusoidal", activation="gelu_tanh"), 1)
+    model = Transformer.initialised(ModelConfig.of(**SIZES, norm_order="both", activation="gelu_tanh"), 1)
     with pytest.raises(UsageError) as caught:
         export(model, tokenizer, tmp_path / "out")
     assert caught.value.message == f"this architecture is none of the {len(FAMILIES)} that can be written"
-    assert caught.value.hint == "the nearest is GPT-2; it differs in positions 'sinusoidal', not 'learned'"
+    assert caught.value.hint == "the nearest is GPT-2; it differs in norm_order 'both', not 'pre'"
     assert not (tmp_path / "out").exists()
+
+
+def test_sines_that_no_family_computes_are_written_as_learned_positions(tokenizer, tmp_path):
+    config = ModelConfig.of(**SIZES, positions="sinusoidal", activation="gelu_tanh")
+    model = Transformer.initialised(config, 1)
+    exported = export(model, tokenizer, tmp_path / "out")
+    ids = torch.arange(20).reshape(2, 10)
+    with torch.no_grad():
+        theirs = opened_by_transformers(tmp_path / "out", exported.architecture)(ids).logits
+        assert exported.family == "GPT-2"
+        assert furthest(theirs, model(ids)) < 1e-5
 
 
 def test_token_types_are_not_quietly_dropped(tokenizer, tmp_path):

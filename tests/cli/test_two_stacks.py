@@ -78,6 +78,7 @@ def test_what_has_no_meaning_for_two_stacks_says_so_by_name(tinytf: Tinytf, line
     assert f"{line[0]}, " not in ran.err.partition("hint:")[2]  # it does not name itself as one that would do it
 
 
+@pytest.mark.slow
 def test_an_export_opens_in_transformers_with_the_same_numbers(tinytf: Tinytf, tmp_path: Path) -> None:
     ran = tinytf("export", "tiny-translator", tmp_path / "new")
     assert ran.status == 0, ran.err
