@@ -1,4 +1,4 @@
-"""What is trained can leave: each preset, recipe and objective opens in transformers, or says before that it will not."""
+"""What is trained can leave: each preset and recipe opens in transformers, or says before training that it will not."""
 
 import itertools
 import sys
