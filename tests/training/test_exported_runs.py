@@ -1,4 +1,4 @@
-"""What is trained can leave: presets, recipes and objectives open in transformers, or say before that they will not."""
+"""What is trained can leave: each preset and recipe opens in transformers, or says before training that it will not."""
 
 import itertools
 import sys
