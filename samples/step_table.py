@@ -100,6 +100,10 @@ ARCHITECTURES = {
         sum_bias=True,
     ),
     "Qwen3.5": PRESETS["qwen3.5-tiny"],
+    "Qwen4-Exp": PRESETS["qwen3.5-tiny"].but(
+        extra_streams=3, stream_rank=32, ngram_rows=1_000, index_keys=64, index_block=16, index_heads=4, index_width=32,
+        by_layer=(*PRESETS["qwen3.5-tiny"].by_layer, ("ngram_number", (1, 0, 0, 0))),
+    ),
     "OLMo Hybrid": PRESETS["qwen3.5-tiny"].but(attention_gate=False, rope_width=0, beta_scale=2.0),
     "LFM2": PRESETS["lfm2-tiny"],
     "Granite 4": PRESETS["granite4-tiny"],

@@ -94,6 +94,7 @@ def test_the_readme_begins_with_the_two_commands() -> None:
     assert second.endswith("-m pytest")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("line", dict.fromkeys(TOUR))
 def test_every_command_of_the_docs_runs_and_its_json_is_as_its_schema_says(
     line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,6 +210,7 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
     ("page", "holds"),
     [
         ("circuits.md", "circuit.edges[0].input == 'L1H0.v' and round(circuit.edges[0].score, 2) == 5.46"),
+        ("loops.md", "counted.last.loss < 2.5 and counted.path.name == 'counting' and step == 19"),
         ("features.md", "tinytf.open_sae('my-sae').n_features == 64 and examples"),
         ("pairs.md", "0 < len(plural.pairs) < len(pairs.pairs) == 50"),
         ("recording.md", "acts.at('L3.out')[:5].shape == (5, 128) and batch.shape[1] == 128"),
@@ -264,6 +266,7 @@ def test_no_python_of_the_docs_is_left_out() -> None:
     assert pages == {
         "circuits.md",
         "features.md",
+        "loops.md",
         "notebook.md",
         "pairs.md",
         "ports.md",

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tinytf.training.loop import train
+from tinytf.training.data.setup import Setup
+from tinytf.training.loop import Observer
+from tinytf.training.metrics import Metrics
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
@@ -20,6 +23,16 @@ FILMED = Recipe(**{**RECIPE.to_dict(), "block": 24, "steps": 6, "lr": 1e-2})
 
 def changed(recipe: Recipe, **changes: object) -> Recipe:
     return Recipe(**{**recipe.to_dict(), **changes})
+
+
+class Called(Observer):
+    """Calls a function with the line of every step, once it is written, and the setup of the run."""
+
+    def __init__(self, call: Callable[[Metrics, Setup], object]) -> None:
+        self.call = call
+
+    def written(self, line: Metrics) -> None:
+        self.call(line, self.loop.setup)
 
 
 def run_once(recipe: Recipe) -> Callable[[pytest.TempPathFactory], Path]:

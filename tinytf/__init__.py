@@ -105,13 +105,20 @@ if TYPE_CHECKING:
     from tinytf.through.traced import ThroughTrace as ThroughTrace
     from tinytf.trace.record import record as record
     from tinytf.trace.trace import Trace as Trace
+    from tinytf.training.data.examples import Batch as Batch
+    from tinytf.training.data.examples import Examples as Examples
     from tinytf.training.film.film import Film as Film
     from tinytf.training.film.film import Films as Films
-    from tinytf.training.find_lr import RangeTest as RangeTest
     from tinytf.training.folder.runs import RunReport as RunReport
     from tinytf.training.folder.runs import RunsReport as RunsReport
+    from tinytf.training.loop import Observer as Observer
     from tinytf.training.plan import TrainingPlan as TrainingPlan
+    from tinytf.training.recipe import Recipe as Recipe
+    from tinytf.training.train import Run as Run
     from tinytf.training.train import Training as Training
+    from tinytf.training.train import train as train
+    from tinytf.training.watch import trainer_callback as trainer_callback
+    from tinytf.training.watch import watch as watch
     from tinytf.verify.paper import PaperCheck as PaperCheck
     from tinytf.verify.verify import ExampleScores as ExampleScores
     from tinytf.verify.verify import Verification as Verification
@@ -124,6 +131,7 @@ _LAZY = {
     "Attended": "tinytf.look.attention",
     "Attribution": "tinytf.look.attribute",
     "Backward": "tinytf.gradients.grad",
+    "Batch": "tinytf.training.data.examples",
     "BeamSearch": "tinytf.generate.report",
     "Blame": "tinytf.cause.blame",
     "Budget": "tinytf.cause.budget",
@@ -144,6 +152,7 @@ _LAZY = {
     "Difference": "tinytf.compare.diff",
     "Encoding": "tinytf.text.tokenizer",
     "ExampleScores": "tinytf.verify.verify",
+    "Examples": "tinytf.training.data.examples",
     "Experts": "tinytf.look.experts",
     "Explained": "tinytf.look.explain.data",
     "Exported": "tinytf.checkpoints.huggingface.export",
@@ -169,6 +178,7 @@ _LAZY = {
     "ModuleDifferences": "tinytf.through.diff",
     "Neighbours": "tinytf.look.neighbours",
     "Neurons": "tinytf.look.neurons",
+    "Observer": "tinytf.training.loop",
     "OverPairs": "tinytf.cause.over_pairs.report",
     "PaperCheck": "tinytf.verify.paper",
     "PairSet": "tinytf.pairs.pair",
@@ -180,14 +190,15 @@ _LAZY = {
     "Patched": "tinytf.cause.interventions.patch",
     "Positions": "tinytf.look.positions",
     "Probe": "tinytf.look.probe",
-    "RangeTest": "tinytf.training.find_lr",
     "Repair": "tinytf.cause.repair",
     "Report": "tinytf.report",
     "Ranked": "tinytf.look.ranked",
+    "Recipe": "tinytf.training.recipe",
     "Recorder": "tinytf.recorders",
     "Recorders": "tinytf.recorders",
     "RecordedCorpus": "tinytf.bulk.folder",
     "Rollout": "tinytf.look.rollout",
+    "Run": "tinytf.training.train",
     "Interaction": "tinytf.look.interaction",
     "Similar": "tinytf.look.similar",
     "RunReport": "tinytf.training.folder.runs",
@@ -221,6 +232,9 @@ _LAZY = {
     "record": "tinytf.trace.record",
     "steering_vector": "tinytf.cause.steer.vector",
     "recorded": "tinytf.bulk.folder",
+    "train": "tinytf.training.train",
+    "trainer_callback": "tinytf.training.watch",
+    "watch": "tinytf.training.watch",
 }
 
 __all__ = ["ModelConfig", "TinytfError", "__version__", *_LAZY]

@@ -6,7 +6,7 @@ layer to layer, with one value a layer.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinytf.errors import ConfigError
 from tinytf.fields import REQUIRED, Field, Limits, require_fields
 from tinytf.nearest import did_you_mean
+from tinytf.parts import ngrams
 from tinytf.parts.attention import LATENT_EPS, divisor_words
 from tinytf.parts.block import MIXERS, BlockConfig
 from tinytf.parts.embedding import Embedding
@@ -86,7 +87,8 @@ class ModelConfig(Part):
     """Everything that decides the architecture and the parameter count of a model.
 
     ``blocks`` has one BlockConfig a layer; layers with equal parts share the object. ``at`` gives the configuration of
-    one layer. ``encoder`` is the stack that this one reads, where there are two; a target begins with ``start_id``,
+    one layer. ``encoder`` is the stack that this one reads, where there are two (with a
+    ``d_source`` and none, its states are given); a target begins with ``start_id``,
     and with ``shares_embeddings`` both have one table of them.
     ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
     anywhere in the tree: the value of the layers that have the feature, or the default where they differ.
@@ -183,11 +185,15 @@ class ModelConfig(Part):
 
     def require(self) -> None:
         kinds = self._distinct_blocks
-        read = 0 if self.encoder is None else self.encoder.d_model
-        if {block.cross.d_source for block in kinds} != {read}:
-            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {read or 'missing'}")
-        if self.shares_embeddings and (self.encoder is None or self.encoder.embedding != self.embedding):
-            raise ConfigError("shares_embeddings needs an encoder with the same vocabulary and embeddings")
+        read = {block.cross.d_source for block in kinds}
+        if len(read) > 1 or (self.encoder is not None and read != {self.encoder.d_model}):
+            wide = "missing" if self.encoder is None else self.encoder.d_model
+            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {wide}")
+        tables = [
+            (stack.embedding.vocab_size, stack.embed_width) for stack in (self, self.encoder) if stack is not None
+        ]
+        if self.shares_embeddings and tables != tables[:1] * 2:
+            raise ConfigError("shares_embeddings needs an encoder with as many tokens, and embeddings as wide")
         for part in (self.embedding, *kinds, self.vector, self.head):
             part.fit(self.d_model, self.causal)
         if self.d_layer_input and self.embed_norm:
@@ -205,8 +211,6 @@ class ModelConfig(Part):
         for name, values in self.by_layer:
             if not LEAVES[name].differs:
                 raise ConfigError(f"{name} cannot differ by layer", did_you_mean(name, DIFFERING))
-            if name == "n_heads" and len({*zip(values, self._mixers, strict=True)}) > len({*self._mixers}):
-                raise ConfigError(f"{name} differs between layers with the same mixer: by_layer says {values}")
             if name == "experts" and len({*values} - {0}) > 1:
                 raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
             if name == "norm_order" and "post" in values:
@@ -220,10 +224,6 @@ class ModelConfig(Part):
     @cached_property
     def _distinct_blocks(self) -> tuple[BlockConfig, ...]:
         return tuple(dict.fromkeys(self.blocks))
-
-    @property
-    def _mixers(self) -> tuple[str, ...]:
-        return tuple(block.mixer.called for block in self.blocks)
 
     def _read(self, setting: Leaf) -> Any:
         if setting.path[0] != "blocks":
@@ -241,6 +241,8 @@ class ModelConfig(Part):
         values = [value for value in found if setting.off is None or value != setting.off] or list(found)
         if not values and setting.off is not None:
             return setting.off
+        if values and setting.field.name == "n_heads":
+            return max(values)  # of views with a place for each head
         one = len(values) == 1 or (values and setting.field.name in _SIZES)
         return values[0] if one else setting.field.default
 
@@ -330,6 +332,10 @@ class ModelConfig(Part):
         """The configuration of one layer; the model's own for None."""
         return self if layer is None or self.is_even else _at(self, layer)
 
+    def heads_in(self, layers: Iterable[int]) -> list[tuple[int, int]]:
+        """The layer and the number of every head of some layers."""
+        return [(layer, head) for layer in layers for head in range(self.at(layer).n_heads)]
+
     def group_of(self, layer: int) -> int:
         """The index of the group of layers that share weights with this one; ``layer`` itself without groups."""
         # transformers divides floats too
@@ -389,6 +395,7 @@ class ModelConfig(Part):
             "index_head": self.index_heads,
             "index_width": self.index_width,
             "index_heads·index_width": self.index_heads * self.index_width,
+            "n_kv_heads·index_width": self.n_kv_heads * self.index_width,
             "vocab": self.vocab_size,
             "d_dense": (*self.pooled_dense, self.d_model)[0],
             "d_vector": (self.d_model, *self.pooled_dense)[-1],
@@ -402,6 +409,10 @@ class ModelConfig(Part):
             "d_layer_input": self.d_layer_input,
             "layer_vocab": self.layer_vocab or self.vocab_size,
             "laurel_rank": self.laurel_rank,
+            "stream_rank": self.stream_rank,
+            "ngram row": ngrams.rows_of(self),
+            "d_ngram": self.d_ngram or self.d_model,
+            "d_ngram/table": (self.d_ngram or self.d_model) // ngrams.tables_of(self),
             "stream": self.extra_streams + 1,
             "stream·stream": (self.extra_streams + 1) ** 2,
             "streams·d_model": (self.extra_streams + 1) * self.d_model,
@@ -410,6 +421,7 @@ class ModelConfig(Part):
             "switch": 1,
             "n_heads·switch": self.n_heads,
             "tap": self.conv_width,
+            "ngram tap": self.ngram_conv,
             "dt_rank": self.dt_rank,
             "n_kv_heads·dt_rank": self.n_kv_heads * self.dt_rank,
             "d_scan": self.n_heads * self.value_width // self.scan_heads,
@@ -417,6 +429,10 @@ class ModelConfig(Part):
             "adapter_rank": self.adapter_rank,
             "sink": 1,
             "bucket": self.relative_buckets,
+            "profile": self.profiles,
+            "n_heads·profile": self.n_heads * self.profiles,
+            "profile distance": self.profile_extent or self.context,
+            "added tap": self.added_conv,
             "distance": 2 * self.distances,
             "d_model·near": self.d_model * self.side_width,
             f"d_model/{self.qkv_groups}": self.d_model // self.qkv_groups,
@@ -501,7 +517,7 @@ class ModelConfig(Part):
             "widths": listed(f"d_model {self.d_model}", layers["widths"]),
             "vocabulary": listed(
                 f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
-                self.encoder is not None and f"targets begin with token {self.start_id}",
+                self.d_source > 0 and f"targets begin with token {self.start_id}",
                 self.shares_embeddings and "one table for both stacks",
             ),
             "biases": layers["biases"] or "none",

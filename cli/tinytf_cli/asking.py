@@ -67,7 +67,6 @@ COMMANDS_MEANT: Mapping[str, str] = {
     "runs": "logs log status progress monitor history curves dashboard",
     "runs --follow": "follow tail attach",
     "train --resume": "resume unpause",
-    "train CORPUS --find-lr": "find-lr lr-finder range-test",
     "models": "list ls",
     "export MODEL DIRECTORY --to huggingface": "convert save",
     "ablate TEXT --sweep heads": "knockout zero remove without",
@@ -92,7 +91,6 @@ OPTIONS_MEANT: Mapping[str, str] = {
     "--list": "--status --progress --ls",
     "--follow": "--watch --tail --live -f",
     "--resume": "--continue --restart",
-    "--find-lr": "--lr-finder --lr-find",
     "--seed": "--random-seed --manual-seed",
     "--lora": "--lora-rank --rank",
     "--held-out": "--test-split --validation --val --holdout",
@@ -141,7 +139,7 @@ WAYS_MEANT: Mapping[str, tuple[str, str]] = {
 NAMES_MEANT: Mapping[str, str] = {
     "set": "change edit modify weight parameter number",
     "quit": "leave end close",
-    "sweep": "learning rates",
+    "sweep": "learning rates good learning rate",
     "undo": "back",
     "learn": "start begin beginner beginning",
     "run": "own sentence words type",
@@ -163,7 +161,6 @@ NAMES_MEANT: Mapping[str, str] = {
     "check": "student students code module homework implementation",
     "--resume": "continue run training",
     "runs --follow": "watch progress live",
-    "--find-lr": "good learning rate",
     "--shard": "several gpus",
 }
 """Commands and verbs with further words of questions for them."""

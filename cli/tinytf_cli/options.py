@@ -31,11 +31,6 @@ SMALL = 10_000_000
 DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 WITH_THROUGH = "trace, score, generate, lens, ablate, patch and diff"
 """The commands that work on a model that runs through transformers."""
-WITH_TWO_STACKS = (
-    "trace", "attention", "lens", "attribute", "ablate", "patch", "diff", "explain", "grad", "neurons", "generate",
-    "score", "learn",
-)  # fmt: skip
-"""Commands that work on a model of two stacks."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 FLOORS = ("bf16", "fp16", "q8_0")
 """Those of ``tinytf.compare.floor``, repeated here because that imports torch."""
@@ -94,6 +89,24 @@ def tokenizer_option() -> Any:
     )
 
 
+def stack_option(words: str) -> Any:
+    return option(type=click.Choice(["encoder", "decoder"]), help=f"Of a model of two stacks: {words}")
+
+
+def of_stack(opened: "Model", stack: str | None) -> "Model":
+    """The model, or its encoder as one of its own. Raises UsageError for a model of one stack, and for a target."""
+    if stack is not None and opened.config.encoder is None:
+        raise UsageError(f"--stack {stack} goes with a model of two stacks, and this one has one")
+    if stack != "encoder":
+        return opened
+    if is_typed("target_text"):
+        raise UsageError(
+            "--target-text is what the decoder is given, and this asks about the encoder",
+            "leave it out, or ask about the decoder",
+        )
+    return opened.encoder
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model to open, and how. ``seed`` also seeds everything else that is random."""
@@ -123,10 +136,7 @@ class ModelOptions:
         help="Leave the weights in their file as it stores them, and convert each at every use: slower, little memory.",
     )
 
-    stack: str | None = option(
-        type=click.Choice(["encoder", "decoder"]),
-        help="Of a model of two stacks: the encoder as a model of its own, which reads TEXT; enc.L0H3 asks for it too.",
-    )
+    stack: str | None = stack_option("the encoder as a model of its own, which reads TEXT; enc.L0H3 asks for it too.")
 
     def typed_again(self) -> tuple[str, ...]:
         """The typed options by which another command opens the model in the same way."""
@@ -179,29 +189,18 @@ class ModelOptions:
         is_other = host() is not None and is_typed("model") and not is_typed("through")
         return None if is_other else self.through
 
-    def open(self, *, two_stacks: bool = False) -> "Model":
+    def open(self, *, two_stacks: bool = False, because: str = "") -> "Model":
         """Open the model. In a session, use the session's model unless an option names another.
 
-        Raises UsageError for a model of two stacks where the command has no use for ``two_stacks``, and for --through,
-        which only some commands take; those ask ``through_model`` first.
+        Raises UsageError for a model of two stacks where the command has no use for ``two_stacks``, ``because`` of
+        what it asks, and for --through, which only some commands take; those ask ``through_model`` first.
         """
-        opened = self._opened()
-        if self.stack is not None and opened.config.encoder is None:
-            raise UsageError(f"--stack {self.stack} goes with a model of two stacks, and this one has one")
-        if self.stack == "encoder":
-            if is_typed("target_text"):
-                raise UsageError(
-                    "--target-text is what the decoder is given, and this asks about the encoder",
-                    "leave it out, or ask about the decoder",
-                )
-            return opened.encoder
-        if opened.config.encoder is not None and not two_stacks:
-            command = click.get_current_context().info_name
-            takes_both = command in WITH_TWO_STACKS
+        opened = of_stack(self._opened(), self.stack)
+        if opened.config.d_source and not two_stacks:
+            why = f": {because}" if because else ""
             raise UsageError(
-                f"this model has two stacks, and {f'this use of {command}' if takes_both else command} asks about one",
-                "--stack encoder asks about that one"
-                + ("" if takes_both else f"; {', '.join(WITH_TWO_STACKS)} take both"),
+                f"this model has two stacks, and {click.get_current_context().info_name} asks about one{why}",
+                "--stack encoder asks about that one",
             )
         return opened
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -9,7 +10,8 @@ from tinytf.files import resolve_links
 from tinytf.text.printable import printable
 from tinytf.training.data.setup import Setup
 from tinytf.training.folder.reader import RunReader
-from tinytf.training.run.metrics import Metrics
+from tinytf.training.loop import Observer
+from tinytf.training.metrics import Metrics
 from tinytf_cli.board import Board, takes_pictures
 from tinytf_cli.screen import Screen
 from tinytf_cli.terminal import detect
@@ -22,7 +24,7 @@ _SECONDS_BEFORE_PREPARING, _SECONDS_BETWEEN_UPDATES = 1.0, 0.2
 _WIDEST = 78
 
 
-class TrainingProgress:
+class TrainingProgress(Observer):
     """Shows how far a run is. Off a terminal, at most one line every few seconds."""
 
     def __init__(self, steps: int, out: Path, stream: TextIO | None = None) -> None:
@@ -63,7 +65,12 @@ class TrainingProgress:
         else:
             self._line(line)
 
-    def update(self, metrics: Metrics, setup: Setup) -> None:
+    def written(self, line: Metrics) -> None:
+        if self.loop.group.writes:
+            with suppress(OSError):  # a closed terminal must not stop the training
+                self._update(line, self.loop.setup)
+
+    def _update(self, metrics: Metrics, setup: Setup) -> None:
         now = time.monotonic()
         if self.first_step is None:
             count = sum(p.numel() for p in setup.model.parameters())

@@ -11,7 +11,7 @@ import click
 from tinytf.config import FIELDS
 from tinytf.errors import UsageError
 from tinytf.training.recipe import FIELDS as RECIPE
-from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, resumed_recipe, stored_recipe
+from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, resumed_recipe, stored_recipe, usual_lr
 from tinytf_cli.command import DECLARED_BY, argument, option
 from tinytf_cli.ranges import Whole, range_of
 
@@ -29,7 +29,7 @@ _GROUPS = {
     ),
     "Optimiser": (
         "steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "label_smoothing",
-        "clip", "lora", "lora_alpha", "first_weights", "seed",
+        "balance", "clip", "lora", "lora_alpha", "first_weights", "seed",
     ),
     "Watching": (
         "eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames",
@@ -118,7 +118,7 @@ class RunOptions:
     recipe: Path | None = option(
         type=click.Path(path_type=Path),
         metavar="FILE|NAME",
-        help="A TOML file, or a built-in recipe: book, chat, finetune, induction or translate.",
+        help="A TOML file, or a built-in recipe: bert, book, chat, finetune, induction or translate.",
     )
     preset: str | None = option(metavar="NAME", help="Use the architecture of this preset, such as llama-tiny.")
     begin_from: str | None = option("--from", metavar="MODEL", help="Start from this model and its tokenizer.")
@@ -141,7 +141,8 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
     Raises UsageError for an option that differs from the stored recipe and cannot change in a resumed run.
     """
     from tinytf.presets import settings_of
-    from tinytf.training.run.branch import branch_recipe
+    from tinytf.sources import find_source
+    from tinytf.training.branch import branch_recipe
 
     changes, model = dict(overrides.recipe), overrides.model
     changes |= _tokenizer_fields(options.tokenizer)
@@ -150,6 +151,11 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
         if model or options.preset is not None:
             raise UsageError("--from brings its own architecture", "leave out --preset and the model's fields")
         changes["begun_from"] = options.begin_from
+        if resumed is None and options.at_step is None:
+            kind = "lora" if changes.get("lora") else "fine"
+            rate = usual_lr(kind, find_source(options.begin_from).config().d_model)
+            given = {} if options.recipe is None else Recipe.given(options.recipe)
+            changes = {"lr": given.get("lr", rate), **changes}
     if options.at_step is None and options.without:
         raise UsageError("--without removes heads from a branch", "name where it starts with --from RUN --at-step N")
     if options.at_step is not None:
@@ -162,7 +168,10 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
     file = None if options.recipe is None else Recipe.load(options.recipe)
     if options.preset is not None:
         model = {**({} if file is None else file.model), **model}
-        model = {k: v for k, v in settings_of(options.preset, model).items() if k not in _FROM_DATA}
+        chosen = settings_of(options.preset, model)
+        headless = ("head", "pooler") if chosen.get("head") == "none" else ()  # the objective brings its head
+        left_out = {*_FROM_DATA, *headless} - model.keys()
+        model = {name: value for name, value in chosen.items() if name not in left_out}
     if resumed is not None and (stored := stored_recipe(resumed)) is not None:
         changes |= {"model": {**stored.model, **model}} if model else {}
         file_fields = {} if file is None else file.to_dict()

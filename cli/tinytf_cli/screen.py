@@ -31,6 +31,7 @@ class Screen:
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self._drawn: list[int] = []
+        self._above = 0
 
     @property
     def size(self) -> tuple[int, int]:
@@ -42,7 +43,9 @@ class Screen:
         columns, rows = self.size
         lines = lines[: max(1, rows - 1)]
         # A line drawn on a wider screen takes several rows on a narrower one.
-        up = min(rows - 1, sum(max(1, -(-width // max(1, columns))) for width in self._drawn))
+        taken = self._above + sum(max(1, -(-width // max(1, columns))) for width in self._drawn)
+        up = min(rows - 1, taken)
+        self._above = taken - up  # on a smaller screen these scrolled away; they return when it grows
         back = f"\x1b[{up}A\r" if up else "\r"
         body = "".join(f"{line}\x1b[0m\x1b[K\n" for line in lines)
         self.stream.write(f"{_BEGIN_UPDATE}{back}{body}\x1b[J{_END_UPDATE}")
@@ -51,7 +54,7 @@ class Screen:
 
     def forget(self) -> None:
         """Leave the present picture; draw the next one below it."""
-        self._drawn = []
+        self._drawn, self._above = [], 0
 
 
 def forget_typed() -> None:

@@ -3,7 +3,8 @@
 Characters, 4 layers, 4 heads, d_model 128, block 64, batch 12, no dropout. Two peers, restated here in plain torch: a
 loop as nanoGPT's (loss of every position, AdamW, clipping, the loss read every step), and the barest loop that trains
 (the same without clipping and without reading the loss). tinytf's own loop writes its metrics, measures its heads and
-checks its numbers, in float32 and with its matrix products in bfloat16 (--dtype bfloat16). Batches are the same in all.
+checks its numbers, in float32 and with its matrix products in bfloat16 (--dtype bfloat16). Batches and
+first weights are the same in all.
 The text is of the stories that samples/stories makes up. ``--steps 2000`` goes on from where the rounds end to so many
 steps, and compares the loss on text that none was trained on.
 
@@ -15,6 +16,7 @@ On a machine that others use too, the time of the processor with one thread (OMP
 import itertools
 import json
 import math
+import os
 import sys
 import tempfile
 import time
@@ -28,10 +30,14 @@ from torch import Tensor, nn
 
 from tinytf.text.corpus import find_files
 from tinytf.training.data.examples import NextToken
+from tinytf.training.loop import Loop
+from tinytf.training.observers.inside import Explanation
 from tinytf.training.recipe import Recipe
-from tinytf.training.run.run import Trainer
+from tinytf.training.start import started
+from tinytf.training.train import _choose_speed, give_observers
 from tinytf.training.tuning.losses import held_out_loss as measured
-from tinytf.training.tuning.processes import Processes
+from tinytf.training.tuning.optimiser import learning_rate
+from tinytf.training.tuning.speed import Speed
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = {"d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 512, "context": 64, "qkv_bias": False, "o_bias": False,
@@ -80,11 +86,17 @@ class PlainGPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def plain_step(model: PlainGPT, batches: Batches, *, bare: bool) -> Callable[[int], None]:
+def plain_step(
+    model: PlainGPT, batches: Batches, rate: Callable[[int], float], losses: list[float], *, bare: bool
+) -> Callable[[int], None]:
     """One step of the plain model; ``bare`` leaves clipping and reading the loss out."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=bare)
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() >= 2) is wanted] for wanted in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=bare)
 
     def step(number: int) -> None:
+        for group in optimiser.param_groups:
+            group["lr"] = rate(number)
         loss = model(*batches(number))
         loss.backward()
         if not bare:
@@ -92,7 +104,7 @@ def plain_step(model: PlainGPT, batches: Batches, *, bare: bool) -> Callable[[in
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         if not bare:
-            loss.item()
+            losses.append(loss.item())
 
     return step
 
@@ -110,50 +122,78 @@ def held_out_loss(model: PlainGPT, examples: NextToken) -> float:
     return sum(loss * count for loss, count in losses) / sum(count for _, count in losses)
 
 
-def begun(text: str, out: Path, dtype: str) -> Trainer:
-    """A run of tinytf's own loop before its first step."""
-    recipe = Recipe(
-        model=SIZE, tokenizer="char", block=BLOCK, batch=BATCH, steps=10**6, lr=1e-3, beta2=0.99, warmup=0,
-        eval_every=10**6, held_out=0.1, dtype=dtype, sample_tokens=0,
+def recipe_of(dtype: str, steps: int) -> Recipe:
+    """nanoGPT's setting for Shakespeare's characters on a processor; without ``steps``, at a constant rate."""
+    pace = {"steps": steps, "warmup": 100} if steps else {"steps": 10**6, "warmup": 0, "schedule": "constant"}
+    return Recipe(
+        model=SIZE, tokenizer="char", block=BLOCK, batch=BATCH, lr=1e-3, beta2=0.99, eval_every=10**6, held_out=0.1,
+        dtype=dtype, sample_tokens=0, first_weights="normal", **pace,
     )  # fmt: skip
+
+
+@torch.no_grad()
+def take_weights(model: nn.Module, plain: PlainGPT) -> None:
+    """Begin with the weights of the plain model."""
+    weights = plain.state_dict()
+    for name, parameter in model.named_parameters():
+        theirs = name.replace("embed.", "").replace("attention.", "").replace("ffn.", "").replace("final_norm", "norm")
+        letter = theirs.removesuffix(".weight")[-1]
+        if theirs in weights:
+            parameter.copy_(weights[theirs])
+        else:  # q, k and v lie in one matrix
+            parameter.copy_(weights[theirs.replace(f"{letter}.weight", "qkv.weight")].chunk(3)["qkv".index(letter)])
+
+
+def begun(text: str, out: Path, recipe: Recipe) -> Loop:
+    """A run of tinytf's own loop before its first step, with all that watches it."""
     out.mkdir()
-    here = torch.device("cpu")
-    begin = {"resume": False, "overwrite": False, "tokenizer": None, "model": None}
-    run = Trainer(find_files(text), recipe, out, here, Processes(), choose_speed=True, on_note=print, **begin)
-    run.begin_files(0)
-    return run
+    corpus, device = find_files(text), torch.device("cpu")
+    loop = started(corpus, recipe, out, device)
+    take_weights(loop.model, plain_model(loop.model.config.vocab_size))
+    give_observers(loop, corpus, Explanation(loop, 0, ()), (), False, lambda *_: None, print)
+    if "OMP_NUM_THREADS" not in os.environ:
+        _choose_speed(loop, print)
+    for observer in loop.observers:
+        observer.begin(loop)
+    return loop
 
 
-def stepped(run: Trainer) -> None:
+def stepped(loop: Loop) -> None:
     """One step, computed as the run has chosen."""
-    with run.speed.used():
-        run.step()
+    with Speed(loop.recipe.threads, loop.recipe.kernel).used():
+        loop.step()
 
 
 def main() -> int:
     parser = options(__doc__, repeat=7)
     parser.add_argument("--steps", type=int, default=0, help="compare held-out losses after so many steps (0: not)")
+    parser.add_argument("--text", type=Path, help="train on this text instead of the stories")
     chosen = parser.parse_args()
     sys.path.insert(0, str(ROOT / "samples" / "stories"))
     from generate import stories
 
     show_machine("torch", "tinytf")
-    text = "\n\n".join(itertools.islice(stories(seed=1), 300))
+    text = chosen.text.read_text("utf-8") if chosen.text else "\n\n".join(itertools.islice(stories(seed=1), 300))
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
-        runs = {key: begun(text, out / key, dtype) for key, dtype in (("tinytf", "float32"), ("bfloat16", "bfloat16"))}
+        dtypes = (("tinytf", "float32"), ("bfloat16", "bfloat16"))
+        runs = {key: begun(text, out / key, recipe_of(dtype, chosen.steps)) for key, dtype in dtypes}
         examples, vocabulary = runs["tinytf"].setup.examples, runs["tinytf"].setup.tokenizer.vocab_size
 
         def batches(number: int) -> tuple[Tensor, Tensor]:
             batch = examples.batch(number)
             return batch.ids, batch.targets
 
+        def rate(number: int) -> float:
+            return learning_rate(number, runs["tinytf"].recipe)
+
+        theirs: list[float] = []
         nano, bare = plain_model(vocabulary), plain_model(vocabulary)
         steps: dict[str, Callable[[int], object]] = {
             "tinytf": lambda _: stepped(runs["tinytf"]),
             "tinytf bfloat16": lambda _: stepped(runs["bfloat16"]),
-            "nanoGPT's loop": plain_step(nano, batches, bare=False),
-            "bare loop": plain_step(bare, batches, bare=True),
+            "nanoGPT's loop": plain_step(nano, batches, rate, theirs, bare=False),
+            "bare loop": plain_step(bare, batches, rate, theirs, bare=True),
         }
         seconds: dict[str, list[float]] = {key: [] for key in steps}
         busy: dict[str, list[float]] = {key: [] for key in steps}
@@ -168,6 +208,7 @@ def main() -> int:
                     busy[key].append((time.process_time() - busy_before) / CHUNK)
         lines = (out / "tinytf" / "metrics.jsonl").read_text("utf-8").splitlines()
         heads = sum("heads" in json.loads(line) for line in lines)
+        apart = max(abs(json.loads(line)["loss"] - loss) for line, loss in zip(lines[:CHUNK], theirs, strict=False))
         losses: dict[str, float] = {}
         for number in range((chosen.repeat + 1) * CHUNK, chosen.steps):
             for key in names[:3]:
@@ -185,6 +226,7 @@ def main() -> int:
         Row(
             "a step in bfloat16, tinytf / nanoGPT's loop", ratio(seconds, "tinytf bfloat16", "nanoGPT's loop"), goal=0.8
         ),
+        Row(f"largest difference of a loss in the first {CHUNK} steps", apart, "nats", goal=1e-4),
         Row("heads measured in these steps", float(heads), ""),
     ]
     if losses:

@@ -21,11 +21,12 @@ from tinytf.cause.circuit import Choice, Circuit, CircuitEdge, graph_of
 from tinytf.cause.circuit.choice import overlap
 from tinytf.cause.circuit.edges import edge_scores, node_scores
 from tinytf.cause.circuit.file import read_circuit
-from tinytf.cause.circuit.graph import Graph
-from tinytf.cause.circuit.running import Runs
+from tinytf.cause.circuit.graph import Graph, Reading
+from tinytf.cause.circuit.running import Added, Runs, split
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate
 from tinytf.loading import load
+from tinytf.model.transformer import Transformer
 from tinytf.pairs.pair import EncodedPair, PairSet
 from tinytf.report import ignore_progress
 from tinytf.steps.table import table_of
@@ -173,6 +174,47 @@ def test_in_every_kind_of_decoder_all_edges_are_the_clean_run_none_the_corrupt_o
             dropped += int(kept.sum() - graph.alive(kept).sum())
     assert dropped > 100
     assert 0 < refused < len(KINDS) - 20
+
+
+def by_shifting(runs: Runs, row: int, column: int) -> float:
+    """The score of an edge by central differences: its receiver reads a little more of what the sender adds."""
+    total, size = 0.0, 1e-5
+    for batch, sign in itertools.product(runs.batches, (1, -1)):
+        moved = (runs.senders(batch, batch.clean) - runs.reference(batch))[column]
+
+        def shift(reading: Reading, moved: Tensor = moved, sign: int = sign) -> Tensor:
+            here = torch.arange(len(reading.receivers)) == row - reading.first
+            return here[:, None, None, None] * sign * size * moved
+
+        with torch.no_grad(), split(runs.model, runs.graph, Added(runs.empty(batch)), shift):
+            total += sign * float(runs.lead(batch, batch.clean).sum())
+    return total / (2 * size) / runs.n_pairs
+
+
+def edges_are_differences(transformer: Transformer) -> set[tuple[bool, int]]:
+    """Try one edge of every receiver's reading; return whether each has a norm, and how many steps read."""
+    graph = graph_of(transformer)
+    runs = Runs(transformer, graph, number_pairs(asked(transformer))[:1])
+    scores = edge_scores(runs, "gradient", 1, ignore_progress)
+    for reading in graph.readings:
+        row, column = reading.first, reading.senders // 2
+        assert float(scores[row, column]) == pytest.approx(by_shifting(runs, row, column), rel=1e-4, abs=1e-8), reading
+    return {(reading.norm is not None, len(reading.readers)) for reading in graph.readings}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_estimates_are_the_differences_in_every_kind(kind: str) -> None:
+    try:
+        edges_are_differences(lively(config_of(kind)).double())
+    except UsageError as refusal:
+        pytest.skip(str(refusal))
+
+
+@pytest.mark.parametrize("behind_a_norm", [False, True])
+def test_what_two_steps_read_counts_for_both(behind_a_norm: bool) -> None:
+    one_norm = {"positions": "rotary", "residual": "parallel", "shared_norm": True}
+    changes = {"activation": "silu", "gated": True} | (one_norm if behind_a_norm else {"norm_order": "output"})
+    assert (behind_a_norm, 2) in edges_are_differences(lively(config_of("gpt2", **changes)).double())
 
 
 def test_what_cannot_be_asked_is_refused_by_name() -> None:

@@ -12,10 +12,12 @@ from torch import Tensor
 import tinytf
 from tinytf.cause.interventions import Intervention, hook_points, intervening
 from tinytf.cause.interventions.grid import Grid
-from tinytf.cause.interventions.hooks import logits_with, point_names
+from tinytf.cause.interventions.hooks import logits_with, not_yet_added, point_names
 from tinytf.cause.interventions.sweep import sweep
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations import Add
+from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -245,3 +247,27 @@ def test_a_cell_is_of_one_text_and_a_map_has_no_mean(tiny: tinytf.Model) -> None
         trace = tiny.trace("The cat sat on the")
         assert trace["L1H0.q"].abs().max() == 0
         assert trace["L1H0.weights"][-1].tolist() == pytest.approx([1 / len(trace.tokens)] * len(trace.tokens))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_parts_of_a_layer_are_what_its_stream_gains(kind: str) -> None:
+    trace = traced(lively(config_of(kind)), 5)
+    for layer in range(trace.config.n_layers):
+        stream, parts = trace.steps.stream(layer), trace.steps.added_in(layer)
+        between = [trace.steps.at(name, layer).operation for name in stream[:-1]]
+        if not parts or not all(isinstance(operation, Add) for operation in between):
+            continue  # a norm, a scale or several streams make something else of the sum
+        added = sum(trace[f"L{layer}.{part.name}.added"] for part in parts)
+        gained = trace.step(stream[0], layer) - trace.step(stream[-1], layer)
+        assert torch.allclose(gained, added, atol=1e-5), layer
+        everything = {point.step for point in hook_points(f"L{layer}", trace.steps)}
+        assert everything >= {trace.steps.summand(part, layer).name for part in parts}
+
+
+def test_questions_about_parts_change_what_is_added_and_say_where_a_named_step_is_not() -> None:
+    table = table_of(config_of("llama, grouped", norm_order="both"))
+    assert Grid.of("ffn", table, 3).steps == ("ffn_norm",) * table.config.n_layers
+    assert [str(point) for point in hook_points("L1", table)] == ["L1.attn_norm", "L1.ffn_norm"]
+    assert not_yet_added(hook_points("L1.attn.added", table), table) == ""
+    said = "L1.attn is not yet what the layer adds: that is L1.attn_norm = RMSNorm(attn)"
+    assert not_yet_added(hook_points("L1.attn", table), table) == said

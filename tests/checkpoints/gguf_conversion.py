@@ -72,6 +72,8 @@ def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
     keys = {key: value for key, value in (_sizes(config) | conversion.keys(config)).items() if value is not None}
     own = {f"{name}.{key}": value for key, value in keys.items()}
     parts = Parts({"general.architecture": name, **own, **byte_level_keys(V)})
+    if types := _of(config, "type_vocab_size"):
+        parts.keys["tokenizer.ggml.token_type_count"] = types
     names = gguf.get_tensor_name_map(conversion.architecture, config.num_hidden_layers)
     balance = {
         name: one for name, one in model.named_buffers() if name.endswith(("e_score_correction_bias", "expert_bias"))

@@ -216,6 +216,17 @@ WRITTEN = {
             shared_gate=True,
         ),
     ),
+    "qwen4-exp": (
+        "Qwen4-Exp",
+        config_of(
+            "qwen4-exp, gated streams, n-grams, and keys that an indexer chooses in blocks",
+            experts=4,
+            experts_per_token=2,
+            d_expert=40,
+            d_shared=10,
+            shared_gate=True,
+        ),
+    ),
     "lfm3": ("LFM3", config_of("lfm3, a window after a convolution, gates without a bias", norm_eps=1e-5)),
     "lfm2 moe": (
         "LFM2-MoE",

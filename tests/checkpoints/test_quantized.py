@@ -27,21 +27,21 @@ DICE = np.random.default_rng(3)
 
 
 def words(numbers: np.ndarray, bits: int, axis: int) -> Tensor:
-    """Whole numbers in 32-bit words along an axis, the first lowest, padded by zeros."""
-    each = 32 // bits
-    lines = np.moveaxis(numbers, axis, -1).astype(np.uint64)
-    lines = np.pad(lines, [(0, 0)] * (lines.ndim - 1) + [(0, -lines.shape[-1] % each)])
-    packed = np.zeros((*lines.shape[:-1], lines.shape[-1] // each), np.uint64)
-    for place in np.ndindex(*lines.shape):
-        packed[(*place[:-1], place[-1] // each)] |= lines[place] << np.uint64(bits * (place[-1] % each))
-    return torch.from_numpy(np.moveaxis(packed.astype(np.uint32), -1, axis).copy().view(np.int32))
+    """Whole numbers side by side in 32-bit words along an axis, the first lowest, padded by zeros."""
+    lines = np.moveaxis(numbers, axis, -1)
+    count = math.ceil(lines.shape[-1] * bits / 32)
+    packed = np.zeros((*lines.shape[:-1], count), np.uint32)
+    for place in np.ndindex(*lines.shape[:-1]):
+        joined = sum(int(number) << bits * index for index, number in enumerate(lines[place]))
+        packed[place] = np.frombuffer(joined.to_bytes(4 * count, "little"), "<u4")
+    return torch.from_numpy(np.moveaxis(packed, -1, axis).copy().view(np.int32))
 
 
 def gptq(matrix: Tensor, bits: int, size: int, *, ordered: bool = False, version: int = 1) -> Written:
     rows, columns = matrix.shape
     group = np.arange(columns) // size
     group = DICE.permutation(group) if ordered else group
-    numbers, zeros = DICE.integers(0, 2**bits, (columns, rows)), DICE.integers(1, 2**bits, (max(group) + 1, rows))
+    numbers, zeros = DICE.integers(0, 2**bits, (columns, rows)), DICE.integers(0, 2**bits, (max(group) + 1, rows))
     scales = (DICE.uniform(0.5, 1.5, zeros.shape) / 2**bits).astype(np.float16)
     means = np.array(
         [[float(scales[group[i], o]) * (int(numbers[i, o]) - int(zeros[group[i], o])) for i in range(columns)]
@@ -49,7 +49,7 @@ def gptq(matrix: Tensor, bits: int, size: int, *, ordered: bool = False, version
     )  # fmt: skip
     tensors = {
         "qweight": words(numbers, bits, 0),
-        "qzeros": words(zeros - (version == 1), bits, 1),
+        "qzeros": words((zeros - (version == 1)) % 2**bits, bits, 1),
         "scales": torch.from_numpy(scales),
         "g_idx": torch.from_numpy(group.astype(np.int32)),
     }
@@ -114,6 +114,47 @@ def mlx(matrix: Tensor, bits: int, size: int) -> Written:
     return {"weight": words(numbers, bits, 1).view(torch.uint32), "scales": scales, "biases": biases}, means
 
 
+FLOATS = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+
+
+def four_bit_floats(matrix: Tensor, size: int, *, of_all: str | None) -> Written:
+    """In groups with a scale in FP8 beside one of all, or, without that, with a power of two."""
+    rows, columns = matrix.shape
+    codes, exponents = DICE.integers(0, 16, (rows, columns)), DICE.integers(121, 128, (rows, columns // size))
+    eighths = torch.from_numpy(DICE.uniform(100, 400, exponents.shape)).to(torch.float8_e4m3fn)
+    scale = eighths.double() / 1024 if of_all else torch.from_numpy(2.0 ** (exponents - 127.0))
+    means = [[FLOATS[codes[o, i]] * float(scale[o, i // size]) for i in range(columns)] for o in range(rows)]
+    packed = torch.from_numpy((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8))
+    tensors = {"weight_packed": packed, "weight_scale": eighths}
+    if of_all == "weight_global_scale":
+        tensors |= {of_all: torch.tensor([1024.0]), "input_global_scale": torch.tensor([3.0])}
+    elif of_all:
+        tensors = {
+            "weight": packed,
+            "weight_scale": eighths,
+            of_all: torch.tensor(1 / 1024),
+            "input_scale": torch.tensor(3.0),
+        }
+    else:
+        tensors["weight_scale"] = torch.from_numpy(exponents.astype(np.uint8))
+    return tensors, torch.tensor(means, dtype=torch.float64)
+
+
+def eight_bit_floats(matrix: Tensor, size: int) -> Written:
+    tensors, _ = four_bit_floats(matrix, size, of_all=None)
+    scale = 2.0 ** (tensors["weight_scale"].double() - 127)
+    numbers = torch.from_numpy(DICE.normal(size=tuple(matrix.shape))).to(torch.float8_e4m3fn)
+    group = torch.arange(matrix.shape[1]) // size
+    return {"weight": numbers, "weight_scale": tensors["weight_scale"]}, numbers.double() * scale[:, group]
+
+
+def in_several_ways(matrix: Tensor) -> Written:
+    """compressed-tensors with several groups: matrices of 64 inputs, of 64 outputs, and the others."""
+    if matrix.shape[1] == 64:
+        return by_row(matrix, torch.float8_e4m3fn)
+    return packed(matrix, 3 if matrix.shape[0] == 64 else 4, 8, symmetric=False)
+
+
 def nf4(matrix: Tensor, *, nested: bool) -> Written:
     count, block = matrix.numel(), 16
     codes = DICE.integers(0, 16, count)
@@ -149,8 +190,11 @@ def in_blocks_of_compressed_tensors(matrix: Tensor, block: int) -> Written:
     return {"weight": tensors["weight"], "weight_scale": tensors["weight_scale_inv"]}, means
 
 
-def of_groups(bits: int, size: int | None) -> dict[str, Any]:
-    return {"config_groups": {"group_0": {"weights": {"num_bits": bits, "group_size": size}}}}
+def of_groups(*groups: tuple[int, int | None], **keys: Any) -> dict[str, Any]:
+    stored = {
+        f"group_{n}": {"weights": {"num_bits": bits, "group_size": size}} for n, (bits, size) in enumerate(groups)
+    }
+    return {"quant_method": "compressed-tensors", "config_groups": stored, **keys}
 
 
 KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Written]]] = {
@@ -161,23 +205,53 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Written]]] = {
     "gptq, inputs in another order": (
         {"quant_method": "gptq", "bits": 2, "group_size": 8, "desc_act": True}, lambda m: gptq(m, 2, 8, ordered=True),
     ),
+    "gptq, 3 bits": ({"quant_method": "gptq", "bits": 3, "group_size": 8}, lambda m: gptq(m, 3, 8)),
+    "gptq, 8 bits for one": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 8, "dynamic": {"+:.*down_proj": {"bits": 8}}},
+        lambda m: gptq(m, 8 if m.shape[1] == 64 else 4, 8),
+    ),
     "gptq v2": (
         {"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "gptq_v2"},
         lambda m: gptq(m, 4, 8, version=2),
     ),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 8, "version": "gemm"}, lambda m: awq(m, 8)),
     "compressed-tensors": (
-        {"quant_method": "compressed-tensors", **of_groups(4, 8)}, lambda m: packed(m, 4, 8, symmetric=True),
+        of_groups((4, 8)), lambda m: packed(m, 4, 8, symmetric=True),
     ),
     "compressed-tensors with zero points": (
-        {"quant_method": "compressed-tensors", **of_groups(8, 8)}, lambda m: packed(m, 8, 8, symmetric=False),
+        of_groups((8, 8)), lambda m: packed(m, 8, 8, symmetric=False),
     ),
     "compressed-tensors, int8": (
-        {"quant_method": "compressed-tensors", **of_groups(8, None)}, lambda m: by_row(m, torch.int8),
+        of_groups((8, None)), lambda m: by_row(m, torch.int8),
     ),
     "compressed-tensors, fp8": (
-        {"quant_method": "compressed-tensors", **of_groups(8, None)}, lambda m: by_row(m, torch.float8_e4m3fn),
+        of_groups((8, None)), lambda m: by_row(m, torch.float8_e4m3fn),
     ),
+    "compressed-tensors, 5 bits": (of_groups((5, 8)), lambda m: packed(m, 5, 8, symmetric=False)),
+    "compressed-tensors in several groups": (
+        of_groups((4, 8), (3, 8), (8, None), format="mixed-precision"), in_several_ways,
+    ),
+    "compressed-tensors, nvfp4": (
+        of_groups((4, 16), format="nvfp4-pack-quantized"),
+        lambda m: four_bit_floats(m, 16, of_all="weight_global_scale"),
+    ),
+    "compressed-tensors, mxfp4": (
+        of_groups((4, 32), format="mxfp4-pack-quantized"), lambda m: four_bit_floats(m, 32, of_all=None),
+    ),
+    "compressed-tensors, mxfp8": (
+        of_groups((8, 32), format="mxfp8-quantized"), lambda m: eight_bit_floats(m, 32),
+    ),
+    "modelopt, nvfp4": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+        lambda m: four_bit_floats(m, 16, of_all="weight_scale_2"),
+    ),
+    "modelopt, fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, lambda m: by_row(m, torch.float8_e4m3fn)),
+    "mlx, 3 bits": ({"bits": 3, "group_size": 32}, lambda m: mlx(m, 3, 32)),
+    "mlx, 8 bits for one": (
+        {"bits": 4, "group_size": 8, "model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 32}},
+        lambda m: mlx(m, 8, 32) if m.shape[1] == 64 else mlx(m, 4, 8),
+    ),
+    "mlx, 6 bits": ({"bits": 6, "group_size": 32}, lambda m: mlx(m, 6, 32)),
     "fp8 in blocks": ({"quant_method": "fp8", "weight_block_size": [6, 6]}, lambda m: in_blocks(m, 6)),
     "fp8 in blocks with ragged edges": (
         {"quant_method": "fp8", "weight_block_size": [20, 20]}, lambda m: in_blocks(m, 20),
@@ -198,8 +272,8 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Written]]] = {
 def llama() -> tuple[dict[str, Any], Tensors]:
     """The config.json and the tensors of a Llama, of sizes that groups and words divide."""
     config = transformers.LlamaConfig(
-        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, architectures=["LlamaForCausalLM"],
+        vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=4, architectures=["LlamaForCausalLM"],
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config)
     enliven(model, 3)
@@ -216,7 +290,7 @@ def written(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
 def quantise(kind: str, config: dict[str, Any], plain: Tensors) -> tuple[dict[str, Any], Tensors, Tensors]:
     """A config.json and stored tensors with the layers' matrices quantised, and the plain tensors that those mean."""
     settings, write = KINDS[kind]
-    config = {**config, "quantization" if kind == "mlx" else "quantization_config": settings}
+    config = {**config, "quantization" if kind.startswith("mlx") else "quantization_config": settings}
     stored: Tensors = {}
     meant = dict(plain)
     for name, tensor in plain.items():
@@ -265,7 +339,7 @@ def test_settings_in_the_text_part_of_a_whole_model_are_read(tmp_path):
 def test_without_its_config_a_quantised_tensor_is_named(tmp_path, kind):
     quantised(tmp_path, kind)
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    del config["quantization" if kind == "mlx" else "quantization_config"]
+    del config["quantization" if kind.startswith("mlx") else "quantization_config"]
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     with pytest.raises(CheckpointError, match=r"no quantization_config, but '.*' is a quantised tensor"):
         read_directory(tmp_path)
@@ -295,14 +369,49 @@ def test_any_other_method_is_refused_by_name(tmp_path, method, said):
         read_directory(tmp_path)
 
 
-def test_four_bits_of_another_kind_are_refused(tmp_path):
-    """NVFP4 lies in bytes under the same names."""
-    quantised(tmp_path, "compressed-tensors")
-    tensors = load_file(tmp_path / "model.safetensors")
-    packed = {name: tensor.view(torch.uint8) for name, tensor in tensors.items() if name.endswith("weight_packed")}
-    save_file(tensors | packed, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"numbers in words of type uint8 are not implemented|do not fit"):
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("gptq, 3 bits", {"checkpoint_format": "gptq_p"}, "3 bits in the format 'gptq_p' of GPTQ are not implemented"),
+        ("gptq", {"checkpoint_format": "marlin"}, "4 bits in the format 'marlin' of GPTQ are not implemented"),
+        ("awq", {"group_size": 16}, "groups of 16 inputs are not"),
+        ("mlx", {"model.layers.0": {"mode": "nvfp4"}}, "weights by 'nvfp4' .mode. are not implemented"),
+        ("awq", {"version": "gemv"}, "AWQ in the version 'gemv' is not implemented"),
+        ("compressed-tensors", of_groups((5, 8)), "64 numbers in 8 words are not of 5 bits side by side"),
+        (
+            "compressed-tensors, mxfp4",
+            {"format": "mxfp6-pack-quantized"},
+            "weights by 'mxfp6-pack-quantized' .format. are",
+        ),
+        ("compressed-tensors", {"config_groups": {"W4A16": ["Linear"]}}, "does not say what compressed-tensors writes"),
+        ("compressed-tensors", {"config_groups": 3}, "does not say what compressed-tensors writes"),
+        ("modelopt, fp8", {"quantized_layers": [3]}, "does not say what modelopt writes there"),
+        ("compressed-tensors", {"sparsity_config": {"format": "marlin-24"}}, "weights by 'marlin-24' .format. are not"),
+        ("modelopt, nvfp4", {"quant_algo": "NVFP4_SVD"}, "weights by 'NVFP4_SVD' .quant_algo. are not implemented"),
+        (
+            "modelopt, nvfp4",
+            {"quantized_layers": {"a": {"quant_algo": "INT4_AWQ"}}},
+            "weights by 'INT4_AWQ' .quant_algo.",
+        ),
+    ],
+)
+def test_what_is_stored_in_another_way_is_refused_by_name(tmp_path, kind, settings, said):
+    quantised(tmp_path, kind)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    config["quantization" if kind.startswith("mlx") else "quantization_config"] |= settings
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(CheckpointError, match=said):
         read_directory(tmp_path).load()
+
+
+def test_the_file_that_modelopt_wrote_beside_an_older_config_is_read(tmp_path):
+    plain = quantised(tmp_path, "modelopt, nvfp4")
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    settings = {"producer": {"name": "modelopt"}, "quantization": config.pop("quantization_config")}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(settings), "utf-8")
+    expected = logits(read_directory(written(tmp_path / "plain", llama()[0], plain)))
+    assert furthest(logits(read_directory(tmp_path)), expected) < 1e-5
 
 
 def test_blocks_of_unknown_size_are_refused_rather_than_guessed(tmp_path):
@@ -312,11 +421,3 @@ def test_blocks_of_unknown_size_are_refused_rather_than_guessed(tmp_path):
     (tmp_path / "config.json").write_text(text, "utf-8")
     with pytest.raises(CheckpointError, match=r"blocks whose size config\.json does not give"):
         read_directory(tmp_path).load()
-
-
-def test_three_bits_are_refused(tmp_path):
-    quantised(tmp_path, "gptq")
-    text = (tmp_path / "config.json").read_text("utf-8").replace('"bits": 4', '"bits": 3')
-    (tmp_path / "config.json").write_text(text, "utf-8")
-    with pytest.raises(CheckpointError, match="numbers of 3 bits are not implemented"):
-        read_directory(tmp_path)

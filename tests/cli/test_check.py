@@ -62,6 +62,7 @@ def test_full_shows_every_step_with_the_line_that_makes_it(tinytf: Tinytf, right
     assert len([name for name in shown if name.startswith("L1.")]) == 18
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("checks_here")
 @pytest.mark.parametrize("width", ["60", "80", "200"])
 @pytest.mark.slow
@@ -116,6 +117,7 @@ def test_a_name_that_would_act_on_the_terminal_is_shown(tinytf: Tinytf, right: P
     assert "\x1b" not in ran.out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("checks_here")
 @pytest.mark.slow
 def test_nothing_of_an_answer_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

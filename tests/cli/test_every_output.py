@@ -164,7 +164,6 @@ FURTHER = (
     ("diff", TEXT, *OPEN, "--through", "transformers", "--versus", "m"),
     ("runs", "--film", "run", "--versus", "run"),
     ("trace", TEXT, *OPEN, "--through", "transformers"),
-    ("train", "book.txt", "--recipe", "recipe.toml", "--find-lr"),
 )
 """Lines whose reports are of other kinds than those of GIVEN."""
 
@@ -237,6 +236,7 @@ def test_a_picture_of_any_command_has_a_title_and_a_description(
     assert len((description.text or "").split()) >= 2
 
 
+@pytest.mark.share(2)
 @sample(("command", "words"), cases(), every=2, ids=lambda value: value if isinstance(value, str) else "")
 def test_no_output_takes_the_place_of_what_a_command_reads(
     world: Path, tinytf: Tinytf, command: str, words: tuple[str, ...]

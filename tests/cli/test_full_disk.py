@@ -10,7 +10,7 @@ from driving import SENTENCE, Ran, Stream, Tinytf, is_a_clean_error, streams
 from failing_disk import BROKEN, FULL, TORN, Disk, Fault, failing
 from training_runs import CAUSAL, STORY, changed
 
-from tinytf.training.loop import train
+from tinytf.training.train import train
 from tinytf_cli.failing import say
 from tinytf_cli.main import run
 from tinytf_cli.repl.session import Session

@@ -10,14 +10,14 @@ import pytest
 from driving import CORPUS, Stream, Tinytf, is_a_clean_error, streams
 from filelock import FileLock
 
-import tinytf.training.run.run as the_run
+import tinytf.training.loop as the_loop
 from tinytf_cli.main import run
 
 
 def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
     tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine, calls = the_run.clip, []
+    genuine, calls = the_loop.clip, []
 
     def interrupted(*arguments: object) -> object:
         calls.append(1)
@@ -27,7 +27,7 @@ def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
 
     given = ("train", corpus, "--recipe", recipe, "--steps", "6")
     assert tinytf(*given, "--out", tmp_path / "whole").status == 0
-    monkeypatch.setattr(the_run, "clip", interrupted)
+    monkeypatch.setattr(the_loop, "clip", interrupted)
     ran = tinytf(*given, "--out", tmp_path / "run")
     assert ran.status == 130
     assert "stopped" in ran.err

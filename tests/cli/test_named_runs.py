@@ -10,8 +10,8 @@ from driving import Tinytf, is_a_clean_error
 from filelock import FileLock
 
 from tinytf.training.folder.run_files import LOCK
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf_cli.main import run as run_command
 
 TEXT = "The cat sat on the mat. " * 20
@@ -108,9 +108,8 @@ def test_export_names_its_folder_after_the_model(tinytf: Tinytf) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("status", "runs"), ("logs", "runs"), ("resume", "train --resume"), ("follow", "runs --follow"),
-     ("find-lr", "train CORPUS --find-lr")],
-)  # fmt: skip
+    [("status", "runs"), ("logs", "runs"), ("resume", "train --resume"), ("follow", "runs --follow")],
+)
 def test_what_a_trainer_types_leads_to_the_command(tinytf: Tinytf, typed: str, meant: str) -> None:
     assert f"hint: tinytf {meant} " in tinytf(typed).err
 

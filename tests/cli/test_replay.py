@@ -18,7 +18,7 @@ from training_runs import FILMED, STORY, changed, run_once
 
 from tinytf.training.film.film import FEWEST_TOKENS, Film, read_film
 from tinytf.training.folder.history import NAMES
-from tinytf.training.loop import train
+from tinytf.training.train import train
 from tinytf_cli.paged import screen_of
 from tinytf_cli.replay import Player
 from tinytf_cli.terminal import Terminal

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import statistics
 import subprocess
 import sys
 import tracemalloc
@@ -234,6 +235,28 @@ def test_runs_are_ranked_by_what_is_asked_for_and_show_what_their_recipes_do_not
     assert [row.split()[:3] for row in rows] == [["long", "0.003", "400"], ["short", "0.001", "200"]]
     (tmp_path / "long" / "text.json").unlink()
     assert order() == ["short", "long"]
+
+
+def test_runs_that_differ_in_their_seed_alone_have_a_mean_and_a_deviation(tinytf: Tinytf, tmp_path: Path) -> None:
+    losses = {1e-3: [2.0, 2.5, 3.0], 3e-3: [1.5, 1.7]}
+    for rate, of_seeds in losses.items():
+        for seed, loss in enumerate(of_seeds):
+            run = tmp_path / f"lr-{rate}-seed-{seed}"
+            run.mkdir()
+            (run / "recipe.json").write_text(json.dumps({"steps": 10, "lr": rate, "seed": seed}), "utf-8")
+            line = {"step": 10, "loss": loss, "lr": rate, "grad_norm": 1.0, "held_out_loss": loss}
+            (run / "metrics.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
+            (run / "text.json").write_text(json.dumps({"baselines": {"unigram": 4.5, "bigram": 3.25}}), "utf-8")
+    settings = json.loads(tinytf("runs", tmp_path, "--json").out)["settings"]
+    assert [(setting["values"], setting["runs"]) for setting in settings] == [({"lr": 3e-3}, 2), ({"lr": 1e-3}, 3)]
+    for setting, of_seeds in zip(settings, (losses[3e-3], losses[1e-3]), strict=True):
+        assert setting["mean"] == pytest.approx(statistics.mean(of_seeds))
+        assert setting["deviation"] == pytest.approx(statistics.stdev(of_seeds))
+    shown = tinytf("runs", tmp_path, "--width", "180").out
+    assert re.search(r"0\.003 +2 +1\.6000 ± 0\.1414\n", shown)
+    assert re.search(r"0\.001 +3 +2\.5000 ± 0\.5000\n", shown)
+    assert shown.count("4.5000") == shown.count("3.2500") == 5
+    assert "±" not in tinytf("runs", tmp_path / "lr-0.001-seed-0", tmp_path / "lr-0.003-seed-1").out
 
 
 @pytest.mark.exhaustive

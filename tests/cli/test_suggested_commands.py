@@ -63,7 +63,6 @@ SUGGESTING = {
 OTHERWISE = {
     "views/check.py": "an option of the same command",
     "views/verify.py": "no model",
-    "views/find_lr.py": "an option of the same command",
     "views/train.py": "the run that was just made",
     "views/film.py": "a model of the film",
     "views/runs.py": "the runs that it lists",

@@ -1,5 +1,6 @@
 """A run that is followed: what is shown is what its files say."""
 
+import io
 import json
 import os
 import re
@@ -14,9 +15,10 @@ from followed import append, files, line, measured, on_a_screen, on_a_terminal, 
 from rich.cells import cell_len
 
 from tinytf.training.folder.run_files import LOCK, is_stopped
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf_cli.main import run as run_command
+from tinytf_cli.screen import Screen
 
 
 def test_the_present_state_has_all_that_was_measured(tinytf: Tinytf, two: Path) -> None:
@@ -46,7 +48,7 @@ def test_a_real_run_can_be_watched(tinytf: Tinytf, tmp_path: Path) -> None:
         model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,
         batch=2, steps=4, warmup=1, eval_every=2, held_out=0.2,
     )  # fmt: skip
-    last = train("The cat sat on the mat. " * 20, recipe, tmp_path / "run")
+    last = train("The cat sat on the mat. " * 20, recipe, tmp_path / "run").last
     assert f"loss {last.loss:.4f}" in tinytf("runs", "--follow", tmp_path / "run").out
     assert f"{last.loss:.4f}" in tinytf("runs", tmp_path).out
 
@@ -166,3 +168,24 @@ def test_a_run_that_is_trained_elsewhere_is_followed_until_its_process_is_gone(t
         rest = process.communicate(timeout=60)[0]
     assert rest.decode().splitlines()[-1] == "stopped at step 16; tinytf train --resume RUN continues"
     assert process.returncode == 1
+
+
+def test_a_screen_that_shrinks_and_grows_again_keeps_no_line_of_an_old_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that a smaller screen pushed into its history come back above the picture when it grows."""
+    stream, size = io.StringIO(), (80, 24)
+    monkeypatch.setattr(Screen, "size", property(lambda _: size))
+    screen = Screen(stream)
+
+    def rows_up(columns: int, rows: int, lines: int) -> int:
+        nonlocal size
+        size, begin = (columns, rows), stream.tell()
+        screen.draw(["x" * 70] * lines)
+        stream.seek(begin)
+        moved = re.search(r"\x1b\[(\d+)A", stream.read())
+        return int(moved[1]) if moved else 0
+
+    assert [rows_up(80, 24, 18) for _ in range(2)] == [0, 18]
+    assert rows_up(80, 12, 11) == 11  # 18 - 11 of them are in the history now
+    assert rows_up(80, 24, 18) == 11 + 7
+    assert rows_up(40, 24, 18) == 23  # each line takes two rows
+    assert rows_up(80, 24, 18) == 23

@@ -287,6 +287,7 @@ def test_a_pane_shows_what_a_line_of_the_session_answers(key: str, pane: str, li
     explore(act)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_no_pane_names_an_option_of_the_command_line() -> None:
     async def act(driver: Driver) -> None:

@@ -17,7 +17,7 @@ from tinytf.errors import TinytfError
 from tinytf.text.corpus import find_files
 from tinytf.training import sweep as sweeps
 from tinytf.training.data import cache
-from tinytf.training.loop import train
+from tinytf.training.train import train
 from tinytf_cli.commands.sweep import _begin
 from tinytf_cli.failing import explained, say
 from tinytf_cli.learn import Bookmark

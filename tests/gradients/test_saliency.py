@@ -182,7 +182,7 @@ def test_attention_times_gradient_is_summed_over_each_map(name: str) -> None:
     others = set(range(forward.config.n_layers)) - set(forward.steps.attention_layers)
     assert all(math.isnan(value) for layer in others for value in found.absolute[layer])
     for layer in forward.steps.attention_layers:
-        for head in range(forward.config.n_heads):
+        for head in range(forward.config.at(layer).n_heads):
             products = (forward.step("weights", layer)[head] * steps[f"L{layer}.weights"][head]).flatten().tolist()
             assert found.absolute[layer][head] == pytest.approx(sum(map(abs, products)))
             assert found.signed[layer][head] == pytest.approx(sum(products), abs=1e-12)

@@ -34,7 +34,7 @@ def some_cells(trace: Trace, seed: str, each: int = 5) -> Iterator[str]:
         if not step.is_tensor:
             continue
         for _ in range(each):
-            head = draw.choice(step.part_numbers(trace.config)) if step.is_split else None
+            head = draw.choice(step.part_numbers(trace.config.at(layer))) if step.is_split else None
             place = "" if layer is None else f"L{layer}." if head is None else f"L{layer}{step.letter}{head}."
             shape = trace.step(step.name, layer).shape[-len(step.axes[-2:]) :]
             yield f"{place}{step.name}[{','.join(str(draw.randrange(size)) for size in shape)}]"
@@ -84,8 +84,14 @@ def test_following_the_largest_terms_ends_at_the_embeddings(name: str) -> None:
     assert [one.depth for one in found] == sorted(one.depth for one in found)
     ends = [one for one in found if not one.leads_to]
     assert ends
-    assert {one.kind for one in ends} <= {"a lookup", "a position", "a row of a table", "what is given"}
-    assert all(re.match(r"embed\.|source|L\d\.(distances|ple\.tokens)\[", one.address) for one in ends)
+    assert {one.kind for one in ends} <= {
+        "a lookup",
+        "a lookup by hashes",
+        "a position",
+        "a row of a table",
+        "what is given",
+    }
+    assert all(re.match(r"embed\.|source|L\d\.(distances|(ple|ngram)\.tokens)\[", one.address) for one in ends)
     for one in found:
         assert set(one.leads_to) <= set(addresses)
         assert one.holds

@@ -3,6 +3,7 @@
 import math
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import heads_by_hand as by_hand
 import numpy as np
@@ -77,23 +78,49 @@ def test_heads_agree_wholly_where_they_look_alike_and_not_at_all_where_they_shar
     assert overlap(torch.stack((even, own)), visible).tolist() == pytest.approx([0.5, 0.5])  # Σ√(p·q) = √¼
 
 
-def weights_of(model: Transformer, ids: Tensor) -> np.ndarray:
-    """Of every sequence, the weights of its trace: (B, layers, H, T, T), of the layers that have them."""
-    layers = table_of(model.config).attention_layers
+def weights_of(model: Transformer, ids: Tensor) -> list[np.ndarray]:
+    """Of every layer that has them, the weights of each sequence's trace: (B, 1, H, T, T)."""
     traces = [record(model, encoding_of(row)) for row in ids.tolist()]
-    found = [torch.stack([trace.step("weights", layer) for layer in layers]) for trace in traces]
-    return torch.stack(found).detach().double().numpy()
+    found = (
+        torch.stack([trace.step("weights", layer) for trace in traces])
+        for layer in table_of(model.config).attention_layers
+    )
+    return [weights[:, None].detach().double().numpy() for weights in found]
+
+
+def keys_of(config: ModelConfig, query: int, tokens: int) -> range:
+    """As many keys as a query of a layer may look at."""
+    first = query // config.chunk * config.chunk if config.chunk else 0
+    first = max(first, query + 1 - config.window) if config.window else first
+    last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
+    unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0  # of the nearest block
+    return range(first, last)[: config.index_keys - unseen if config.index_keys else None]
+
+
+def of_layers(weights: list[np.ndarray], config: ModelConfig, *given: Any) -> dict[str, np.ndarray]:
+    """Every score of (layers, H), NaN for heads that a layer lacks."""
+    layers, most = table_of(config).attention_layers, max(one.shape[2] for one in weights)
+    each = [by_numpy(one, config.at(layer), *given) for layer, one in zip(layers, weights, strict=True)]
+
+    def wide(row: np.ndarray) -> np.ndarray:
+        return np.pad(row.astype(float), ((0, 0), (0, most - row.shape[1])), constant_values=np.nan)
+
+    return {name: np.concatenate([wide(scores[name]) for scores in each]) for name in each[0]}
 
 
 def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] | None = None) -> dict[str, np.ndarray]:
     """Every score of (layers, H) from weights (B, layers, H, T, T), query by query."""
     tokens = weights.shape[-1]
 
+<<<<<<< HEAD
     def visible(query: int) -> range:
         first = max(0, query + 1 - config.window) if config.window else 0
         return range(first, query + 1 if config.causal else tokens)[: Sight.of(config).chosen or None]
 
     many = [query for query in range(tokens) if len(visible(query)) > 1]
+=======
+    many = [query for query in range(tokens) if len(keys_of(config, query, tokens)) > 1]
+>>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
     shares = weights / weights.sum(axis=-1, keepdims=True)
     nats = -np.sum(shares * np.log(np.maximum(shares, 1e-300)), axis=-1)  # (B, layers, H, T)
     roots = np.sqrt(shares)
@@ -112,7 +139,9 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
         "first": np.mean([weights[..., query, 0] for query in range(1, tokens)], axis=0),
         "self": np.mean([weights[..., query, query] for query in range(tokens)], axis=0),
         "entropy": nats.mean(axis=-1),
-        "entropy_share": np.mean([nats[..., query] / math.log(len(visible(query))) for query in many], axis=0),
+        "entropy_share": np.mean(
+            [nats[..., query] / math.log(len(keys_of(config, query, tokens))) for query in many], axis=0
+        ),
         "distance": np.sum(weights * where, axis=-1).mean(axis=-1),
         "agreement": np.mean(alike, axis=1).transpose(1, 2, 0),
     }
@@ -135,7 +164,8 @@ def assert_same(found: CensusScores, expected: dict[str, np.ndarray], layers: tu
     assert list(found.values) == [name for name in SCORES if name in found.values]
     for name, values in expected.items():
         scores = found.values[name]
-        assert np.abs(scores[list(layers)].numpy() - values).max() < 1e-6 * max(1.0, np.abs(values).max()), name
+        error = 1e-6 * max(1.0, np.nanmax(np.abs(values)))
+        np.testing.assert_allclose(scores[list(layers)].numpy(), values, rtol=0, atol=error, err_msg=name)
         assert all(scores[layer].isnan().all() for layer in range(len(scores)) if layer not in layers)
 
 
@@ -152,10 +182,10 @@ def test_scores_are_those_of_the_weights_of_traces_in_float64(kind: str) -> None
         torch.cat((torch.tensor([5]), row, torch.tensor([6] * (not model.config.causal), dtype=torch.long)))
         for row in twice
     ]
-    assert_same(found.repeats, by_numpy(weights_of(model, torch.stack(around)), model.config, (1, length)), layers)
+    assert_same(found.repeats, of_layers(weights_of(model, torch.stack(around)), model.config, (1, length)), layers)
     assert found.text is not None
     assert found.text.sequences == 3
-    assert_same(found.text, by_numpy(weights_of(model, windows[:3]), model.config), layers)
+    assert_same(found.text, of_layers(weights_of(model, windows[:3]), model.config), layers)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])

@@ -6,14 +6,13 @@ differ by that; of files in F32 they agree to rounding.
 """
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+from llamacpp import LlamaCpp
 from numpy.typing import NDArray
 
 from tinytf.certification.kept import Kept, cut, losses
@@ -60,17 +59,11 @@ def main() -> int:
     ]  # fmt: skip
     first = given.context // 2
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        jobs = [{"name": f"{side} {number}", "path": str(path.resolve()), "ids": ids}
-                for side, path in zip("qp", given.paths, strict=True) for number, ids in enumerate(pieces)]  # fmt: skip
-        (folder / "jobs").write_text(json.dumps(jobs), "utf-8")
-        script = Path(__file__).with_name("llamacpp.mjs")
-        subprocess.run(["node", script, given.modules.resolve(), folder / "jobs", folder], check=True)
+        llamacpp = LlamaCpp(given.modules, Path(temporary))
         q, p = (
-            np.concatenate([np.array(json.loads((folder / f"{side} {number}.json").read_text("utf-8"))[first:-1])
-                            for number in range(len(pieces))])
-            for side in "qp"
-        )  # fmt: skip
+            np.concatenate([llamacpp.run(path, ids).softmax(-1)[first:-1].numpy() for ids in pieces])
+            for path in given.paths
+        )
     theirs = statistics(p, q, np.array([token for ids in pieces for token in ids[first + 1 :]]))
     sys.stdout.write(f"{len(p)} tokens of {len(pieces)} pieces\n{'':12} {'tinytf':>12} {'llama.cpp':>12}\n")
     for own, (name, other) in zip(ours, theirs.items(), strict=True):

@@ -68,7 +68,7 @@ _GROWING = {
 }
 _AROUND = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 _LATENT = {"head_dim": 6, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": H}
-_INDEXED = {**_LATENT, "index_head_dim": 8, "index_n_heads": 2, "index_topk": 4}
+_INDEXED = {**_LATENT, "index_head_dim": 8, "index_n_heads": 9, "index_topk": 4}
 _DELTA = {"linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 10, "linear_value_head_dim": 5}
 _MAMBA2 = {"mamba_n_heads": 12, "mamba_d_head": 4, "mamba_n_groups": 3, "mamba_chunk_size": 4}
 _OWN: dict[str, dict[str, Any]] = {
@@ -122,6 +122,28 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": _AROUND,
     "qwen3_5_text": _AROUND,
     "qwen3_next": _AROUND,
+    "inkling_text": {
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        "swa_num_attention_heads": 6,
+        "swa_num_key_value_heads": 3,
+        "swa_head_dim": 4,
+        "sliding_window_size": 4,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
+    "qwen4_exp_text": {
+        **_AROUND,
+        "hc_lowrank": 10,
+        "ple_layer_ids": [1],
+        "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 9,
+        "make_ngram_vocab_size_divisible_by": 8,
+        "split_ngram_parts": 4,
+        "indexer_n_heads": 7,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 12,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    },
     "olmo_hybrid": {**_AROUND, **_DELTA},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},

@@ -11,11 +11,9 @@ from tinytf.errors import CheckpointError
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import find_files
 from tinytf.training.data.examples import Batch
-from tinytf.training.data.setup import Setup
-from tinytf.training.loop import train
+from tinytf.training.observers import held_out
 from tinytf.training.plan import plan
-from tinytf.training.run import run
-from tinytf.training.train import report_of
+from tinytf.training.train import report_of, train
 from tinytf.training.tuning.losses import BatchLoss, backward, measured_loss
 from tinytf.training.tuning.processes import Processes
 
@@ -37,11 +35,10 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 
 
 def test_a_run_its_report_and_its_plan_pass_the_model_in_parts(rows: list[tuple[int, bool]], tmp_path: Path) -> None:
-    setups: list[Setup] = []
-    train(STORY, RECIPE, tmp_path / "run", lambda _, setup: setups.append(setup))
+    setup = train(STORY, RECIPE, tmp_path / "run").setup
     assert {one for one in rows if one[0] > 1} == {(2, True), (2, False)}  # steps, and the held-out text
     rows.clear()
-    report_of(tmp_path / "run", RECIPE, setups[-1])
+    report_of(tmp_path / "run", RECIPE, setup)
     assert {one for one in rows if one[0] > 1} == {(2, False)}
     rows.clear()
     plan(find_files(STORY, RECIPE.reading), RECIPE, tmp_path / "planned")
@@ -49,9 +46,8 @@ def test_a_run_its_report_and_its_plan_pass_the_model_in_parts(rows: list[tuple[
 
 
 def test_parts_have_the_loss_and_gradient_of_the_whole(tmp_path: Path) -> None:
-    setups: list[Setup] = []
-    train(STORY, changed(RECIPE, steps=1), tmp_path / "run", lambda _, setup: setups.append(setup))
-    model, batch = setups[0].model, setups[0].examples.batch(0)
+    setup = train(STORY, changed(RECIPE, steps=1), tmp_path / "run").setup
+    model, batch = setup.model, setup.examples.batch(0)
     found = []
     for accumulate in (1, 3, 6):
         model.zero_grad()
@@ -97,7 +93,7 @@ def test_a_run_that_is_ended_in_its_last_measurement_is_saved_and_measured_by_re
 ) -> None:
     recipe = changed(RECIPE, probe_every=3, sample_tokens=4)
     train(STORY, recipe, tmp_path / "whole")
-    measured, calls = run.held_out_loss, []
+    measured, calls = held_out.held_out_loss, []
 
     def ended(*given: object, **more: object) -> float | None:
         calls.append(given)
@@ -105,12 +101,12 @@ def test_a_run_that_is_ended_in_its_last_measurement_is_saved_and_measured_by_re
             raise KeyboardInterrupt
         return measured(*given, **more)
 
-    monkeypatch.setattr(run, "held_out_loss", ended)
+    monkeypatch.setattr(held_out, "held_out_loss", ended)
     with pytest.raises(KeyboardInterrupt):
         train(STORY, recipe, tmp_path / "run")
     monkeypatch.undo()
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 2]
     assert (tmp_path / "run/checkpoints/step-000003").is_dir()
-    told = train(STORY, recipe, tmp_path / "run", resume=True)
+    told = train(STORY, recipe, tmp_path / "run", resume=True).last
     assert told.held_out_loss == metrics_of(tmp_path / "whole")[-1]["held_out_loss"]
     assert files_of(tmp_path / "run") == files_of(tmp_path / "whole")

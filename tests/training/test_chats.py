@@ -23,9 +23,9 @@ from tinytf.training.data.chats import FIRST, LEARNED, ChatTurns, Turns, convers
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import prepare
 from tinytf.training.folder.reader import read_history
-from tinytf.training.loop import train
 from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf.training.tuning.losses import BatchLoss, batch_loss
 from tinytf.training.tuning.processes import Processes
 

@@ -19,7 +19,7 @@ from tinytf.look.heads.measures import repeated_tokens
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
 from tinytf.training.film.film import Film, Probe, read_film
-from tinytf.training.loop import train
+from tinytf.training.train import train
 from tinytf_cli.views.frame import learned_words
 
 CAUSAL = changed(FILMED, save_every=1, keep=9, frames=True)
@@ -126,14 +126,7 @@ def test_health_is_that_of_the_gradient_and_of_the_change_of_the_weights(film: F
 
 
 def test_gradients_of_layers_are_those_of_the_batch(run: Path, film: Film) -> None:
-    setups = []
-    train(
-        STORY,
-        changed(CAUSAL, steps=1, warmup=0),
-        run.parent / "one",
-        lambda _, s: setups.append(s),
-    )
-    batch = setups[0].examples.batch(1)
+    batch = train(STORY, changed(CAUSAL, steps=1, warmup=0), run.parent / "one").setup.examples.batch(1)
     model = load_run(run / "checkpoints" / "step-000001").train()
     logits = model(batch.ids)
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from training_runs import Called
 
 from tinytf.checkpoints.run import load_run
 from tinytf.config import ModelConfig
@@ -19,10 +20,10 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.folder.history import AROUND, centred_mean
 from tinytf.training.folder.reader import RunReader, read_history
 from tinytf.training.folder.run_files import find_runs
-from tinytf.training.loop import train
+from tinytf.training.metrics import Metrics
+from tinytf.training.observers.log import Pace
 from tinytf.training.recipe import Recipe
-from tinytf.training.run.metrics import Pace
-from tinytf.training.train import report_of
+from tinytf.training.train import report_of, train
 
 CONFIG = ModelConfig.of(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
 STORED = {"format": "tinytf", "format_version": 1, "model": CONFIG}
@@ -44,8 +45,10 @@ def test_a_real_run_is_read_back_as_it_was_trained(tmp_path: Path) -> None:
         model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,
         batch=2, steps=4, warmup=1, eval_every=2, held_out=0.2,
     )  # fmt: skip
-    seen = []
-    train("The cat sat on the mat. " * 20, recipe, tmp_path / "run", lambda metrics, _: seen.append(metrics))
+    seen: list[Metrics] = []
+    train(
+        "The cat sat on the mat. " * 20, recipe, tmp_path / "run", observers=[Called(lambda line, _: seen.append(line))]
+    )
     history = read_history(tmp_path / "run")
     assert history.step.tolist() == [1, 2, 3, 4]
     for name in ("loss", "lr", "grad_norm"):
@@ -125,20 +128,20 @@ def test_a_spike_is_told_with_the_text_of_the_worst_example_of_its_batch(tmp_pat
         model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,
         batch=4, steps=60, warmup=1, eval_every=60, held_out=0.2,
     )  # fmt: skip
-    run, setups = tmp_path / "run", []
+    run = tmp_path / "run"
     text = "".join(np.random.default_rng(1).choice(list("abcdefgh "), 900).tolist())
-    train(text, recipe, run, lambda _, setup: setups.append(setup))
+    setup = train(text, recipe, run).setup
     rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     rows[56]["loss"] = 50.0
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    (spike,) = report_of(run, recipe, setups[-1]).spikes
-    batch, model = setups[-1].examples.batch(56), load_run(run)
+    (spike,) = report_of(run, recipe, setup).spikes
+    batch, model = setup.examples.batch(56), load_run(run)
     with torch.no_grad():
         logits = torch.stack([model(row[None])[0] for row in batch.ids])  # (B, T, V)
     each = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none").mean(1)
     assert (spike.spike.step, spike.example) == (57, int(each.argmax()))
     assert spike.worst == pytest.approx(float(each.max()), abs=1e-5)
-    assert spike.text == setups[-1].tokenizer.decode(batch.ids[spike.example].tolist())
+    assert spike.text == setup.tokenizer.decode(batch.ids[spike.example].tolist())
 
 
 def test_heads_milestones_speed_and_checkpoints_are_found(tmp_path: Path) -> None:
@@ -322,15 +325,14 @@ def test_the_time_that_is_left_is_by_the_clock_of_one_process(tmp_path: Path) ->
 def test_the_speed_is_that_of_the_steps_and_not_of_what_passes_between_them(tmp_path: Path, monkeypatch) -> None:
     """Steps of 2 seconds on 100 tokens each; between them 5 seconds of measuring, and 1,000 after the last one."""
     clock = [0.0]
-    monkeypatch.setattr("tinytf.training.run.metrics.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tinytf.training.observers.log.time.monotonic", lambda: clock[0])
     run = made(tmp_path, line(1) + line(2), 2)
     pace = Pace(run / "speed.jsonl")
     clock[0] = 7.0
-    pace.begin(0)
+    pace.start(0)
     for step, between in ((1, 5.0), (2, 1000.0)):
-        pace.step_begins()
         clock[0] += 2.0
-        pace.step_ends(100)
+        pace.count(100, 2.0)
         clock[0] += between
         assert pace.write(step, last=step == 2) == 50.0
     history = read_history(run)
@@ -343,7 +345,7 @@ def test_a_resumed_run_has_no_speed_before_its_own_and_the_time_of_both_processe
     pace = Pace(run / "speed.jsonl")
     (run / "speed.jsonl").write_text('{"step": 40, "seconds": 9.5, "tokens_per_second": 800.0}\n', "utf-8")
     assert read_history(run).tokens_per_second == 800.0
-    pace.begin(40)
+    pace.start(40)
     assert read_history(run).tokens_per_second is None
     with (run / "speed.jsonl").open("a") as lines:
         lines.write('{"step": 50, "seconds": 2.0, "tokens_per_second": 300.0}\n')

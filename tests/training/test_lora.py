@@ -22,9 +22,9 @@ from tinytf.checkpoints.run import load_run
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.text.corpus import find_files
 from tinytf.training.data.setup import prepare
-from tinytf.training.loop import train
 from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.optimiser import learning_rate
 

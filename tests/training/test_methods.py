@@ -18,8 +18,8 @@ from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import find_files
 from tinytf.training.data.setup import prepare
 from tinytf.training.folder.reader import read_history
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf.training.tuning.optimiser import learning_rate
 
 RECIPE = training_runs.changed(training_runs.RECIPE, model=DROPPING)
@@ -127,18 +127,18 @@ def test_a_recipe_of_before_may_name_adamw_and_nothing_else() -> None:
 
 def test_a_run_ends_when_held_out_no_longer_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = [3.0, 2.0, 2.5, 2.25, 2.125]
-    monkeypatch.setattr("tinytf.training.run.run.held_out_loss", lambda *_, **more: losses.pop(0))
-    last = train(STORY, changed(steps=100, patience=2), tmp_path)
+    monkeypatch.setattr("tinytf.training.observers.held_out.held_out_loss", lambda *_, **more: losses.pop(0))
+    last = train(STORY, changed(steps=100, patience=2), tmp_path).last
     assert last.step == 16
     assert last.stopped == "held-out has been above 2.0000, at step 8, 2 times in a row"
     history = read_history(tmp_path)
     assert history.finished
     assert history.stopped == last.stopped
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    assert train(STORY, changed(steps=100, patience=2), tmp_path, resume=True).stopped == last.stopped
+    assert train(STORY, changed(steps=100, patience=2), tmp_path, resume=True).last.stopped == last.stopped
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     asked = iter([False, False, False, True])
     patient = changed(steps=100, patience=9)
-    assert train(STORY, patient, tmp_path, resume=True, interrupted=lambda: next(asked)).step == 20
+    assert train(STORY, patient, tmp_path, resume=True, interrupted=lambda: next(asked)).last.step == 20
     assert not read_history(tmp_path).finished
     assert json.loads((tmp_path / "recipe.json").read_text("utf-8"))["patience"] == 9

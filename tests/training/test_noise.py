@@ -16,8 +16,8 @@ from training_runs import RECIPE, STORY, changed, metrics_of
 from tinytf.model.transformer import Transformer
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.folder.reader import read_history
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf.training.tuning.losses import BatchLoss
 from tinytf.training.tuning.noise import gradient_noise
 

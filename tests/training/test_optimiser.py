@@ -13,8 +13,8 @@ from training_runs import CAUSAL, STORY, changed, metrics_of
 
 from tinytf.config import ModelConfig
 from tinytf.training.data.examples import NextToken
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf.training.tuning.losses import batch_loss, held_out_loss
 from tinytf.training.tuning.optimiser import clip_factor, make_optimiser
 

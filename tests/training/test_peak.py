@@ -11,10 +11,10 @@ from training_runs import RECIPE, STORY, changed
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.training.folder.reader import read_history
-from tinytf.training.loop import train
-from tinytf.training.run import peak, run
-from tinytf.training.run.metrics import Pace
-from tinytf.training.run.peak import matrix_peak, training_flops
+from tinytf.training.observers.log import Pace
+from tinytf.training.train import train
+from tinytf.training.tuning import peak
+from tinytf.training.tuning.peak import matrix_peak, training_flops
 
 CONFIG = ModelConfig.of(vocab_size=50, d_model=32, n_layers=2, n_heads=2, d_ff=64, context=16)
 
@@ -36,8 +36,7 @@ def test_the_peak_is_a_speed_and_measuring_it_draws_nothing() -> None:
 def test_bfloat16_is_said_to_be_slower_where_its_products_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {torch.float32: 9e9, torch.bfloat16: 1e9}
     monkeypatch.setattr(peak, "matrix_peak", lambda device, dtype=torch.float32: speeds[dtype])
-    monkeypatch.setattr(run, "matrix_peak", lambda device, dtype=torch.float32: speeds[dtype])
-    monkeypatch.setattr("tinytf.training.run.metrics._PACE_SECONDS", 0.0)  # the first step is due for its speed
+    monkeypatch.setattr("tinytf.training.observers.log._PACE_SECONDS", 0.0)  # the first step is due for its speed
     notes: list[str] = []
     recipe = changed(RECIPE, steps=4, probe_every=0, sample_tokens=0)
     said = "products in bfloat16 are 9.0 times slower here than in float32; --dtype float32 trains faster"
@@ -51,13 +50,12 @@ def test_bfloat16_is_said_to_be_slower_where_its_products_are(tmp_path: Path, mo
 
 def test_mfu_is_work_times_speed_over_the_peak_and_measured_once(tmp_path: Path, monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("tinytf.training.run.metrics.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tinytf.training.observers.log.time.monotonic", lambda: clock[0])
     pace = Pace(tmp_path / "speed.jsonl", lambda: {"flops_per_token": 100.0, "peak_flops": 4000.0})
-    pace.begin(0)
+    pace.start(0)
     for step in (1, 2):
-        pace.step_begins()
         clock[0] += 4.0
-        pace.step_ends(40)
+        pace.count(40, 4.0)
         pace.write(step, last=step == 2)
     (tmp_path / "recipe.json").write_text(json.dumps({"steps": 2}), "utf-8")
     lines = (json.dumps({"step": step, "loss": 1.0, "lr": 0.1, "grad_norm": 1.0}) for step in (1, 2))

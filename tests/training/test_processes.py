@@ -233,7 +233,8 @@ def test_a_process_that_is_killed_ends_all_with_a_message(corpus: list[str], tmp
 
 _SLOW_ALONE = """
 import os, sys, time
-from tinytf.training.run import run
+from tinytf.training import start
+from tinytf.training.observers import held_out, saving
 from tinytf.training.tuning import processes
 from training_command import trained
 
@@ -245,9 +246,9 @@ def slowly(function):
         return function(*given, **more)
     return alone
 
-run.prepare, run.save_checkpoint = slowly(run.prepare), slowly(run.save_checkpoint)
-measured, calls = run.held_out_loss, []
-run.held_out_loss = lambda *given, **more: calls.append(1) or measured(*given, **more)
+start.prepare, saving.save_checkpoint = slowly(start.prepare), slowly(saving.save_checkpoint)
+measured, calls = held_out.held_out_loss, []
+held_out.held_out_loss = lambda *given, **more: calls.append(1) or measured(*given, **more)
 ran = trained(*sys.argv[1:], "--process-timeout", "5")
 print(len(calls), ran.said)
 raise SystemExit(ran.status)
@@ -350,6 +351,7 @@ def test_processes_that_do_not_come_are_awaited_by_name_and_not_for_ever(
     assert f"not all 2 processes met at 127.0.0.1:{port} within 1 s" in ran.said
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("field", ["--d-model", "--n-layers", "--d-ff"])
 @pytest.mark.slow
 def test_a_model_of_an_absurd_size_is_refused_before_it_is_made(field: str, corpus: list[str], tmp_path: Path) -> None:

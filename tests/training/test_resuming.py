@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from covering import sample
-from training_runs import CAUSAL, DROPPING, STORY, changed, files_of, metrics_of, stopping_after
+from training_runs import CAUSAL, DROPPING, STORY, Called, changed, files_of, metrics_of, stopping_after
 
-import tinytf.training.run.checkpoints as checkpoints
-import tinytf.training.run.run as the_run
+import tinytf.training.checkpoint as checkpoints
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.outputs import remedy
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
+from tinytf.training.train import train
 from tinytf.training.tuning.optimiser import learning_rate
 
 MASKED = Recipe(
@@ -43,14 +42,14 @@ RECIPES = {
 def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(kind: str, stops: tuple[int, ...], tmp_path: Path) -> None:
     recipe = RECIPES[kind]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    last = train(STORY, recipe, whole)
+    last = train(STORY, recipe, whole).last
     done = 0
     for count in stops:
         torch.manual_seed(99)  # another process begins with other random numbers
         done += count
-        stopped = train(STORY, recipe, parts, resume=done > count, interrupted=stopping_after(count))
+        stopped = train(STORY, recipe, parts, resume=done > count, interrupted=stopping_after(count)).last
         assert stopped.step == min(done, 12)
-    assert train(STORY, recipe, parts, resume=True).step in (12, last.step)
+    assert train(STORY, recipe, parts, resume=True).last.step in (12, last.step)
     theirs = {name: data for name, data in files_of(parts).items() if not name.startswith("checkpoints/")}
     ours = {name: data for name, data in files_of(whole).items() if not name.startswith("checkpoints/")}
     assert theirs == ours
@@ -61,7 +60,7 @@ def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(kind: str, stops: t
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path)
     before = files_of(tmp_path)
-    assert train(STORY, CAUSAL, tmp_path, resume=True).step == 12
+    assert train(STORY, CAUSAL, tmp_path, resume=True).last.step == 12
     assert files_of(tmp_path) == before
 
 
@@ -85,12 +84,13 @@ def test_checkpoints_can_be_written_more_often_than_losses_are_measured(tmp_path
 
 def test_checkpoints_come_by_the_clock_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]  # seconds
-    monkeypatch.setattr(the_run.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("tinytf.training.observers.saving.time.monotonic", lambda: now[0])
     recipe = changed(CAUSAL, save_every=100, save_minutes=1, keep=9)
-    train(STORY, recipe, tmp_path, lambda *_: now.append(now.pop() + 25))
+    train(STORY, recipe, tmp_path, observers=[Called(lambda *_: now.append(now.pop() + 25))])
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [4, 7, 10, 12]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_a_resumed_run_may_take_more_steps_and_says_what_that_changes(schedule: str, tmp_path: Path) -> None:
     recipe, notes = changed(CAUSAL, schedule=schedule), list[str]()
@@ -198,7 +198,7 @@ def test_a_checkpoint_is_checked_by_sha256sum_too(tmp_path: Path) -> None:
 def test_a_checkpoint_without_checksums_is_opened_as_before(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path, interrupted=stopping_after(4))
     (checkpoints_of(tmp_path)[-1] / "SHA256SUMS").unlink()
-    assert train(STORY, CAUSAL, tmp_path, resume=True).step == 12
+    assert train(STORY, CAUSAL, tmp_path, resume=True).last.step == 12
 
 
 def test_damaged_checkpoints_do_not_push_out_whole_ones(tmp_path: Path) -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 from training_runs import RECIPE, STORY, changed
 
-from tinytf.training.data.setup import Setup
 from tinytf.training.folder.history import History
 from tinytf.training.folder.runs import RunReport, RunsReport, compare_runs
-from tinytf.training.loop import train
-from tinytf.training.train import report_of
+from tinytf.training.train import report_of, train
 
 RECIPE_DATA = {"steps": 30, "lr": 0.1, "model": {"norm": "rms"}}
 
@@ -61,10 +59,8 @@ def test_several_runs_name_the_best_by_their_order_and_what_they_differ_in() -> 
 def test_a_finished_training_says_what_its_run_says_and_without_held_out_text_of_its_first_batch(
     tmp_path: Path,
 ) -> None:
-    setups: list[Setup] = []
     recipe = changed(RECIPE, steps=4, probe_every=0, sample_tokens=0)
-    train(STORY, recipe, tmp_path / "run", lambda _, setup: setups.append(setup))
-    found = report_of(tmp_path / "run", recipe, setups[-1])
+    found = report_of(tmp_path / "run", recipe, train(STORY, recipe, tmp_path / "run").setup)
     (of_the_run,) = compare_runs([tmp_path / "run"]).runs
     assert found.sentence == of_the_run.sentence != ""
     alone = replace(found, history=replace(found.history, held_out=()), before=math.log(40), after=math.log(9))

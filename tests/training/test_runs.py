@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from training_runs import Called
 
 from tinytf.checkpoints.run import load_run, save_run
 from tinytf.errors import CheckpointError, ConfigError, TrainingError, UsageError
@@ -16,8 +17,9 @@ from tinytf.files import to_json
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.training.data.setup import first_model
-from tinytf.training.loop import train
+from tinytf.training.metrics import Metrics
 from tinytf.training.recipe import Recipe, stored_recipe
+from tinytf.training.train import train
 from tinytf.training.tuning.losses import held_out_loss
 from tinytf.training.tuning.optimiser import learning_rate
 
@@ -127,8 +129,8 @@ def test_a_decoder_may_be_trained_without_positions_and_not_without_its_mask():
 @pytest.mark.parametrize("recipe", [CAUSAL, MASKED], ids=["causal", "masked"])
 def test_a_run_learns_and_says_what_it_did(recipe, tmp_path):
     longer = changed(recipe, steps=40, eval_every=20, lr=1e-2)
-    seen = []
-    last = train(STORY, longer, tmp_path / "run", lambda metrics, _: seen.append(metrics))
+    seen: list[Metrics] = []
+    last = train(STORY, longer, tmp_path / "run", observers=[Called(lambda line, _: seen.append(line))]).last
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 41))
     assert [line["step"] for line in lines if "held_out_loss" in line] == [20, 40]
@@ -139,14 +141,13 @@ def test_a_run_learns_and_says_what_it_did(recipe, tmp_path):
 
 
 def test_the_checkpoint_is_the_model_whose_loss_was_measured(tmp_path):
-    setups = []
-    last = train(STORY, CAUSAL, tmp_path / "run", lambda _, setup: setups.append(setup))
+    trained = train(STORY, CAUSAL, tmp_path / "run")
     opened = load(str(tmp_path / "run"))
     model, tokenizer = opened.transformer, opened.tokenizer
-    assert held_out_loss(model, setups[-1].examples) == pytest.approx(last.held_out_loss, abs=1e-6)
-    assert tokenizer.to_json() == setups[-1].tokenizer.to_json()
+    assert held_out_loss(model, trained.setup.examples) == pytest.approx(trained.last.held_out_loss, abs=1e-6)
+    assert tokenizer.to_json() == trained.setup.tokenizer.to_json()
     assert not model.training
-    assert all(torch.equal(t, setups[-1].model.state_dict()[name]) for name, t in model.state_dict().items())
+    assert all(torch.equal(t, trained.setup.model.state_dict()[name]) for name, t in model.state_dict().items())
 
 
 def files_of(recipe: Recipe, out: Path) -> dict[str, bytes]:
@@ -175,8 +176,8 @@ def test_another_seed_leaves_others(tmp_path):
     differ = {name for name in first if first[name] != other[name]}
     assert differ.issuperset(name for name in first if name.startswith("frames/step-"))
     assert {name.split("/")[-1] for name in differ if not name.startswith("frames/")} == {
-        "metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors", "recipe.json", "training.json",
-        "SHA256SUMS",
+        "metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors", "recipe.json", "text.json",
+        "training.json", "SHA256SUMS",
     }  # fmt: skip
 
 
@@ -204,7 +205,7 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 
 def test_too_short_a_text_says_both_numbers_and_leaves_nothing(tmp_path):
     with pytest.raises(TrainingError, match=r"^the text has 8 tokens to train on, but a block needs 17$"):
-        train("abcdefghij", CAUSAL, tmp_path / "run")
+        train(["abcdefghij"], CAUSAL, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -219,7 +220,7 @@ def test_no_text_is_refused(text, recipe, tmp_path):
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
     said = "the loss is NaN at step 5, in example 0, first at final.norm; the checkpoint of step 3 stays"
     with pytest.raises(TrainingError, match=f"^{said}$"):
-        train(STORY, CAUSAL, tmp_path / "run", spoil_at(4))
+        train(STORY, CAUSAL, tmp_path / "run", observers=[Called(spoil_at(4))])
     model = load_run(tmp_path / "run")
     assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
     assert len((tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()) == 4
@@ -235,7 +236,7 @@ def test_a_gradient_that_is_no_number_is_named_by_the_parameter_nearest_to_the_l
 
     said = r"the gradient norm is (NaN|∞) at step 3, first in the gradient of blocks\.0\.ffn\.down\.weight"
     with pytest.raises(TrainingError, match=f"^{said}"):
-        train(STORY, CAUSAL, tmp_path / "run", spoil)
+        train(STORY, CAUSAL, tmp_path / "run", observers=[Called(spoil)])
 
 
 @pytest.mark.parametrize("lr", [1e25, 1e38])

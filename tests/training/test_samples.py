@@ -16,11 +16,11 @@ from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
 from tinytf.text.corpus import find_files
 from tinytf.training.data.setup import prepare
-from tinytf.training.film.sampler import Sampler
 from tinytf.training.folder.history import Sample
 from tinytf.training.folder.lines import append_line, keep_lines
 from tinytf.training.folder.reader import read_history, read_samples
-from tinytf.training.loop import train
+from tinytf.training.observers.samples import Sampler
+from tinytf.training.train import train
 
 MODEL = DROPPING
 recipe = partial(changed, RECIPE, model=MODEL, steps=10)
@@ -121,6 +121,7 @@ def test_an_encoder_fills_in_a_hidden_word_and_learns_what_one_without_samples_d
     assert last.text == opened.tokenizer.decode([int(logits[0, place].argmax())])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("stop", [3, 5, 9])
 def test_samples_of_work_that_was_lost_come_again_and_none_is_doubled(stop: int, tmp_path: Path) -> None:
     train(STORY, recipe(), tmp_path / "whole")
@@ -145,7 +146,7 @@ def test_a_run_that_was_begun_before_there_were_samples_goes_on(tmp_path: Path) 
     assert stored.pop("sample_tokens") == 40
     (tmp_path / "recipe.json").write_text(json.dumps(stored), "utf-8")
     (tmp_path / "samples.jsonl").unlink()
-    assert train(STORY, recipe(), tmp_path, resume=True).step == 10
+    assert train(STORY, recipe(), tmp_path, resume=True).last.step == 10
     assert [sample.step for sample in samples_of(tmp_path)] == [8, 10]
 
 

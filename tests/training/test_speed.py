@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from training_runs import Called
 
 from tinytf.steps import linear
-from tinytf.training.loop import train
 from tinytf.training.recipe import KERNELS, Recipe, stored_recipe
-from tinytf.training.run.speed import Speed, candidates, fastest
+from tinytf.training.train import train
+from tinytf.training.tuning.speed import Speed, candidates, fastest
 
 STORY = "The cat sat on the mat. " * 30
 RECIPE = Recipe(
@@ -36,7 +37,7 @@ def test_the_fastest_is_taken_and_named_unless_the_default_is_nearly_as_fast(
     seconds: list[float], best: Speed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("tinytf.training.run.speed.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("tinytf.training.tuning.speed.time.perf_counter", lambda: now[0])
     took = dict(zip(WAYS, seconds, strict=True))
 
     def step() -> None:
@@ -54,7 +55,7 @@ def test_the_fastest_is_taken_and_named_unless_the_default_is_nearly_as_fast(
 
 
 def test_only_what_is_open_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinytf.training.run.speed.has_onednn", lambda: True)
+    monkeypatch.setattr("tinytf.training.tuning.speed.has_onednn", lambda: True)
     with Speed(4).used():
         assert candidates(Speed(), "float32") == WAYS
         assert candidates(Speed(2), "float32") == [Speed(2, "onednn"), Speed(2, "torch")]
@@ -82,12 +83,13 @@ def test_a_run_keeps_what_it_chose(tmp_path: Path) -> None:
         seen.append((torch.get_num_threads(), linear._CHOSEN.get()))
 
     with Speed(2).used():
-        train(STORY, RECIPE, run, note_speed, choose_speed=True, interrupted=lambda: next(asked), on_note=notes.append)
+        more = {"observers": [Called(note_speed)], "choose_speed": True}
+        train(STORY, RECIPE, run, interrupted=lambda: next(asked), on_note=notes.append, **more)
         chosen = stored_recipe(run)
         assert chosen is not None
         words = Speed(chosen.threads, chosen.kernel).words
         assert notes[0].endswith(f"The run uses {words}")
-        train(STORY, RECIPE, run, note_speed, choose_speed=True, resume=True)
+        train(STORY, RECIPE, run, resume=True, **more)
         assert torch.get_num_threads() == 2
     usual = linear._CHOSEN.get()
     assert set(seen) == {(chosen.threads, usual if chosen.kernel == "auto" else chosen.kernel)}

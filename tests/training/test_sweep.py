@@ -10,9 +10,9 @@ from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import UsageError
 from tinytf.text.corpus import find_files
 from tinytf.text.weighted import weighted
-from tinytf.training.loop import train
 from tinytf.training.recipe import Recipe
 from tinytf.training.sweep import Outcome, _run_with_signals_restored, grid, sweep, values_of
+from tinytf.training.train import train
 from tinytf_cli.commands.sweep import _begin
 
 RECIPE = Recipe(
@@ -92,6 +92,7 @@ def test_runs_are_those_of_train_and_one_that_fails_ends_no_other(corpus: Path, 
         assert (ours / name).read_bytes() == (alone / name).read_bytes()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_interrupted_sweep_begins_nothing_more_and_goes_on_later(corpus: Path, tmp_path: Path) -> None:
     trials = grid(RECIPE.to_dict(), {}, seeds=2)

@@ -13,13 +13,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer.record_writer import RecordWriter
 from training_runs import DROPPING, STORY, changed, stopping_after
 
-import tinytf.training.run.run as the_run
 from tinytf.errors import TrainingError
 from tinytf.files import to_json
 from tinytf.training.folder.reader import read_history, read_samples
-from tinytf.training.loop import train
-from tinytf.training.run.metrics import Metrics
-from tinytf.training.run.tensorboard import EventFiles
+from tinytf.training.metrics import Metrics
+from tinytf.training.observers import saving as saves
+from tinytf.training.observers.tensorboard import EventFiles
+from tinytf.training.train import train
 
 RECIPE = changed(training_runs.RECIPE, model=DROPPING, steps=10, probe_every=5)
 SCALARS = {"loss", "held_out_loss", "lr", "grad_norm", "tokens_per_second", "seen_loss", "copying", "thorough_loss",
@@ -81,9 +81,10 @@ def test_events_are_what_the_files_of_the_run_say(tmp_path: Path) -> None:
 
 def test_milestones_are_told_as_text(tmp_path: Path) -> None:
 
-    files = EventFiles(tmp_path / "tensorboard", 0)
-    files.add(Metrics(5, 1.0, 0.1, float("inf"), milestones=("L0H1 became one", "L1H0 too")))
-    files.close()
+    files = EventFiles()
+    files.open(tmp_path / "tensorboard", 0)
+    files.step(Metrics(5, 1.0, 0.1, float("inf"), milestones=("L0H1 became one", "L1H0 too")))
+    files.end()
     events = events_of(tmp_path)
     assert texts(events, "milestones") == [(5, "L0H1 became one\n\nL1H0 too")]
     assert events.Tags()["scalars"] == ["loss", "lr"]  # what is no number has no place in a chart
@@ -116,13 +117,13 @@ def test_events_change_nothing_of_a_run(tmp_path: Path) -> None:
 def test_the_events_of_a_checkpoint_are_on_the_disk_before_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine, seen = the_run.save_checkpoint, []
+    genuine, seen = saves.save_checkpoint, []
 
     def saving(run: Path, *others: object) -> Path:
         seen.append(scalars(events_of(run), "loss")[-1][0])
         return genuine(run, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(the_run, "save_checkpoint", saving)
+    monkeypatch.setattr(saves, "save_checkpoint", saving)
     train(STORY, RECIPE, tmp_path, tensorboard=True)
     assert seen == [4, 8, 9]  # the last checkpoint is written before its step is measured
     assert scalars(events_of(tmp_path), "held_out_loss")[-1][0] == 10

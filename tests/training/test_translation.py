@@ -25,12 +25,12 @@ from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text_model import TextModel
 from tinytf.training.data.examples import IGNORED, Batch
-from tinytf.training.data.setup import Setup, first_fault, prepare
+from tinytf.training.data.setup import Setup, prepare
 from tinytf.training.data.translation import Pairs, pair_ids
-from tinytf.training.loop import train
 from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
-from tinytf.training.train import report_of
+from tinytf.training.train import report_of, train
+from tinytf.training.tuning.faults import first_fault
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.losses import BatchLoss, batch_loss, exact_share
 from tinytf.training.tuning.parts import freeze
@@ -183,19 +183,19 @@ def test_what_counts_as_exact_is_what_greedy_decoding_writes(tmp_path: Path) -> 
         RECIPE, model={**RECIPE.model, "dropout": 0.0}, first_weights="normal", label_smoothing=0.0,
         steps=60, lr=2e-2, eval_every=60, probe_every=0, sample_tokens=0, batch=16,
     )  # fmt: skip
-    setups: list[Setup] = []
     corpus = find_files([table(tmp_path, rows)], recipe.reading)
-    train(corpus, recipe, tmp_path / "run", lambda _, setup: setups.append(setup))
+    trained = train(corpus, recipe, tmp_path / "run")
     model = tinytf.load(str(tmp_path / "run"))
     held_out = [json.loads(row) for row in corpus.split(recipe.held_out)[1]]
     written = [model.reading(source).generate("", max_tokens=9, sampling=GREEDY) for source, _ in held_out]
     right = sum(text == target for text, (_, target) in zip(written, held_out, strict=True))
     assert 0 < right < len(held_out)
-    share = exact_share(model.transformer, setups[-1].examples.held_out())
+    share = exact_share(model.transformer, trained.setup.examples.held_out())
     assert share == right / len(held_out)
     assert metrics_of(tmp_path / "run")[-1]["held_out_exact"] == share
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("stops", [(2, 3), (3,)], ids=str)
 def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(stops: tuple[int, ...], tmp_path: Path) -> None:
     corpus, whole, parts = corpus_in(tmp_path), tmp_path / "whole", tmp_path / "parts"
@@ -210,11 +210,10 @@ def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(stops: tuple[int, .
 
 
 def test_a_run_is_planned_reported_and_goes_on_from_another(tmp_path: Path) -> None:
-    corpus, setups = corpus_in(tmp_path), list[Setup]()
+    corpus = corpus_in(tmp_path)
     planned = plan(corpus, RECIPE, tmp_path / "run")
     assert planned.loss == pytest.approx(planned.uniform_loss, abs=0.1)
-    train(corpus, RECIPE, tmp_path / "run", lambda _, setup: setups.append(setup))
-    report = report_of(tmp_path / "run", RECIPE, setups[-1])
+    report = report_of(tmp_path / "run", RECIPE, train(corpus, RECIPE, tmp_path / "run").setup)
     assert report.sample is not None
     assert report.sample[0].startswith("cat number 24")
     assert report.fields()["held_out_exact"] == 0.0

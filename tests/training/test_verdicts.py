@@ -10,8 +10,8 @@ from tinytf.model.transformer import Transformer
 from tinytf.training.folder.history import History
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.runs import RunReport, compare_runs
-from tinytf.training.loop import train
-from tinytf.training.run import run as trainer
+from tinytf.training.observers import held_out
+from tinytf.training.train import train
 
 LONG = changed(CAUSAL, block=4, batch=1, held_out=0.5, steps=6, eval_every=2, patience=9, keep=1)
 
@@ -30,7 +30,7 @@ def test_no_verdict_changes_with_the_number_of_batches_of_the_last_measurement(
     begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(batches: int, name: str, interrupt: bool = False) -> Path:
-        monkeypatch.setattr(trainer, "thorough_batches", lambda _: batches)
+        monkeypatch.setattr(held_out, "thorough_batches", lambda _: batches)
         recipe = changed(LONG, begun_from="somewhere" if begun else "")
         out = tmp_path / name
 
@@ -91,6 +91,6 @@ def test_a_text_without_blank_lines_has_held_out_text_and_one_of_which_nothing_i
     assert "the text is held out from the middle of a document on" in "".join(notes)
     assert [step for step, _ in read_history(tmp_path / "one").held_out] == [1, 2]
     train(STORY, recipe, tmp_path / "many", on_note=(said := []).append)
-    assert said == []
+    assert not any("held out" in note for note in said)
     train("The cat sat on the mat. " * 40, changed(recipe, held_out=0.0), tmp_path / "none", on_note=said.append)
-    assert said == ["nothing is held out, so that no held-out loss is measured"]
+    assert said[-1] == "nothing is held out, so that no held-out loss is measured"

@@ -10,8 +10,8 @@ from tinytf.text.corpus import find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.training.data.setup import prepare
-from tinytf.training.loop import train
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe
+from tinytf.training.train import train
 
 MODEL = {"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}
 TEXT = "\n\n".join(f"The {a}{b} {c}{b} sat, {d}{a}! {d}{c}{b}?" for a in ("cat", "hedgehog", "umbrella", "quick")

@@ -13,8 +13,8 @@ from training_runs import CAUSAL, STORY, changed, metrics_of, run_once
 from tinytf.checkpoints.run import load_run
 from tinytf.look.heads.measures import repeated_tokens
 from tinytf.training.folder.reader import read_history
-from tinytf.training.loop import train
 from tinytf.training.recipe import FEW_BATCHES, Recipe
+from tinytf.training.train import train
 from tinytf.training.tuning.losses import seen_batches
 
 WATCHED = changed(CAUSAL, steps=8, keep=9, save_every=1, probe_every=4, lr=1e-2, repeats_first=2)

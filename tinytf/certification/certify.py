@@ -138,6 +138,9 @@ def certify_model(
     versus, device = Path(versus), next(model.transformer.parameters()).device
     encode, version = open_tokenizer(versus)
     ids, notes, check = _compare_ids(model, encode, tuple(texts), longest)
+    if model.config.encoder is not None:
+        start = model.tokenizer.encode_ids([model.config.start_id]).tokens[0].shown
+        notes.append(f"the decoder is given each text as well, behind {start}")
     checks, layers, kinds = [check], list[Layer](), dict.fromkeys((torch.float32, DTYPES[dtype]))
     if model.config.experts and len(kinds) > 1:
         kinds = {torch.float32: None}
@@ -158,7 +161,7 @@ def _compare_ids(
     model: Model, encode: Callable[[str], list[int]], texts: Sequence[HardText], longest: int
 ) -> tuple[dict[str, list[int]], list[str], Check]:
     """The ids of every text that has any, notes on texts that were not read, and the check of ids."""
-    limit = min(longest, model.config.context)
+    limit = min(longest, *(config.context for config in (model.config, model.config.encoder) if config))
     ids_by_text: dict[str, list[int]] = {}
     notes, where, differing, tokens, texts_read = [], "", 0, 0, 0
     for name, text, repeated in texts:

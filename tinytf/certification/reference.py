@@ -46,23 +46,31 @@ class Reference:
         """Run the model: the input of the first block, the output of every block, (B, T, C) each, and logits (B, T, V).
 
         ``real`` (B, T) is False for padding. The last states come after the final norm. Logits are None if there is no
-        head, and for padded texts of a classifier, whose head looks for the padding by itself.
+        head, and for padded texts of a classifier, whose head looks for the padding by itself. Of two stacks both have
+        states, the encoder first; the decoder is given the text ``one_later``.
         """
         inputs: dict[str, Any] = {"input_ids": ids.to(self.device)}
         if real is not None:
             inputs["attention_mask"] = real.long().to(self.device)
-            if config.position_offset and config.causal:  # OPT counts from the first real token
+            if config.position_offset and config.causal and config.encoder is None:  # OPT counts from the first real
                 inputs["position_ids"] = torch.arange(ids.shape[1], device=self.device)[None].expand(len(ids), -1)
         inputs |= {"use_cache": False} if config.causal else {}
         skips_head = bool(config.labels) and real is not None
         last: list[Tensor] = []
         keep = self.model.base_model.register_forward_hook(lambda module, given, made: last.append(made[0]))
+        if config.encoder is not None:
+            inputs["decoder_input_ids"] = one_later(ids, real, config.start_id).to(self.device)
+            inputs |= {"decoder_attention_mask": mask} if (mask := inputs.get("attention_mask")) is not None else {}
         result = (self.model.base_model if skips_head else self.model)(**inputs, output_hidden_states=True)
         keep.remove()
+        if config.encoder is not None:
+            states = [*result.encoder_hidden_states, *result.decoder_hidden_states]
+            return [layer.float().cpu() for layer in states], result.logits.float().cpu()
         states = [layer.float().cpu() for layer in result.hidden_states]
         if config.hyper:  # (B, T, n, C) -> (B, T, n·C)
             states = [layer.flatten(2) for layer in states]
-        elif config.extra_streams:  # (n, B, T, C) -> (B, T, n·C), and theirs does not norm the last ones
+        elif config.extra_streams and not config.stream_rank:  # (n, B, T, C) -> (B, T, n·C)
+            # theirs does not norm the last ones
             states = [*(layer.movedim(0, -2).flatten(-2) for layer in states[:-1]), last[0].float().cpu()]
         if config.head.kind == "none" or skips_head:
             return states, None
@@ -72,6 +80,12 @@ class Reference:
         if config.head.kind == "sequence":
             return states, logits[:, None]
         return states, logits if logits.dim() == 3 else logits[..., None]  # one logit per token (ELECTRA)
+
+
+def one_later(ids: Tensor, real: Tensor | None, start_id: int) -> Tensor:
+    """Texts (B, T) as targets: the start token, then all tokens but the last; ``real`` (B, T) is False for padding."""
+    first = torch.zeros(len(ids), dtype=torch.long) if real is None else real.long().argmax(dim=1)
+    return ids.roll(1, dims=1).index_put((torch.arange(len(ids)), first), torch.tensor(start_id))
 
 
 def open_tokenizer(directory: Path) -> tuple[Callable[[str], list[int]], str]:

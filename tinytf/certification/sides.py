@@ -12,11 +12,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tinytf.certification.reference import Outputs, Reference
+from tinytf.certification.reference import Outputs, Reference, one_later
 from tinytf.compare.measures import NotFinite
+from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.runner import Runner
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Source, Transformer, reading
 from tinytf.report import Data
 from tinytf.steps.table import table_of
 from tinytf.tolerance import RUN, allowed
@@ -144,6 +145,13 @@ def _token_differences(ours: Tensor, theirs: Tensor, size: Tensor) -> Tensor:
     return (ours[..., :width].double() - theirs[..., :width].double()).abs().amax(-1) / size.double().clamp_min(1e-12)
 
 
+def _step_names(config: ModelConfig) -> list[str]:
+    """The compared states of a stack: the input of its first block, and the output of every block."""
+    table = table_of(config)
+    blocks = [f"L{layer}.{table.output}" for layer in range(config.n_layers)]
+    return [table.embedded, *blocks[:-1], _FINAL_NORM if config.final_norm else blocks[-1]]
+
+
 _SCORES = "logits are not compared: the folder's score is read off a few of them"
 
 
@@ -164,11 +172,8 @@ class Sides:
         self.ours, self.theirs, self.dtype, self.exact = ours, theirs, dtype, exact
         self.limit = allowed(RUN, dtype) if tolerance is None else tolerance
         self.allows_rounding = dtype in (torch.bfloat16, torch.float16) and tolerance is None
-        table, config = table_of(ours.config), ours.config
-        blocks = [f"L{layer}.{table.output}" for layer in range(config.n_layers)]
-        if config.final_norm:
-            blocks[-1] = _FINAL_NORM
-        self.step_names = [table.embedded, *blocks]
+        self.stacks = {"": ours} if ours.encoder is None else {"enc.": ours.encoder, "": ours}
+        self.step_names = [stack + name for stack, of in self.stacks.items() for name in _step_names(of.config)]
         self.layers = dict.fromkeys(self.step_names, 0.0)
         self.notes: list[str] = []
         self.alone_losses: dict[tuple[str, str], Tensor] = {}  # of each text by itself, by text and step
@@ -200,20 +205,31 @@ class Sides:
 
     def _run_ours(self, ids: Tensor, real: Tensor | None) -> Outputs:
         """Our states and logits, in the form of ``Reference.run``."""
+        states, last, mask, source = list[Tensor](), ids, None if real is None else real.to(self.device), None
+        with torch.no_grad():
+            for stack in self.stacks.values():
+                source = None if stack.encoder is None else Source(last, mask)
+                given = ids if source is None else one_later(ids, real, stack.config.start_id)
+                of_stack, last = self._run_stack(stack, given.to(self.device), mask, source)
+                states += of_stack
+            logits = None if self.ours.head is None else self.ours.unembed(last)
+        return [tensor.float().cpu() for tensor in states], None if logits is None else logits.float().cpu()
+
+    def _run_stack(
+        self, stack: Transformer, ids: Tensor, mask: Tensor | None, source: Source | None
+    ) -> tuple[list[Tensor], Tensor]:
+        """The states of one stack and its last hidden states."""
         states: list[Tensor] = []
-        parts = (self.ours.streams, *self.ours.blocks)
+        parts = (stack.streams, *stack.blocks)
         hooks = [part.register_forward_hook(lambda module, args, result: states.append(result)) for part in parts]
         try:
-            with torch.no_grad():
-                padding_mask = None if real is None else real.to(self.device)
-                last = self.ours.hidden(ids.to(self.device), padding_mask=padding_mask)
-                logits = None if self.ours.head is None else self.ours.unembed(last)
-                normed = last if self.ours.averaged is None else self.ours.final_norm(states[-1])
-                states[-1] = getattr(self.ours.head, "projection", nn.Identity())(normed)  # OPT-350m projects states
+            last = stack.hidden(ids, padding_mask=mask, source=source)
         finally:
             for hook in hooks:
                 hook.remove()
-        return [tensor.float().cpu() for tensor in states], None if logits is None else logits.float().cpu()
+        normed = last if stack.averaged is None else stack.final_norm(states[-1])
+        states[-1] = getattr(stack.head, "projection", nn.Identity())(normed)  # OPT-350m projects states
+        return states, last
 
     def _run_both(self, name: str, ids: Tensor, real: Tensor | None) -> Iterator["_Step"]:
         """Run both; yield every step, then the logits if both have them."""
@@ -224,13 +240,15 @@ class Sides:
         if sizes[0] != sizes[1]:
             described = [f"{count - 1} layers of {width}" for count, width in sizes]
             raise UsageError(f"the models have different sizes: {described[0]}, and {described[1]}", _VERSUS_HINT)
+        first_of_stack = {stack + table_of(of.config).embedded for stack, of in self.stacks.items()}
         if self.dtype == torch.float32:
             self.exact[name] = expected, expected_logits
         rounding_losses = self._rounding_losses(name, ids, real, (expected, expected_logits))
         size = torch.zeros(ids.shape)
         for number, (step, actual, reference) in enumerate(zip(self.step_names, states, expected, strict=True)):
             token_size = reference.abs().amax(-1)
-            size = token_size if step == _FINAL_NORM else torch.maximum(size, token_size)
+            starts_again = step in first_of_stack or step.endswith(_FINAL_NORM)
+            size = token_size if starts_again else torch.maximum(size, token_size)
             exact = self.exact[name][0][number] if self.dtype == torch.float16 else None
             yield _Step(step, actual, reference, size, rounding_losses(number, size), exact)
         if logits is not None and expected_logits is not None:
@@ -309,10 +327,19 @@ class Sides:
                 )
                 worst.add(row._replace(rounding_loss=rounding_loss), name)
 
+    @torch.no_grad()
+    def _continued(self, ids: list[int]) -> tuple[Transformer, list[int]]:
+        """Our model and the text to continue; of two stacks, what reads the text, and the text ``one_later``."""
+        if self.ours.encoder is None:
+            return self.ours, ids
+        row = torch.tensor([ids])
+        target: list[int] = one_later(row, None, self.ours.config.start_id)[0].tolist()
+        return reading(self.ours, self.ours.read(row.to(self.device))), target
+
     def _run_token_by_token(self, name: str, ids: list[int], last: "_Step", worst: _WorstStep) -> None:
         """Run the first half as a prompt, then a token at a time, as ``tinytf generate`` does."""
-        start = (len(ids) + 1) // 2
-        runner = Runner(self.ours, ids[:start], self.ours.cache(len(ids)))
+        start, (ours, ids) = (len(ids) + 1) // 2, self._continued(ids)
+        runner = Runner(ours, ids[:start], ours.cache(len(ids)))
         rows = torch.full((len(ids) - start + 1, last.ours.shape[-1]), math.nan)
         with suppress(GenerationError):  # logits are not finite; the rest of the rows stays NaN
             rows[0] = runner.first()[0]
@@ -326,9 +353,10 @@ class Sides:
     @torch.no_grad()
     def _run_in_chunks(self, name: str, ids: list[int], last: "_Step", worst: _WorstStep) -> None:
         """Run the text through a cache, a few tokens at a time."""
-        cache = self.ours.cache(len(ids))
-        size = max(_CHUNK, self.ours.config.turned_alike_from(len(ids)))  # turned as the whole text
+        ours, ids = self._continued(ids)
+        cache = ours.cache(len(ids))
+        size = max(_CHUNK, ours.config.turned_alike_from(len(ids)))  # turned as the whole text
         pieces = torch.tensor([ids], device=self.device).split(size, dim=1)
-        logits = [self.ours.unembed(self.ours.hidden(piece, cache=cache))[0].float().cpu() for piece in pieces]
+        logits = [ours.unembed(ours.hidden(piece, cache=cache))[0].float().cpu() for piece in pieces]
         worst.tokens += len(ids)
         worst.add(last.from_token(0, torch.cat(logits)), name)

@@ -16,8 +16,9 @@ from tinytf.errors import CheckpointError
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _MAGNITUDES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)
-_NIBBLE_VALUES = np.concatenate((_MAGNITUDES, -_MAGNITUDES))  # the fourth bit is the sign
-_BYTE_VALUES = np.stack([_NIBBLE_VALUES[np.arange(256) & 15], _NIBBLE_VALUES[np.arange(256) >> 4]], axis=-1)  # (256, 2)
+NIBBLE_VALUES = np.concatenate((_MAGNITUDES, -_MAGNITUDES))
+"""What a number of four bits means, (16,): the highest is its sign."""
+_BYTE_VALUES = np.stack([NIBBLE_VALUES[np.arange(256) & 15], NIBBLE_VALUES[np.arange(256) >> 4]], axis=-1)  # (256, 2)
 _PIECE = 2**17
 """The number of bytes of blocks that are dequantised at a time."""
 

@@ -1,18 +1,20 @@
 """Quantised weights as Hugging Face folders store them: each matrix from the several tensors of a published layout.
 
-Shapes: (out, in) a matrix, G groups of its inputs. Whole numbers of a few bits lie in 32-bit words, the first lowest.
+Shapes: (out, in) a matrix, G groups of its inputs. Whole numbers of a few bits lie in 32-bit words, the first lowest;
+of 3 bits, say, 32 lie in three words, and some begin in one and end in the next.
 """
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tinytf.checkpoints.load import Shapes, WeightFiles
+from tinytf.checkpoints.mxfp4 import NIBBLE_VALUES
 from tinytf.errors import CheckpointError, ConfigError
-from tinytf.fields import quoted
+from tinytf.fields import quoted, shown
 from tinytf.files import parse_json
 
 Parts = Mapping[str, Tensor]
@@ -36,27 +38,39 @@ class Layout(NamedTuple):
 
 def unpacked(words: Tensor, bits: int, axis: int = -1) -> Tensor:
     """The numbers of ``bits`` bits in 32-bit words, which run along an axis of a matrix."""
-    if bits not in (2, 4, 8):
-        raise CheckpointError(f"numbers of {bits} bits are not implemented", "2, 4 and 8 are")
+    if bits not in range(1, 9):
+        raise CheckpointError(f"numbers of {bits} bits are not implemented", "1 to 8 are")
     if words.element_size() != 4:
         raise CheckpointError(f"numbers in words of type {str(words.dtype).removeprefix('torch.')} are not implemented")
-    words = words.view(torch.int32) if words.dtype != torch.int32 else words
-    numbers = (words.movedim(axis, -1)[..., None] >> torch.arange(0, 32, bits, device=words.device)) & (2**bits - 1)
-    return numbers.flatten(-2).movedim(-1, axis)
+    words = (words.view(torch.int32) if words.dtype != torch.int32 else words).movedim(axis, -1)
+    starts = torch.arange(words.shape[-1] * 32 // bits, device=words.device) * bits
+    word, shift = starts // 32, (starts % 32).int()
+    here = (32 - shift).clamp(max=bits)  # of its bits, how many are in the word where it starts
+    numbers = (words[..., word] >> shift) & ((1 << here) - 1)
+    if 32 % bits:
+        numbers |= (words.roll(-1, -1)[..., word] << here) & (2**bits - 1)
+    return numbers.movedim(-1, axis)
 
 
 def _groups(parts: Parts, name: str, count: int, settings: Settings) -> Tensor:
     """The group of each input: stored, or as many inputs after each other as the settings say."""
     if name in parts and parts[name].numel():
         return parts[name].long()
-    size = int(settings.get("group_size") or -1)
-    return torch.arange(count, device=next(iter(parts.values())).device) // (count if size < 0 else size)
+    size, scales = int(settings.get("group_size") or -1), parts["scales"]
+    size = count if size < 0 else size
+    if -(-count // size) != len(scales):
+        raise CheckpointError(f"{len(scales)} groups of {size} inputs are not {count} inputs")
+    return torch.arange(count, device=scales.device) // size
 
 
 def _gptq(parts: Parts, settings: Settings) -> Tensor:
-    bits = int(settings.get("bits", 4))
+    """Of as many bits as the shapes say, which a config may give for some modules alone (``dynamic``)."""
+    bits = 32 * parts["qzeros"].shape[1] // parts["scales"].shape[1]
+    layout = settings.get("checkpoint_format") or settings.get("format") or "gptq"
+    if bits not in (2, 3, 4, 8) or layout not in ("gptq", "gptq_v2"):
+        raise CheckpointError(f"numbers of {bits} bits in the format {quoted(layout)} of GPTQ are not implemented")
     numbers, zeros = unpacked(parts["qweight"], bits, 0), unpacked(parts["qzeros"], bits)  # (in, out), (G, out)
-    zeros = zeros + (settings.get("checkpoint_format") != "gptq_v2")  # stored less 1 at first
+    zeros = zeros + (layout != "gptq_v2") & (2**bits - 1)  # stored less 1 at first, 0 as the largest
     group = _groups(parts, "g_idx", len(numbers), settings)
     return (parts["scales"].float()[group] * (numbers - zeros[group])).t()
 
@@ -66,27 +80,60 @@ _AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def _awq(parts: Parts, settings: Settings) -> Tensor:
+    version = str(settings.get("version") or settings.get("format") or "gemm")
+    if version.lower() != "gemm":
+        raise CheckpointError(f"AWQ in the version {quoted(version)} is not implemented", "gemm is")
     numbers, zeros = (
         unpacked(parts[name], 4).unflatten(-1, (-1, 8))[..., _AWQ_PLACES].flatten(-2) for name in ("qweight", "qzeros")
     )
-    group = _groups({"scales": parts["scales"]}, "", len(numbers), settings)
+    group = _groups(parts, "g_idx", len(numbers), settings)
     return (parts["scales"].float()[group] * (numbers - zeros[group])).t()
 
 
 def _packed(parts: Parts, settings: Settings) -> Tensor:
     """compressed-tensors: numbers and zero points less half of their range, (out, in) and (out, G)."""
-    (rows, columns), bits = parts["weight_shape"].tolist(), int(settings.get("num_bits", 4))
-    numbers = unpacked(parts["weight_packed"], bits)[:, :columns] - 2 ** (bits - 1)
-    scale = parts["weight_scale"].float()
-    group = _groups(parts, "weight_g_idx", columns, {"group_size": columns // scale.shape[1]})
+    (rows, columns), words, scale = parts["weight_shape"].tolist(), parts["weight_packed"], parts["weight_scale"]
+    fitting = [bits for bits in settings["num_bits"] if -(-columns * bits // 32) == words.shape[-1]]
+    if len(fitting) != 1:
+        told = " and ".join(map(str, settings["num_bits"]))
+        raise CheckpointError(f"{columns} numbers in {words.shape[-1]} words are not of {told} bits side by side")
+    bits = fitting[0]
+    numbers = unpacked(words, bits)[:, :columns] - 2 ** (bits - 1)
+    group = parts.get("weight_g_idx")
+    if group is None or (not group.is_meta and bool((group < 0).any())):  # -1 where it was never set
+        group = torch.arange(columns, device=scale.device) // (columns // scale.shape[1])
     if "weight_zero_point" in parts:
-        numbers = numbers - (unpacked(parts["weight_zero_point"], bits, 0)[:rows] - 2 ** (bits - 1))[:, group]
-    return numbers * scale[:, group]
+        numbers = numbers - (unpacked(parts["weight_zero_point"], bits, 0)[:rows] - 2 ** (bits - 1))[:, group.long()]
+    return numbers * scale.float()[:, group.long()]
+
+
+def _powers(scale: Tensor) -> Tensor:
+    """Scales as numbers: a byte is the exponent of a power of two, plus 127."""
+    return torch.exp2(scale.float() - 127) if scale.dtype == torch.uint8 else scale.float()
+
+
+def _four_bit_floats(parts: Parts, settings: Settings) -> Tensor:
+    """NVFP4 and MXFP4: two numbers a byte, the first in the low half, times the scale of their group and of all.
+
+    compressed-tensors stores by what scales are divided, and ModelOpt by what they are multiplied.
+    """
+    packed, scale = parts["weight_packed" if "weight_packed" in parts else "weight"], _powers(parts["weight_scale"])
+    if not packed.is_meta and packed.dtype != torch.uint8:
+        raise CheckpointError(f"floats of 4 bits in {str(packed.dtype).removeprefix('torch.')} are not implemented")
+    if "weight_global_scale" in parts:
+        scale = scale / parts["weight_global_scale"].float()
+    if "weight_scale_2" in parts:
+        scale = scale * parts["weight_scale_2"].float()
+    codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()
+    numbers = torch.from_numpy(NIBBLE_VALUES).to(codes.device)[codes]
+    if numbers.shape[1] % scale.shape[1]:
+        raise ValueError("groups")
+    return numbers * scale.repeat_interleave(numbers.shape[1] // scale.shape[1], 1)
 
 
 def _scaled(parts: Parts, settings: Settings) -> Tensor:
     """A number in 8 bits times the scale of all, of its row, or of its block of rows and columns."""
-    weight, scale = parts["weight"].float(), parts[next(name for name in parts if "_scale" in name)].float()
+    weight, scale = parts["weight"].float(), _powers(parts[next(name for name in parts if "_scale" in name)])
     if "weight_zero_point" in parts:
         weight = weight - parts["weight_zero_point"].float().reshape(scale.shape)
     if scale.numel() == 1:
@@ -134,7 +181,15 @@ def _by_row(parts: Parts, settings: Settings) -> Tensor:
     return parts["weight"].float() * parts["SCB"].float()[:, None] / 127
 
 
-_OF_ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "k_scale", "v_scale", "q_scale")
+_OF_ACTIVATIONS = (
+    "input_scale",
+    "input_zero_point",
+    "input_global_scale",
+    "output_scale",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+)
 _NESTED = ("weight.nested_absmax", "weight.nested_quant_map")
 _STATES = tuple(f"weight.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
 LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
@@ -145,7 +200,12 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "compressed-tensors": (
         Layout("compressed-tensors", ("weight_packed", "weight_scale", "weight_shape"), _packed,
                ("weight_zero_point", "weight_g_idx"), ("weight_shape",), _OF_ACTIVATIONS),
+        Layout("compressed-tensors", ("weight_packed", "weight_scale"), _four_bit_floats, ("weight_global_scale",)),
         Layout("compressed-tensors", ("weight", "weight_scale"), _scaled, ("weight_zero_point",), (), _OF_ACTIVATIONS),
+    ),
+    "modelopt": (
+        Layout("ModelOpt", ("weight", "weight_scale", "weight_scale_2"), _four_bit_floats, unread=_OF_ACTIVATIONS),
+        Layout("ModelOpt", ("weight", "weight_scale"), _scaled, unread=_OF_ACTIVATIONS),
     ),
     "mlx": (Layout("MLX", ("weight", "scales", "biases"), _affine),),
     "bitsandbytes": (
@@ -155,6 +215,13 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     ),
 }  # fmt: skip
 """By the quant_method of config.json, which of MLX is its key ``quantization``."""
+_FORMATS = (
+    "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision", "dense",
+)  # fmt: skip
+"""Of compressed-tensors, those that are read."""
+_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION")
+"""Of ModelOpt, those that are read."""
 _SIGNS = ("qweight", "weight_packed", "weight_scale_inv", "weight_scale", "scales", "weight.absmax", "SCB")
 """Endings that only a quantised tensor has."""
 
@@ -198,15 +265,17 @@ class QuantizedWeights:
         if not self._found:
             return ""
         layout = next(iter(self._found.values()))[0]
-        bits = self._settings.get("bits") or self._settings.get("num_bits")
+        bits = self._settings.get("bits") or " and ".join(map(str, self._settings.get("num_bits", ())))
         size = self._settings.get("group_size") or 0
-        told = [f"{bits} bits" if bits else "", f"groups of {size}" if size > 0 else ""]
+        algorithm = str(self._settings.get("quant_algo") or "")
+        told = [f"{bits} bits" if bits else algorithm, f"groups of {size}" if size > 0 else ""]
         as_they_are = "; activations are not quantised here" if layout.unread else ""
         return f"{len(self._found):,} matrices stored as {', '.join(filter(None, (layout.title, *told)))}{as_they_are}"
 
     def _read(self, name: str, layout: Layout, parts: Parts) -> Tensor:
+        own = self._settings.get(name.removesuffix(".weight"))  # as MLX has it where modules differ
         try:
-            return layout.read(parts, self._settings)
+            return layout.read(parts, {**self._settings, **own} if isinstance(own, Mapping) else self._settings)
         except CheckpointError as error:
             raise CheckpointError(f"{name}: {error.message}", error.hint) from None
         except (RuntimeError, IndexError, ValueError, KeyError, TypeError) as error:
@@ -238,6 +307,7 @@ def settings_of(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
         return settings_of(text)
     given, mlx = config.get("quantization_config"), config.get("quantization")
     if isinstance(mlx, Mapping) and (not given or "quant_method" not in given):
+        _require_known(("affine",), "mode", [mlx, *mlx.values()])
         return "mlx", mlx
     if not given:
         return None
@@ -247,13 +317,33 @@ def settings_of(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
         raise ConfigError(
             f"quantised weights{by} (quantization_config) are not implemented", f"known: {', '.join(LAYOUTS)}, mxfp4"
         )
-    if method == "compressed-tensors":
-        groups = [group.get("weights") or {} for group in dict(given.get("config_groups") or {}).values()]
-        kinds = {(group.get("num_bits"), group.get("group_size")) for group in groups}
-        if len(kinds) > 1:
-            raise ConfigError("compressed-tensors with several kinds of groups are not implemented")
-        return str(method), dict(groups[0]) if groups else {}
+    try:
+        if method == "compressed-tensors":
+            return method, _of_groups(given)
+        if method == "modelopt":
+            _require_known(_ALGORITHMS, "quant_algo", [given, *dict(given.get("quantized_layers") or {}).values()])
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(f"quantization_config does not say what {method} writes there") from None
     return str(method), given
+
+
+def _require_known(known: Container[str], key: str, entries: Iterable[Any]) -> None:
+    for entry in entries:
+        if isinstance(entry, Mapping) and entry.get(key) is not None and entry[key] not in known:
+            raise ConfigError(f"quantised weights by {shown(entry[key])} ({key}) are not implemented")
+
+
+def _of_groups(given: Settings) -> Settings:
+    """compressed-tensors: what its groups say. Which of them stored a matrix is seen from its tensors."""
+    groups = [*dict(given.get("config_groups") or {}).values()]
+    _require_known(_FORMATS, "format", [given, given.get("sparsity_config"), *groups])
+    weights = [group.get("weights") or {} for group in groups]
+    settings: dict[str, Any] = {"num_bits": sorted({int(one.get("num_bits") or 8) for one in weights})}
+    for key in ("group_size", "block_structure"):  # which matter where scales are neither of a row nor of all
+        values = [one.get(key) for one in weights if one.get("num_bits") == 8 or len(settings["num_bits"]) == 1]
+        if values and all(value == values[0] for value in values):
+            settings[key] = values[0]
+    return settings
 
 
 def require_plain(files: WeightFiles) -> None:

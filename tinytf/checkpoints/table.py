@@ -79,13 +79,15 @@ class Stored:
       side along ``axis`` (``of_layers``); the weights of a depthwise ``convolution`` as (channels, 1, width), those of
       one of as many ``taps`` as (out, in, taps), ours (out, in·taps); axes of length 1 before and after a vector
       (``among_ones``).
-    - Numbers: a stored tensor times ``factor`` is ours, and ``offset`` is added to a weight; that of a ``rate`` is
+    - Numbers: a stored tensor times ``factor`` is ours, and ``offset`` is added to a weight, ``last_offset`` to its
+      last column; that of a ``rate`` is
       −e^A for our A, which is only read; ``unread`` counts rows beyond ours, zeros where we write them.
     - Names: no .weight suffix, and _bias as that of its bias (``bare``); another name of its bias (``bias``); the step
       that the module outputs, if a later one than its own (``gives``); constants written with it, their names, numbers
-      and, of tensors, sizes (``beside``).
+      (or a function of the layer that gives them) and, of tensors, sizes (``beside``).
     - Whole numbers: ``ids`` of other things, which no precision rounds.
     - One of several: the number of an ``expert``, or with ``rows`` of a row of a vector of so many.
+    - Several: those of experts that take every token, the last of them, are stored apart (``always``).
     - Another layout, used if the file has its tensor (``instead``).
     """
 
@@ -110,6 +112,7 @@ class Stored:
     among_ones: tuple[int, int] = (0, 0)
     factor: float = 1.0
     offset: float = 0.0
+    last_offset: float = 0.0
     rate: bool = False
     unread: str = ""
     bare: bool = False
@@ -117,8 +120,9 @@ class Stored:
     gives: str = ""
     beside: tuple[tuple[Any, ...], ...] = ()
     ids: bool = False
-    expert: int | None = None
+    expert: int | slice | None = None
     rows: int = 0
+    always: "Stored | None" = None
     instead: "Stored | None" = None
 
     def stored_shape(self, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
@@ -188,7 +192,7 @@ class Stored:
         piece = tensor.unflatten(axis, (heads, -1)).split(rows, dim=axis + 1)[self.part].flatten(axis, axis + 1)
         piece = piece.mT if self.turned_columns else piece
         if self.rotary_last:
-            piece = self._roll_heads(piece, config, config.rope.width)
+            piece = self._roll_heads(piece, config, _turned(config))
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
         piece = piece.mT if self.turned_columns else piece
@@ -196,13 +200,16 @@ class Stored:
         if self.rate and kind == "weight":
             piece = (-piece).log()
         piece = piece * self.factor if self.factor != 1 else piece
+        if self.last_offset:
+            piece = torch.cat((piece[..., :-1], piece[..., -1:] + self.last_offset), dim=-1)
         return piece + self.offset if self.offset else piece
 
     def _regroup_rotary(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
         """Swap the two axes into which ``split`` divides the rotary rows of each head: (pair, 2) or (2, half)."""
-        heads = piece.unflatten(0, (_count(config, self.paired), -1))  # (H, D, …)
-        rotated = split(heads[:, : config.rope.width]).transpose(1, 2).flatten(1, 2)
-        rest = heads[:, config.rope.width :]
+        heads, turned = piece.unflatten(0, (_count(config, self.paired), -1)), _turned(config)  # (H, D, …)
+        if not turned:
+            return piece
+        rotated, rest = split(heads[:, :turned]).transpose(1, 2).flatten(1, 2), heads[:, turned:]
         return (torch.cat((rotated, rest), dim=1) if rest.numel() else rotated).flatten(0, 1)
 
     def _roll_heads(self, piece: Tensor, config: ModelConfig, shift: int) -> Tensor:
@@ -212,11 +219,13 @@ class Stored:
     def laid(self, piece: Tensor, config: ModelConfig) -> Tensor:
         """Our tensor with offset and row order as stored, before it is joined with the other parts."""
         piece = piece - self.offset if self.offset else piece
+        if self.last_offset:
+            piece = torch.cat((piece[..., :-1], piece[..., -1:] - self.last_offset), dim=-1)
         piece = piece / self.factor if self.factor != 1 else piece
         piece = piece.mT if self.turned_columns else piece
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
-        piece = self._roll_heads(piece, config, -config.rope.width) if self.rotary_last else piece
+        piece = self._roll_heads(piece, config, -_turned(config)) if self.rotary_last else piece
         piece = piece.mT if self.turned_columns else piece
         return self._take_turns(piece, config, 0, -1)
 
@@ -265,6 +274,11 @@ class Stored:
 def _count(config: ModelConfig, heads: str) -> int:
     """The number of heads: of the field or axis that counts them, or the number itself."""
     return int(heads) if heads.isdecimal() else config.sizes[heads] if "·" in heads else getattr(config, heads)
+
+
+def _turned(config: ModelConfig) -> int:
+    """How many dimensions of a head RoPE turns; in latent attention 0 where no part of a key is shared."""
+    return config.rope_width if config.kv_rank else config.rope.width
 
 
 def fused(module: str, **layout: Any) -> dict[str, Stored]:
@@ -418,6 +432,13 @@ class FamilyTable:
             instead = other.named(self._layer_word(_split_layer(module)[1], config), kind)
             if instead.replace("{e}", "0") in stored:
                 name, layout = instead, other
+        if layout.always is not None:
+            split, layer = config.experts - config.always_experts, _split_layer(parameter)[1]
+            last = replace(layout.always, expert=slice(split, None))
+            return [
+                (name, replace(layout, expert=slice(0, split))),
+                (last.named(self._layer_word(layer, config), "weight"), last),
+            ]
         if "{e}" not in name:
             return [(name, layout)]
         rows = _count(config, layout.by_row) if layout.by_row else 0
@@ -430,7 +451,10 @@ class FamilyTable:
 
     def plain(self, stored: str) -> str:
         """A stored name without the family's prefix, in the current spelling."""
-        name = stored.removeprefix(self.prefix)
+        return self.spelled(stored.removeprefix(self.prefix))
+
+    def spelled(self, name: str) -> str:
+        """A name in the current spelling."""
         for old, new in self.spellings:
             name = re.sub(old, new, name)
         return name

@@ -243,9 +243,9 @@ def _switched(function: Change, site: Site) -> Tensor:
 
 
 def _gated(function: Change, site: Site) -> Tensor:
-    return function(site.input(0)) * site.input(1)
+    assert isinstance(site.operation, Activate)
+    return site.operation.product(function(site.input(0)), site.input(1))
 
 
 def _changed_gate(change: Change, site: Site) -> Tensor:
-    gate = site.input(0)
-    return change(site.operation.forward(gate, torch.ones_like(gate))) * site.input(1)
+    return change(site.operation.forward(site.input(0))) * site.input(1)

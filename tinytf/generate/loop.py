@@ -188,7 +188,9 @@ def _require_cache(cache: KVCache, prompt: int, tokens: int, samples: int) -> No
 def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
     if looking is None:
         return
-    for kind, number, count in (("layer", looking.layer, config.n_layers), ("head", looking.head, config.n_heads)):
+    layers, layer = config.n_layers, looking.layer
+    heads = config.at(layer if layer in range(layers) else None).n_heads
+    for kind, number, count in (("layer", layer, layers), ("head", looking.head, heads)):
         if number is not None and not 0 <= number < count:
             raise UsageError(f"there is no {kind} {number}", f"the model has {count}: 0 to {count - 1}")
     attending = table_of(config).attention_layers

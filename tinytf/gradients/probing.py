@@ -83,7 +83,7 @@ class Draw:
     def _index_in(self, step: Step, layer: int | None, value: Tensor) -> tuple[int, ...]:
         if step.is_map:
             query = self._random.choice(self._queries(step, layer))
-            keys = self._allowed(layer)[query].nonzero().flatten().tolist()
+            keys = self._allowed(step, layer)[query].nonzero().flatten().tolist()
             return self._random.randrange(len(value)), query, self._random.choice(keys)
         rows = self._rows(step, layer)
         axes = zip(step.axes, value.shape, strict=True)

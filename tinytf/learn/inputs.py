@@ -119,7 +119,7 @@ def positions(live: Live) -> Lesson:
 def _added(live: Live) -> Lesson:
     """The lesson on learned and sinusoidal positions, which are added to the embeddings; it asks for one such sum."""
     here, learned = live.here, live.config.positions == "learned"
-    name = "embed.sum" if live.config.embed_norm else "embed.out"
+    name = "embed.sum" if "embed.sum" in live.steps else "embed.out"
     token = live.steps[name].inputs[0]  # projected where embeddings are narrower than the stream
     words = {token: "the token", "embed.types": "its type", "embed.positions": "its position"}
     values = {part: float(live.at(f"{step}[{here},0]")) for step, part in words.items() if step in live.steps}

@@ -1,6 +1,5 @@
 """The attention of a trace as a report: measures of every head, and the weights of some heads."""
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -120,8 +119,8 @@ class Attended(Report):
 
     def _of_two(self) -> str:
         """How many heads look from the second of two tokens more at the first than at itself."""
-        layers, heads = self.trace.steps.attention_layers, range(self.trace.config.n_heads)
-        rows = [self.weights(layer, head)[1] for layer in layers for head in heads]
+        heads = self.trace.config.heads_in(self.trace.steps.attention_layers)
+        rows = [self.weights(layer, head)[1] for layer, head in heads]
         back = sum(bool(row[0] > row[1]) for row in rows)
         first, second = (token.shown for token in self.trace.tokens)
         words = f"{back} of {plural(len(rows), 'head')} {'looks' if back == 1 else 'look'}"
@@ -180,7 +179,7 @@ class Attended(Report):
         """The weights of a head, or the mean over all of a layer (Q, K), float32; −∞ where a key is masked."""
         chosen = None if head is None else (head,)
         weights = self.trace.step(self.step.name, layer, chosen).float().mean(dim=0)
-        is_visible = visible(self.trace, self.step, layer)
+        is_visible = visible(self.trace, self.step, layer, head)
         return weights if is_visible is None else weights.masked_fill(~is_visible, -torch.inf)
 
     def strongest(self, layer: int, head: int) -> list[tuple[int, int, float]]:
@@ -223,7 +222,7 @@ class Attended(Report):
     def itemised(self) -> dict[str, Any]:
         data, config = self.to_dict(), self.trace.config
         measures: dict[str, list[list[float]]] = data["measures"]
-        heads = itertools.product(self.trace.steps.attention_layers, range(config.n_heads))
+        heads = config.heads_in(self.trace.steps.attention_layers)
         rows = [
             {"layer": layer, "head": head, **{by: values[layer][head] for by, values in measures.items()}}
             for layer, head in heads
@@ -302,7 +301,7 @@ def attention(
     if layer is not None and layer not in trace.steps.attention_layers:
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
     require_attention(trace.steps)
-    if across and trace.source is None:
+    if across and not trace.config.d_source:
         raise UsageError("only the decoder of a model of two stacks has cross-attention", "leave out --cross")
     if across and layer is not None:
         raise UsageError("--layer draws what the heads of a layer read of their own text", "name heads, such as L0H*")

@@ -45,6 +45,7 @@ KINDS = (
     "feed-forward",
     "expert",
     "feed-forward bias",
+    "convolution",
     "norm bias",
     "dense bias",
     "unembedding bias",
@@ -278,8 +279,8 @@ def _frozen(trace: Trace) -> str:
     if not stream_norms and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
     if trace.config.extra_streams:
-        norms = f"{norms}, the weights and sizes of the streams"
-    gated = any(isinstance(step.operation, Activate) for step in trace.steps.after)
+        norms = f"{norms}, the weights and {'gates' if trace.config.stream_rank else 'sizes'} of the streams"
+    gated = any(isinstance(step.operation, Activate) and step.name.startswith("head.") for step in trace.steps.after)
     frozen = f"{norms} and the gate of the head's activation" if gated else norms
     first, *later = trace.steps.over_vocabulary
     return f"{frozen}; the sum is {first.name}, of which the logit is made" if later else frozen

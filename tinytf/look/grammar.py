@@ -113,8 +113,9 @@ def _measured(model: TextModel, marked: str) -> tuple[Tensor, Tensor]:
     for layer in trace.steps.attention_layers:
         weights = trace.step(trace.steps.weights, layer).cpu().double()  # (H, Q, K)
         along = weights.diagonal(key - query, dim1=-2, dim2=-1)  # (H, T - distance): entry i is of key i
-        weight[layer], others = weights[:, query, key], torch.arange(along.shape[1]) != key
-        elsewhere[layer] = along[:, others].mean(-1)
+        heads, others = len(weights), torch.arange(along.shape[1]) != key
+        weight[layer, :heads] = weights[:, query, key]
+        elsewhere[layer, :heads] = along[:, others].mean(-1)
     return weight, elsewhere
 
 

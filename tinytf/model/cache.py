@@ -11,6 +11,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.parts import added_conv, ngrams
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,16 @@ class KVCache:
             )
         shapes = [_shapes(config.at(layer), batch, self.capacity) for layer in range(config.n_layers)]
         states = [batch * block.mixer.state_size for block in config.blocks]
+        layers = [config.at(layer) for layer in range(config.n_layers)]
+        beside = [batch * (ngrams.windows_of(layer) + added_conv.windows_of(layer)) for layer in layers]
         numbers = (state or sum(map(math.prod, of.values())) for state, of in zip(states, shapes, strict=True))
-        _require_memory(sum(numbers) * dtype.itemsize, batch, self.capacity, torch.device(device))
+        _require_memory(sum((*numbers, *beside)) * dtype.itemsize, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)
         self.layers = [
-            StateCache(self, state * dtype.itemsize // batch)
+            StateCache(self, (state + windows) * dtype.itemsize // batch)
             if state
             else LayerCache(self, **{name: torch.zeros(of[name], device=device, dtype=dtype) for name in of})
-            for state, of in zip(states, shapes, strict=True)
+            for state, windows, of in zip(states, beside, shapes, strict=True)
         ]
 
     def require_memory(self, texts: int) -> None:
@@ -122,10 +125,16 @@ def _shapes(layer: ModelConfig, batch: int, capacity: int) -> dict[str, tuple[in
 
 
 class _OfOneLayer:
-    """What the cache keeps of one layer; ``owner`` counts the tokens."""
+    """What the cache keeps of one layer; ``owner`` counts the tokens.
+
+    States, such as the window of a convolution, are stored under the module or kernel that computes each; their size
+    does not grow. It holds each state after the last token, after the one before it, and at the start of the last pass,
+    so that the cache can continue after an interrupted pass or one token back.
+    """
 
     def __init__(self, owner: KVCache) -> None:
         self.owner, self._once = owner, dict[str, Tensor]()
+        self._states: dict[Any, dict[int, Tensor]] = {}
 
     def once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """What no token of the text changes, such as keys of a source: computed with the first tokens."""
@@ -136,6 +145,31 @@ class _OfOneLayer:
     def select(self, rows: Sequence[int]) -> None:
         """Keep the texts of ``rows``."""
         self._once = {name: kept[list(rows)] for name, kept in self._once.items()}
+        self._states = {
+            key: {n: state[list(rows)] for n, state in states.items()} for key, states in self._states.items()
+        }
+
+    def recall(self, key: Any) -> Tensor | None:
+        """The state (B, …) after the cached tokens; None for an empty cache.
+
+        Raises UsageError if the cache went back further than its states reach.
+        """
+        if not self.owner.position:
+            return None
+        if self.owner.position not in self._states.get(key, {}):
+            raise UsageError("the state that far back is not cached", "clear the cache, and compute the text again")
+        return self._states[key][self.owner.position]
+
+    def remember(self, key: Any, tokens: int, before: Tensor, state: Tensor) -> None:
+        """Store the state after ``tokens`` more tokens, and the one ``before`` the last of them."""
+        position = self.owner.position
+        start = {position: self._states[key][position]} if position else {}
+        self._states[key] = {**start, position + tokens - 1: before, position + tokens: state}
+
+    @property
+    def _state_bytes(self) -> int:
+        """The bytes of one state of each kind."""
+        return sum(states[max(states)].nbytes for states in self._states.values())
 
 
 class LayerCache(_OfOneLayer):
@@ -156,7 +190,7 @@ class LayerCache(_OfOneLayer):
     @property
     def allocated(self) -> int:
         """The allocated bytes."""
-        return sum(stored.nbytes for stored in self.stored.values())
+        return sum(stored.nbytes for stored in self.stored.values()) + self._state_bytes
 
     def use(self, number: int) -> LayerUse:
         """The use of this memory; ``number`` is the number of the layer."""
@@ -194,33 +228,11 @@ class LayerCache(_OfOneLayer):
 
 
 class StateCache(_OfOneLayer):
-    """The states of one layer, each under the module or kernel that computes it; their size does not grow.
-
-    It holds each state after the last token, after the one before it, and at the start of the last pass, so that the
-    cache can continue after an interrupted pass or one token back.
-    """
+    """The states of one layer whose mixer has one."""
 
     def __init__(self, owner: KVCache, needed: int) -> None:
         super().__init__(owner)
         self.needed = needed
-        self._states: dict[Any, dict[int, Tensor]] = {}
-
-    def recall(self, key: Any) -> Tensor | None:
-        """The state (B, …) after the cached tokens; None for an empty cache.
-
-        Raises UsageError if the cache went back further than its states reach.
-        """
-        if not self.owner.position:
-            return None
-        if self.owner.position not in self._states.get(key, {}):
-            raise UsageError("the state that far back is not cached", "clear the cache, and compute the text again")
-        return self._states[key][self.owner.position]
-
-    def remember(self, key: Any, tokens: int, before: Tensor, state: Tensor) -> None:
-        """Store the state after ``tokens`` more tokens, and the one ``before`` the last of them."""
-        position = self.owner.position
-        start = {position: self._states[key][position]} if position else {}
-        self._states[key] = {**start, position + tokens - 1: before, position + tokens: state}
 
     @property
     def read(self) -> Tensor:
@@ -231,19 +243,11 @@ class StateCache(_OfOneLayer):
     @property
     def allocated(self) -> int:
         """The bytes of one state of each kind; the predicted bytes before there is any."""
-        last = (states[max(states)].nbytes for states in self._states.values())
-        return sum(last) or self.needed * self.owner.batch
+        return self._state_bytes or self.needed * self.owner.batch
 
     def use(self, number: int) -> LayerUse:
         """The use of this memory; ``number`` is the number of the layer."""
         return LayerUse(number, (), self.owner.position, self.allocated, self.allocated, 0)
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep the texts of ``rows``."""
-        super().select(rows)
-        self._states = {
-            key: {n: state[list(rows)] for n, state in states.items()} for key, states in self._states.items()
-        }
 
 
 def _require_memory(needed: int, texts: int, tokens: int, device: torch.device) -> None:

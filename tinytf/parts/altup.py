@@ -26,10 +26,16 @@ class AltUp(Part):
     one, and corrects every stream by what the prediction of that one missed. The embeddings of the layer are added to
     all streams but the first; their gate reads the active one, times a learned gain if there is a ``stream_gain``.
     After the last layer the streams are projected back and averaged (Gemma 3n).
+
+    With a ``stream_rank`` all streams start as the embeddings, and none is active. Attention and feed-forward read the
+    mean of the normed streams, each number times a gate that is computed from all streams through ``stream_rank``
+    dimensions; what they give is added to each stream, times a weight between 0 and 2. The head reads such a mean too
+    (Qwen4-Exp).
     """
 
     extra_streams: int = leaf(0, Limits(least=0, most=_MOST), said="{} extra streams")
     active_stream: int = leaf(0, COUNT, said="the active stream {}", zero="0")
+    stream_rank: int = leaf(0, COUNT, said="gates of streams of rank {}")
     stream_gain: bool = leaf(False, said="the gain of the streams")
     hyper: Hyper = field(default_factory=Hyper)
 
@@ -40,12 +46,16 @@ class AltUp(Part):
             raise ConfigError("stream_gain is true, but there is one stream: extra_streams is 0")
         if self.hyper.hyper and (not self.extra_streams or self.active_stream or self.stream_gain):
             raise ConfigError("hyper needs extra_streams, without an active_stream and a stream_gain")
+        if self.stream_rank and (not self.extra_streams or self.active_stream or self.stream_gain):
+            raise ConfigError("stream_rank gates several streams, of which none is active: see extra_streams")
 
     def words(self, causal: bool) -> dict[str, str]:
         if not self.extra_streams:
             return {}
         if self.hyper.hyper:
             return {"residual": self.hyper.words_of(self.extra_streams + 1)}
+        if self.stream_rank:
+            return {"residual": f"{self.extra_streams + 1} streams, gated by all through {self.stream_rank} dimensions"}
         return {
             "residual": listed(
                 f"{self.extra_streams + 1} streams, number {self.active_stream} computed and the others predicted",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
 from tinytf.parts import blocks, indexer
+from tinytf.parts.added_conv import KEYS_AND_VALUES
 from tinytf.parts.blocks import Blocks, has_blocks
 from tinytf.parts.indexer import Indexer
 from tinytf.parts.memory import ADAPTED_ATTENTION
@@ -27,12 +28,14 @@ from tinytf.parts.positions import (
     GROWN,
     NOT_OWN,
     OF_DISTANCES,
+    PROFILED,
     SCORED,
     SHIFTED,
     TURNED,
     Alibi,
     Distances,
     Growth,
+    Profiles,
     Rotary,
     make_keys,
     make_projection,
@@ -78,22 +81,28 @@ class Latent(Part):
 
     Every key then begins with ``rope_width`` dimensions that all heads share and RoPE rotates. With a ``q_rank``
     queries too are computed from a vector of that width, even without a ``kv_rank`` (DeepSeek-V4). ``kv_scale``
-    multiplies the normed vector (LongCat-Flash), and ``latent_eps`` is the ε of these norms.
+    multiplies the normed vector (LongCat-Flash), and ``latent_eps`` is the ε of these norms. Without positions
+    ``rope_width`` may be 0: no part is shared. A layer that ``shares_latent`` takes the vector and the shared part of
+    the last layer below with its own (Mistral Large 4).
     """
 
     q_rank: int = leaf(0, COUNT, said="a rank of {} of queries")
     kv_rank: int = leaf(0, COUNT, said="a rank of {} of keys and values")
     kv_scale: float = leaf(1.0, ABOVE_ZERO, said="latent keys and values times {}")
     latent_eps: float = leaf(LATENT_EPS, ABOVE_ZERO, said="eps {} of the norms of latent vectors")
+    shares_latent: bool = leaf(False, differs=True, said="the latent keys and values of an earlier layer")
 
     def require(self) -> None:
         if self.kv_scale != 1 and not self.kv_rank:
             raise ConfigError(f"kv_scale {self.kv_scale:g} needs a kv_rank")
+        if self.shares_latent and not self.kv_rank:
+            raise ConfigError("shares_latent needs a kv_rank")
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
             "widths": listed(
                 bool(self.kv_rank) and f"keys and values of {self.kv_rank} numbers a token{self._scale_words()}",
+                self.shares_latent and "those of an earlier layer",
                 bool(self.q_rank) and f"queries of {self.q_rank}",
                 self.latent_eps != LATENT_EPS and f"normed with ε {self.latent_eps:g}",
             )
@@ -220,6 +229,7 @@ class Attention(Part):
     relative_farthest: int = leaf(128, POSITIVE, usual=(20, 256), said="distances of {} tokens and more in one bucket")
     by_distance: Distances = field(default_factory=Distances)
     growth: Growth = field(default_factory=Growth)
+    profile: Profiles = field(default_factory=Profiles)
 
     def require(self) -> None:
         if not self.n_kv_heads:
@@ -277,7 +287,7 @@ class Attention(Part):
 
     def _require_latent(self) -> None:
         rank, turned = self.latent.kv_rank, self.rotary.rope_width
-        if not 0 < turned < self.d_head:
+        if not (0 < turned < self.d_head or (self.positions == "none" and not turned)):
             need = f"a rope_width between 0 and d_head {self.d_head}, not {turned}"
             raise ConfigError(f"kv_rank {rank} needs {need}")
         needed = {
@@ -306,6 +316,8 @@ class Attention(Part):
             raise ConfigError(f"a window of {self.window} tokens needs a mask, but mask is false")
         if self.indexer.index_keys and self.indexer.index_width < self.rotary.rope_width:
             raise ConfigError(f"index_width {self.indexer.index_width} is below rope_width {self.rotary.rope_width}")
+        if self.indexer.index_by_head and (self.indexer.index_heads != self.n_kv_heads or not causal):
+            raise ConfigError(f"index_by_head needs a decoder, and as many index_heads as key heads, {self.n_kv_heads}")
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
 
@@ -341,7 +353,7 @@ class Attention(Part):
                 f"d_head {self.d_head}",
                 bool(self.o_rank) and f"heads compressed to {self.o_rank} numbers in {self.o_groups} groups",
                 bool(self.d_value) and self.d_value != self.d_head and f"values {self.d_value}",
-                bool(self.latent.kv_rank)
+                bool(self.latent.kv_rank and self.rotary.rope_width)
                 and self.positions != "rotary"
                 and f"{self.rotary.rope_width} of a key shared by all heads",
             ),
@@ -358,7 +370,9 @@ class Attention(Part):
             bool(self.lambda_init) and "on what each pair of heads gives too",
             self.out_norm and "on the heads side by side too",
         )
-        parts = (self.growth, self.by_distance, self.latent, self.blocks, self.indexer, self.qk_norms)
+        parts = (
+            self.growth, self.profile, self.by_distance, self.latent, self.blocks, self.indexer, self.qk_norms,
+        )  # fmt: skip
         return merged(rows, *(part.words(causal) for part in parts))
 
     def _gate_words(self) -> str:
@@ -384,6 +398,14 @@ def divisor_words(part: Any) -> str:
 
 def _latent(c: Config) -> bool:
     return c.kv_rank > 0
+
+
+def _own_latent(c: Config) -> bool:
+    return _latent(c) and not c.shares_latent
+
+
+def _in_parts(c: Config) -> bool:
+    return _latent(c) and c.rope_width > 0
 
 
 def _scaled_latent(c: Config) -> bool:
@@ -473,18 +495,25 @@ ROWS: tuple[Step, ...] = (
     Step("q", "queries", "{0}·W_Q{qkv_bias}", HEADS, ("<into q>",), "q", recorded=True,
          make=make_projection, module="attention.q", matrix="W_Q"),
     Step("kv_a", "keys and values, compressed", "{0}·W_KVA", ("token", "kv_rank"), (RESIDUAL,), "k",
-         when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.kv_a", matrix="W_KVA"),
+         when=_own_latent, absent=_NOT_LATENT, make=make_projection, module="attention.kv_a", matrix="W_KVA"),
     Step("kv_a_norm", "keys and values, compressed and normed", "RMSNorm({0})", ("token", "kv_rank"), ("kv_a",), "k",
-         when=_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm", matrix="gain"),
+         when=_own_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm", matrix="gain"),
+    Step("kv_a_norm", "compressed keys and values of an earlier layer", "{lender}", ("token", "kv_rank"), (), "k",
+         recorded=True, when=lambda c: c.shares_latent, make=lambda o, _: o.Same(), lent="kv_a_norm"),
     Step("kv_a_scaled", "keys and values, normed and scaled", "{0} · {kv_scale}", ("token", "kv_rank"),
          ("kv_a_norm",), "k", when=_scaled_latent, absent="compressed keys and values are not scaled in this model",
          make=lambda o, c: o.Multiply(c.kv_scale)),
     Step("k_shared", "keys, the part of all heads", "{0}·W_KR", ("token", "d_shared_key"), (RESIDUAL,), "k",
-         when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k_shared", matrix="W_KR"),
+         when=lambda c: _in_parts(c) and not c.shares_latent, absent=_NOT_LATENT, make=make_projection,
+         module="attention.k_shared", matrix="W_KR"),
+    Step("k_shared", "keys, the part of all heads of an earlier layer", "{lender}", ("token", "d_shared_key"), (), "k",
+         recorded=True, when=lambda c: _in_parts(c) and c.shares_latent, make=lambda o, _: o.Same(), lent="k_shared"),
     Step("k_own", "keys, the part of each head", "{0}·W_K", ("kv head", "token", "d_own"), ("<into v>",), "k",
          when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k", matrix="W_K"),
-    Step("k", "keys, both parts", "[{0} | {1}]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
+    Step("k", "keys, both parts", "[{0} | {1}]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_in_parts,
          make=lambda o, _: o.Join()),
+    Step("k", "keys, without a shared part", "{0}", KV, ("k_own",), "k", recorded=True,
+         when=lambda c: _latent(c) and not _in_parts(c), make=lambda o, _: o.Same()),
     Step("k", "keys", "{0}·W_K{k_bias}", KV, ("<into mixer>",), "k", recorded=True,
          when=lambda c: not _latent(c) and owns_keys(c), absent=NOT_OWN, make=make_keys, module="attention.k",
          matrix="W_K"),
@@ -498,6 +527,8 @@ ROWS: tuple[Step, ...] = (
     Step("v", "values of an earlier layer", "{lender}", VALUES, (), "v", recorded=True,
          when=lambda c: not owns_keys(c), make=lambda o, _: o.Same(), lent="head_out"),
     *ADAPTED_ATTENTION,
+    *KEYS_AND_VALUES,
+    *PROFILED,
     Step("gate", "output gate", "{0}·W_G{gate_bias}", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=_gate,
          module="attention.gate", matrix="W_G", late=True),

@@ -5,11 +5,13 @@ from types import ModuleType
 
 from tinytf.errors import ConfigError
 from tinytf.parts import (
+    added_conv,
     altup,
     attention,
     cross,
     feed_forward,
     gated_delta,
+    gated_streams,
     griffin,
     hyper,
     kimi_delta,
@@ -19,10 +21,12 @@ from tinytf.parts import (
     mamba,
     mamba2,
     memory,
+    ngrams,
     norm,
     short_conv,
     side_conv,
 )
+from tinytf.parts.added_conv import AddedConvolutions
 from tinytf.parts.altup import AltUp
 from tinytf.parts.attention import Attention
 from tinytf.parts.cross import Cross
@@ -36,6 +40,7 @@ from tinytf.parts.lightning import Lightning
 from tinytf.parts.mamba import Mamba
 from tinytf.parts.mamba2 import Mamba2
 from tinytf.parts.memory import Memory
+from tinytf.parts.ngrams import Ngrams
 from tinytf.parts.norm import Norms, Residual
 from tinytf.parts.part import Part, kinds_of, merged
 from tinytf.parts.row import ATTN, FFN, Step
@@ -70,7 +75,9 @@ class BlockConfig(Part):
     side: SideConvolution = field(default_factory=SideConvolution)
     laurel: Laurel = field(default_factory=Laurel)
     streams: AltUp = field(default_factory=AltUp)
+    ngrams: Ngrams = field(default_factory=Ngrams)
     memory: Memory = field(default_factory=Memory)
+    added: AddedConvolutions = field(default_factory=AddedConvolutions)
     cross: Cross = field(default_factory=Cross)
 
     def require(self) -> None:
@@ -98,13 +105,16 @@ class BlockConfig(Part):
                 raise ConfigError("hyper needs norm_order 'pre', without laurel_rank and d_layer_input")
             if norms.norm_below or norms.shortcut or self.memory.memory != "none" or self.cross.d_source:
                 raise ConfigError("hyper needs layers that each read the streams alone")
-        elif self.streams.extra_streams and not (norms.norm_order == "both" and self.layer_inputs.d_layer_input):
-            raise ConfigError("extra_streams need norm_order 'both' and a d_layer_input")
+        predicted = self.streams.extra_streams and not (self.streams.stream_rank or self.streams.hyper.hyper)
+        if self.streams.stream_rank or self.ngrams.ngram_number:
+            self._require_gated_streams()
+        if predicted and not (norms.norm_order == "both" and self.layer_inputs.d_layer_input):
+            raise ConfigError("extra_streams need hyper, a stream_rank, or norm_order 'both' and a d_layer_input")
         if self.streams.extra_streams and self.residual.layer_scale:
             raise ConfigError("layer_scale multiplies one stream, but there are extra_streams")
         if self.layer_inputs.d_layer_input and not (self.residual.layer_scale or self.streams.extra_streams):
             raise ConfigError("d_layer_input needs layer_scale or extra_streams")
-        if (self.laurel.laurel_rank or self.streams.extra_streams) and not (
+        if (self.laurel.laurel_rank or predicted) and not (
             kind == "sequential"
             and norms.norm_order in ("pre", "both")
             and norms.input_norm
@@ -131,6 +141,17 @@ class BlockConfig(Part):
         if self.cross.d_source:
             self.cross.require_block(self)
 
+    def _require_gated_streams(self) -> None:
+        """Raise ConfigError for settings that do not fit streams that are read through gates."""
+        norms, residual = self.norms, self.residual
+        if not self.streams.stream_rank:
+            raise ConfigError("ngram_number adds to streams that are read through gates, but stream_rank is 0")
+        plain = norms.norm_order == "pre" and norms.input_norm and residual == Residual()
+        if not plain or norms.shared_norm or norms.norm_below or norms.shortcut or self.laurel.laurel_rank:
+            raise ConfigError("stream_rank needs a sequential pre-norm block, with nothing beside its parts")
+        if not self.feed_forward.d_ff or isinstance(self.mixer, NoMixer) or self.layer_inputs.d_layer_input:
+            raise ConfigError("stream_rank needs a mixer and a feed-forward in each layer, and no d_layer_input")
+
     def _require_memory(self) -> None:
         """Raise ConfigError for settings that a layer beside the stream, or the one above it, does not fit."""
         norms, residual, mixer, which = self.norms, self.residual, self.mixer, self.memory.memory
@@ -152,8 +173,8 @@ class BlockConfig(Part):
 
     def words(self, causal: bool) -> dict[str, str]:
         parts = (
-            self.residual, self.streams, self.laurel, self.norms, self.mixer, self.feed_forward, self.layer_inputs,
-            self.side, self.memory, self.cross,
+            self.residual, self.streams, self.ngrams, self.laurel, self.norms, self.mixer, self.feed_forward,
+            self.layer_inputs, self.side, self.memory, self.added, self.cross,
         )  # fmt: skip
         return merged(*(part.words(causal) for part in parts))
 
@@ -166,15 +187,15 @@ def _rows_of(kind: type[Part], part: ModuleType) -> tuple[Step, ...]:
 
 
 ROWS: tuple[Step, ...] = (
-    norm.INPUT, *altup.BEFORE_LAYER, *hyper.BEFORE_MIXER, *memory.READ, *norm.BEFORE_MIXER,
-    *_rows_of(Attention, attention),
+    norm.INPUT, *altup.BEFORE_LAYER, *hyper.BEFORE_MIXER, *memory.READ, *ngrams.ROWS, *gated_streams.BEFORE_MIXER,
+    *norm.BEFORE_MIXER, *_rows_of(Attention, attention),
     *_rows_of(GatedDelta, gated_delta), *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
-    *norm.ATTENTION_ADDED, *laurel.ROWS, hyper.written("mid", "attention", ATTN), *norm.BETWEEN, *cross.ROWS,
-    *hyper.BEFORE_FFN, *norm.BEFORE_FFN,
-    *feed_forward.ROWS, *memory.GIVEN, *norm.FFN_ADDED,
+    added_conv.OF_MIXER, *norm.ATTENTION_ADDED, *laurel.ROWS, hyper.written("mid", "attention", ATTN), *norm.BETWEEN,
+    *gated_streams.BEFORE_FFN, *cross.ROWS, *hyper.BEFORE_FFN, *norm.BEFORE_FFN,
+    *feed_forward.ROWS, *memory.GIVEN, *added_conv.OF_FFN, *norm.FFN_ADDED,
     *altup.AFTER_LAYER, *layer_inputs.ROWS, *norm.AFTER, altup.OUT,
-    hyper.written("out", "the feed-forward", FFN, recorded=True), *side_conv.ROWS,
+    hyper.written("out", "the feed-forward", FFN, recorded=True), gated_streams.OUT, *side_conv.ROWS,
 )  # fmt: skip
 """One layer, from residual stream to residual stream."""

@@ -36,7 +36,9 @@ class Experts(Part):
     and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and
     shared expert are parallel branches: the first two read the stream through norms of their own, the outputs of both
     kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma 4). The last
-    ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash).
+    ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash). Every token
+    goes to the last ``always_experts``, some of the ``experts_per_token`` (Inkling). The shared expert has a
+    ``shared_limit`` in place of ``act_limit`` (Step 3.7).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0, said="{} experts")
@@ -57,7 +59,11 @@ class Experts(Part):
     sum_bias: bool = leaf(False, said="the bias of the sum of experts")
     d_shared: int = leaf(0, COUNT, said="a shared expert {} wide")
     shared_gate: bool = leaf(False, said="the gate of the shared expert")
+    shared_limit: float = leaf(
+        0.0, NOT_NEGATIVE, differs=True, usual=(16.0,), said="a limit of {} of the shared expert's units"
+    )
     expert_norms: bool = leaf(False, said="the norms of experts")
+    always_experts: int = leaf(0, COUNT, said="{} experts for every token")
     identity_experts: int = leaf(0, COUNT, said="{} experts that give their input")
 
     def require(self) -> None:
@@ -79,8 +85,13 @@ class Experts(Part):
             raise ConfigError("sum_bias needs experts without a shared one, but d_shared is not 0")
         if self.shared_gate and not self.d_shared:
             raise ConfigError("shared_gate is true, but there is no shared expert: d_shared is 0")
+        if self.shared_limit and not self.d_shared:
+            raise ConfigError(f"shared_limit {self.shared_limit:g} needs a shared expert, but d_shared is 0")
         if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
             raise ConfigError("expert_norms needs a shared expert without a gate, and weights that multiply outputs")
+        alone = self.always_experts < self.experts_per_token and not (self.expert_groups or self.identity_experts)
+        if self.experts and self.always_experts and not alone:
+            raise ConfigError("always_experts are some of experts_per_token, without groups or identity_experts")
         if self.experts and self.identity_experts:
             if self.identity_experts >= self.experts:
                 raise ConfigError(f"identity_experts {self.identity_experts} is not below experts {self.experts}")
@@ -103,8 +114,10 @@ class Experts(Part):
             self.expert_norms and "times a learned number of each expert",
         )
         shared = f"; a shared expert of {self.d_shared:,} units" + " behind a gate" * self.shared_gate
+        shared += f", activated to at most {self.shared_limit:g}" * (self.shared_limit > 0)
         shared += "; norms of their own before router and experts, and after either kind" * self.expert_norms
         chosen = f"{self.experts} experts of {self.d_expert:,} units, {self.experts_per_token} for each token"
+        chosen += f"; the last {self.always_experts} for every token" * (self.always_experts > 0)
         chosen += f"; the last {self.identity_experts} only give what they are sent" * (self.identity_experts > 0)
         return {"feed-forward": f"{chosen}; {weights}" + (shared if self.d_shared else "")}
 
@@ -121,12 +134,12 @@ class FeedForward(Part):
 
     With a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate), where α is ``glu_alpha``, gate is clamped from above and
     up on both sides at the limit (gpt-oss); ``glu_added`` stands for that 1, and with ``glu_of_experts`` only
-    experts are so limited, not the shared one and dense layers (Hunyuan 4). Without ``up_bias`` only the last
-    matrix has a bias. ``xielu`` learns two slopes in each layer. With a ``gate_sparsity`` s, a gate is what exceeds
-    the s-quantile of a normal distribution with the mean and deviation of the token's gates, else 0 (Gemma 3n).
-    ``act_norm`` norms the activated units (BitNet). ``ffn_groups`` are equal parts of the input of each matrix that
-    make as many equal parts of its output, each by a matrix of its own (SqueezeBERT). ``mixture`` replaces it by
-    experts. With ``d_ff`` 0 there is none.
+    experts are so limited, not the shared one and dense layers (Hunyuan 4). An ``act_limit`` is that of the activated
+    gate, and of up on both sides (Step 3.7). Without ``up_bias`` only the last matrix has a bias. ``xielu`` learns two
+    slopes in each layer. With a ``gate_sparsity`` s, a gate is what exceeds the s-quantile of a normal distribution
+    with the mean and deviation of the token's gates, else 0 (Gemma 3n). ``act_norm`` norms the activated units
+    (BitNet). ``ffn_groups`` are equal parts of the input of each matrix that make as many equal parts of its output,
+    each by a matrix of its own (SqueezeBERT). ``mixture`` replaces it by experts. With ``d_ff`` 0 there is none.
     """
 
     d_ff: int = leaf(limits=COUNT, differs=True, off=0, said="a feed-forward {} wide")
@@ -139,6 +152,7 @@ class FeedForward(Part):
     glu_alpha: float = leaf(1.0, ABOVE_ZERO, usual=(1.702,), said="an α of {} in the gate")
     glu_added: float = leaf(1.0, NOT_NEGATIVE, usual=(0.0,), said="{} added to up in a clamped gate")
     glu_of_experts: bool = leaf(False, said="a clamped gate in experts alone")
+    act_limit: float = leaf(0.0, NOT_NEGATIVE, differs=True, usual=(7.0,), said="a limit of {} of activated units")
     ffn_bias: bool = leaf(True, said="the bias of the feed-forward")
     up_bias: bool = leaf(True, said="the bias of the hidden units")
     act_norm: bool = leaf(False, said="the norm of the activations")
@@ -154,6 +168,9 @@ class FeedForward(Part):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
         if self.glu_of_experts and not self.glu_limit:
             raise ConfigError("glu_of_experts needs a glu_limit")
+        for name, limit in (("act_limit", self.act_limit), ("shared_limit", self.mixture.shared_limit)):
+            if limit and (not self.gated or self.glu_limit):
+                raise ConfigError(f"{name} {limit:g} needs a gated feed-forward without glu_limit")
         if self.activation == "xielu" and (self.gated or self.mixture.experts):
             raise ConfigError("activation 'xielu' needs a feed-forward without a gate or experts")
         if self.gate_sparsity and (not self.gated or self.mixture.experts or self.glu_limit):
@@ -190,6 +207,7 @@ class FeedForward(Part):
                 self.activation,
                 self.gated and "gated",
                 bool(self.glu_limit) and limited,
+                bool(self.act_limit) and f"activated to at most {self.act_limit:g}",
                 sparse,
                 self.ffn_groups > 1 and f"matrices of {self.ffn_groups} groups",
             ),
@@ -261,7 +279,7 @@ def _act_norm(o: "ModuleType", c: Config) -> Any:
 
 
 def _choose(o: "ModuleType", c: Config) -> Any:
-    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best)
+    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best, c.always_experts)
 
 
 def _route(o: "ModuleType", c: Config) -> Any:
@@ -271,11 +289,21 @@ def _route(o: "ModuleType", c: Config) -> Any:
 
 
 def _activate(o: "ModuleType", c: Config) -> Any:
-    return o.Activate(c.activation) if c.glu_of_experts else _activate_expert(o, c)
+    return o.Activate(c.activation, c.act_limit) if c.glu_of_experts else _activate_expert(o, c)
 
 
 def _activate_expert(o: "ModuleType", c: Config) -> Any:
-    return o.ClampedGlu(c.glu_alpha, c.glu_limit, c.glu_added) if c.glu_limit else o.Activate(c.activation)
+    limit = c.glu_limit
+    return o.ClampedGlu(c.glu_alpha, limit, c.glu_added) if limit else o.Activate(c.activation, c.act_limit)
+
+
+def _activate_shared(o: "ModuleType", c: Config) -> Any:
+    limited = c.glu_limit and not c.glu_of_experts
+    return _activate_expert(o, c) if limited else o.Activate(c.activation, c.shared_limit)
+
+
+def _limited(o: "ModuleType", c: Config, limit: float, clamped: bool) -> Any:
+    return o.ClampedGlu(c.glu_alpha, c.glu_limit, c.glu_added) if clamped else o.Activate(c.activation, limit)
 
 
 _SCORES = {"softmax": "softmax", "sigmoid": "σ", "sqrtsoftplus": "√softplus"}
@@ -318,8 +346,9 @@ ROWS: tuple[Step, ...] = (
          matrix="W_router"),
     Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
          when=_prefers, absent="experts are chosen by the router alone in this layer",
-         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}, else 0", ROUTES,
+         make=lambda o, c: o.Prefer(c.router, c.always_experts), module="ffn.preference", matrix="", in_experts=True,
+         to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}{always}, else 0", ROUTES,
          ("<decides>",), "ffn", when=lambda c: _mixed(c) and not c.chosen_by_id, absent=_NO_EXPERTS, make=_choose,
          in_experts=True, to_loss=False),
     Step("ffn.chosen", "experts that the token's id names", "1 for those in its row of a table, else 0, for {0}",
@@ -361,8 +390,8 @@ ROWS: tuple[Step, ...] = (
     Step("shared.gate", "shared expert, gate", "{0}·W_gate{ffn_bias_g}", _SHARED, (RESIDUAL,), "ffn",
          recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
          matrix="W_gate", late=True),
-    Step("shared.act", "shared expert, activated", "{activated}", _SHARED, ("<of shared>",), "ffn", when=_shared,
-         absent=_NO_SHARED, make=_activate),
+    Step("shared.act", "shared expert, activated", "{shared_activated}", _SHARED, ("<of shared>",), "ffn",
+         when=_shared, absent=_NO_SHARED, make=_activate_shared),
     Step("shared.out", "shared expert output", "{0}·{w_down}{ffn_bias_2}", WIDE, ("shared.act",), "ffn", when=_shared,
          absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}"),
     Step("shared.norm", "shared expert output, normed", "{norm}({0})", WIDE, ("shared.out",), "ffn", when=_normed,
@@ -401,14 +430,16 @@ def formulas(c: Config) -> dict[str, str]:
         "ffn_bias_g": (" + b" if bias and c.up_bias else "") + groups,
         "ffn_bias_2": (" + b₂" if bias else "") + groups,
         "activation": ACTIVATION_NAMES[c.activation],
-        "activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts),
-        "expert_activated": _activated_words(c, c.glu_limit > 0),
+        "activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts, c.act_limit),
+        "expert_activated": _activated_words(c, c.glu_limit > 0, c.act_limit),
+        "shared_activated": _activated_words(c, c.glu_limit > 0 and not c.glu_of_experts, c.shared_limit),
         "no_dense": no_dense,
         "no_act_norm": "activated units are not normed in this model" if _dense(c) else no_dense,
         "threshold": f"mean {'−' if _deviations(c) < 0 else '+'} {abs(_deviations(c)):.4g}·σ",
         "no_sparse": "the whole gate passes in this layer" if _dense(c) and c.gated else _no_gate(c, no_dense),
         "no_gate": _no_gate(c, no_dense),
-        "per_token": str(c.experts_per_token),
+        "per_token": str(c.experts_per_token - c.always_experts),
+        "always": f" and the last {c.always_experts}" * (c.always_experts > 0),
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
         "preference": f"{_SCORES[c.router]}({{0}})",
         "router_bias": " + b" if c.router_bias else "",
@@ -420,12 +451,14 @@ def _no_gate(c: Config, no_dense: str) -> str:
     return "the feed-forward of this model has no gate" if _dense(c) else no_dense
 
 
-def _activated_words(c: Config, limited: bool) -> str:
+def _activated_words(c: Config, clamped: bool, limit: float) -> str:
     """The formula of the activated units, from hidden units and gate."""
     act = ACTIVATION_NAMES[c.activation]
-    if limited:
+    if clamped:
         up = f"({{1}} + {c.glu_added:g})" if c.glu_added else "{1}"
         return f"{up} ⊙ {{0}}·σ({c.glu_alpha:g}·{{0}}), both up to {c.glu_limit:g}"
+    if limit:
+        return f"min({act}({{0}}), {limit:g}) ⊙ {{1}} within ±{limit:g}"
     return f"{act}({{0}})" + " ⊙ {1}" * c.gated
 
 

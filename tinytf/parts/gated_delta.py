@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, H heads of values, G heads of queries and keys, K and
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, leaf, listed
+from tinytf.parts.part import ABOVE_ZERO, NOT_NEGATIVE, choice, leaf, listed
 from tinytf.parts.recurrence import MatrixState, activate, project
 from tinytf.parts.row import KV, MAP, OF_HEADS, RESIDUAL, WIDE, Config, Step
 
@@ -23,11 +23,13 @@ class GatedDelta(MatrixState):
 
     Each passes through a convolution over ``conv_width`` tokens. A head's state is a matrix S (K, D): each token scales
     it by its decay, writes β·(v − k·S) at its key, and reads q·S / √d_head. β lies between 0 and ``beta_scale``. The
-    norm of what is read has ε ``head_norm_eps``, or that of the other norms if it is 0.
+    norm of what is read has ε ``head_norm_eps``, or that of the other norms if it is 0. The ``read_gate`` is a function
+    of a gate that multiplies it.
     """
 
     called, noun = "gated_delta", "a gated delta rule"
     beta_scale: float = leaf(1.0, ABOVE_ZERO, said="a writing strength times {}")
+    read_gate: str = choice("silu", "sigmoid", said="the function {} of the gate of what is read")
     head_norm_eps: float = leaf(0.0, NOT_NEGATIVE, said="eps {} of the norm of heads", zero="norm_eps")
 
     def words(self, causal: bool) -> dict[str, str]:
@@ -35,6 +37,7 @@ class GatedDelta(MatrixState):
             "recurrence": listed(
                 f"gated delta rule of {self.sizes_in_words()}", self.beta_scale != 1 and f"β up to {self.beta_scale:g}"
             ),
+            "gates": "a sigmoid of what is read" if self.read_gate == "sigmoid" else "",
             "norm": f"ε = {self.head_norm_eps:g} on what is read" if self.head_norm_eps else "",
         }
 
@@ -95,7 +98,9 @@ ROWS: tuple[Step, ...] = (
     Step("gate", "gate of what is read", "{0}·W_Z", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          make=project, module="delta.gate", matrix="W_Z"),
     Step("head_gated", "what is read, gated", "SiLU({0}) ⊙ {1}", OF_HEADS, ("gate", "head_norm"), "v",
-         recorded=True, make=activate),
+         recorded=True, when=lambda c: c.read_gate == "silu", make=activate),
+    Step("head_gated", "what is read, gated by a sigmoid", "{0} ⊙ σ({1})", OF_HEADS, ("head_norm", "gate"), "v",
+         recorded=True, when=lambda c: c.read_gate == "sigmoid", make=lambda o, _: o.Switch()),
     Step("concat", "what is read, heads side by side", "[head 0 | … | head {last_head}] of {0}", ("token",
          "n_heads·d_value"), ("head_gated",), "v", make=lambda o, _: o.Concat()),
     Step("attn", "output of the delta rule", "{0}·W_O", WIDE, ("concat",), "attention", recorded=True, make=project,

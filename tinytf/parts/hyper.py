@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.parts.norm import has_hyper
+from tinytf.parts.norm import gates_streams, has_hyper
 from tinytf.parts.part import ABOVE_ZERO, COUNT, NOT_NEGATIVE, Part, leaf, listed
 from tinytf.parts.row import STREAMS, WIDE, Config, Predicate, Step
 
@@ -119,9 +119,10 @@ def written(name: str, after: str, added: Any, **settings: Any) -> Step:
 
 
 AFTER_EMBEDDING = Step("streams.out", "all streams, each a copy of the embeddings", "[{0} | … | {0}]", STREAMS,
-                       ("embed.out",), "residual", False, True, when=has_hyper,
+                       ("embed.out",), "residual", False, True,
+                       when=lambda c: has_hyper(c) or gates_streams(c),
                        make=lambda o, c: o.MixStreams(((1.0,),) * (c.extra_streams + 1)))  # fmt: skip
-"""From the embeddings to the streams."""
+"""From the embeddings to the streams, where none is predicted."""
 BEFORE_MIXER = _half("hyper1", "in", "attention")
 BEFORE_FFN = _half("hyper2", "mid", "the feed-forward")
 _LAST: dict[str, Any] = {"in_layer": False, "path": "final_norm"}

@@ -85,5 +85,5 @@ _OWN: dict[str, tuple[Step, ...]] = {
 }  # fmt: skip
 """What stands in place of rows of the gated delta rule, by their names."""
 
-ROWS: tuple[Step, ...] = tuple(own for row in gated_delta.ROWS for own in _OWN.get(row.name, (row,)))
+ROWS: tuple[Step, ...] = tuple(dict.fromkeys(own for row in gated_delta.ROWS for own in _OWN.get(row.name, (row,))))
 """From the input of the mixer to its output."""

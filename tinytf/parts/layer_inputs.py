@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinytf.parts.norm import has_streams, make_norm
+from tinytf.parts.norm import has_altup, make_norm
 from tinytf.parts.part import COUNT, Part, leaf, listed
 from tinytf.parts.row import RESIDUAL, WIDE, Config, Step
 
@@ -71,7 +71,7 @@ ROWS: tuple[Step, ...] = (
     Step("ple.out_norm", "what the layer's input adds, normed", "{norm}({0})", WIDE, ("ple.out",), "ffn", when=_has,
          absent=_NONE, make=make_norm, module="ple.out_norm", matrix="gain", late=True),
     Step("ple.added", "residual after the layer's input", "{inputs}", WIDE, ("sum", "ple.out_norm"),
-         when=lambda c: _has(c) and not has_streams(c), absent="{not_added}", make=lambda o, _: o.Add()),
+         when=lambda c: _has(c) and not has_altup(c), absent="{not_added}", make=lambda o, _: o.Add()),
 )  # fmt: skip
 """From the residual stream after the feed-forward to the stream before the layer's scale."""
 
@@ -82,9 +82,7 @@ def formulas(c: Config) -> dict[str, str]:
         "d_layer_input": str(c.d_layer_input),
         "d_model": str(c.d_model),
         "no_table": "the input of a layer is the projected embedding in this model; see ple.norm" if _has(c) else _NONE,
-        "not_added": "the input of the layer is added to all streams but the first, as out"
-        if has_streams(c)
-        else _NONE,
+        "not_added": "the input of the layer is added to all streams but the first, as out" if has_altup(c) else _NONE,
     }
 
 

@@ -116,7 +116,12 @@ def make_norm(o: "ModuleType", c: Config) -> Any:
 
 def normed_input(c: Config) -> bool:
     """Whether attention reads the stream through a norm."""
-    return c.norm_order in ("pre", "both") and c.input_norm
+    return normed_between(c) and c.input_norm
+
+
+def normed_between(c: Config) -> bool:
+    """Whether attention and feed-forward read one stream through norms of their own."""
+    return c.norm_order in ("pre", "both") and not gates_streams(c)
 
 
 def order(*orders: str) -> Predicate:
@@ -152,7 +157,7 @@ def _has_both(c: Config) -> bool:
 
 
 def has_streams(c: Config) -> bool:
-    """Whether there are several residual streams, as in AltUp."""
+    """Whether there are several residual streams."""
     return bool(c.extra_streams > 0)
 
 
@@ -161,9 +166,14 @@ def has_hyper(c: Config) -> bool:
     return bool(c.hyper)
 
 
+def gates_streams(c: Config) -> bool:
+    """Whether every part reads all of them through gates."""
+    return bool(c.stream_rank > 0)
+
+
 def has_altup(c: Config) -> bool:
     """Whether a layer computes one of them, and predicts the others."""
-    return has_streams(c) and not has_hyper(c)
+    return has_streams(c) and not (has_hyper(c) or gates_streams(c))
 
 
 def has_laurel(c: Config) -> bool:
@@ -210,7 +220,8 @@ BETWEEN: tuple[Step, ...] = (
     Step("in_kept", "normed input, scaled for the sum", "{0} · {kept_scale}", WIDE, ("norm1",), when=_kept,
          absent=_NOT_KEPT, make=_scale_kept),
     Step("mid", "residual after attention", "{inputs}", WIDE, ("<kept>", ATTN),
-         when=lambda c: _sequential(c) and _has_both(c) and not (has_laurel(c) or beside(c) or has_hyper(c)),
+         when=lambda c: _sequential(c) and _has_both(c)
+         and not (has_laurel(c) or beside(c) or has_hyper(c) or gates_streams(c)),
          absent="{no_mid}", make=lambda o, _: o.Add()),
     Step("mid", "residual after attention and its low-rank residual", "{0} / √2", WIDE, ("laurel.sum",),
          when=has_laurel, make=lambda o, _: o.Multiply(2**-0.5)),
@@ -221,7 +232,7 @@ BETWEEN: tuple[Step, ...] = (
 """From what attention adds to the stream after it."""
 BEFORE_FFN: tuple[Step, ...] = (
     Step("norm2", "norm before feed-forward", "n = {norm}({0})", WIDE, ("<read>",), symbol="n",
-         when=lambda c: c.norm_order in ("pre", "both") and not (c.shared_norm or c.shortcut) and has_ffn(c),
+         when=lambda c: normed_between(c) and not (c.shared_norm or c.shortcut) and has_ffn(c),
          absent="{no_norm2}", make=make_norm, module="norm2", matrix="gain"),
     Step("norm2", "norm of two layers below", "n = {0} of two layers below", WIDE, ("norm2",), symbol="n",
          when=lambda c: has_ffn(c) and c.shortcut, recorded=True, make=lambda o, _: o.Same(), below=2),

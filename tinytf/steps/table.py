@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.parts import (
+    added_conv,
     altup,
     attention,
     block,
@@ -23,6 +24,7 @@ from tinytf.parts import (
     embedding,
     feed_forward,
     gated_delta,
+    gated_streams,
     head,
     hyper,
     indexer,
@@ -30,6 +32,7 @@ from tinytf.parts import (
     mamba,
     mamba2,
     memory,
+    ngrams,
     norm,
     pooling,
     positions,
@@ -72,7 +75,7 @@ RENAMED = {"heads": "head_out"}
 
 STEPS: tuple[Step, ...] = (
     *embedding.ROWS, *cross.SOURCE, *altup.AFTER_EMBEDDING, hyper.AFTER_EMBEDDING, *block.ROWS, *altup.MERGED,
-    *hyper.MERGED, *norm.FINAL, head.READ,
+    *hyper.MERGED, *gated_streams.FINAL, *norm.FINAL, head.READ,
     *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
@@ -81,7 +84,7 @@ _FORMULAS = tuple(
     part.formulas
     for part in (
         embedding, norm, attention, blocks, indexer, recurrence, gated_delta, mamba2, positions, feed_forward,
-        layer_inputs, side_conv, altup, hyper, pooling, head,
+        layer_inputs, side_conv, added_conv, altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
@@ -89,7 +92,7 @@ _INPUTS = tuple(
     for part in (
         embedding, norm, attention, cross, blocks, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
         layer_inputs,
-        altup, hyper, pooling, head,
+        altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 
@@ -287,6 +290,14 @@ class StepTable:
             return ()
         return tuple(step for step in self.added if self.has(step.name, layer) and step.name != "memory.out")
 
+    def summand(self, added: Step, layer: int) -> Step:
+        """What a layer adds to the stream of an output of attention or feed-forward: itself, normed or scaled.
+
+        An output that is not added there, such as that of a layer whose attention gives to another, is itself.
+        """
+        is_added = added.name in {step.name for step in self.added_in(layer)}
+        return (added, *self.to_stream(added, layer))[-2] if is_added else added
+
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
         """The steps from the product with the unembedding to the logits; one, unless logits are scaled or capped."""
@@ -369,7 +380,7 @@ class StepTable:
         """The steps that multiply the residual stream itself by a number."""
         from tinytf.steps.operations import LayerScale
 
-        return tuple(step for step in self.layer_steps if isinstance(step.operation, LayerScale))
+        return tuple(step for step in self.layer_steps if type(step.operation) is LayerScale)
 
     def has_own(self, step: Step, layer: int | None) -> bool:
         """Whether this step is the first one computed with the parameters of its module."""
@@ -464,6 +475,8 @@ class StepTable:
             return ((step.name, source),)
         if step.lent and layer is not None:
             lender = self.lender(step, layer)
+            if step.lent == step.name:
+                return ((step.name, lender),)
             return ((self.by_key[step.lent, lender].inputs[1], lender),)
         source_layer = self.config.n_layers - 1 if layer is None else layer
         steps = (self.by_key.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
@@ -472,13 +485,15 @@ class StepTable:
     def lender(self, step: Step, layer: int) -> int:
         """The layer that a ``lent`` step is taken from: the last below with its own and the same window.
 
+        For latent keys, the last whose heads share as wide a part.
         Raises ConfigError without one, or if its heads are others.
         """
         taker = self.config.at(layer)
         for below in range(layer - 1, -1, -1):
             lender = self.config.at(below)
             own = self.by_key.get((step.name, below))
-            if own and not own.lent and lender.window == taker.window and lender.mixer == taker.mixer:
+            alike = ["window", "mixer", *(["rope_width"] if step.lent == step.name else [])]
+            if own and not own.lent and all(getattr(lender, name) == getattr(taker, name) for name in alike):
                 if any(getattr(lender, name) != getattr(taker, name) for name in ("n_kv_heads", "d_head", "d_value")):
                     raise ConfigError(
                         f"layer {layer} takes the {step.name} of layer {below}, but has heads of other sizes"
@@ -496,6 +511,24 @@ class StepTable:
         """The steps that later layers take beside the stream, by full name."""
         places = [place for layer in range(self.config.n_layers) for place in self.taken(layer).values()]
         return {self.at(*place).full_name(place[1]): place for place in places}
+
+    @cached_property
+    def reads_text(self) -> bool:
+        """Whether layers read the text beside the stream: its ids, or its embeddings."""
+        of_embeddings = any(layer is None for _, layer in self.carried.values())
+        return of_embeddings or any("ids" in step.inputs for step in self.layer_steps)
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether steps of layers read a few earlier tokens, of which a cache keeps a window."""
+        from tinytf.steps.operations import LookupNgrams, ShortConv
+
+        return any(isinstance(step.operation, LookupNgrams | ShortConv) for step in self.layer_steps)
+
+    @property
+    def reads_beside(self) -> bool:
+        """Whether layers read anything beside the stream."""
+        return bool(self.carried) or self.reads_text or self.config.reads_ids
 
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""
@@ -538,13 +571,18 @@ class StepTable:
                 found.setdefault((own.name, layer), (step, own))
         return found
 
-    def synonym(self, name: str) -> str | None:
+    def synonym(self, name: str, layer: int | None = None) -> str | None:
         """The name of the step that ``name`` is a synonym of in this architecture; None where it is no synonym.
 
-        ``out`` means ``norm2`` in a post-norm block, and a former name means the present one.
+        ``out`` means ``norm2`` in a post-norm block, ``ffn.added`` what the ``layer`` (or the first that has it) adds
+        of ``ffn``, and a former name the present one.
         """
         if name in self.by_name:
             return None
+        part, _, added = name.rpartition(".")
+        if added == "added" and (step := self.by_name.get(part)) in self.added:
+            having = [n for n in range(self.config.n_layers) if self.has(part, n)]
+            return self.summand(step, layer if layer in having else having[0]).name
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
         return None if target == name else target
 

@@ -5,11 +5,13 @@ Only one buffer or one document of a file is in memory at a time.
 
 import errno
 import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from tinytf.errors import UsageError
 from tinytf.text.rows import MESSAGES, PAIR, TABLES, is_table, row_texts, text_field
@@ -282,6 +284,16 @@ def find_files(
     if not any(file.paragraphs for file in files):
         raise UsageError("the corpus has no word in it", "give a text that is more than white space")
     return Corpus(tuple(files), tuple(skipped), reading, buffer)
+
+
+def find_rows(rows: Sequence[str | Mapping[str, Any]], reading: Reading = Reading()) -> Corpus:
+    """The corpus of texts, or of rows of a data set, each a document. Raises UsageError for anything else."""
+    tables = [{"text": row} if isinstance(row, str) else row for row in rows]
+    if not tables or not all(isinstance(row, Mapping) for row in tables):
+        raise UsageError("a corpus is texts, or rows with a field of text", "give a list of str, or of dict")
+    lines = "".join(f"{json.dumps(dict(row))}\n" for row in tables)
+    source = ByteSource("texts.jsonl", data=lines.encode("ascii"))
+    return Corpus((_scan(source, reading, BUFFER, lambda _: None),), reading=reading)
 
 
 def _size(path: Path) -> int:

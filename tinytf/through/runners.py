@@ -4,7 +4,7 @@ Shapes: B texts, T tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tinytf.errors import UsageError
 from tinytf.model.cache import KVCache
+from tinytf.model.transformer import Source
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
 from tinytf.through.model import ThroughModel
@@ -44,10 +45,11 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Ours:
-    """A model that tinytf computes, and the number of tokens of the text."""
+    """A model that tinytf computes, and the number of tokens of the text, which may read a ``source``."""
 
     model: TextModel
     tokens: int
+    source: Source | None = None
     mask, positions, padding = "padding_mask", "", 0
     right_alone = "tinytf pads texts on the right alone, since it counts positions from the start of a row"
 
@@ -72,8 +74,26 @@ class Ours:
             raise UsageError("a padding_mask is of booleans, one for each token")
         if self.tokens < self.model.config.turned_alike_from(rows.shape[1]):
             raise UsageError("RoPE turns a longer row by other angles, so this text goes alone")
-        given: Tensor = self.model.transformer(rows, padding_mask=mask)
-        return given
+        module = self.model.transformer
+        hidden: Tensor = module.hidden(rows, padding_mask=mask, source=self.source)
+        return hidden if module.head is None else module.unembed(hidden)
+
+    def facing(self, beside: Sequence[int], room: int) -> "Ours":
+        """What runs a text whose source is the last of a batch, after those ``beside`` it, with ``room`` for padding.
+
+        Raises UsageError for a source that fills the context.
+        """
+        stack, reads = self.model.transformer.encoder, self.model.transformer.reads
+        assert stack is not None
+        assert reads is not None
+        rows = [*([[*beside]] if beside else []), [*reads.trace.encoding.ids]]
+        most = min(max(map(len, rows)) + room * (not beside), stack.config.context)
+        if most <= len(rows[-1]) and not beside:
+            raise UsageError("the source fills the context")
+        kept = torch.tensor([[place < len(row) for place in range(most)] for row in rows])
+        ids = torch.tensor([[*row[:most], *[self.padding] * (most - len(row))] for row in rows])
+        device = next(stack.parameters()).device
+        return replace(self, source=self.model.transformer.read(ids.to(device), kept.to(device)))
 
     def pieces(self, pieces: Sequence[Tensor], positions: bool) -> Iterator[Tensor | None]:
         module, tokens = self.model.transformer, sum(piece.shape[1] for piece in pieces)

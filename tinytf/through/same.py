@@ -73,10 +73,16 @@ def same(
     """Compare a text alone with the same text padded, in a batch, with a cache, in chunks and after another text.
 
     ``other`` is the text beside and before it; by default one of the same tokens, longer. ``truncate`` cuts texts that
-    exceed the context. Raises UsageError for a text of a single token.
+    exceed the context. Of two stacks the text is the target; its source is padded and put beside another one too, which
+    is ``other``. Raises UsageError for a text of a single token.
     """
     encoding = model.encode(text, truncate=truncate)
-    beside = None if other is None else model.encode(other, truncate=truncate).ids
     runner: Runner = Theirs(model) if isinstance(model, ThroughModel) else Ours(model, len(encoding.ids))
-    trial = Trial(model, encoding, beside, runner)
+    if isinstance(model, ThroughModel) or model.transformer.reads is None:
+        beside = None if other is None else model.encode(other, truncate=truncate).ids
+        trial = Trial(model, encoding, beside, runner)
+    else:
+        own = model.transformer.reads.trace.encoding.ids
+        source = own[::-1] * 2 if other is None else model.encoder.encode(other, truncate=truncate).ids
+        trial = Trial(model, encoding, None, runner, source)
     return Same(trial.ways(), trial.steps, trial.tolerance, about=About(model, encoding))

@@ -24,7 +24,7 @@ from tinytf.text.tokenizer import Encoding
 from tinytf.through.not_finite import Origin
 from tinytf.through.opening import reason_of
 from tinytf.through.recording import tensors_in
-from tinytf.through.runners import Runner
+from tinytf.through.runners import Ours, Runner
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.faults import overflow_at
 from tinytf.trace.record import record
@@ -81,12 +81,17 @@ class Way(Data):
 
 
 class Trial:
-    """All ways of one text; ``steps`` are compared, whose numbers are of the text."""
+    """All ways of one text; ``steps`` are compared, whose numbers are of the text.
+
+    A text that reads a source is also run with that padded, and after the other ``source``.
+    """
 
     alone: Steps
 
-    def __init__(self, model: Any, encoding: Encoding, beside: list[int] | None, runner: Runner) -> None:
-        self.model, self.encoding, self.runner = model, encoding, runner
+    def __init__(
+        self, model: Any, encoding: Encoding, beside: list[int] | None, runner: Runner, source: list[int] | None = None
+    ) -> None:
+        self.model, self.encoding, self.runner, self.source = model, encoding, runner, source
         self.ids, self.count = encoding.ids, len(encoding.ids)
         if self.count < 2:
             raise UsageError("a text of one token is the same in few ways", "give a longer text")
@@ -166,6 +171,9 @@ class Trial:
             words = f"with a mask of {form}"
             yield words, lambda form=form: self._masked(form)  # type: ignore[misc]
         yield "with positions of its own", self._at_positions
+        if isinstance(self.runner, Ours) and self.source is not None:
+            yield "with its source padded on the right", lambda: self._facing([])
+            yield "with its source in a batch, padded on the right", lambda: self._facing(self.source or [])
 
     def _tried(self, words: str, way: Callable[[], Way]) -> Way:
         """A way, or why it cannot be tried."""
@@ -293,6 +301,15 @@ class Trial:
             mask[number, start : start + len(ids)] = True
         return self._steps(rows, mask)
 
+    def _facing(self, beside: Sequence[int]) -> Way:
+        """The text, whose source is padded, alone or after one ``beside`` it."""
+        assert isinstance(self.runner, Ours)
+        texts = 2 if beside else 1
+        found = self._compared(
+            self._steps([self.ids] * texts, None, runner=self.runner.facing(beside, _EXTRA)), 0, texts - 1
+        )
+        return replace(found, why="the padding of the source is read" * self._differs(found))
+
     def _again(self) -> Way:
         self._steps([self.beside], None)
         found = self._compared(self._steps([self.ids], None), 0)
@@ -365,12 +382,13 @@ class Trial:
         places: Tensor | None = None,
         seed: int = 0,
         form: str = "",
+        runner: Runner | None = None,
     ) -> Steps:
         ids = torch.tensor(rows, device=self.device)
         if positions and mask is not None:
             places = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)
         given = None if mask is None else self._in_form(mask, form or ("integers" if self.integers else "booleans"))
-        self.last_run = partial(self.runner.whole, ids, given, places)
+        self.last_run = partial((runner or self.runner).whole, ids, given, places)
         with self._kept(seed) as steps:
             logits = self.last_run()
         return steps if logits is None else {**steps, "logits": logits}

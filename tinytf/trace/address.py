@@ -259,7 +259,11 @@ def _of_lens(text: str, raw: RawAddress, layers: tuple[int, ...] | None, table: 
 
 
 def _find_step(name: str, layers: tuple[int, ...] | None, table: StepTable) -> tuple[Step, str]:
-    synonym = table.synonym(name)
+    synonyms = {table.synonym(name, layer) for layer in layers or (None,)}
+    if len(synonyms) > 1:
+        named = " or ".join(sorted(filter(None, synonyms)))
+        raise AddressError(f"{name!r} is {named} in layers of two kinds", "name layers of one kind")
+    synonym = synonyms.pop()
     step = table.by_name.get(synonym or name)
     if step is None:
         reason = table.why_absent(name)

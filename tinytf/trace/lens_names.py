@@ -130,6 +130,10 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("attn.hook_attn_scores", when=_alibi, why=_DIFFERS),
     LensName("attn.hook_attn_scores", "masked", "least"),
     LensName("attn.hook_pattern", "weights"),
+    LensName("attn.hook_result", why="attribute and circuit have what each head adds; a trace has it summed, in attn"),
+    LensName("hook_attn_in hook_q_input hook_k_input hook_v_input attn.hook_attn_in attn.hook_q_input "
+             "attn.hook_k_input attn.hook_v_input",
+             why="it is what all heads read, once for each; patch --to L1H2.q changes it for one"),
     LensName("attn.hook_z attn.o.hook_in", "head_out", "turned"),
     LensName("attn.o.hook_out", "attn"),
     LensName("attn.hook_out attn.hook_hidden_states", "norm1", when=_encoder),
@@ -144,6 +148,7 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("hook_resid_mid", "norm1", when=_post),
     LensName("hook_resid_mid", "mid"),
     *_norm("ln2", "norm2"),
+    LensName("hook_mlp_in", "norm2", "input", lambda c: c.norm_order in ("pre", "both") and not c.shared_norm),
     LensName("mlp.hook_in hook_mlp_in mlp.hook_pre", "ffn.router", "input", _has_experts),
     LensName("mlp.hook_post", "ffn", when=_has_experts),
     LensName("mlp.gate.hook_in", "ffn.router", "input", _has_experts),

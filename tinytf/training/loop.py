@@ -1,196 +1,153 @@
-"""Training: start a run, or resume it, in one process or several together."""
+"""The training loop: batch → loss → backward → clip → step. Whatever watches it is an observer in its list."""
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
+from torch import nn
+from torch.nn.utils import clip_grad_norm_ as clip
 
-from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import TinytfError, UsageError
-from tinytf.files import resolve_links, to_json
-from tinytf.kept import RUN, Kept
-from tinytf.model.transformer import Transformer
-from tinytf.outputs import make_folder, remove, remove_all, remove_folder, require_outside, write_state, writing
-from tinytf.text.corpus import Corpus, find_files
-from tinytf.text.tokenizer import Tokenizer
+from tinytf.errors import TrainingError
+from tinytf.sentences import sign_of
+from tinytf.training.checkpoint import Progress
+from tinytf.training.data.examples import Batch
 from tinytf.training.data.setup import Setup
-from tinytf.training.data.tokens import Stage
-from tinytf.training.folder.remembered import remember
-from tinytf.training.folder.run_files import (
-    CORPUS,
-    LOCK,
-    METRICS,
-    PIPED,
-    RECIPE,
-    TOKENS,
-    holds_run,
-    is_free,
-    remove_run,
-    written_files,
-)
+from tinytf.training.metrics import Metrics
 from tinytf.training.recipe import Recipe
-from tinytf.training.run.branch import begin_branch
-from tinytf.training.run.metrics import Metrics
-from tinytf.training.run.run import Trainer
-from tinytf.training.tuning.processes import TIMEOUT, Processes, processes
-from tinytf.training.tuning.update import Update
+from tinytf.training.tuning.faults import where_not_finite
+from tinytf.training.tuning.lora import Adapters
+from tinytf.training.tuning.losses import BatchLoss, Objective, backward
+from tinytf.training.tuning.optimiser import learning_rate, make_optimiser
+from tinytf.training.tuning.processes import ALONE, Processes
+from tinytf.training.tuning.sharding import gather, reshard_model
+from tinytf.training.tuning.speed import Speed
 
-_THREADS_A_CORE = 16
-"""The most threads for each core: far more only wait for each other."""
+Schedule = Callable[[int], float]
+"""The learning rate of each step, counted from 0."""
 
 
-def train(
-    corpus: Corpus | str,
-    recipe: Recipe,
-    out: Path,
-    on_metrics: Callable[[Metrics, Setup], None] = lambda *_: None,
-    device: torch.device | str = "cpu",
-    *,
-    resume: bool = False,
-    interrupted: Callable[[], bool] = lambda: False,
-    tokenizer: Tokenizer | None = None,
-    model: Transformer | None = None,
-    overwrite: bool = False,
-    explain: int = 0,
-    explained: Sequence[str] = (),
-    on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
-    shard: bool = False,
-    timeout: float = TIMEOUT,
-    tensorboard: bool = False,
-    choose_speed: bool = False,
-    on_progress: Stage = lambda *_: None,
-    on_note: Callable[[str], None] = lambda _: None,
-    within: Kept | None = None,
-) -> Metrics:
-    """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
+class Observer:
+    """What watches a loop. A subclass overrides what it needs; ``line`` becomes a line of metrics.jsonl.
 
-    ``resume`` continues the run in ``out`` from its newest checkpoint, bit for bit as if it had not stopped (on the
-    same machine and number of threads); a finished run stays as it is. The FREE fields of the recipe may differ from
-    those of the run; ``on_note`` gets a line for each that does. ``overwrite`` removes a run in ``out`` once the new
-    one can begin. ``interrupted`` is called after each step; if it returns True, the run saves a checkpoint and stops.
-    ``model`` and ``tokenizer``, if given, are trained instead of new ones. At step ``explain`` (from 1; 0: never) the
-    updates of the ``explained`` weights (see ``choose_weight``), or of some default ones, are recorded; ``on_updates``
-    gets them at the end. ``shard`` divides model, gradients and moments among several processes, which wait for each
-    other at most ``timeout`` seconds. ``tensorboard`` writes event files too. ``on_progress`` reports the stages before
-    the first step, and the last measurement of the held-out text. ``within`` a sweep, ``out`` lies in its folder.
-
-    Raises UsageError if ``out`` holds a run that is neither resumed nor overwritten, or anything else; if it lies in a
-    kept folder; if its recipe or text differs; if it is to use far more threads than there are cores; if ``overwrite``
-    would remove the text or the model to start from; or if another process trains it.
-    Raises TrainingError if a number is not finite or a checkpoint cannot be written (the last good one stays).
+    Numbers that it puts into ``line.own`` are written with the others. All processes of a run have the same observers.
     """
-    require_free(out, resume=resume, overwrite=overwrite, within=within)
-    cores = os.cpu_count() or 1
-    if recipe.threads > (most := _THREADS_A_CORE * cores):
-        raise UsageError(f"{recipe.threads:,} threads on {cores} cores wait for each other", f"use {most} at most")
-    if shard and recipe.without:
-        raise UsageError("--shard divides the matrices that --without cuts heads out of", "leave out one of them")
-    if recipe.lora and (explain or shard or model is None):
-        choice = "--explain" if explain else "--shard" if shard else "a new model"
-        hint = "leave out one of them" if explain or shard else "name a model by --from"
-        raise UsageError(f"LoRA does not go with {choice}", hint)
-    if shard and (explain or recipe.compile):
-        action = "explains an update" if explain else "compiles"
-        raise UsageError(f"with --shard no process has the whole model, so none {action}", "leave out one of them")
-    device = torch.device(device)
-    with processes(device, shard=shard, timeout=timeout, on_note=on_note) as group, _lock_run(out, group):
-        files = find_files(corpus, recipe.reading) if isinstance(corpus, str) else corpus
-        if overwrite:
-            _require_inputs_elsewhere(out, files, recipe)
-        if recipe.at_step and (overwrite or not checkpoints_of(out)):
-            if group.writes:
-                if overwrite:
-                    remove_run(out)
-                with writing(out, "give another --out"):
-                    remember(out, files)
-                    write_state(out / RECIPE, to_json(recipe.to_dict()))
-                begin_branch(files, recipe, out)
-            group.wait()
-            resume, overwrite = True, False
-        run = Trainer(
-            files,
-            recipe,
-            out,
-            device,
-            group,
-            resume=resume,
-            overwrite=overwrite,
-            tokenizer=tokenizer,
-            model=model,
-            explain=explain,
-            explained=explained,
-            tensorboard=tensorboard,
-            choose_speed=choose_speed,
-            on_progress=on_progress if group.writes else lambda *_: None,
-            on_note=on_note if group.writes else lambda _: None,
-        )
-        last = run.run(on_metrics if group.writes else lambda *_: None, interrupted)
-        on_updates(run.updates)
-        del run
-        return last
+
+    loop: "Loop"
+
+    def begin(self, loop: "Loop") -> None:
+        """Called before the first step of this process."""
+        self.loop = loop
+
+    def gradients(self, line: Metrics) -> None:
+        """Called when the gradients are known, before clipping."""
+
+    def step(self, line: Metrics) -> None:
+        """Called after the weights have changed."""
+
+    def written(self, line: Metrics) -> None:
+        """Called once the line is in the files."""
+
+    def flush(self) -> None:
+        """Called before a checkpoint is written: what was written so far has to reach the disk."""
+
+    def end(self) -> None:
+        """Called after the last step, also if the run fails; the last observer first."""
 
 
-@contextmanager
-def _lock_run(out: Path, group: Processes) -> Iterator[None]:
-    """Make the run directory and hold its lock, which the system releases however the process ends.
+class Loop:
+    """Trains ``setup.model``; ``progress`` says how far. ``stopping`` ends ``run`` after the current step.
 
-    An error before the first metrics leaves nothing behind.
+    ``batch`` and ``line`` are those of the latest step, and ``saved`` is the step of the newest checkpoint. ``pending``
+    is a line that was saved, but neither measured nor written before the process ended.
     """
-    new, lock = not out.exists(), FileLock(out / LOCK)
-    if group.writes:
-        with writing(out / LOCK, "give another --out", UsageError):
-            make_folder(out)
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                raise UsageError(
-                    f"another process trains {out}", f"tinytf runs --follow {out} watches it; or give another --out"
-                ) from None
-    group.wait()
-    try:
-        yield
-    except TinytfError:
-        if group.writes and new and not (out / METRICS).exists():
-            lock.release()
-            with suppress(OSError):
-                if not (out / RECIPE).exists():
-                    for folder in (TOKENS, PIPED):
-                        remove_all(out / folder)
-                    remove(out / CORPUS)
-                remove(out / LOCK)
-                remove_folder(out)  # fails unless it is empty
-        raise
-    finally:
-        lock.release()
 
+    batch: Batch
 
-def require_free(out: Path, *, resume: bool, overwrite: bool, within: Kept | None = None) -> None:
-    """Raise UsageError if ``out`` holds another run, unless it is to be replaced, or files that no run wrote.
+    def __init__(
+        self,
+        setup: Setup,
+        recipe: Recipe,
+        out: Path,
+        device: torch.device,
+        group: Processes = ALONE,
+        *,
+        adapters: Adapters | None = None,
+        objective: Objective | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self.setup, self.model, self.recipe, self.out, self.device, self.group = (
+            setup, setup.model.train(), recipe, out, device, group,
+        )  # fmt: skip
+        self.adapters, others = adapters, () if adapters is None else (adapters,)
+        self.optimiser = make_optimiser(self.model, recipe, *others)
+        self.parameters = [parameter for module in (self.model, *others) for parameter in module.parameters()]
+        self.batch_loss = BatchLoss(self.model, adapters, recipe.label_smoothing, objective, recipe.balance)
+        self.loss: nn.Module = group.averaging(self.batch_loss)
+        self.schedule = schedule or (lambda step: learning_rate(step, recipe))
+        self.progress = Progress(corpus=setup.fingerprint, processes=group.count)
+        self.observers: Sequence[Observer] = ()
+        self.interrupted: Callable[[], bool] = lambda: False
+        self.saved, self.stopping = 0, False
+        self.line = Metrics(0)
+        self.pending: Metrics | None = None
 
-    So it does if ``out`` lies in a kept folder other than ``within``.
-    """
-    require_outside(out, RUN, within)
-    if not out.is_dir() or is_free(out):
-        return
-    if not holds_run(out):
-        reason = " to resume" if resume else " to overwrite" if overwrite else ", but it is not empty"
-        raise UsageError(f"there is no run in {out}{reason}", "name another folder by --out")
-    if not (resume or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
-        raise UsageError(
-            f"{out} holds a run already",
-            "continue it with --resume, replace it with --overwrite, or give another --out",
-        )
+    def run(self) -> Metrics:
+        """Take all steps that are left. Returns the metrics of the last one."""
+        self.line.step = self.progress.step
+        with Speed(self.recipe.threads, self.recipe.kernel).used(), ExitStack() as ends:
+            for observer in self.observers:
+                observer.begin(self)
+                ends.callback(observer.end)
+            reshard_model(self.model)
+            if self.pending is not None:
+                self.batch = self.setup.examples.batch(self.pending.step - 1)
+                self.tell(self.pending)
+            while self.progress.step < self.recipe.steps and not self.stopping:
+                self.step()
+        return self.line
 
+    def step(self) -> None:
+        """Take one step: batch → loss → backward → clip → step."""
+        begun, line = time.monotonic(), Metrics(self.progress.step + 1, lr=self.schedule(self.progress.step))
+        for parameters in self.optimiser.param_groups:
+            parameters["lr"] = line.lr
+        self.gradient(line)
+        self.optimiser.step()
+        line.seconds, line.tokens = max(0.0, time.monotonic() - begun), self.batch.ids.numel()
+        self.progress.step, self.progress.pending = line.step, {}
+        self.tell(line)
 
-def _require_inputs_elsewhere(out: Path, corpus: Corpus, recipe: Recipe) -> None:
-    """Raise UsageError if overwriting the run would remove its text or the model that it begins from."""
-    removed = {resolve_links(path) for path in written_files(out)}
-    for file in corpus.files:
-        if file.source.path is not None and resolve_links(file.source.path) in removed:
-            raise UsageError(f"{file.source.path} is part of the run that --overwrite removes", "give another --out")
-    begun_from = resolve_links(Path(recipe.begun_from)) if recipe.begun_from else None
-    if begun_from is not None and any(path.is_relative_to(begun_from) for path in removed):
-        raise UsageError(f"the run begins from {recipe.begun_from}, which --overwrite removes", "give another --out")
+    def gradient(self, line: Metrics) -> None:
+        """Compute the clipped gradient of a step. Raises TrainingError if loss or gradient is not finite."""
+        self.batch = self.setup.examples.batch(line.step - 1)
+        self.optimiser.zero_grad(set_to_none=True)
+        line.loss = backward(self.loss, self.batch, self.recipe, self.group)
+        if not math.isfinite(line.loss):
+            self.fail(f"the loss is {sign_of(line.loss)}", line.step)
+        for observer in self.observers:
+            observer.gradients(line)
+        line.grad_norm = gather(clip(self.parameters, self.recipe.clip)).item()
+        if not math.isfinite(line.grad_norm):
+            self.fail(f"the gradient norm is {sign_of(line.grad_norm)}", line.step)
+
+    def tell(self, line: Metrics) -> None:
+        """Let the observers measure what is due after a step, and know once its line is written."""
+        self.line = line
+        for observer in self.observers:
+            observer.step(line)
+        reshard_model(self.model)
+        self.stopping = self.interrupted() or line.stopped is not None
+        for observer in self.observers:
+            observer.written(line)
+
+    def fail(self, fault: str, step: int) -> None:
+        """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite.
+
+        Where those of the forward pass are, it names the first of the gradients, from the loss backwards.
+        """
+        saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
+        where = where_not_finite(self.model, self.loss, self.batch, self.recipe, self.group)
+        raise TrainingError(f"{fault} at step {step:,}{where}{saved}", "try a smaller --lr")

@@ -1,7 +1,6 @@
 """Plan a training run: its schedule, its sizes, the first gradient, and what it would write."""
 
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,11 +15,14 @@ from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.tokens import Stage
-from tinytf.training.loop import require_free
+from tinytf.training.folder.claim import require_free
+from tinytf.training.folder.run_files import TOKENS
+from tinytf.training.loop import Loop
+from tinytf.training.metrics import Metrics
 from tinytf.training.pace import Pace
 from tinytf.training.recipe import Recipe
-from tinytf.training.rehearsal import Rehearsal, rehearse
-from tinytf.training.run.peak import matrix_peak, training_flops
+from tinytf.training.start import rehearsed
+from tinytf.training.tuning.peak import matrix_peak, training_flops
 
 _TIMED_STEPS, _PADDING_STEPS = 5, 100
 """The number of steps that are timed, and of those whose padding is counted."""
@@ -153,13 +155,13 @@ def plan(
     first step.
     """
     require_free(out, resume=False, overwrite=overwrite)
-    with rehearse(corpus, recipe, device, tokenizer, model, on_progress) as rehearsal:
-        setup, trained = rehearsal.setup, rehearsal.trained
-        token_bytes = sum(path.stat().st_size for path in rehearsal.folder.glob("*.bin"))
+    with rehearsed(corpus, recipe, device, tokenizer, model, on_progress) as loop:
+        setup, trained = loop.setup, [parameter for parameter in loop.parameters if parameter.requires_grad]
+        token_bytes = sum(path.stat().st_size for path in (loop.out / TOKENS).glob("*.bin"))
         batch = setup.examples.batch(0)
         parameters = list(setup.model.parameters())
-        loss, norm = rehearsal.gradient(0)
-        seconds = _time_step(rehearsal)
+        loop.gradient(first := Metrics(1))
+        seconds = _time_step(loop)
         chats = _of_conversations(setup.examples) if isinstance(setup.examples, ChatTurns) else {}
     tokens, held_out = setup.counts
     return TrainingPlan(
@@ -167,7 +169,7 @@ def plan(
         parameters=sum(p.numel() for p in parameters), weight_bytes=sum(p.nbytes for p in parameters),
         trained=sum(p.numel() for p in trained), trained_bytes=sum(p.nbytes for p in trained),
         tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
-        loss=loss, gradient_norm=norm, step_seconds=seconds,
+        loss=first.loss, gradient_norm=first.grad_norm, step_seconds=seconds,
         flops_per_token=training_flops(setup.model.config, recipe.block),
         peak_flops=None if seconds is None else matrix_peak(parameters[0].device),
         **chats,
@@ -185,14 +187,12 @@ def _of_conversations(examples: ChatTurns) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _time_step(rehearsal: Rehearsal) -> float | None:
+def _time_step(loop: Loop) -> float | None:
     """The median time of some steps, after an uncounted one; None if the training would run them differently."""
-    if rehearsal.recipe.dtype != "float32" or rehearsal.recipe.compile:
+    if loop.recipe.dtype != "float32" or loop.recipe.compile:
         return None
     seconds = []
-    for step in range(_TIMED_STEPS + 1):
-        start = time.perf_counter()
-        rehearsal.gradient(step)
-        rehearsal.optimiser.step()
-        seconds.append(time.perf_counter() - start)
+    for _ in range(_TIMED_STEPS + 1):
+        loop.step()
+        seconds.append(loop.line.seconds)
     return median(seconds[1:])

@@ -21,13 +21,14 @@ TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
 FEW_BATCHES = 8
 """Batches of the held-out text for its curve and every verdict, always the same ones."""
-USUAL_LR, FINE_LR, LORA_LR = 3e-3, 5e-5, 1e-3
-"""The peak learning rate of a new model; of a trained one, which has much to lose; of LoRA, which begins at zero."""
+USUAL_WIDTH = 128
+_LRS = {"new": (3e-3, USUAL_WIDTH, 1.2e-2), "fine": (5e-5, 576, 1e-3), "lora": (2e-3, 576, 1e-2)}
+"""The default peak learning rate of a new model, of a trained one and of LoRA: at a width, and at most."""
 _DECODER = {
     "causal": True, "head": "lm", "positions": "rotary", "norm": "rmsnorm", "activation": "silu", "gated": True,
     "qkv_bias": False, "o_bias": False, "ffn_bias": False,
 }  # fmt: skip
-_ENCODER = {"causal": False, "head": "mlm"}
+_ENCODER = {"causal": False, "head": "mlm", "head_bias": True}
 _FORMS = {"chat": "chat", "translate": "pair"}
 _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
 
@@ -35,6 +36,12 @@ _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
 def _field(default: Any, help: str, limits: Limits = ANY) -> Any:
     """A field of a recipe: its default, a line of help, and the values it may have."""
     return field(default=default, metadata={"help": help, "limits": limits})
+
+
+def usual_lr(kind: str, width: int | None = None) -> float:
+    """The default peak learning rate, in inverse proportion to the width; of a usual width where that is unknown."""
+    rate, at, most = _LRS[kind]
+    return min(most, round(rate * at / (width or at), 6))
 
 
 def require_mask(config: ModelConfig) -> None:
@@ -76,7 +83,11 @@ class Recipe:
     repeats: float = _field(0.0, "Share of examples with repeated random tokens, which teach copying.", _SHARE)
     repeats_first: int = _field(0, "Steps at the start with only such examples.", Limits(0, 1_000_000_000))
     steps: int = _field(1000, "Optimiser steps.", Limits(1, 1_000_000_000))
-    lr: float = _field(USUAL_LR, "Peak learning rate; with --from 5e-5, with --lora 1e-3 unless given.", _POSITIVE)
+    lr: float = _field(
+        usual_lr("new"),
+        "Peak learning rate; unless given 0.384 / d_model, with --from 0.0288 / d_model, with --lora 1.152 / d_model.",
+        _POSITIVE,
+    )
     final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
     warmup: int = _field(100, "Steps of linear warm-up.")
     schedule: str = _field("cosine", "Learning rate after the warm-up.", Limits(choices=SCHEDULES))
@@ -84,6 +95,7 @@ class Recipe:
     beta1: float = _field(0.9, "Adam's decay of the mean gradient.", _SHARE)
     beta2: float = _field(0.95, "Adam's decay of the mean squared gradient.", _SHARE)
     label_smoothing: float = _field(0.0, "Share of each target that is spread over the vocabulary.", _SHARE)
+    balance: float = _field(0.0, "With experts: weight of the loss that keeps them equally busy, such as 0.01.", _SHARE)
     clip: float = _field(1.0, "Largest global norm of the gradients.", _POSITIVE)
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
@@ -149,7 +161,7 @@ class Recipe:
         many parameters as a plain one. Of two stacks the encoder is like the decoder, apart from its own settings.
         """
         fields = {
-            "d_model": 128, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
+            "d_model": USUAL_WIDTH, "n_layers": 4, "n_heads": 4, "context": max(256, self.block),
             **(_ENCODER if self.objective == "masked" else _DECODER), **self.model, "vocab_size": vocab_size,
         }  # fmt: skip
         if type(width := fields["d_model"]) is int:
@@ -165,6 +177,8 @@ class Recipe:
         if config.causal != (self.objective != "masked"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
         require_mask(config)
+        if not config.predicts_tokens:
+            raise ConfigError(f"head {config.head.kind!r} predicts no token to learn from", "leave out --head")
         if self.first_weights == "look_back" and not (config.positions == "rotary" and config.qkv_bias):
             raise ConfigError("look_back needs rotary positions, and biases of queries and keys", "add --qkv-bias 1")
         if self.block > config.context:
@@ -178,14 +192,15 @@ class Recipe:
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
         """A recipe from its fields. Raises UsageError for an unknown field, with the nearest name.
 
-        The default warm-up is at most a tenth of the steps, the default lr is FINE_LR for a trained model, or
-        LORA_LR to adapt it, and the masked objective has a wordpiece tokenizer.
+        The default warm-up is at most a tenth of the steps. The default lr is ``usual_lr``, and the masked
+        objective has a wordpiece tokenizer.
         """
         if (optimiser := fields.get("optimiser", "adamw")) != "adamw":
             raise UsageError(f"{source or 'the recipe'}: there is no optimiser {optimiser!r}", "AdamW is the only one")
         fields = {name: value for name, value in fields.items() if name != "optimiser"}  # older recipes name it
-        if fields.get("begun_from"):
-            fields = {"lr": LORA_LR if fields.get("lora") else FINE_LR, **fields}
+        width = model.get("d_model") if isinstance(model := fields.get("model"), Mapping) else None
+        kind = "new" if not fields.get("begun_from") else "lora" if fields.get("lora") else "fine"
+        fields = {"lr": usual_lr(kind, width if type(width) is int and width > 0 else None), **fields}
         if fields.get("objective") == "masked":
             fields = {"tokenizer": "wordpiece", **fields}
         steps = fields.get("steps", cls.steps)
@@ -229,7 +244,10 @@ FREE = ("steps", "patience", "eval_every", "save_every", "save_minutes", "keep",
 def stored_recipe(run: Path) -> Recipe | None:
     """The recipe that a run was started with; None before it was written."""
     path = run / "recipe.json"
-    return Recipe.from_dict(read_json(path), str(path)) if path.exists() else None
+    fields = read_json(path) if path.exists() else None
+    if fields is not None and "watched" in fields:
+        raise UsageError(f"another program trains {run}", "that program continues it, with tinytf.watch(…, done=N)")
+    return None if fields is None else Recipe.from_dict(fields, str(path))
 
 
 def require_same(run: Path, stored: Recipe, requested: Mapping[str, Any]) -> None:

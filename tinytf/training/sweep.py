@@ -20,12 +20,12 @@ from tinytf.files import to_json
 from tinytf.kept import RUN, SWEEP, SWEPT
 from tinytf.outputs import make_folder, remove, require_outside, write_state, writing
 from tinytf.text.weighted import find_corpus
+from tinytf.training.checkpoint import is_published
 from tinytf.training.folder.reader import read_history
 from tinytf.training.folder.run_files import is_run
-from tinytf.training.loop import train
 from tinytf.training.recipe import FIELDS as RECIPE
 from tinytf.training.recipe import Recipe
-from tinytf.training.run.checkpoints import is_published
+from tinytf.training.train import train
 from tinytf.version import __version__
 
 _MAX_RUNS = 10_000
@@ -180,7 +180,7 @@ def run_trial(corpus: list[Path], recipe: Recipe, out: Path, begin: Begin, threa
         last = train(
             files, recipe, out, resume=is_run(out), tokenizer=tokenizer, model=model,
             interrupted=lambda: bool(stopped), within=SWEEP,
-        )  # fmt: skip
+        ).last  # fmt: skip
     except TinytfError as error:
         return False, error.message
     return last.step >= recipe.steps or last.stopped is not None, ""

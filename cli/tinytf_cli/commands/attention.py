@@ -92,8 +92,8 @@ def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:
         if without := [layer for layer in address.layers if layer not in table.attention_layers]:
             hint = f"tinytf trace --layer {without[0]} shows its steps"
             raise UsageError(f"layer {without[0]} has no attention weights", hint)
-        heads = address.heads if address.heads is not None else range(table.config.n_heads)
-        pairs += [(layer, head) for layer in address.layers for head in heads]
+        every = table.config.heads_in(address.layers)
+        pairs += [(layer, head) for layer, head in every if address.heads is None or head in address.heads]
     return tuple(pairs)
 
 

@@ -111,7 +111,7 @@ def blame(
     else:
         words = options.chat.read(options.words)[0]
     texts = Texts(words, options.tokens, options.truncate, options.token, options.versus_token)
-    model = model_options.open()
+    model = model_options.open(because="a tensor of the encoder changes the source of every layer")
     if options.versus is None:
         if options.tensor_types is not None and gguf_names(model.transformer) is None:
             raise UsageError("there are no GGUF names for the tensors of this model", "leave out --tensor-types")

@@ -82,7 +82,7 @@ def circuit(
         )
     if is_typed("steps") and options.method != "integrated":
         raise UsageError("--steps goes with --method integrated", f"{options.method} averages over nothing")
-    model = model_options.open()
+    model = model_options.open(because="its pairs are of prompts that one stack continues")
     pairs = over.items if over.pairs is not None else one_pair(model, *map(str, texts), answer=options.answer)
     with progress_line(output.stderr, "runs:") as on_progress:
         report = model.circuit(

@@ -136,9 +136,8 @@ def _printed(options: Options, log: str, fold: FoldOptions, model_options: Model
         (*kept, "texts", "versus", "names", "rows", "full", "chat", "system", "rendered"), (Options,), f"the log {log}"
     )
     printed, names = read_log(log), read_names(options.names)
-    text = _texts(options, True)[0] if options.texts else None
     settings: dict[str, Any] = {name: getattr(options, name) for name in kept}
-    report = diff_printed(model_options.open(), text, printed, names=names, **settings)
+    report = diff_printed(*_reading(model_options, options, output), printed, names=names, **settings)
     return output.draw_checked(report, PrintedDisplay(0 if options.full else fold.rows(options.rows)))
 
 
@@ -182,6 +181,7 @@ def _compared(options: Options, model_options: ModelOptions, output: Output) -> 
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.passes import is_passes, open_any
     from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump
+    from tinytf.text_model import TextModel
 
     settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
     named = [word.lower().endswith(SUFFIXES) and not any(letter.isspace() for letter in word) for word in options.texts]
@@ -199,38 +199,46 @@ def _compared(options: Options, model_options: ModelOptions, output: Output) -> 
         options.versus.lower().endswith(SUFFIXES) or _is_foreign(options.versus) or is_passes(options.versus)
     ):
         dump = open_any(options.versus)
-        text = _texts(options, True)[0] if options.texts else None
-        return model_options.open().diff(text, dump, names=names, **settings)
+        model, text = _reading(model_options, options, output)
+        return model.diff(text, dump, names=names, **settings)
     if options.names is not None:
         raise UsageError("--names maps the names in a file, and there is no file", "name it with --versus")
     has_other = options.versus is not None or options.versus_dtype is not None
     if options.numbers:
         if has_other:
             raise UsageError("--set compares a model without and with it", "leave out --versus and --versus-dtype")
-        first, model = _texts(options, True)[0], model_options.open()
+        _texts(options, True)
         numbers = dict(assignment(text) for text in options.numbers)
-        return model.diff(first, model.with_numbers(numbers, text=first), **settings)
-    if is_typed("adapter") and not has_other:
-        first, _ = _texts(options, True)
-        return replace(model_options, adapter=None).open().diff(first, model_options.open(), **settings)
-    first, second = _texts(options, has_other)
+        model, text = _reading(model_options, options, output)
+        return model.diff(text, model.with_numbers(numbers, text=text), **settings)
+    merges = is_typed("adapter") and not has_other
+    first, second = _texts(options, has_other or merges)
+    model = (replace(model_options, adapter=None) if merges else model_options).open(two_stacks=True)
+    compared: Written | Model
+    if second is not None:
+        compared = second
+    else:
+        compared = model_options.open(two_stacks=True) if merges else _other(model_options, options)
+    if model.config.encoder is None and options.target_text is None:
+        return model.diff(first, compared, **settings)
+    # one target for two sources, or for one source in two models
+    sources = [text for text in (first, second) if text is not None]
+    (bound, *others), target = both_facing(model, sources, options.target_text, output, truncate=options.truncate)
+    if isinstance(compared, TextModel):
+        others.append(compared.reading(first, truncate=options.truncate))
+    return bound.diff(target, (others[0], target), **settings)
+
+
+def _reading(model_options: ModelOptions, options: Options, output: Output) -> "tuple[Model, Written | None]":
+    """The model and the one text, None where a file has its own; a model of two stacks bound to it, and the target."""
+    text = _texts(options, True)[0] if options.texts or options.numbers else None
     model = model_options.open(two_stacks=True)
-    if model.config.encoder is not None or options.target_text is not None:
-        return _facing(model, first, second, options, model_options, output, settings)
-    return model.diff(first, second if second is not None else _other(model_options, options), **settings)
-
-
-def _facing(
-    model: "Model", first: "Written", second: "Written | None", options: Options, model_options: ModelOptions,
-    output: Output, settings: dict[str, Any],
-) -> "Difference":  # fmt: skip
-    """Of a model of two stacks: one target for two sources, or for one source in two models."""
-    (bound, *others), target = both_facing(
-        model, [text for text in (first, second) if text is not None], options.target_text, output,
-        truncate=options.truncate,
-    )  # fmt: skip
-    other = others[0] if others else _other(model_options, options).reading(first, truncate=options.truncate)
-    return bound.diff(target, (other, target), **settings)
+    if model.config.encoder is None and options.target_text is None:
+        return model, text
+    if text is None:
+        raise UsageError("a model of two stacks needs a TEXT to read", "the file has the tokens of one text")
+    (bound,), target = both_facing(model, [text], options.target_text, output, truncate=options.truncate)
+    return bound, target
 
 
 def _is_foreign(name: str) -> bool:

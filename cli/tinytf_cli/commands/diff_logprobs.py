@@ -30,5 +30,5 @@ def diff_logprobs(options: Options, model_options: ModelOptions, output: Output)
     """
     from tinytf.compare.logprobs import diff_logprobs as compare
 
-    model = model_options.open() if is_typed("model") else None
+    model = model_options.open(because="a log of samples has a prompt and no source") if is_typed("model") else None
     return output.draw_checked(compare(options.first, options.second, model, options.floor))

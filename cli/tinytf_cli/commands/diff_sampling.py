@@ -41,7 +41,10 @@ def diff_sampling(options: Options, fold: FoldOptions, model_options: ModelOptio
     settings: dict[str, Any] = {} if options.tolerance is None else {"tolerance": options.tolerance}
     text, model = None, None
     if options.texts or host() is not None:
-        text, model = options.chat.read(options.texts)[0], model_options.open()
+        text, model = (
+            options.chat.read(options.texts)[0],
+            model_options.open(because="samplers are compared on a prompt that is continued"),
+        )
     report = compare(
         first, second, model, text, max_tokens=options.max_tokens, seed=model_options.seed, truncate=options.truncate,
         **settings,

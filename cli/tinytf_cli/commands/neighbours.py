@@ -56,10 +56,12 @@ def neighbours(options: Options, words: WordOptions, model_options: ModelOptions
     display = NeighboursDisplay(options.rows)
     if options.at is None:
         ResumeOptions(words.resume).checked_file("--at and --lines")
-        report = model_options.open().neighbours(words.words, top=options.top, untrained=options.untrained)
+        report = model_options.open(two_stacks=True).neighbours(
+            words.words, top=options.top, untrained=options.untrained
+        )
         return output.draw_all([report], "neighbours", words.lines, display)
     words.items  # noqa: B018 - report a missing text before opening a model
-    model = model_options.open()
+    model = words.facing(model_options.open(two_stacks=True), output)
 
     def near_each(texts: "Sequence[Written]") -> "Iterator[Neighbours]":
         traces = (model.trace(text, truncate=words.truncate) for text in texts)

@@ -59,7 +59,7 @@ def neighbours_texts(options: Options, fold: FoldOptions, model_options: ModelOp
     names = None if options.prompts is None else tuple(name or None for name in options.prompts.split(","))
     if names is not None and len(names) != 2:
         raise UsageError("--prompts names two prompts", "such as query,document, or document,document")
-    model = model_options.open()
+    model = model_options.open(because="the vector of a whole text is its encoder's")
     if lines is not None:
         ranked = model.most_similar(
             texts[0], lines, top=options.top, pooling=options.pooling, prompts=names, truncate=options.truncate

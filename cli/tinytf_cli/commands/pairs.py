@@ -33,7 +33,7 @@ def pairs(options: Options, fold: FoldOptions, model_options: ModelOptions, outp
             raise UsageError("no task is named to make pairs of", "such as: tinytf pairs ioi")
         output.draw(tasks())
         return
-    model = model_options.open()
+    model = model_options.open(because="its prompts are continued where they stand")
     with progress_line(output.stderr, "texts scored:") as on_progress:
         made = model.pairs(
             options.task, options.count, seed=model_options.seed, score=options.score, progress=on_progress

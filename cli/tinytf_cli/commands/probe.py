@@ -46,7 +46,7 @@ def probe(options: Options, fold: FoldOptions, model_options: ModelOptions, outp
     from tinytf_cli.views.probe import ProbeDisplay
 
     recording = None if options.recording is None else recorded(options.recording)
-    model = model_options.open()
+    model = model_options.open(because="each label is of one text")
     with progress_line(output.stderr, "texts and steps:") as on_progress:
         report = model.probe(
             options.labels, at=options.at or ("L*.out",), position=options.position, toward=options.toward,

@@ -10,6 +10,7 @@ from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real
+from tinytf_cli.text_options import both_facing, target_option
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
@@ -29,6 +30,7 @@ class Options:
         help="Time limit for a run of its code.",
     )  # fmt: skip
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
+    target_text: str | None = target_option()
 
 
 @command("same")
@@ -39,6 +41,7 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
     1 if anything changes. Works on models through transformers too, and with --module on a module of yours, whose code
     it runs.
     """
+    from tinytf.through.model import ThroughModel
     from tinytf.through.same import TEXT
     from tinytf.through.same import same as same_text
 
@@ -47,9 +50,13 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
     if not 1 <= len(texts) <= 2:
         raise UsageError(f"this takes a text and one beside it, not {len(texts)}", 'tinytf same "A text." "Another."')
     if options.module is not None:
-        return _of_module(options, model_options.open(), texts, output)
+        reference = model_options.open(because="a module of yours is run on one text")
+        return _of_module(options, reference, texts, output)
     through = model_options.through_model(output)
-    model = through if through is not None else model_options.open()
+    model: Model | ThroughModel = through if through is not None else model_options.open(two_stacks=True)
+    if not isinstance(model, ThroughModel) and (model.config.encoder is not None or options.target_text is not None):
+        (model,), target = both_facing(model, texts[:1], options.target_text, output, truncate=options.truncate)
+        texts[:1] = [target]
     report = same_text(model, *texts, truncate=options.truncate)
     return output.draw_checked(report)
 

@@ -72,7 +72,7 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
     if options.curve is None:
         if texts.words or is_typed("asked", "reference"):
             raise UsageError("TEXT, --ask and --reference go with --curve", _CURVE)
-        model = model_options.open()
+        model = model_options.open(because="its pairs are of texts that one stack reads")
         vector = _vector(model, options, texts, model_options.seed, is_file, output)
         if output.file is not None and output.file.suffix.lower() in _FILES:
             output.note(vector.sentence)
@@ -81,7 +81,7 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
         return 0
     strengths = _strengths(options.curve)
     written = texts.items
-    model = model_options.open()
+    model = model_options.open(because="its pairs are of texts that one stack reads")
     vector = _vector(model, options, texts, model_options.seed, is_file, output)
     add: Vectors = vector
     if is_file and options.addresses:

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +20,7 @@ from tinytf_cli.recipe_options import RecipeOverrides, RunOptions, resolved_reci
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus, OnRead, Reading
-    from tinytf.training.data.setup import Setup
-    from tinytf.training.run.metrics import Metrics
-    from tinytf.training.tuning.update import Update
+    from tinytf.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,6 @@ class Options:
     GROUP: ClassVar = "Watching"
 
     dry_run: bool = option(is_flag=True, help="Show the schedule, sizes and first gradient; train and write nothing.")
-    find_lr: bool = option(is_flag=True, help="Suggest a learning rate by a range test; write nothing.")
     explain: int | None = option(
         type=Whole(1), metavar="STEP", help="Show the arithmetic of Adam's update at this step."
     )
@@ -90,15 +86,13 @@ def train(
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
-    from tinytf.training.find_lr import find_lr
-    from tinytf.training.loop import train as train_model
+    from tinytf.training.clashes import require_compatible
+    from tinytf.training.observers.tensorboard import summary_writer
     from tinytf.training.plan import plan
-    from tinytf.training.recipe import USUAL_VOCABULARY
-    from tinytf.training.run.tensorboard import summary_writer
     from tinytf.training.train import report_of
+    from tinytf.training.train import train as train_model
     from tinytf.training.tuning.processes import rank_and_count
     from tinytf_cli.progress import TrainingProgress
-    from tinytf_cli.views import find_lr as _find_lr  # noqa: F401 - registers its view
     from tinytf_cli.views import train as _train  # noqa: F401 - registers its view
     from tinytf_cli.views import train_plan as _plan  # noqa: F401 - registers its view
 
@@ -113,20 +107,13 @@ def train(
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if options.explained and options.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
-    if options.dry_run and options.find_lr:
-        raise UsageError("--dry-run shows a plan, and --find-lr a range test", "leave out one of them")
-    if options.find_lr and run.overwrite:
-        raise UsageError("--find-lr writes nothing, so --overwrite has no effect", "leave out --overwrite")
-    writes_nothing = "--dry-run plans" if options.dry_run else "--find-lr tries" if options.find_lr else ""
-    if writes_nothing and (run.resume or run.at_step or options.explain or options.tensorboard or machine.shard):
-        hint = "leave out --resume, --at-step, --explain, --tensorboard and --shard"
-        raise UsageError(f"{writes_nothing} a new run", hint)
-    if run.resume and run.overwrite:
-        raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
+    require_compatible({**vars(options), **vars(run), "shard": machine.shard})
     if options.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
     recipe = resolved_recipe(overrides, run, resumed)
+    if not run.resume and not recipe.begun_from:
+        _say_if_unwritable(recipe, output)
     begun_from = "" if recipe.at_step else recipe.begun_from  # a branch starts from its own checkpoint
     own_tokenizer, model = _begin(begun_from, run.tokenizer, machine.device)
     device = pick_device(machine.device)
@@ -143,32 +130,13 @@ def train(
         progress.clear()
         output.draw(training_plan)
         return 0
-    if options.find_lr:
-        test = find_lr(
-            files, recipe, device, tokenizer=own_tokenizer, model=model, on_progress=progress.prepare
-        )  # fmt: skip
-        progress.clear()
-        output.draw(test)
-        return 0
-    setups: list[Setup] = []
-    updates: list[Update] = []
-
-    def on_metrics(metrics: "Metrics", setup: "Setup") -> None:
-        if not setups and own_tokenizer is None and not run.resume:
-            count = setup.tokenizer.vocab_size
-            if recipe.tokenizer != "char" and not recipe.vocab_size and count < USUAL_VOCABULARY:
-                output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
-        setups[:] = [setup]
-        with suppress(OSError):  # a closed terminal must not stop the training
-            progress.update(metrics, setup)
-
     with output.interrupt.deferred() as interrupted:
-        last = train_model(
+        trained = train_model(
             files,
             recipe,
             out,
-            on_metrics,
             device,
+            observers=[progress],
             resume=run.resume,
             overwrite=run.overwrite,
             interrupted=interrupted,
@@ -176,7 +144,6 @@ def train(
             model=model,
             explain=options.explain or 0,
             explained=options.explained,
-            on_updates=updates.extend,
             tensorboard=options.tensorboard,
             shard=machine.shard,
             timeout=machine.process_timeout,
@@ -184,18 +151,31 @@ def train(
             on_progress=progress.prepare,
             on_note=output.note,
         )
+    last = trained.last
     if rank_and_count()[0] == 0:  # only the first of several processes reports
         if last.stopped is not None:
             output.note(f"step {last.step:,} was the last of the run: {last.stopped}")
         progress.finish(last.step if last.stopped is None else recipe.steps)
-        if setups:
+        if progress.first_step is not None:
             # A sharded model is complete only in its checkpoint.
-            setup = replace(setups[0], model=load_run(out)) if machine.shard else setups[0]
+            setup = replace(trained.setup, model=load_run(out)) if machine.shard else trained.setup
             # Without a pager: nobody may be there to quit it.
-            replace(output, pager=None).draw(report_of(out, recipe, setup, updates))
-        if options.explain and not updates:
+            replace(output, pager=None).draw(report_of(out, recipe, setup, trained.updates))
+        if options.explain and not trained.updates:
             output.note(f"step {options.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < recipe.steps and last.stopped is None else 0
+
+
+def _say_if_unwritable(recipe: "Recipe", output: Output) -> None:
+    """Say before a new model is trained that no family of transformers has it."""
+    from tinytf.checkpoints.huggingface.export import writable
+    from tinytf.training.recipe import USUAL_VOCABULARY
+
+    config = recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)
+    try:
+        writable(config)
+    except UsageError as error:
+        output.note(f"this model will run in tinytf alone: no family of transformers has it; {error.hint}")
 
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:

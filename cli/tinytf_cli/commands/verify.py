@@ -135,6 +135,6 @@ def _recompute(papers: "list[Paper]", options: Options, model_options: ModelOpti
         for paper in papers:
             own = model_options if is_typed("model") or not paper.model else replace(model_options, model=paper.model)
             with progress_line(output.stderr, "claims measured:") as on_progress:
-                yield recompute(paper, own.open(), on_progress)
+                yield recompute(paper, own.open(because="its claims are of one stack"), on_progress)
 
     return output.draw_all(reports(), "papers", len(papers) > 1, PaperDisplay(options.full))

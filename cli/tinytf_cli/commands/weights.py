@@ -44,7 +44,7 @@ def weights(options: Options, fold: FoldOptions, model_options: ModelOptions, ou
         raise UsageError(
             f"--ffn goes with the table of all heads, and {asked[0]} is about one", "leave one of them out"
         )
-    model, seed, display = model_options.open(), model_options.seed, WeightsDisplay(fold.all)
+    model, seed, display = model_options.open(two_stacks=True), model_options.seed, WeightsDisplay(fold.all)
     if options.head is not None:
         output.draw(model.head_weights(options.head, tokens=options.tokens, top=options.top, seed=seed), display)
     elif asked:

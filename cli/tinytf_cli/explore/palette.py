@@ -23,7 +23,9 @@ def everything(session: Session, layer: int, keys: Mapping[str, str]) -> Iterato
             for part in range(step.parts(table.config.at(at)) if step.is_split else 0):
                 yield Offer(f"L{at}{step.letter}{part}.{step.name}", about)
         for at in range(table.config.n_layers):
-            yield from (Offer(f"L{at}H{head}", f"head {head} of layer {at}") for head in range(table.config.n_heads))
+            yield from (
+                Offer(f"L{at}H{head}", f"head {head} of layer {at}") for head in range(table.config.at(at).n_heads)
+            )
             yield from parameters(session, f"L{at}.")
         yield from parameters(session, "")
     elif (through := session.cached_through) is not None:

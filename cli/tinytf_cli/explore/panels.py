@@ -18,7 +18,7 @@ def _step_argument(look: Look) -> str:
 
 def _block_argument(look: Look) -> str:
     _, layer = look.cursor.at(look.scene.trace)
-    return f"L{layer or 0}H{min(look.cursor.part, look.scene.trace.config.n_heads - 1)}"
+    return f"L{layer or 0}H{min(look.cursor.part, look.scene.trace.config.at(layer).n_heads - 1)}"
 
 
 LINES: dict[str, Callable[[Look], str]] = {

@@ -112,7 +112,7 @@ def _steps_of(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
         layers = parse_address(f"{layer}{head}", table).layers or ()
     except AddressError:
         return
-    for index in range(table.config.n_heads):
+    for index in range(min((table.config.at(layer).n_heads for layer in layers), default=0)):
         yield Offer(f"{layer}H{index}", f"head {index}")
     for index in range(table.config.experts):
         yield Offer(f"{layer}E{index}", f"expert {index}")

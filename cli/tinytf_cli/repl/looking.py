@@ -254,7 +254,7 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
         if step and not present_step.is_tensor:
             present_step, layer = trace.steps.by_name[step], settings.layer if layer is None else layer
         head_index = settings.head if session.state.head is None else session.state.head
-        part = trace.shown_part(present_step, layer, min(head_index, trace.config.n_heads - 1))
+        part = trace.shown_part(present_step, layer, min(head_index, trace.config.at(layer).n_heads - 1))
         address = Address(present_step, None if layer is None else (layer,), None if part is None else (part,))
     else:
         name, bracket, cell = word.partition("[")

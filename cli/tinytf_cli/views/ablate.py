@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tinytf.cause.interventions import Ablation, AblationSweep, Choice
-from tinytf.cause.interventions.hooks import point_names
+from tinytf.cause.interventions.hooks import not_yet_added, point_names
 from tinytf.cause.repair import Repair
 from tinytf.loading import Model
 from tinytf.report import Verified
 from tinytf.sentences import first_of
+from tinytf.steps.table import table_of
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
@@ -41,6 +42,7 @@ def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator
     yield from banner(model, report.encoding)
     yield Heading("ablated", f"{first_of(point_names(report.sites), SITES)}: {replacement(report)}", "attention")
     yield note(where_predicted(model, report.encoding, report.position))
+    yield from map(note, filter(None, [not_yet_added(report.sites, table_of(model.config))]))
     yield choice_table(report.choices, model.shown, report.target)
     yield Line("")
     rows = [

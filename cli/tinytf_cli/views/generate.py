@@ -151,8 +151,8 @@ def _observed_heads(report: Generation, model: Model) -> str:
     if looking.head is not None:
         return f"L{looking.layer}H{looking.head}"
     if looking.layer is not None:
-        return f"mean of the {config.n_heads} heads of L{looking.layer}"
-    return f"mean of all {config.n_layers * config.n_heads} heads"
+        return f"mean of the {config.at(looking.layer).n_heads} heads of L{looking.layer}"
+    return f"mean of all {sum(config.at(layer).n_heads for layer in range(config.n_layers))} heads"
 
 
 def _length(report: Generation, sample: int) -> str:

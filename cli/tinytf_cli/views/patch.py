@@ -7,11 +7,12 @@ from torch import Tensor
 
 from tinytf.cause.interventions import EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
 from tinytf.cause.interventions.grid import COLUMNS
-from tinytf.cause.interventions.hooks import HookPoint, point_names
+from tinytf.cause.interventions.hooks import HookPoint, not_yet_added, point_names
 from tinytf.cause.interventions.patch import PatchedRun
 from tinytf.cause.interventions.patch_estimate import Agreement
 from tinytf.cause.interventions.patch_paths import site_names
 from tinytf.sentences import first_of
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import SITES, SweepDisplay, check_line, choice_table, where_predicted
@@ -23,8 +24,8 @@ from tinytf_cli.views.steps import as_array, largest
 
 _ACTIVATIONS = {
     "residual": ("the stream into each block, at each position", "in"),
-    "attn": ("the output of attention, at each position", "attn"),
-    "ffn": ("the output of the feed-forward, at each position", "ffn"),
+    "attn": ("what attention adds, at each position", "attn.added"),
+    "ffn": ("what the feed-forward adds, at each position", "ffn.added"),
     "heads": ("the output of each head", ""),
     "neurons": ("each unit of the feed-forwards", ""),
 }
@@ -46,6 +47,7 @@ def patched(report: Patched, terminal: Terminal, display: Display) -> Iterator[B
     yield from _comparison(report)
     names = first_of(point_names(report.sites), SITES)
     yield Heading("patched", f"{names} {_where(report, report.sites)}".rstrip(), "attention")
+    yield from map(note, filter(None, [not_yet_added(report.sites, table_of(model_of(report).config))]))
     yield from _recovered(report)
 
 
@@ -196,6 +198,7 @@ def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: b
 def _strongest(report: PatchSweep, top: int, exact: Tensor | None = None) -> Table:
     """The sites that move the difference most, beside their ``exact`` shares if these are known."""
     strongest, step = report.strongest(top), _ACTIVATIONS[report.what][1]
+    step = table_of(model_of(report).config).synonym(step) or step
     names, by_position = [token.shown for token in report.texts[1].tokens], report.what not in COLUMNS
     tokens = [f"{column} {names[column]}" for _, column, _ in strongest] if by_position else []
     sites = [f"L{layer}.{step}" if by_position else report.site(layer, column) for layer, column, _ in strongest]

@@ -93,9 +93,9 @@ LAYOUTS = (
 
 
 _HEALTH = {
-    "gradient_norm": ("gradient", "%.2f"),
+    "gradient_norm": ("gradient", "%.2g"),
     "update_ratio": ("update", "%.0e"),
-    "rms": ("RMS", "%.1f"),
+    "rms": ("RMS", "%.3g"),
     "dead": ("dead", "%.2f"),
 }
 """The measures shown for each layer: title and format."""
@@ -132,7 +132,6 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
     yield from _charts(history, terminal, display)
     yield from watched(history, layout.watched)
     yield from verdict_line(history, indent=2)
-    yield from _risen(history)
     if history.spikes:
         yield spike_line(history)
     if history.heads:
@@ -141,6 +140,10 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
         yield from _copying_recipe(history)
     if history.health and not layout.tight:
         yield from _layers(*history.health[-1])
+    if history.experts and not layout.tight:
+        step, shares = history.experts[-1][0], history.experts[-1][1]["shares"]
+        ranges = " ".join(f"{least:.2f}–{most:.2f}" for least, most in zip(shares.min(1), shares.max(1), strict=True))
+        yield Line([Span(f"experts, step {step:,}  ", "dim"), Span("choices "), ranges], indent=2)
     if history.samples and layout.samples:
         if not layout.tight:
             yield Line("")
@@ -158,7 +161,8 @@ def _state(history: History, display: RunDisplay) -> str:
     if display.doing or history.finished:
         return display.doing or "finished"
     if display.quiet is None:
-        return STOPPED.format(history.last)
+        stopped = STOPPED.format(history.last)
+        return stopped.partition(";")[0] if "watched" in history.recipe else stopped
     return f"no new line for {duration(display.quiet)}" if display.quiet >= _QUIET else "not finished"
 
 
@@ -231,14 +235,6 @@ def verdict_line(history: History, indent: int = 0) -> Iterator[Line]:
     """What is wrong with a run; no line for a healthy one."""
     if (verdict := verdict_of(history)) is not None:
         yield Line([Span(verdict.text, "bad")], indent=indent)
-
-
-def _risen(history: History) -> Iterator[Line]:
-    """A warning if the held-out loss has risen since its best."""
-    if history.risen is not None and history.best is not None:
-        heart = ": it learns by heart" if history.by_heart else ""
-        words = f"held-out has risen by {history.risen:.3f} since step {history.best[0]:,}{heart}"
-        yield Line([Span(words, "bad")], indent=2)
 
 
 def _charts(history: History, terminal: Terminal, display: RunDisplay) -> Iterator[Block]:

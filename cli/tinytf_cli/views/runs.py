@@ -27,7 +27,8 @@ _CHART = 50
 ROLES = ("q", "k", "v", "attention", "embed", "output", "ffn", "residual")
 """The colours of the curves, in the order of the runs. The chart draws at most this many runs."""
 _NUMBERS = {
-    "steps": 3, "loss": 4, "best held-out": 1, "at step": 5, "bits/byte": 2, "parameters": 6, "tokens/s": 7, "time": 8,
+    "steps": 3, "loss": 4, "best held-out": 1, "at step": 5, "bits/byte": 2, "unigrams": 9, "bigrams": 10,
+    "parameters": 6, "tokens/s": 7, "time": 8,
 }  # fmt: skip
 """The columns of numbers. When width is short, the column with the highest number is dropped first."""
 
@@ -61,6 +62,7 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
             Column("state", [_state(run) for run in rows], shrink=22),
         ]
     )
+    yield from _settings(report)
     if len(rows) < len(report.runs):
         yield note(f"the best {len(rows)} of {len(report.runs)} runs; -o FILE.txt has them all")
     for run in report.runs:
@@ -104,12 +106,27 @@ def _next(report: RunsReport, terminal: Terminal) -> Iterator[Block]:
         state = run.summary()["state"]
         if state == "unfinished":
             first.setdefault(state, (f"tinytf runs --follow {place}", "watches it train"))
-        elif state == "stopped":
+        elif state == "stopped" and run.history is not None and "watched" not in run.history.recipe:
             first.setdefault(state, (resuming(run.path), "continues it"))
         elif state == "finished" and _is_causal(run):
             first.setdefault(state, (f"tinytf generate -m {place} TEXT", "how it continues a text"))
     if first:
         yield from next_lines(terminal, *first.values())
+
+
+def _settings(report: RunsReport) -> Iterator[Block]:
+    """The mean and deviation over seeds of each setting."""
+    if settings := report.settings:
+        yield Heading("seeds", "mean ± standard deviation of the best held-out losses")
+        names = [name.removeprefix("model.") for name in settings[0].values]
+        values = zip(*(setting.values.values() for setting in settings), strict=True)
+        cells = [printable(str(value), spaces=False) for column in values for value in column]
+        columns = [cells[at : at + len(settings)] for at in range(0, len(cells), len(settings))]
+        yield Table([
+            *(Column(name, column, "right") for name, column in zip(names, columns, strict=True)),
+            Column("seeds", [f"{setting.runs:,}" for setting in settings], "right"),
+            Column("best held-out", [f"{setting.mean:.4f} ± {setting.deviation:.4f}" for setting in settings], "right"),
+        ])  # fmt: skip
 
 
 def _is_causal(run: RunReport) -> bool:
@@ -121,7 +138,7 @@ def _recipe_columns(report: RunsReport, rows: int) -> Iterator[Column]:
     fields = [item for item in report.differing.items() if item[0] != "steps"]  # steps have a column already
     for index, (name, values) in enumerate(fields[:_FIELDS]):
         cells = ["" if value is None else printable(str(value), spaces=False) for value in values[:rows]]
-        yield Column(name.removeprefix("model."), cells, "right", drop=9 + index)
+        yield Column(name.removeprefix("model."), cells, "right", drop=11 + index)
 
 
 def _points(points: Sequence[tuple[int, float]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -140,6 +157,7 @@ def _numbers(run: RunReport) -> list[str | Span]:
         Span(loss_in_words(history.best[1]), "strong") if history.best else "",
         f"{history.best[0]:,}" if history.best else "",
         f"{bits:.3f}" if history.best and (bits := history.bits_per_byte(history.best[1])) is not None else "",
+        *(loss_in_words(loss) if (loss := history.baselines.get(name)) else "" for name in ("unigram", "bigram")),
         count(history.parameters) if history.parameters else "",
         f"{history.tokens_per_second:,.0f}" if history.tokens_per_second is not None else "",
         duration(history.elapsed) if history.elapsed else "",

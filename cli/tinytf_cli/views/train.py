@@ -69,7 +69,7 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
 
 
 def _answer(history: History) -> Iterator[Line]:
-    """The best held-out loss and its step, the effort, the strongest heads, and since when the former has risen."""
+    """The best held-out loss and its step, the effort, and the strongest heads."""
     best = history.best
     if best is not None:
         bits = history.bits_per_byte(best[1])
@@ -93,10 +93,6 @@ def _answer(history: History) -> Iterator[Line]:
     yield Line([Span("trained ", "output"), ", ".join(effort)])
     if heads := _heads(history):
         yield Line([Span("heads ", "output"), heads])
-    if history.risen is not None and best is not None:
-        rise = f"since step {best[0]:,} the held-out loss has risen by {history.risen:.3f}"
-        better = "the checkpoint of that step was kept" if best[0] else "the model that it began from is better"
-        yield Line([Span("learned by heart " if history.by_heart else "worse again ", "bad"), f"{rise}; {better}"])
 
 
 def _spikes(report: Training) -> Iterator[Line]:

@@ -41,7 +41,7 @@ def weights(report: Weights, terminal: Terminal, display: WeightsDisplay) -> Ite
     """The map of copying scores, the table of heads, and the spectra of feed-forwards."""
     yield from banner(model_of(report))
     scores = report.scores
-    yield Heading("what heads copy", "Σλ / Σ|λ| of E·W_V·W_O·W_U: 1 copies, −1 suppresses", "attention")
+    yield Heading("what heads copy", "Σλ / Σ|λ| of E·W_V·W_O·(W_U − mean): 1 copies, −1 suppresses", "attention")
     yield from head_map(as_array(scores), "signed", 1.0, 2, display.all)
     rows = report.ordered
     most = None if display.all else _HEADS if len(scores) <= LONG_STACK else _HEADS_BESIDE_A_MAP

@@ -73,7 +73,8 @@ def _gradients(runs: Runs, batch: Batch, start: Tensor) -> dict[Reading, Tensor]
     inputs: dict[Reading, Tensor] = {}
 
     def shift(reading: Reading) -> Tensor:
-        inputs[reading] = start.new_zeros((len(reading.receivers), *start.shape)).requires_grad_()
+        if reading not in inputs:  # a receiver may read by several steps, as a gated feed-forward without a norm does
+            inputs[reading] = start.new_zeros((len(reading.receivers), *start.shape)).requires_grad_()
         return inputs[reading]
 
     hook = runs.model.blocks[0].register_forward_pre_hook(lambda _, args: (start, *args[1:]))

@@ -35,13 +35,13 @@ from tinytf.cause.interventions.prediction import (
 from tinytf.cause.interventions.sweep import sweep, verify_logits
 from tinytf.cause.interventions.values import BLOCKED, Reference, values_for
 from tinytf.compare.measures import loss
-from tinytf.config import LEFT_OUT, ModelConfig
+from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.model.without import left_out
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, ignore_progress
 from tinytf.sentences import changed, listed
-from tinytf.steps.table import table_of
+from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
 from tinytf.text_model import AnyModel, TextModel
 from tinytf.trace.faults import require_finite
@@ -258,8 +258,8 @@ def _require_keys_left(trace: Trace, blocked: Sequence[HookPoint]) -> None:
         is_blocked = torch.zeros(trace.config.at(layer).n_heads, len(trace.tokens), len(trace.tokens))  # (H, Q, K)
         for point in points:
             Intervention(point, torch.ones(())).write(is_blocked)
-        seen = visible(trace, step, layer)
-        sees = torch.ones_like(is_blocked, dtype=torch.bool) if seen is None else seen.expand(is_blocked.shape)
+        seen = [visible(trace, step, layer, head) for head in range(len(is_blocked))]
+        sees = torch.stack([torch.ones_like(is_blocked[0]).bool() if one is None else one for one in seen])
         if not bool((is_blocked.bool() & sees).any()):
             raise UsageError(f"{points[0]} is masked already: no token looks at a later one", "a cell is [query,key]")
         blind = (sees & ~is_blocked.bool()).any(dim=-1).logical_not().any(dim=0).nonzero().flatten().tolist()
@@ -291,7 +291,7 @@ def ablate_sweep(
     if over not in SWEEPS:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))
     trace, position, log_p, followed = _run_plain(model, text, target)
-    rows = _rows_of(over, trace.config)
+    rows = _rows_of(over, trace.steps)
     names = tuple(name for row in rows for name in row)
     groups = {name: hook_points(name, trace.steps) for name in names}
     if over == "experts":
@@ -334,13 +334,13 @@ def ablate_sweep(
     )
 
 
-def _rows_of(over: str, config: ModelConfig) -> list[list[str]]:
+def _rows_of(over: str, table: StepTable) -> list[list[str]]:
     """The names of what a sweep ablates, in the rows of its map. Raises UsageError if the model has none."""
-    layers = range(config.n_layers)
+    config, layers = table.config, range(table.config.n_layers)
     rows = {
         "heads": [[f"L{layer}H{head}" for head in range(config.at(layer).n_heads)] for layer in layers],
         "experts": [[f"L{n}E{expert}" for expert in range(config.experts)] for n in layers if config.at(n).experts],
-        "ffn": [[f"L{layer}.ffn" for layer in layers if config.at(layer).d_ff]],
+        "ffn": [[f"L{n}.{table.summand(table.at('ffn', n), n).name}" for n in layers if config.at(n).d_ff]],
         "layers": [[f"L{layer}" for layer in layers]],
     }[over]
     if not any(rows):

@@ -57,7 +57,10 @@ class Grid:
             outputs = [table.head_output(layer) for layer in layers]
             names = ["" if output is None else output.name for output in outputs]
             counts = [config.at(layer).n_heads for layer in layers]
-        steps = tuple(name if table.has(name, layer) else "" for layer, name in enumerate(names))
+        steps = tuple(
+            table.summand(table.at(name, layer), layer).name if table.has(name, layer) else ""
+            for layer, name in enumerate(names)
+        )
         widths = tuple(count if step else 0 for step, count in zip(steps, counts, strict=True))
         if not any(widths):
             raise UsageError(f"no layer of this model has the step {over}", "tinytf info shows its layers")

@@ -143,6 +143,15 @@ def points_of(addresses: str | Sequence[str], trace: Trace) -> tuple[HookPoint, 
     return hook_points(addresses, trace.steps, tokens, read)
 
 
+def not_yet_added(points: Iterable[HookPoint], table: StepTable) -> str:
+    """Which of the points a layer norms or scales before it adds them, and what it adds; empty where there is none."""
+    for point in points:
+        parts = [step for step in table.added if step.name == point.step and not point.stack]
+        if parts and (added := table.summand(parts[0], point.layer)).name != point.step:
+            return f"{point} is not yet what the layer adds: that is L{point.layer}.{added.name} = {added.formula}"
+    return ""
+
+
 def _of_stack(text: str, table: StepTable, tokens: Sequence[str] | None, read: Sequence[str] | None) -> list[HookPoint]:
     """The points of an address, which may begin with enc. or dec. in a model of two stacks."""
     if table.config.encoder is None or not text.startswith((ENC, "dec.")):
@@ -182,7 +191,7 @@ def _steps_of(address: Address, table: StepTable, layer: int) -> Sequence[Step]:
     """The steps that an address names in a layer: one, what a head or an expert gives, or all that the layer adds."""
     steps: Sequence[Step | None] = (address.step,)
     if address.step is None and address.heads is None:
-        steps = table.added
+        steps = [table.summand(step, layer) for step in table.added]
     elif address.step is None:
         steps = (table.by_name[table.expert_out] if address.letter == "E" else table.head_output(layer),)
     return [step for step in steps if step is not None and table.has(step.name, layer)]

@@ -1,6 +1,6 @@
 """DeepSeek-V4 (DeepSeek-AI 2026): hyper-connections, windows beside compressed blocks, and experts chosen by id."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 _SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
-_OF_RATIO = {0: SLIDING, 4: _SPARSE, 128: _HEAVY}
+_OF_RATIO: Mapping[Any, Any] = {0: SLIDING, 4: _SPARSE, 128: _HEAVY}
 _RATES = {_SPARSE: ("compress_rate_csa", 4), _HEAVY: ("compress_rate_hca", 128)}
 
 

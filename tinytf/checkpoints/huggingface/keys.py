@@ -55,14 +55,18 @@ _SYNONYMS = (
     ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"),
     ("vocab_size", "n_token", "n_words", "org_vocab_size"),
     ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"),
+    ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k"),
+    ("num_key_value_heads", "num_attention_groups"),
+    ("share_expert_dim", "share_expert_dims"),
     ("norm_topk_prob", "moe_renormalize"),
     ("n_group", "num_expert_group"),
     ("n_shared_experts", "num_shared_experts"),
     ("head_dim", "attention_head_dim", "kv_channels"),
     ("attention_bias", "qkv_bias"),
     ("mlp_bias", "bias"),
-    ("sliding_window", "attention_window_size"),
+    ("sliding_window", "attention_window_size", "sliding_window_size"),
+    ("conv_kernel_size", "sconv_kernel_size"),
+    ("logits_mup_width_multiplier", "embedding_multiplier"),
     ("layer_types", "layers_block_type"),
 )
 """Names that transformers takes for one another in some families, by the attribute_map of their configurations."""
@@ -74,9 +78,10 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
         2,
         (
             "ernie4_5 glm glm4 glm4v_text glm_image_text internlm3 openai_privacy_filter qwen3_5_moe_text qwen3_next "
-            "starcoder2"
+            "qwen4_exp_text starcoder2"
         ),
     ),
+    ("num_key_value_heads", 4, "minimax_m3_vl_text"),
     ("num_key_value_heads", 5, "bitnet"),
     (
         "num_key_value_heads",
@@ -91,6 +96,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
     ("num_key_value_heads", 20, "glm4_moe_lite helium"),
     ("num_key_value_heads", 32, "dots1 exaone4 exaone_moe kimi_linear mistral4 qwen2 qwen3 qwen3_vl_text stablelm"),
     ("num_key_value_heads", 40, "minicpm3"),
+    ("num_key_value_heads", 64, "mistral_large4_text"),
     ("num_key_value_heads", 128, "deepseek_v3"),
     ("head_dim", 128, "cohere2_moe"),
     ("head_dim", 64, "longcat_flash"),
@@ -107,6 +113,19 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
     ("residual_multiplier", 0.263, "granite_docling_text"),
     ("logits_scaling", 4.0, "granite_docling_text"),
     ("embedding_size", 768, "squeezebert"),
+    (
+        "rope_parameters",
+        {
+            "rope_type": "yarn",
+            "rope_theta": 10_000.0,
+            "factor": 2048.0,
+            "original_max_position_embeddings": 512,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "attention_factor": 1.0,
+        },
+        "mistral_large4_text",
+    ),
     (
         "rope_parameters",
         {
@@ -146,6 +165,13 @@ class NamedFields(Fields):
         return super().get(field)
 
 
+def part_of(fields: Fields, name: str, family: Family) -> NamedFields:
+    """The keys of a nested object, which describes a stack of ``family``."""
+    part = NamedFields(with_keys_left_out(fields.get(Field(name, dict)), family), f"{fields.source}: {name}")
+    fields.parts[name] = part, family
+    return part
+
+
 def _names_of(name: str) -> tuple[str, ...]:
     """The names that transformers takes for this one, with it."""
     return next((names for names in _SYNONYMS if name in names), (name,))
@@ -165,6 +191,9 @@ def unknown_keys(fields: Fields, family: Family, config: ModelConfig) -> Iterato
             raise fields.fault(message, "leave out one of the two")
         if name in unknown and not repeats:
             yield name
+    for name, (part, of_part) in fields.parts.items():
+        stack = config.encoder if name == "encoder" else config
+        yield from (f"{name}.{key}" for key in unknown_keys(part, of_part, stack or config))
 
 
 def _repeated(name: str, fields: Fields, config: ModelConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 LINEAR = "linear_attention"
-DELTA_KINDS = {FULL: "attention", LINEAR: "gated_delta"}
+DELTA_KINDS = {FULL: "attention", LINEAR: "gated_delta", "indexed_attention": "attention"}
 _OF_DELTA = {
     "n_heads": ("linear_num_value_heads", 32),
     "n_kv_heads": ("linear_num_key_heads", 16),
@@ -23,12 +23,14 @@ _OF_DELTA = {
 }
 
 
-def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+def read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The mixer of each layer, and the number and widths of its heads."""
     interval, layers = fields.whole("full_attention_interval", 4, least=1), range(draft["n_layers"])
     default = [LINEAR if (layer + 1) % interval else FULL for layer in layers]
     layer_types = fields.array("layer_types", str, default, count=len(layers))
     kinds = [fields.meaning("layer_types", kind, DELTA_KINDS) for kind in layer_types]
+    if "gated_delta" in kinds and draft["activation"] != "silu":
+        raise fields.fault("a hidden_act that is not silu is not implemented beside layers of linear_attention")
     delta = {ours: fields.whole(key, default, least=1) for ours, (key, default) in _OF_DELTA.items()}
     width = fields.whole("linear_conv_kernel_dim", 4, least=1)
     return {**mixers(draft, kinds, {"gated_delta": delta}), "conv_width": width}
@@ -36,7 +38,7 @@ def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
 
 def write_mixers(config: ModelConfig) -> dict[str, Any]:
     layers = [config.at(layer) for layer in range(config.n_layers)]
-    words = {ours: kind for kind, ours in DELTA_KINDS.items()}
+    words = {ours: kind for kind, ours in reversed(DELTA_KINDS.items())}
     delta = next((layer for layer in layers if layer.mixer == "gated_delta"), None)
     sizes = {} if delta is None else {key: getattr(delta, ours) for ours, (key, _) in _OF_DELTA.items()}
     width = {} if delta is None else {"linear_conv_kernel_dim": delta.conv_width}
@@ -73,7 +75,7 @@ _SETTINGS = (
     *HEAD_AND_ACTIVATION,
     BIASES,
 )
-_MIXER = Group(_read_mixers, write_mixers)
+MIXERS = Group(read_mixers, write_mixers)
 _FIXED = {**FIXED, "qk_norm": True, "attention_gate": True}
 
 QWEN3_5 = replace(
@@ -84,7 +86,7 @@ QWEN3_5 = replace(
     only={},
     needs=("attention_gate", "qk_norm"),
     fixed=_FIXED,
-    settings=(*_SETTINGS, _MIXER),
+    settings=(*_SETTINGS, MIXERS),
     harmless=("mamba_ssm_dtype",),
     stored={
         **_ATTENTION,
@@ -112,7 +114,7 @@ QWEN3_5_MOE = replace(
         Key("num_experts", "experts", 256),
         Key("num_experts_per_tok", "experts_per_token", 8),
         Key("shared_expert_intermediate_size", "d_shared", 512),
-        _MIXER,
+        MIXERS,
     ),
     harmless=(*QWEN3_5.harmless, *TRAINING),
     stored={**QWEN3_5.stored, **_EXPERTS},
@@ -131,7 +133,7 @@ QWEN3_NEXT = replace(
         Key("moe_intermediate_size", "d_expert", 512),
         Key("shared_expert_intermediate_size", "d_shared", 512),
         Key("norm_topk_prob", "routes_renormed", True),
-        _MIXER,
+        MIXERS,
     ),
     harmless=TRAINING,
     skipped=(*LLAMA.skipped, FURTHER_MODULES),

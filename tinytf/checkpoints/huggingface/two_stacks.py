@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.buffers import fairseq_waves, paper_waves
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family
+from tinytf.checkpoints.huggingface.heads import ClassHead
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, by_layer, merge_fields
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import Fields
@@ -17,6 +18,16 @@ from tinytf.fields import Fields
 TWO = {"is_encoder_decoder": (True,)}
 _NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_source", "shares_embeddings")
 """Settings of the stack with the head alone."""
+
+
+CLASSES = {
+    "sequence": ClassHead(
+        {"head.dense": Stored("classification_head.dense"), "head.decoder": Stored("classification_head.out_proj")},
+        "tanh",
+        reads="last",
+    )
+}
+"""The head of a model that reads a text in both stacks, and whose classes stand at the last token of the decoder."""
 
 
 def encoder(
@@ -61,7 +72,7 @@ _BART_CROSS = {
     "blocks.{n}.cross.o": Stored("{stack}.layers.{n}.encoder_attn.out_proj"),
     "blocks.{n}.cross.norm": Stored("{stack}.layers.{n}.encoder_attn_layer_norm"),
 }
-_EMBED_SCALE = Group(
+EMBED_SCALE = Group(
     lambda fields, draft, tensors: {
         "embed_scale": math.sqrt(draft["d_model"]) if fields.flag("scale_embedding", False) else 1.0
     },
@@ -107,8 +118,8 @@ BART = Family(
         Key("max_position_embeddings", "context", 1024),
         Key("activation_function", "activation", "gelu", ACTIVATIONS),
         Key("decoder_start_token_id", "start_id", 2),
-        _EMBED_SCALE,
-        Group(_read_bart_head, lambda config: {"tie_word_embeddings": config.tied_head}),
+        EMBED_SCALE,
+        Group(_read_bart_head, lambda config: {"tie_word_embeddings": config.tied_head or bool(config.labels)}),
         encoder(_encoder_sizes, _write_encoder),
     ),
     written={"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0},
@@ -144,7 +155,7 @@ BART = Family(
             ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
         ),
     },
-    outside=("lm_head", "final_logits_bias"),
+    outside=("lm_head", "final_logits_bias", "classification_head"),
 )
 MBART = replace(
     BART,
@@ -169,6 +180,25 @@ BLENDERBOT = replace(
     classes={"lm": "BlenderbotForConditionalGeneration"},
     fixed=_SHARED,
 )
+BLENDERBOT_SMALL = replace(
+    BART,
+    name="BlenderbotSmall",
+    model_type="blenderbot-small",
+    classes={"lm": "BlenderbotSmallForConditionalGeneration"},
+    fixed={**_SHARED, "embed_norm": True, "positions_unnormed": True, "norm_order": "post"},
+    settings=(
+        *(setting for setting in BART.settings[:-1] if setting is not EMBED_SCALE),
+        encoder(
+            lambda fields, draft: {
+                **_encoder_sizes(fields, draft),
+                **EMBED_SCALE.read(fields, draft, {}),
+                "positions_unnormed": False,
+            },
+            lambda read: {**_write_encoder(read), **EMBED_SCALE.write(read)},
+        ),
+    ),
+)
+"""BlenderbotSmall, whose decoder norms its embeddings before it adds positions, and never scales them."""
 _WAVES = (
     *BART.skipped,
     Skip(r"(encoder|decoder)\.embed_positions\.weights?", "sines and cosines, a buffer", computed=paper_waves),
@@ -206,4 +236,132 @@ M2M_100 = replace(
         Skip(r"(encoder|decoder)\.embed_positions\.weights?", "sines and cosines, a buffer", computed=fairseq_waves),
     ),
 )
-FROM_FAIRSEQ = (BART, MBART, PLBART, MVP, BLENDERBOT, PEGASUS, MARIAN, M2M_100)
+_IN_STACKS = {
+    name: replace(place, module=place.module.replace("fc", "ffn.fc").replace("final_layer_norm", "ff_layer_norm"))
+    for name, place in _BART_BLOCK.items()
+}
+_EXPERTS = "{stack}.layers.{n}.ffn.experts.expert_{e}"
+
+
+def _sparse(fields: Fields, stack: str, layers: int) -> dict[str, Any]:
+    """The experts in every so many layers of a stack."""
+    count, every = fields.whole("num_experts", 128, least=2), fields.whole(f"{stack}_sparse_step", 4, least=0)
+    return by_layer("experts", [count if every and (n + 1) % every == 0 else 0 for n in range(layers)])
+
+
+def _every(config: ModelConfig) -> int:
+    sparse = [layer for layer in range(config.n_layers) if config.at(layer).experts]
+    return sparse[0] + 1 if sparse else 0
+
+
+def _read_experts(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    found = {
+        "experts_per_token": 2,
+        "d_expert": draft["d_ff"],
+        "router_bias": fields.flag("router_bias", False),
+        "routed_scale": 1 - fields.number("moe_token_dropout", 0.2),  # evaluation too multiplies by it
+    }
+    return merge_fields(found, _sparse(fields, "decoder", draft["n_layers"]))
+
+
+def _write_experts(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "num_experts": config.experts or (config.encoder.experts if config.encoder is not None else 0),
+        "decoder_sparse_step": _every(config),
+        "router_bias": config.router_bias,
+        "moe_token_dropout": 1 - config.routed_scale,
+    }
+
+
+NLLB_MOE = replace(
+    M2M_100,
+    name="NLLB-MoE",
+    model_type="nllb-moe",
+    classes={"lm": "NllbMoeForConditionalGeneration"},
+    only={
+        **TWO,
+        "second_expert_policy": ("all",),
+        "moe_eval_capacity_token_fraction": (1.0,),  # room for every token
+    },
+    settings=(
+        *M2M_100.settings[:-1],
+        Group(_read_experts, _write_experts),
+        encoder(
+            lambda fields, draft: (
+                (sizes := _encoder_sizes(fields, draft))
+                | {"by_layer": (), "d_expert": sizes["d_ff"], **_sparse(fields, "encoder", sizes["n_layers"])}
+            ),
+            lambda read: {**_write_encoder(read), "encoder_sparse_step": _every(read)},
+        ),
+    ),
+    harmless=(
+        *BART.harmless,
+        "router_dtype",
+        "router_ignore_padding_tokens",
+        "expert_capacity",
+        "normalize_router_prob_before_dropping",
+        "batch_prioritized_routing",
+        "router_z_loss_coef",
+        "router_aux_loss_coef",
+        "output_router_logits",
+    ),
+    stored={
+        **both(
+            {
+                **_IN_STACKS,
+                "blocks.{n}.ffn.router": Stored("{stack}.layers.{n}.ffn.router.classifier"),
+                "blocks.{n}.ffn.experts.up": Stored(f"{_EXPERTS}.fc1"),
+                "blocks.{n}.ffn.experts.down": Stored(f"{_EXPERTS}.fc2"),
+            },
+            {
+                name: replace(place, module=place.module.replace("encoder_attn", "cross_attention"))
+                for name, place in _BART_CROSS.items()
+            },
+        ),
+        "head.decoder": Stored("lm_head"),
+    },
+)
+"""NLLB-MoE, as fairseq trained it and transformers 4 ran it: 5.23 sends tokens to the experts 0 and 1 alone."""
+
+
+def _read_joined(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    tied = fields.flag("tie_word_embeddings", False)
+    return {"head": "lm", "tied_head": tied, "shares_embeddings": tied}
+
+
+FSMT = replace(
+    M2M_100,
+    name="FSMT",
+    model_type="fsmt",
+    classes={"lm": "FSMTForConditionalGeneration"},
+    fixed={"positions": "sinusoidal_halves", "norm_order": "post"},
+    settings=(
+        Key("tgt_vocab_size", "vocab_size"),
+        *BART.settings[1:4],
+        Key("decoder_ffn_dim", "d_ff"),
+        Key("max_position_embeddings", "context", 1024),
+        Key("activation_function", "activation", "relu", ACTIVATIONS),
+        Key("decoder_start_token_id", "start_id", 2),
+        EMBED_SCALE,
+        Group(_read_joined, lambda config: {"tie_word_embeddings": config.tied_head}),
+        _FIRST_POSITION,
+        encoder(
+            lambda fields, draft: {**_encoder_sizes(fields, draft), "vocab_size": fields.whole("src_vocab_size")},
+            lambda read: {**_write_encoder(read), "src_vocab_size": read.vocab_size},
+        ),
+    ),
+    harmless=(*BART.harmless, "langs", "decoder", "vocab_size"),
+    stored={
+        **both({**_BART_BLOCK, "embed.tokens": Stored("{stack}.embed_tokens")}, _BART_CROSS),
+        "head.decoder": Stored("decoder.output_projection"),
+    },
+    copies=dict.fromkeys(
+        ("encoder.embed_tokens.weight", "decoder.output_projection.weight"), "decoder.embed_tokens.weight"
+    ),
+    outside=(),
+)
+"""FSMT (Ng et al. 2019), with a vocabulary for each of its two languages."""
+FROM_FAIRSEQ = (
+    *(replace(family, heads=CLASSES) for family in (BART, MVP)),
+    MBART, PLBART, BLENDERBOT, BLENDERBOT_SMALL, PEGASUS, MARIAN, M2M_100, NLLB_MOE, FSMT,
+)  # fmt: skip

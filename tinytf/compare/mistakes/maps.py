@@ -62,9 +62,10 @@ _USUAL: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activations() -> Iterator[Mistake]:
-    for name, act in ACTIVATIONS.items():
+    for name in (name for name in ACTIVATIONS if name in ACTIVATION_NAMES):
+        act = ACTIVATIONS[name]
         yield Mistake(
-            f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES[name]}", Activate,
+            f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES.get(name, name)}", Activate,
             unlike(lambda s, name=name: s.operation.name == name, lambda s, act=act: _act(s, act)),  # type: ignore[misc]
         )  # fmt: skip
     yield Mistake(
@@ -95,6 +96,13 @@ def activations() -> Iterator[Mistake]:
         lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0)) * (site.input(1) + 1),
     )  # fmt: skip
     yield Mistake("up is multiplied without the 1 that is added to it", ClampedGlu, _without_one)
+    yield Mistake(
+        "activated gate and hidden units are not limited", Activate,
+        unlike(
+            lambda site: not getattr(site.operation, "limit", 0.0),
+            lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0)) * site.input(1),
+        ),
+    )  # fmt: skip
 
 
 def experts() -> Iterator[Mistake]:
@@ -116,8 +124,9 @@ def _gated_activation(site: Site) -> str:
 
 
 def _act(site: Site, act: Callable[[Tensor], Tensor]) -> Tensor:
+    assert isinstance(site.operation, Activate)
     first, *gated = site.inputs()
-    return act(first) * gated[0] if gated else act(first)
+    return site.operation.product(act(first), *gated)
 
 
 def sums() -> Iterator[Mistake]:

@@ -14,16 +14,24 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of ``step``, at ``index``; ``head`` is its query head if the step has heads."""
+    """One number of ``step``, at ``index``; ``head`` is its query head if the step has heads.
+
+    ``stack`` is ``enc.`` for a step of the stack that the text's own one reads.
+    """
 
     trace: Trace
     step: Step
     layer: int | None
     head: int | None
     index: tuple[int, ...]
+    stack: str = ""
 
     def __str__(self) -> str:
-        return str(self.address())
+        return self.name()
+
+    def name(self, n_words: int = 2) -> str:
+        """The canonical address with its stack."""
+        return f"{self.stack}{self.address(n_words)}"
 
     def address(self, n_words: int = 2) -> Address:
         """The canonical address, by numbers; with fewer words ``n_words`` than axes, the address of the row."""
@@ -50,7 +58,14 @@ class Cell:
         name, layer = self.site.sources[number]
         step = self.trace.steps.at(name, layer)
         source_head = self.head if head is None else head
-        return Cell(self.trace, step, layer, source_head if step.is_split else None, index)
+        return Cell(self.trace, step, layer, source_head if step.is_split else None, index, self.stack)
+
+    def read(self) -> "Cell | None":
+        """The cell of the other stack's last hidden states with this index; None where its text was not recorded."""
+        if (trace := self.trace.source) is None:
+            return None
+        step = trace.steps.by_name[trace.steps.final]
+        return Cell(trace, step, trace.config.n_layers - 1 if step.in_layer else None, None, self.index, "enc.")
 
     def row(self) -> Tensor:
         """The row of this cell, in float64."""

@@ -130,7 +130,7 @@ def _explanation(
     total, dtype = working.total, cell.trace.last_hidden.dtype
     limit = allowed(STEP, dtype) * (max(1.0, abs(recorded)) if math.isfinite(recorded) else 1.0)
     terms, rest = working.terms(top)
-    inputs = (source.address(n_words) for source, n_words in working.inputs if isinstance(source, Cell))
+    inputs = ((source, n_words) for source, n_words in working.inputs if isinstance(source, Cell))
     return Explanation(
         address=str(cell),
         place=_place(cell, label),
@@ -151,7 +151,7 @@ def _explanation(
         recorded=recorded,
         difference=0.0 if total == recorded else abs(total - recorded),
         allowed=max(limit, torch.finfo(dtype).eps * working.rounding),
-        inputs=tuple(Input(str(source), source.step.title, source.step.formula) for source in inputs if source.step),
+        inputs=tuple(Input(cell.name(words), cell.step.title, cell.step.formula) for cell, words in inputs),
         leads_to=tuple(map(str, working.lead)),
     )
 

@@ -79,6 +79,8 @@ def visible_counts(sight: Sight, length: int) -> Tensor:
     """The number of keys that each query of a text may attend to, (Q,); a query with a single key has no choice."""
     allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
     counts = torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
+    if sight.near:  # the query's own block ends with it
+        return counts.minimum(sight.chosen - sight.block + 1 + torch.arange(length) % sight.block)
     return counts.clamp(max=sight.chosen) if sight.chosen else counts
 
 
@@ -163,11 +165,17 @@ def measures_of(
     attending = require_attention(trace.steps)
     chosen = attending if layers is None else layers
     weights = (trace.step(of or trace.steps.weights, layer).float() for layer in chosen)
-    layered = [torch.stack([MEASURES[by][0](w) for by in names]) for w in weights]  # (measures, heads) each
-    measured = dict(zip(names, torch.stack(layered, dim=1), strict=True))
+    layered = [torch.stack([MEASURES[by][0](w) for by in names], dim=-1) for w in weights]  # (heads, measures) each
+    measured = dict(zip(names, stack_heads(layered).movedim(-1, 0), strict=True))
     if layers is not None:
         return measured
     return {by: spread_over_layers(values, attending, trace.config.n_layers) for by, values in measured.items()}
+
+
+def stack_heads(layers: Sequence[Tensor]) -> Tensor:
+    """What each layer has of its heads, (H, …), as one tensor (L, H, …); NaN where a layer has fewer heads."""
+    most = max(map(len, layers))
+    return torch.stack([torch.cat((one, one.new_full((most - len(one), *one.shape[1:]), torch.nan))) for one in layers])
 
 
 def require_attention(table: StepTable) -> tuple[int, ...]:

@@ -30,9 +30,10 @@ SAMPLED = 1024
 
 @dataclass(frozen=True)
 class HeadRow(Data):
-    """One head. ``copying`` is Σλ / Σ|λ| over the eigenvalues of its full OV circuit E·W_V·W_O·W_U, from −1 to 1
-    (Elhage et al. 2021); ``own`` the share of tokens whose own logit rises above the mean of all logits where they are
-    attended to.
+    """One head. ``copying`` is Σλ / Σ|λ| over the eigenvalues of its full OV circuit E·W_V·W_O·(W_U − mean), from −1 to
+    1 (Elhage et al. 2021): E has the norm that the head reads through, and W_U is taken less the mean of its tokens,
+    since what raises every logit alike changes no prediction. ``own`` the share of tokens whose own logit rises above
+    the mean of all logits where they are attended to.
 
     Norms are Frobenius norms; ranks are effective ranks (Roy and Vetterli 2007), of at most the width of a head.
     """
@@ -182,6 +183,7 @@ def left_out(table: StepTable, *, tokens: bool = True) -> tuple[str, ...]:
         "the soft cap of the logits": config.logit_cap,
     }
     of_heads: Mapping[str, Any] = {
+        "cross-attention, which reads the encoder": config.d_source,
         "biases": config.qkv_bias or config.o_bias,
         "the scales of the norms of queries and keys": config.qk_norm,
         "the norm of the values": config.v_norm,

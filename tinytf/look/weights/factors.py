@@ -153,7 +153,8 @@ def _why_not(table: StepTable, layer: int) -> str:
         return f"the matrices of layer {layer} map parts of the stream each, so a head is no circuit of it"
     if config.kv_rank:
         return f"the keys and values of layer {layer} are compressed first, so W_V·W_O is not what a head moves"
-    if config.extra_streams or table.taken(layer) or config.memory != "none":
+    taken = [table.at(*place) for place in table.taken(layer).values()]  # cross-attention is apart from these heads
+    if config.extra_streams or not all(step.of_source for step in taken) or config.memory != "none":
         return f"layer {layer} takes more than the residual stream, so its heads are no circuits of it alone"
     if head_output.name != table.head_out or table.at(table.head_out, layer).inputs[0] != table.weights:
         mixing = head_output if head_output.name != table.head_out else table.at(head_output.inputs[0], layer)

@@ -22,18 +22,22 @@ from tinytf.steps.operations.disentangled import ByDistance, Table, WaveKeys
 from tinytf.steps.operations.exceed import Exceed
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
+from tinytf.steps.operations.fit_streams import FitStreams
 from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
-from tinytf.steps.operations.grow import Grow
+from tinytf.steps.operations.grow import Grow, GrowFrom
+from tinytf.steps.operations.grow_heads import GrowHeads
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.index_scores import BlockIndexScores, IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
-from tinytf.steps.operations.layer_scale import LayerScale
+from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, ChooseByHead, MeanOfBlock, RotateMeans
+from tinytf.steps.operations.layer_scale import LayerScale, LearnedScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
+from tinytf.steps.operations.lookup_ngrams import LookupNgrams
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.match_streams import MatchStreams
 from tinytf.steps.operations.mix import CrossMix, Mix
@@ -44,11 +48,13 @@ from tinytf.steps.operations.neighbours import Neighbours
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.pair_norm import PairNorm
+from tinytf.steps.operations.part_norm import PartNorm
 from tinytf.steps.operations.pass_on import PassOn
 from tinytf.steps.operations.pool import MeanOfTokens, Pool
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
+from tinytf.steps.operations.profile import Profile
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rg_lru import ChannelDecay, Retain
 from tinytf.steps.operations.rotate import Rotate, RotateBlocks, RotateEach
@@ -79,11 +85,14 @@ __all__ = [
     "Alibi",
     "Append",
     "BlockIndexScores",
+    "BlockScores",
     "ByDistance",
     "BySegment",
     "Cap",
     "ChannelDecay",
     "Choose",
+    "ChooseBlocks",
+    "ChooseByHead",
     "ChooseById",
     "ChooseKeys",
     "ClampedGlu",
@@ -102,20 +111,26 @@ __all__ = [
     "ExpertLinear",
     "Fade",
     "FadeAtRate",
+    "FitStreams",
     "Gain",
     "Given",
     "GroupedLinear",
     "Grow",
+    "GrowFrom",
+    "GrowHeads",
     "HeadLinear",
     "HeadNorm",
     "IndexScores",
     "Join",
     "Keep",
     "LayerScale",
+    "LearnedScale",
     "Linear",
     "Lookup",
+    "LookupNgrams",
     "Mask",
     "MatchStreams",
+    "MeanOfBlock",
     "MeanOfTokens",
     "Mix",
     "MixHeads",
@@ -126,17 +141,20 @@ __all__ = [
     "Operation",
     "PairNorm",
     "Parameter",
+    "PartNorm",
     "PassOn",
     "Pool",
     "Pooled",
     "Positions",
     "Prefer",
     "Product",
+    "Profile",
     "RelativeBias",
     "Retain",
     "Rotate",
     "RotateBlocks",
     "RotateEach",
+    "RotateMeans",
     "Route",
     "RouteNear",
     "Same",

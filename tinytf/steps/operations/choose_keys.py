@@ -32,15 +32,21 @@ class ChooseKeys(Operation):
 
     def _chosen(self, scores: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(…, Q, K) -> (…, Q, K)."""
+        return self._best(scores, self._seen(scores, padding_mask))
+
+    def _seen(self, scores: Tensor, padding_mask: Tensor | None) -> Tensor | None:
+        """True where a query may look, whatever is chosen, (Q, K) or (B, Q, K); None where nothing is hidden."""
         queries, keys = scores.shape[-2:]
         seen = self.sight.allowed(queries, padding_mask, scores.device, keys - queries)
-        if seen is not None and padding_mask is not None:
-            seen = seen.squeeze(1)  # (B, 1, Q, K) -> (B, Q, K)
+        return seen if seen is None or padding_mask is None else seen.squeeze(1)  # (B, 1, Q, K) -> (B, Q, K)
+
+    def _best(self, scores: Tensor, among: Tensor | None) -> Tensor:
+        """1 for the largest scores of those ``among`` which to choose, else 0."""
         chosen = torch.ones_like(scores)
-        if self.sight.chosen < keys:
-            order = mask_scores(scores, seen).argsort(dim=-1, descending=True, stable=True)
+        if self.sight.chosen < scores.shape[-1]:
+            order = mask_scores(scores, among).argsort(dim=-1, descending=True, stable=True)
             chosen = torch.zeros_like(scores).scatter(-1, order[..., : self.sight.chosen], 1.0)
-        return chosen if seen is None else chosen.masked_fill(~seen, 0.0)
+        return chosen if among is None else chosen.masked_fill(~among, 0.0)
 
     def code(self, site: Site) -> str:
         (scores,) = site.names

@@ -23,8 +23,13 @@ class Given(Same):
         return _states(site)
 
     def code(self, site: Site) -> str:
-        return f"{site.variable} = {site.variable}  # the last hidden states of the encoder"
+        return f"{site.variable} = states  # the last hidden states of the encoder"
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {"states": _states(site)}
 
     def arithmetic(self, cell: Cell) -> Working:
-        value = Value("source", float(_states(cell.site)[cell.index]), "as the encoder ends, see --stack encoder")
-        return Working((), after=(value,), leads=())
+        read = cell.read()
+        leads = () if read is None else (read,)
+        value = Value("source", float(_states(cell.site)[cell.index]), "as the encoder ends")
+        return Working(tuple((lead, 2) for lead in leads), after=(value,), leads=leads)

@@ -26,9 +26,12 @@ from tinytf.steps.operations.protocols import Cell, Site
 
 
 class GroupedNorm(nn.Module):
-    """A norm of each ``width`` numbers of a row by themselves, with their own gains: (…, N·W) -> (…, N·W)."""
+    """A norm of each ``width`` numbers of a row by themselves, (…, N·W) -> (…, N·W).
 
-    def __init__(self, width: int, total: int, operation: "HeadNorm") -> None:
+    Its ``total`` gains are one for each number of a row, or for each number of a part.
+    """
+
+    def __init__(self, width: int, total: int, operation: Norm) -> None:
         super().__init__()
         self.width, self.eps = width, operation.eps
         self.norm = F.layer_norm if operation.centred else F.rms_norm
@@ -37,9 +40,9 @@ class GroupedNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         groups = x.unflatten(-1, (-1, self.width))  # (…, N·W) -> (…, N, W)
-        normed = self.norm(groups, (self.width,), eps=self.eps).flatten(-2)
-        gained = normed if self.weight is None else normed * self.weight
-        return gained if self.bias is None else gained + self.bias
+        normed = self.norm(groups, (self.width,), eps=self.eps)
+        gained = normed if self.weight is None else normed * self.weight.view(-1, self.width)
+        return (gained if self.bias is None else gained + self.bias.view(-1, self.width)).flatten(-2)
 
 
 @dataclass(frozen=True)

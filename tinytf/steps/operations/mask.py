@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand
+from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand, repeats
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working
 
@@ -57,10 +57,17 @@ def real_keys(padding_mask: Tensor) -> Tensor:
     return padding_mask[:, None, :, None] == padding_mask[:, None, None, :]
 
 
-def chosen_in(allowed: Tensor | None, *chosen: Tensor) -> Tensor | None:
-    """Of the ``allowed`` keys those that an indexer chose, if there is one: (…, Q, K), with 1 for a chosen key."""
+def chosen_in(allowed: Tensor | None, *chosen: Tensor, heads: int = 0) -> Tensor | None:
+    """Of the ``allowed`` keys those that an indexer chose, if there is one: (…, Q, K), with 1 for a chosen key.
+
+    With ``heads`` the choice is of each key head, (…, G, Q, K), for as many query heads.
+    """
     for choice in chosen:
-        visible = (choice != 0).unsqueeze(-3) if choice.dim() > 2 else choice != 0
+        visible = choice != 0
+        if heads:
+            visible = visible.repeat_interleave(heads // choice.shape[-3], dim=-3)
+        elif choice.dim() > 2:
+            visible = visible.unsqueeze(-3)
         allowed = visible if allowed is None else allowed & visible
     return allowed
 
@@ -71,18 +78,23 @@ class Sight:
 
     A window of W lets the query at t see the keys t − W + 1 … t, and if not causal as many after it; 0 is no window.
     With a ``chunk`` it sees only the keys of its own chunk of that many tokens. Of those keys an indexer leaves it
-    ``chosen``, 0 for all. With ``every`` keys are blocks of that many tokens, each at its last one.
+    ``chosen``, 0 for all; with a ``block``, in whole blocks of so many, of which the ``near`` last are always chosen.
+    With ``every`` keys are blocks of that many tokens, each at its last one.
     """
 
     causal: bool
     window: int = 0
     chunk: int = 0
     chosen: int = 0
+    block: int = 0
+    near: int = 0
     every: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        return cls(not config.looks_ahead, config.window, config.chunk, 0 if config.block_size else config.index_keys)
+        block = config.index_block if config.index_by_head else 0
+        chosen = 0 if config.block_size else config.index_keys
+        return cls(not config.looks_ahead, config.window, config.chunk, chosen, block, config.index_near)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look, whatever an indexer chooses; None where nothing is hidden.
@@ -133,7 +145,8 @@ class Mask(Operation):
     def allowed(self, x: Tensor, *chosen: Tensor) -> Tensor | None:
         """Which keys are seen, (Q, K), in scores of this shape, of those that an indexer ``chosen`` if there is one."""
         length, keys = x.shape[-2:]
-        return chosen_in(self.sight.allowed(length, None, x.device, keys - length), *chosen)
+        allowed = self.sight.allowed(length, None, x.device, keys - length)
+        return chosen_in(allowed, *chosen, heads=x.shape[-3] if self.sight.block else 0)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return mask_scores(inputs[0], self.allowed(*inputs))
@@ -161,7 +174,8 @@ class Mask(Operation):
             hidden += " | (number[:, None] != number)"
         if self.sight.every:
             hidden += f" | ((torch.arange(T) + 1) % {self.sight.every} != 0)"
-        hidden += "".join(f" | ({chosen} == 0)" for chosen in site.names[1:])
+        each = f".repeat_interleave({repeats(site, 1)}, 0)" if self.sight.block and repeats(site, 1) > 1 else ""
+        hidden += "".join(f" | ({chosen}{each} == 0)" for chosen in site.names[1:])
         return "\n".join([*lines, f"{site.variable} = {site.names[0]}.masked_fill({hidden}, -torch.inf)"])
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -194,7 +208,8 @@ class Mask(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         allowed = self.allowed(to.g, *to.site.inputs()[1:])  # None where the text is shorter than the window
-        row = torch.ones_like(to.incoming.values) if allowed is None else allowed[to.row.place]
+        seen = allowed[to.row.head or 0] if allowed is not None and allowed.dim() > 2 else allowed
+        row = torch.ones_like(to.incoming.values) if seen is None else seen[to.row.place]
         visible = row.to(to.g.dtype)
         quantities = (to.incoming, Quantity("visible", visible))
         return Summand(

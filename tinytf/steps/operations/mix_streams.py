@@ -19,7 +19,7 @@ def _place(cell: Cell) -> str:
 
 
 def _weighted_sum(factors: Sequence[float], streams: Sequence[Tensor]) -> Tensor:
-    """The sum of the streams with a factor other than 0."""
+    """The sum of the streams with a factor other than 0; zeros where there are none."""
     used = [x if factor == 1 else x * factor for factor, x in zip(factors, streams, strict=True) if factor]
     total = used[0] if used else torch.zeros_like(streams[0])
     for x in used[1:]:
@@ -48,7 +48,7 @@ class MixStreams(Operation):
         rows = [_weighted_sum(row, columns) for row in self.constants]
         mixed = torch.stack(torch.broadcast_tensors(*rows), dim=-2)
         if self.weighted:
-            mixed = mixed + self._weights(inputs[-1]) @ apart[0]
+            mixed = mixed + self._weights(inputs[-1]).to(mixed.dtype) @ apart[0]
         return mixed.flatten(-2)
 
     def _streams(self, *inputs: Tensor) -> Tensor:

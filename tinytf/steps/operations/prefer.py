@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
@@ -19,9 +20,10 @@ from tinytf.steps.operations.working import Value, Working
 
 @dataclass(frozen=True)
 class Prefer(Operation):
-    """The ``score`` of every expert, as in ``Route``, plus its bias."""
+    """The ``score`` of every expert, as in ``Route``, plus its bias; the last, as many as ``always``, have none."""
 
     score: str
+    always: int = 0
 
     words = "a sum"
     deciding = (0,)
@@ -29,7 +31,7 @@ class Prefer(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:
         router, bias = inputs
         router = router.detach()
-        return score_of(self.score, router) + bias.to(router.dtype)
+        return score_of(self.score, router) + F.pad(bias, (0, self.always)).to(router.dtype)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self.forward(*inputs, module.weight)
@@ -42,17 +44,19 @@ class Prefer(Operation):
 
     def code(self, site: Site) -> str:
         (router,) = site.names
-        return f"{site.variable} = {SCORE_CODE[self.score].format(router)} + balance"
+        balance = f"F.pad(balance, (0, {self.always}))" if self.always else "balance"
+        return f"{site.variable} = {SCORE_CODE[self.score].format(router)} + {balance}"
 
     def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
         module = StepModule(self)
-        module.register_buffer("weight", torch.zeros(config.experts))
+        module.register_buffer("weight", torch.zeros(config.experts - self.always))
         return module
 
     def arithmetic(self, cell: Cell) -> Working:
         source = cell.source(0, *cell.index)
         score, name = float(score_of(self.score, source.row())[cell.index[1]]), SYMBOLS[self.score]
-        bias = float(cell.site.module.weight[cell.index[1]])
+        biases = cell.site.module.weight
+        bias = float(biases[cell.index[1]]) if cell.index[1] < len(biases) else 0.0
         before = (Value("x", source.value, source.step.name), Value(name, score), Value("bias", bias))
         return Working(
             ((source, 2),), before=before, after=(Value("preference", score + bias, f"{name} + bias"),), leads=(source,)

@@ -212,12 +212,12 @@ class Rotate(Operation):
             Value("cos", cosine, words),
             Value("sin", sine, words),
         )
-        waves = (cosine, -sine if width < half else sine)
+        turned_by = (cosine, -sine if width < half else sine)
         series = product(
             (source.step.name, "cos, −sin" if width < half else "cos, sin"),
             (
                 torch.tensor([source.value, partner.value], dtype=torch.float64),
-                torch.tensor(waves, dtype=torch.float64),
+                torch.tensor(turned_by, dtype=torch.float64),
             ),
             lambda i: f"d{(width, partner_width)[i]} · {('cos', 'sin')[i]}",
             lambda i: ((source, partner)[i],),

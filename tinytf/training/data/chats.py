@@ -13,7 +13,7 @@ from tinytf.errors import TrainingError
 from tinytf.text.chat import Conversation
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.answers import assistant_spans
-from tinytf.training.data.examples import IGNORED, Batch, Ids, positions_where, seeded, spread
+from tinytf.training.data.examples import IGNORED, Batch, Examples, Ids, positions_where, seeded, spread
 from tinytf.training.recipe import Recipe
 
 FIRST, LEARNED = np.uint32(1 << 31), np.uint32(1 << 30)
@@ -109,7 +109,7 @@ class Turns:
         return size - sum(stop - start - 1 for row in rows for start, stop in row), size
 
 
-class ChatTurns:
+class ChatTurns(Examples):
     """Conversations drawn uniformly; only the assistant's tokens are targets."""
 
     def __init__(self, train: Ids, held_out: Ids, recipe: Recipe, packs: bool = False) -> None:
@@ -124,9 +124,6 @@ class ChatTurns:
 
     def batch(self, step: int) -> Batch:
         return self.train.batch(self._draw(step))
-
-    def seen(self, step: int) -> Batch:
-        return self.batch(step)
 
     def tokens(self, step: int) -> int:
         padding, size = self.train.padding(self._draw(step))

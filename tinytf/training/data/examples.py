@@ -5,7 +5,7 @@ The examples of a step are a pure function of (seed, step).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,25 +59,28 @@ class Batch:
         return replace(self[:1], targets=torch.full_like(self.targets[:1], IGNORED))
 
 
-class Examples(Protocol):
-    """The interface of an objective to training."""
+class Examples:
+    """The data of a run. A subclass gives the batch of every step, and the held-out text if it has any."""
 
     @property
-    def held_out_batches(self) -> int: ...
+    def held_out_batches(self) -> int:
+        return 0
 
-    def batch(self, step: int) -> Batch: ...
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, counted from 0, and always the same one."""
+        raise NotImplementedError
 
     def tokens(self, step: int) -> int:
         """The tokens of a batch, without padding."""
-        ...
+        return self.batch(step).ids.numel()
 
     def seen(self, step: int) -> Batch:
         """The training text of a step, without repeated tokens."""
-        ...
+        return self.batch(step)
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         """All held-out text, or ``limit`` batches spread over it."""
-        ...
+        return iter(())
 
 
 def seeded(seed: int, step: int) -> np.random.Generator:
@@ -107,7 +110,7 @@ def positions_after(stream: Ids, token: int) -> NDArray[np.int64]:
     return positions_where(stream, lambda part: part == token) + 1
 
 
-class NextToken:
+class NextToken(Examples):
     """Windows of ``block`` tokens from a stream, in memory or mapped; each target is the next token.
 
     Windows begin anywhere with equal probability, except for a share ``document_starts`` that begins at the start of a

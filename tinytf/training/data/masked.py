@@ -8,7 +8,7 @@ import torch
 
 from tinytf.errors import TrainingError
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.data.examples import IGNORED, Batch, Ids, positions_after, seeded, spread
+from tinytf.training.data.examples import IGNORED, Batch, Examples, Ids, positions_after, seeded, spread
 from tinytf.training.recipe import Recipe
 
 MASKED_SHARE = 0.15
@@ -55,7 +55,7 @@ class Sentences:
         return ids
 
 
-class MaskedTokens:
+class MaskedTokens(Examples):
     """Consecutive whole sentences between [CLS] and [SEP]; 15 % of the tokens are to be predicted.
 
     Of those, 80 % become [MASK], 10 % a random token, 10 % stay (Devlin et al. 2019, section 3.1). ``train`` and
@@ -100,9 +100,6 @@ class MaskedTokens:
         starts = random.integers(0, len(self.train), self.size)
         counts = random.integers(1, 9, self.size)
         return self._masked([self._example(self.train, s, c)[0] for s, c in zip(starts, counts, strict=True)], random)
-
-    def seen(self, step: int) -> Batch:
-        return self.batch(step)
 
     def tokens(self, step: int) -> int:
         mask = self.batch(step).padding_mask

@@ -1,4 +1,4 @@
-"""The start of a run: tokenizer, examples and initial weights; and a search for the first number not finite."""
+"""The start of a run: tokenizer, examples and initial weights."""
 
 import hashlib
 import json
@@ -22,14 +22,13 @@ from tinytf.text.corpus import Corpus, Documents
 from tinytf.text.stream import cut_anywhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer
 from tinytf.text.train import TRAINERS, with_end
-from tinytf.trace.faults import where_not_finite
-from tinytf.training.data.baselines import baselines
+from tinytf.training.data.baselines import data_facts
 from tinytf.training.data.cache import MIN_TEXT_BYTES, cached_entry
 from tinytf.training.data.chats import ChatTurns
-from tinytf.training.data.examples import Batch, Examples, Ids, NextToken
+from tinytf.training.data.examples import Examples, Ids, NextToken
 from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.tokens import Stage, tokenise
-from tinytf.training.data.translation import Translations, facing
+from tinytf.training.data.translation import Translations
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
 from tinytf.version import __version__
 
@@ -59,12 +58,15 @@ class Setup:
     stream: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.uint16))
     cut: bool = False
 
-    @property
-    def held_out_note(self) -> str:
-        """What to say of the held-out text, where it is not whole documents; empty otherwise."""
+    def notes(self, recipe: Recipe, *, new_tokenizer: bool) -> Iterator[str]:
+        """What to say before training: a small vocabulary, and held-out text that is not whole documents, or none."""
+        size = self.tokenizer.vocab_size
+        if new_tokenizer and recipe.tokenizer != "char" and not recipe.vocab_size and size < USUAL_VOCABULARY:
+            yield f"the text yields a vocabulary of {size:,} tokens, and {USUAL_VOCABULARY:,} are usual"
         if self.cut:
-            return "the text is held out from the middle of a document on, since no border between documents fits"
-        return "" if self.counts[1] else "nothing is held out, so that no held-out loss is measured"
+            yield "the text is held out from the middle of a document on, since no border between documents fits"
+        elif not self.examples.held_out_batches:
+            yield "nothing is held out, so that no held-out loss is measured"
 
 
 def prepare(
@@ -74,8 +76,11 @@ def prepare(
     tokenizer: Tokenizer | None = None,
     model: Transformer | None = None,
     on_progress: Stage = lambda *_: None,
+    examples: Examples | None = None,
 ) -> Setup:
     """Prepare tokenizer, examples and initial model for a corpus; a tokenizer or model, if given, is used as it is.
+
+    Own ``examples`` need a tokenizer, and take the place of the corpus.
 
     The tokens go to ``folder``, are mapped into memory, and are reused the next time. Raises TrainingError for too
     little text or a model with a weight that is not finite, UsageError for a model that does not fit tokenizer or
@@ -89,6 +94,8 @@ def prepare(
         raise UsageError("the chat objective needs a chat template", "begin --from an Instruct model")
     if corpus.weights and (recipe.objective != "causal" or recipe.document_starts):
         raise UsageError("weights need the causal objective and windows that begin anywhere", "leave them out")
+    if tokenizer is None and examples is not None:
+        raise UsageError("own examples are ids, whose tokenizer is unknown", "give it as tokenizer=…")
     if tokenizer is None:
         texts = [corpus.documents().texts(cut_anywhere)]
         if not characters:
@@ -110,6 +117,11 @@ def prepare(
                 f"{recipe.begun_from or 'the model to begin from'}: {note}",
                 "its file is damaged or was badly converted",
             )
+    if examples is not None:
+        if (largest := int(examples.batch(0).ids.max())) > tokenizer.largest_id:
+            message = f"the examples have the id {largest:,}; the last of the tokenizer is {tokenizer.largest_id:,}"
+            raise UsageError(message, "give the tokenizer that made them")
+        return Setup(model, tokenizer, examples, fingerprint_of(corpus))
     is_masked, is_chat = recipe.objective == "masked", recipe.objective == "chat"
     if recipe.objective == "translate" and tokenizer.end_id is None:
         raise UsageError("the translate objective needs a token that ends a target, and this tokenizer has none")
@@ -117,7 +129,7 @@ def prepare(
     weights = [weight for _, weight in corpus.weights]
     groups = list(zip(tokens.groups, weights, strict=True)) if weights else []
     streams = (tokens.train, tokens.held_out, recipe)
-    examples: Examples = (
+    examples = (
         MaskedTokens(*streams, tokenizer)
         if is_masked
         else ChatTurns(*streams, packs=_has_relative_positions(model.config))
@@ -212,14 +224,15 @@ def first_model(recipe: Recipe, vocab_size: int, start_id: int = 0) -> Transform
     return model
 
 
-def sizes_of(setup: Setup) -> dict[str, Any]:
-    """The numbers of tokens to train on, per step on average, and held out, the bytes of the held-out text, baselines.
+def sizes_of(setup: Setup, recipe: Recipe) -> dict[str, Any]:
+    """The numbers of tokens to train on, per step on average, and held out, the bytes of the held-out text, its facts.
 
-    The bytes are None, and there are no baselines, for objectives whose tokens do not stand for bytes of the text.
+    The bytes are None for objectives whose tokens do not stand for bytes of the text.
     """
     train, held_out = setup.counts
     step = round(sum(setup.examples.tokens(step) for step in range(_COUNTED_BATCHES)) / _COUNTED_BATCHES)
     sizes = {"tokens": train, "step_tokens": step, "held_out_tokens": held_out}
+    sizes |= data_facts(setup.examples, recipe, setup.tokenizer.largest_id + 1)
     if type(setup.examples) is not NextToken:
         return {**sizes, "held_out_bytes": None}
     ids, counts = np.unique(setup.examples.held_out_set, return_counts=True)
@@ -229,8 +242,7 @@ def sizes_of(setup: Setup) -> dict[str, Any]:
         for token_id, count in zip(ids.tolist(), counts.tolist(), strict=True)
         if token_id not in special
     )
-    counted = baselines(setup.examples, setup.tokenizer.largest_id + 1)
-    return {**sizes, "held_out_bytes": size, "baselines": counted}
+    return {**sizes, "held_out_bytes": size}
 
 
 def fingerprint_of(corpus: Corpus) -> str:
@@ -256,22 +268,3 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
     require_mask(config)
     if recipe.block > config.context:
         raise UsageError(f"block {recipe.block} is longer than the model's context of {config.context}")
-
-
-@torch.no_grad()
-def first_fault(model: Transformer, batch: Batch) -> str:
-    """Find the example of a batch whose numbers are not finite, and the step of the forward pass where they appear.
-
-    For example ``, in example 3, first at L2.ffn``; empty if the forward pass is finite.
-    """
-    training = model.training
-    try:
-        for row, ids in enumerate(batch.ids.tolist()):
-            real = ids if batch.padding_mask is None else ids[: int(batch.padding_mask[row].bool().sum())]
-            with facing(model, batch, row):
-                where = where_not_finite(model, [real])
-            if where:
-                return f", in example {row}, {where}"
-    finally:
-        model.train(training)
-    return ""

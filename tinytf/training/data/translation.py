@@ -16,7 +16,7 @@ from tinytf.files import parse_json
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import FIRST, LEARNED, plain_ids
-from tinytf.training.data.examples import IGNORED, Batch, Ids, positions_where, seeded, spread
+from tinytf.training.data.examples import IGNORED, Batch, Examples, Ids, positions_where, seeded, spread
 from tinytf.training.recipe import Recipe
 
 
@@ -86,7 +86,7 @@ class Pairs:
         return Batch(ids, torch.where(real, labels, IGNORED), real, source, source_mask)
 
 
-class Translations:
+class Translations(Examples):
     """Pairs drawn uniformly. Raises UsageError for one that is longer than a block."""
 
     def __init__(self, train: Ids, held_out: Ids, recipe: Recipe, start: int) -> None:
@@ -103,9 +103,6 @@ class Translations:
     def batch(self, step: int) -> Batch:
         numbers: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
         return self.train.batch(numbers)
-
-    def seen(self, step: int) -> Batch:
-        return self.batch(step)
 
     def tokens(self, step: int) -> int:
         batch = self.batch(step)

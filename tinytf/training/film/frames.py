@@ -217,11 +217,11 @@ class Frame:
             words[probe.name] = [[tokenizer.shown(token_id) for token_id in row] for row in top.indices.tolist()]
         tensors["rms"] = torch.cat(streams, dim=1).square().mean(dim=(1, 2)).sqrt()
         if all(units) and all(activations.dim() == 2 for layer in units for activations in layer):
-            tensors["dead"] = torch.stack([_dead(torch.cat(layer)) for layer in units])
+            tensors["dead"] = torch.stack([dead_share(torch.cat(layer)) for layer in units])
         return cls({name: tensor.contiguous() for name, tensor in tensors.items()}, words)
 
 
-def _dead(activations: Tensor) -> Tensor:
-    """The share of dead units of a layer: activations (T, F)."""
+def dead_share(activations: Tensor) -> Tensor:
+    """The share of dead units of a layer: activations (T, F); all of them are if none is ever active."""
     root_mean_square = activations.square().mean().sqrt()
-    return (activations.abs().amax(dim=0) < _DEAD * root_mean_square).float().mean()
+    return (activations.abs().amax(dim=0) <= _DEAD * root_mean_square).float().mean()

@@ -22,7 +22,7 @@ MEANS_LABEL = f"means of up to {2 * AROUND + 1} steps"
 """Steps on each side of a mean of losses (fewer near the ends), and a label of such means."""
 _RECENT = 100
 _NOISE_MEAN = 10
-_SPIKE_WINDOW = 50
+SPIKE_WINDOW = 50
 """The number of earlier losses that a loss is compared with."""
 _DEVIATIONS, _NORMAL, _RISE = 8.0, 1.4826, 1.1
 """A spike is this many deviations, of 1.4826 MAD as in a normal distribution, and this factor above the median."""
@@ -105,11 +105,12 @@ class History:
     before it where it began from a model. ``exact`` are shares of held-out targets that are translated exactly, of
     models of two stacks. ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated
     random tokens, and ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step,
-    tr(Σ) and |G|² of the gradient, as in ``Noise``. Older runs have none of these. ``heads`` are scores by their kind,
-    (layers, heads) each, with the step of their measurement, from 0: before the first step. ``skipped`` counts lines
-    that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the first
-    checkpoint. ``baselines`` are held-out losses of unigram and bigram counts. ``stopped`` says why the run ended
-    before its last step.
+    tr(Σ) and |G|² of the gradient, as in ``Noise``, and ``shifts`` a step and losses by the shift of the labels, from
+    none to two. Older runs have none of these. ``heads`` are scores by their kind, (layers, heads) each, and
+    ``experts`` the ``shares`` of choices, (layers with experts, experts), with the step of their measurement, from 0:
+    before the first step. ``skipped`` counts lines that are not metrics, without a torn last line, which may still be
+    incomplete. ``config`` is None before the first checkpoint. ``baselines`` are held-out losses of unigram and bigram
+    counts. ``stopped`` says why the run ended before its last step.
     """
 
     directory: Path
@@ -125,9 +126,11 @@ class History:
     copying: Sequence[tuple[int, float]] = ()
     updates: Sequence[tuple[int, Mapping[str, float]]] = ()
     noise: Sequence[tuple[int, float, float]] = ()
+    shifts: Sequence[tuple[int, float, float, float]] = ()
     heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
+    experts: Sequence[tuple[int, Mapping[str, Series]]] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     baselines: Mapping[str, float] = field(default_factory=dict)
     speed: Speed = field(
@@ -186,9 +189,9 @@ class History:
 
     @property
     def clip_rate(self) -> float | None:
-        """The share of the last 100 steps or fewer whose gradients were clipped; None before the first step."""
-        norms = self.grad_norm[-_RECENT:]
-        return float(np.mean(norms > float(self.recipe.get("clip", math.inf)))) if norms.size else None
+        """The share of the last 100 steps or fewer whose gradients were clipped; None if there is none, or no limit."""
+        norms, limit = self.grad_norm[-_RECENT:], self.recipe.get("clip")
+        return float(np.mean(norms > float(limit))) if norms.size and limit is not None else None
 
     @property
     def gaps(self) -> Sequence[tuple[int, float]]:
@@ -245,13 +248,11 @@ class History:
         finite = np.isfinite(self.loss)
         step, loss = self.step[finite], self.loss[finite]
         rows = np.flatnonzero(loss[1:] > _RISE * loss[:-1]) + 1  # a jump; staying high after it is not a spike
-        rows = rows[rows >= _SPIKE_WINDOW]
+        rows = rows[rows >= SPIKE_WINDOW]
         if not rows.size:
             return []
-        windows = sliding_window_view(loss, _SPIKE_WINDOW)[rows - _SPIKE_WINDOW]  # (rows, 50)
-        usual = np.median(windows, axis=1)
-        spread = _NORMAL * np.median(np.abs(windows - usual[:, None]), axis=1)
-        high = loss[rows] > np.maximum(_RISE * usual, usual + _DEVIATIONS * spread)
+        windows = sliding_window_view(loss, SPIKE_WINDOW)[rows - SPIKE_WINDOW].T  # (50, rows)
+        usual, high = np.median(windows, axis=0), loss[rows] > spike_level(windows)
         return [
             Spike(int(step[row]), float(loss[row]), float(middle))
             for row, middle in zip(rows[high], usual[high], strict=True)
@@ -322,6 +323,19 @@ class History:
         """The mean of the last AROUND finite losses; None if there are none."""
         finite = self.loss[np.isfinite(self.loss)][-AROUND:]
         return float(finite.mean()) if finite.size else None
+
+
+def spike_level(windows: Series) -> Series:
+    """The value above which a number after those of ``windows`` (50, …) is unusual."""
+    usual = np.median(windows, axis=0)
+    spread = _NORMAL * np.median(np.abs(windows - usual), axis=0)
+    level: Series = np.maximum(_RISE * usual, usual + _DEVIATIONS * spread)
+    return level
+
+
+def is_spike(losses: Series) -> bool:
+    """Whether the last loss jumped far above those before it."""
+    return bool(losses[-1] > _RISE * losses[-2] and losses[-1] > spike_level(losses[:-1]))
 
 
 def centred_mean(values: Series, around: int = AROUND) -> Series:

@@ -28,6 +28,7 @@ from tinytf.training.recipe import FEW_BATCHES
 _POINTS = {
     BEFORE: ("held_out", True), "held_out_loss": ("held_out", False), "seen_loss": ("seen", False),
     "held_out_exact": ("exact", False), "copying": ("copying", False), "noise": ("noise", False),
+    "shifts": ("shifts", False),
 }  # fmt: skip
 """Fields of numbers that some lines have, with the column they go to, and whether they are of the step before."""
 _COLUMNS = ("loss", "lr", "grad_norm")
@@ -172,9 +173,10 @@ class _MetricsReader:
     def _restart(self) -> None:
         self._offset, self._tail, self._step = 0, b"", array("q")
         self.columns = [array("d") for _ in _COLUMNS]
-        self.points = {name: PointColumn() for name in ("held_out", "exact", "seen", "copying", "noise")}
+        self.points = {name: PointColumn() for name in ("held_out", "exact", "seen", "copying", "noise", "shifts")}
         self.values = {
-            name: ValueColumn(self._path, name) for name in ("updates", "heads", "milestones", "health", "thorough")
+            name: ValueColumn(self._path, name)
+            for name in ("updates", "experts", "heads", "milestones", "health", "thorough")
         }
         self.stopped: tuple[int, str] | None = None
         self.skipped = 0

@@ -20,7 +20,7 @@ def remember(run: Path, corpus: Corpus) -> None:
         if file.source.path is not None:
             path = os.path.abspath(file.source.path)
         else:
-            path = f"{PIPED}/{number}.txt"
+            path = f"{PIPED}/{number}{Path(file.source.name).suffix or '.txt'}"
             make_folder(run / PIPED)
             write_state(run / path, file.source.data)
         files.append({"path": path, "sha256": file.sha256})

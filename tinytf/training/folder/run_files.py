@@ -25,7 +25,7 @@ _MANIFEST = re.compile(
     | frames/(probes\.json | step-\d+\.safetensors | step-\d+/({_MODEL}))
     | tensorboard/events\.out\.tfevents\..*
     | adapter/adapter_(config\.json | model\.safetensors)
-    | piped/\d+\.txt""",
+    | piped/\d+\.(txt | jsonl)""",
     re.VERBOSE,
 )
 """The files that a run writes, relative to its folder; no others are ever removed."""

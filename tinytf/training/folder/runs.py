@@ -97,6 +97,7 @@ class RunReport(_Streamed):
                 {"step": step, **{name: series.tolist() for name, series in numbers.items()}}
                 for step, numbers in history.health
             ),
+            "experts": ({"step": step, "shares": loads["shares"].tolist()} for step, loads in history.experts),
             "milestones": ({"step": step, "text": text} for step, text in history.milestones),
             "sample": None if history.sample is None else vars(history.sample),
             "checkpoints": ({"step": model.step, "path": str(model.path)} for model in history.checkpoints),
@@ -153,6 +154,16 @@ class RunReport(_Streamed):
 
 
 @dataclass(frozen=True)
+class Setting:
+    """Runs whose recipes differ in the seed alone; ``mean`` and sample ``deviation`` of their best held-out losses."""
+
+    values: Mapping[str, Any]
+    runs: int
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True)
 class RunsReport(_Streamed):
     """The runs in some folders, best first, damaged ones last; ``by`` is one of ORDERS."""
 
@@ -198,8 +209,28 @@ class RunsReport(_Streamed):
         differing = [name for name in shared if any(recipe[name] != readable[0][name] for recipe in readable)]
         return {name: [recipe.get(name) for recipe in recipes] for name in differing}
 
+    @property
+    def settings(self) -> list[Setting]:
+        """What several seeds were tried with, best first."""
+        differing = self.differing
+        if "seed" not in differing:
+            return []
+        groups: dict[str, tuple[dict[str, Any], list[float]]] = {}
+        for index, run in enumerate(self.runs):
+            if run.history is not None and run.history.best is not None:
+                values = {name: of_runs[index] for name, of_runs in differing.items() if name != "seed"}
+                groups.setdefault(repr(values), (values, []))[1].append(run.history.best[1])
+        settings = [Setting(values, len(losses), float(np.mean(losses)), float(np.std(losses, ddof=1)))
+                    for values, losses in groups.values() if len(losses) > 1]  # fmt: skip
+        return sorted(settings, key=lambda setting: setting.mean)
+
     def fields(self) -> dict[str, Any]:
-        return {"by": self.by, "differing": list(self.differing), "runs": (run.data() for run in self.runs)}
+        return {
+            "by": self.by,
+            "differing": list(self.differing),
+            "settings": [vars(setting) for setting in self.settings],
+            "runs": (run.data() for run in self.runs),
+        }
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events of each run."""

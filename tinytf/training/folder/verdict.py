@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,12 @@ _RISE = 1.0
 """Nats by which the recent loss of a diverged run is above the lowest mean."""
 _STUCK = 0.05
 """Nats around ln V within which a model has learned nothing."""
+_SHIFTED = 0.5
+"""Nats by which predictions fit another token better than the next one, if the labels are not those of the next."""
+_KNOWN = 0.9
+"""The share of held-out passages in the training text from which on the held-out text is nothing new."""
+_WORSE = 0.05
+"""Nats by which a held-out loss is above that of unigram counts, beyond noise."""
 _CLIPPED = 10.0
 """The median gradient of a run that clips too much is so many times the limit."""
 _DEAD = 0.9
@@ -34,7 +40,7 @@ def verdict_of(history: History) -> Verdict | None:
         return None
     for name, text_of in FAULTS.items():
         if text := text_of(history):
-            return Verdict(name, text)
+            return Verdict(name, f"{name}: {text}")
     return None
 
 
@@ -44,25 +50,52 @@ def _uniform(history: History) -> float:
 
 
 def _diverged(history: History) -> str:
-    """The mean of the last losses is a nat above the lowest such mean, or above ln V."""
-    recent, lowest = history.recent_loss or math.nan, float(history.averaged[1].min())
-    if recent < lowest + _RISE and not recent > _uniform(history) + _STUCK:
+    """The mean of the last losses is a nat above the lowest such mean, or above ln V and the first one."""
+    means, recent = history.averaged[1], history.recent_loss or math.nan
+    above = max(_uniform(history), float(means[0])) + _STUCK
+    if not (recent >= float(means.min()) + _RISE or recent > above):
         return ""
-    return f"diverged: the loss is at {recent:.2f}, after {lowest:.2f}; try a smaller --lr"
+    return f"the loss is at {recent:.2f}, after {float(means.min()):.2f}; try a smaller --lr"
 
 
 def _stuck(history: History) -> str:
-    """The mean of the last losses, and no earlier one, differs from ln V by more than rounding and noise."""
-    uniform, recent = _uniform(history), history.recent_loss or math.nan
-    if not (abs(recent - uniform) <= _STUCK and float(history.averaged[1].min()) >= uniform - _STUCK):
+    """Neither the mean of the last losses nor an earlier one is below ln V by more than rounding and noise."""
+    uniform, lowest = _uniform(history), float(history.averaged[1].min())
+    if not min(lowest, history.recent_loss or math.nan) >= uniform - _STUCK:
         return ""
-    return f"stuck at ln V = {uniform:.2f}: all tokens are equally probable to it; try a larger --lr"
+    return f"a loss of {uniform:.2f} is that of finding all tokens equally probable; try a larger --lr"
+
+
+def _shifted(history: History) -> str:
+    """At the last measurement the predictions fit the token itself, or that after the next one, much better."""
+    if not history.shifts:
+        return ""
+    _, itself, following, after = history.shifts[-1]
+    if not min(itself, after) < following - _SHIFTED:
+        return ""
+    fits, best = ("the token itself", itself) if itself < after else ("the token after the next one", after)
+    return f"its predictions fit {fits} with a loss of {best:.2f}, the next one with {following:.2f}"
+
+
+def _nothing_new(history: History) -> str:
+    """Every batch has the examples of the first, or nine in ten held-out passages occur in the training text."""
+    sizes = history.sizes
+    if (examples := sizes.get("examples")) and examples == sizes.get("first_examples"):
+        return f"each batch brings the same {examples:,} example{'s' * (examples > 1)}"
+    passages, known = sizes.get("passages", 0), sizes.get("known_passages", 0)
+    if not passages or known < _KNOWN * passages:
+        return ""
+    return f"{100 * known / passages:.0f} % of the held-out passages are in the training text too"
 
 
 def _below_counts(history: History) -> str:
-    """After half of the steps, the last held-out loss is above that of unigram counts."""
+    """After half of the steps, the last held-out loss is above that of unigram counts by more than noise."""
     unigram = history.baselines.get("unigram", math.inf)
-    if not history.held_out or 2 * history.held_out[-1][0] < history.steps or history.held_out[-1][1] <= unigram:
+    if (
+        not history.held_out
+        or 2 * history.held_out[-1][0] < history.steps
+        or history.held_out[-1][1] <= unigram + _WORSE
+    ):
         return ""
     worse = f"held-out {history.held_out[-1][1]:.2f} is worse than counting tokens, {unigram:.2f}"
     return f"{worse}; try another --lr, or more steps"
@@ -74,7 +107,7 @@ def _clipped(history: History) -> str:
     median = float(np.median(history.grad_norm[-_LEAST:]))
     if history.clip_rate != 1.0 or not median > _CLIPPED * clip:
         return ""
-    return f"clipped at every step: gradients of {median:.3g} for a limit of {clip:g}; try a smaller --lr"
+    return f"gradients of {median:.3g} for a limit of {clip:g}; try a smaller --lr, or a larger --clip"
 
 
 def _dead(history: History) -> str:
@@ -83,14 +116,36 @@ def _dead(history: History) -> str:
     if dead is None or not np.nanmax(dead) >= _DEAD:
         return ""
     layer = int(np.nanargmax(dead))
-    return f"dead units: {100 * float(dead[layer]):.0f} % of those of layer {layer}; try a smaller --lr"
+    return f"{100 * float(dead[layer]):.0f} % of those of layer {layer} have no activation; try a smaller --lr"
+
+
+def _by_heart(history: History) -> str:
+    """The held-out loss has risen by 1 % of its lowest, and that of the training text has fallen meanwhile."""
+    return f"{_rise(history)}, and the training text's has fallen; more text helps" if history.by_heart else ""
+
+
+def _worse(history: History) -> str:
+    """The last two held-out losses are 1 % above the lowest, not by learning by heart."""
+    before = replace(history, held_out=history.held_out[:-1])
+    return f"{_rise(history)}; try a smaller --lr" if history.risen and before.held_out and before.risen else ""
+
+
+def _rise(history: History) -> str:
+    """By how much the held-out loss has risen, and what is kept of the best."""
+    step = history.best[0] if history.best else 0
+    kept = f"step {step:,}, whose checkpoint is kept" if step else "before the first step"
+    return f"held-out has risen by {history.risen or 0.0:.3f} since {kept}"
 
 
 FAULTS: dict[str, Callable[[History], str]] = {
     "diverged": _diverged,
     "stuck at ln V": _stuck,
+    "labels shifted wrongly": _shifted,
+    "data all the same": _nothing_new,
     "below token counts": _below_counts,
     "clipped at every step": _clipped,
     "dead units": _dead,
+    "learning by heart": _by_heart,
+    "worse again": _worse,
 }
-"""The faults of a run, worst first, each with what says so in words, or empty."""
+"""The faults of a run, worst first, each with what its line says after the name, or empty."""

@@ -3,7 +3,6 @@
 Groups are the layers of the model, ``L0`` …, then ``rest``: embeddings, final norm, head, and an encoder that is read.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from tinytf.training.tuning.processes import Processes
 from tinytf.training.tuning.sharding import local_part
 
-_LAYER = re.compile(r"blocks\.(\d+)\.")
 REST = "rest"
 
 
@@ -42,15 +40,28 @@ class Health:
         return {name: [float(f"{value:.4g}") for value in values] for name, values in numbers.items()}
 
 
+def layers_of(model: nn.Module) -> Sequence[nn.Module]:
+    """The layers of a model: the longest of its lists of modules of one class, of those that lie least deep."""
+    lists = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len({*map(type, module)}) == 1
+        if any(module[0].children())
+    }
+    name = min(lists, key=lambda name: (name.count("."), -len(lists[name])), default="")
+    return list(lists[name]) if lists else []
+
+
 def groups_of(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     """The trained parameters of each group, layers in order."""
-    groups: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            layer = _LAYER.match(name)
-            groups.setdefault(f"L{layer[1]}" if layer else REST, []).append(parameter)
-    rest = groups.pop(REST, [])
-    return {**groups, **({REST: rest} if rest else {})}
+    group_of = {parameter: REST for parameter in model.parameters() if parameter.requires_grad}
+    layers = list(enumerate(layers_of(model)))
+    for number, layer in reversed(layers):  # what layers share belongs to the first
+        group_of |= {parameter: f"L{number}" for parameter in layer.parameters() if parameter.requires_grad}
+    groups: dict[str, list[nn.Parameter]] = {name: [] for name in (*(f"L{number}" for number, _ in layers), REST)}
+    for parameter, group in group_of.items():
+        groups[group].append(parameter)
+    return {name: parameters for name, parameters in groups.items() if parameters}
 
 
 class StepHealth:

@@ -1,29 +1,44 @@
 """Cross-entropy of a batch, and of the held-out text."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinytf.model.transformer import Transformer
+from tinytf.look.experts import expert_layers, routers
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Progress, ignore_progress
 from tinytf.training.data.examples import IGNORED, Batch, Examples
 from tinytf.training.recipe import FEW_BATCHES, Recipe
+from tinytf.training.tuning.experts import imbalance
 from tinytf.training.tuning.processes import ALONE, Processes
+
+Objective = Callable[[Transformer, Batch], Tensor]
+"""The loss to minimise, summed over the targets of a batch; its gradient is divided by their number."""
 
 
 class BatchLoss(nn.Module):
     """The summed cross-entropy of a batch over its targets, in nats; only their positions get logits.
 
-    With ``label_smoothing`` a target is that share spread evenly over the vocabulary, and the rest its token.
+    With ``label_smoothing`` a target is that share spread evenly over the vocabulary, and the rest its token. An
+    ``objective`` replaces all of this. ``balance`` times the ``imbalance`` of experts, for each target, is added to the
+    gradient, and not to the loss.
     """
 
-    def __init__(self, model: Transformer, adapters: nn.Module | None = None, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        adapters: nn.Module | None = None,
+        label_smoothing: float = 0.0,
+        objective: Objective | None = None,
+        balance: float = 0.0,
+    ) -> None:
         super().__init__()
         self.model, self.adapters = model, adapters  # registers them, so that processes share their gradients
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.objective, self.balance = label_smoothing, objective, balance
+        self.layers = expert_layers(model.config) if balance else ()
 
     def forward(
         self,
@@ -33,15 +48,22 @@ class BatchLoss(nn.Module):
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
     ) -> Tensor:
+        if self.objective is not None:
+            return self.objective(self.model, Batch(ids, targets, padding_mask, source, source_mask))
         read = None if source is None else self.model.read(source, source_mask)
-        hidden = self.model.hidden(ids, padding_mask=padding_mask, source=read)  # (B, T, C)
+        with routers(self.model, self.layers) if self.layers else nullcontext() as routed:
+            hidden = self.model.hidden(ids, padding_mask=padding_mask, source=read)  # (B, T, C)
         is_target = targets != IGNORED
         if not torch.compiler.is_compiling() and bool(is_target.all()):  # nothing to select
             hidden, targets = hidden.flatten(0, 1), targets.flatten()
         else:
             hidden, targets = hidden[is_target], targets[is_target]
         logits = self.model.unembed(hidden)
-        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
+        loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
+        if routed:
+            added = self.balance * len(targets) * imbalance(self.model, routed, padding_mask)
+            loss = loss + added - added.detach()
+        return loss
 
 
 def backward(loss: nn.Module, batch: Batch, recipe: Recipe, group: Processes = ALONE) -> float:
@@ -101,6 +123,29 @@ def exact_share(
         count += len(batch.ids)
     model.train(training)
     return group.total(exact) / count if count else None
+
+
+SHIFTED = 4
+"""Examples of a batch on which shifts of its labels are compared."""
+
+
+@torch.no_grad()
+def shift_losses(model: Transformer, batch: Batch) -> tuple[float, ...] | None:
+    """Losses of the predictions if they are meant for the token itself, for the next one, and for that after it.
+
+    Means in nats over the same positions of a few examples: the lowest says what the labels were in training. None for
+    an encoder, and where no position has two tokens after it.
+    """
+    batch = batch[:SHIFTED].to(model.embed.tokens.weight.device)
+    asked = batch.targets[:, :-2] != IGNORED
+    if not model.config.causal or not bool(asked.any()):
+        return None
+    with evaluating(model):
+        read = None if batch.source is None else model.read(batch.source, batch.source_mask)
+        hidden = model.hidden(batch.ids, padding_mask=batch.padding_mask, source=read)[:, :-2]  # (B, T − 2, C)
+        logits = model.unembed(hidden[asked]).float()
+    ids, width = batch.ids, asked.shape[1]
+    return tuple(float(F.cross_entropy(logits, ids[:, shift : shift + width][asked])) for shift in range(3))
 
 
 def batch_loss(model: Transformer, batch: Batch) -> Tensor:

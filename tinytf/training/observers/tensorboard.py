@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tinytf.errors import TrainingError
 from tinytf.text.printable import printable
-from tinytf.training.folder.history import Sample
-from tinytf.training.run.metrics import Metrics
+from tinytf.training.loop import Loop, Observer
+from tinytf.training.metrics import Metrics
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -30,58 +30,64 @@ def summary_writer() -> "type[SummaryWriter]":
     return SummaryWriter
 
 
-class EventFiles:
-    """The events of one process; earlier events of steps after ``step`` are discarded.
+class EventFiles(Observer):
+    """Writes event files for TensorBoard; those of steps that are repeated are discarded.
 
     Raises TrainingError if tensorboard is missing or the files cannot be written.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def begin(self, loop: Loop) -> None:
+        super().begin(loop)
+        self.open(loop.out / FOLDER, loop.progress.step - (loop.pending is not None))
+
+    def open(self, folder: Path, step: int) -> None:
+        """Begin with the events after ``step``."""
         self.folder = folder
         with self._writing():
             self._writer = summary_writer()(str(folder), purge_step=step + 1)
         self._hook = threading.excepthook
         threading.excepthook = self._in_thread
 
-    def add(self, metrics: Metrics, tokens_per_second: float | None = None, sample: Sample | None = None) -> None:
+    def step(self, line: Metrics) -> None:
         """Add a step: numbers as scalars, by head or group of weights where they have one, and sentences as text."""
         numbers = {
-            "loss": metrics.loss,
-            "held_out_loss": metrics.held_out_loss,
-            "held_out_exact": metrics.held_out_exact,
-            "thorough_loss": None if metrics.thorough is None else metrics.thorough.loss,
-            "seen_loss": metrics.seen_loss,
-            "copying": metrics.copying,
-            "lr": metrics.lr,
-            "grad_norm": metrics.grad_norm,
-            "tokens_per_second": tokens_per_second,
+            "loss": line.loss,
+            "held_out_loss": line.held_out_loss,
+            "held_out_exact": line.held_out_exact,
+            "thorough_loss": None if line.thorough is None else line.thorough.loss,
+            "seen_loss": line.seen_loss,
+            "copying": line.copying,
+            "lr": line.lr,
+            "grad_norm": line.grad_norm,
+            "tokens_per_second": line.tokens_per_second,
+            **line.own,
         }
-        if metrics.noise is not None:
-            numbers |= {f"gradient_noise/{name}": value for name, value in metrics.noise.to_dict().items()}
-        for kind, scores in vars(metrics.heads).items() if metrics.heads else ():
+        if line.noise is not None:
+            numbers |= {f"gradient_noise/{name}": value for name, value in line.noise.to_dict().items()}
+        for kind, scores in vars(line.heads).items() if line.heads else ():
             for layer, row in enumerate(scores or ()):
                 numbers |= {f"{kind}/L{layer}H{head}": score for head, score in enumerate(row)}
-        if metrics.health is not None:
-            for kind, values in metrics.health.to_dict().items():
+        if line.health is not None:
+            for kind, values in line.health.to_dict().items():
                 layers = [f"L{layer}" for layer in range(len(values))]
-                names = metrics.health.groups if kind in ("gradient_norm", "update_ratio") else layers
+                names = line.health.groups if kind in ("gradient_norm", "update_ratio") else layers
                 numbers |= {f"{kind}/{name}": value for name, value in zip(names, values, strict=True)}
         with self._writing():
             for name, number in numbers.items():
                 if number is not None and math.isfinite(number):
-                    self._writer.add_scalar(name, number, metrics.step)
-            if metrics.milestones:
-                self._writer.add_text("milestones", "\n\n".join(metrics.milestones), metrics.step)
-            if sample:  # indented, so that Markdown leaves it alone
-                line = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
-                self._writer.add_text("sample", f"    {line}", metrics.step)
+                    self._writer.add_scalar(name, number, line.step)
+            if line.milestones:
+                self._writer.add_text("milestones", "\n\n".join(line.milestones), line.step)
+            if sample := line.sample:  # indented, so that Markdown leaves it alone
+                words = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
+                self._writer.add_text("sample", f"    {words}", line.step)
 
     def flush(self) -> None:
         """Write everything to the disk, before a checkpoint of the same step."""
         with self._writing():
             self._writer.flush()
 
-    def close(self) -> None:
+    def end(self) -> None:
         try:
             with self._writing():
                 self._writer.close()

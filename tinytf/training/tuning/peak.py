@@ -1,12 +1,14 @@
 """The model's own work per token, and the peak speed of the machine: its fastest matrix product, measured."""
 
 import time
+from collections.abc import Callable
 
 import torch
 
 from tinytf.config import ModelConfig
 from tinytf.steps.linear import linear
 from tinytf.steps.work import work_per_token
+from tinytf.training.recipe import Recipe
 
 _WIDTH = {"cpu": 1024}
 _DEFAULT_WIDTH = 8192
@@ -50,6 +52,11 @@ def slower_dtype(dtype: str, device: torch.device, peak: float) -> str:
     return f"products in bfloat16 are {ratio:.1f} times slower here than in float32; --dtype float32 trains faster"
 
 
-def peak_dtype(dtype: str) -> torch.dtype:
-    """The dtype of the matrix products of a recipe."""
-    return torch.bfloat16 if dtype == "bfloat16" else torch.float32
+def peak_of(
+    config: ModelConfig, recipe: Recipe, device: torch.device, count: int, on_note: Callable[[str], None]
+) -> dict[str, float]:
+    """The work per token, and the peak of ``count`` processes together, in operations per second."""
+    peak = matrix_peak(device, torch.bfloat16 if recipe.dtype == "bfloat16" else torch.float32)
+    if note := slower_dtype(recipe.dtype, device, peak):
+        on_note(note)
+    return {"flops_per_token": training_flops(config, recipe.block), "peak_flops": round(count * peak)}

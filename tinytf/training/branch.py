@@ -18,9 +18,7 @@ from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import parse_block
-from tinytf.training.data.setup import fingerprint_of
-from tinytf.training.recipe import Recipe, stored_recipe
-from tinytf.training.run.checkpoints import (
+from tinytf.training.checkpoint import (
     RANDOM,
     RunState,
     checkpoint_folder,
@@ -28,6 +26,8 @@ from tinytf.training.run.checkpoints import (
     require_intact,
     save_checkpoint,
 )
+from tinytf.training.data.setup import fingerprint_of
+from tinytf.training.recipe import Recipe, stored_recipe
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _FIXED = ("freeze", "model", "tokenizer", "vocab_size", "objective", "held_out")

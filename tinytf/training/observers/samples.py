@@ -19,12 +19,38 @@ from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.setup import Setup
 from tinytf.training.data.translation import Translations, facing
 from tinytf.training.folder.history import Sample
+from tinytf.training.folder.lines import append_line
+from tinytf.training.folder.run_files import SAMPLES
+from tinytf.training.loop import Loop, Observer
+from tinytf.training.metrics import Metrics
+from tinytf.training.observers.inside import Heads
 from tinytf.training.recipe import Recipe
 
 _PROMPT_TOKENS = 5
 ARROW = " → "
 """What a sample shows between a source and its translation."""
 _SAMPLING = Sampling(temperature=0.8)
+
+
+class Samples(Observer):
+    """Writes what the model says where held-out text is measured or a frame is taken, and before the first step."""
+
+    def __init__(self, loop: Loop, heads: Heads) -> None:
+        self.heads, self.sampler = heads, Sampler(loop.setup, loop.recipe)
+        self.prompt = self.sampler.prompt
+
+    def begin(self, loop: Loop) -> None:
+        super().begin(loop)
+        if loop.progress.step == loop.recipe.at_step:
+            self.step(Metrics(loop.progress.step))
+
+    def step(self, line: Metrics) -> None:
+        loop, done = self.loop, line.step
+        due = done == loop.recipe.steps or (done and done % loop.recipe.eval_every == 0)
+        due = due or (loop.recipe.probe_every and self.heads.camera.due(done))
+        line.sample = self.sampler.sample(done) if due and loop.group.measures else None
+        if line.sample is not None and loop.group.writes:
+            append_line(loop.out / SAMPLES, vars(line.sample), sync=True)
 
 
 class Sampler:
@@ -44,7 +70,6 @@ class Sampler:
             self.prompt = setup.examples.prompt[-max(1, setup.model.config.context // 2) :]
         elif self.tokens and isinstance(setup.examples, NextToken):
             self.prompt = _first_tokens(setup.examples, setup.tokenizer, max(1, setup.model.config.context // 2))
-
         elif self.tokens and isinstance(setup.examples, Translations):
             self.prompt = [setup.examples.train.start]
 

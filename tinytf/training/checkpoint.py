@@ -7,6 +7,7 @@ format of sha256sum. The model of the newest checkpoint is also the model of the
 
 import filecmp
 import hashlib
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ from tinytf.outputs import (
     write_state,
 )
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.folder.lines import number_or_nan
 from tinytf.training.folder.run_files import remove_checkpoint
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.sharding import gather, shard_like
@@ -62,6 +64,12 @@ class Progress:
     processes: int = 1
     milestones: dict[str, dict[str, int]] = field(default_factory=dict)
     pending: dict[str, Any] = field(default_factory=dict)
+
+    def note_best(self, held_out: object, step: int) -> None:
+        """Keep the loss and its step if it is a finite number, and the lowest so far."""
+        loss = number_or_nan(held_out)
+        if math.isfinite(loss) and (self.best is None or loss < self.best):
+            self.best, self.best_step = loss, step
 
 
 _PROGRESS = fields_of(Progress, dict.fromkeys(("step", "best_step", "processes"), Limits(least=0)))
