@@ -184,14 +184,9 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
     width, o = model.config.at(site.layer).value_width, getattr(mixer_of(block), "o", None)
     ffn = getattr(block, "ffn", None)
     last = getattr(ffn, "down", None) or getattr(ffn, "sum", None)
-<<<<<<< HEAD
     first = getattr(mixer_of(block), "o_a", getattr(mixer_of(block), "out_norm", o))
-    module = first if site.head is not None else {"in": block, "attn": o, "ffn": last, "out": block}[site.step]
-=======
-    first = getattr(mixer_of(block), "out_norm", o)
     modules = dict(block.named_children()) | {"in": block, "attn": o, "ffn": last, "out": block}
     module = first if site.head is not None else modules[site.step]
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
     if site.head is not None or site.step == "in":
         handle = module.register_forward_pre_hook(lambda _, args: (write(args[0]), *args[1:]))
     else:
@@ -244,12 +239,7 @@ def test_how_a_sweep_is_cut_into_batches_changes_nothing(most: int, monkeypatch:
 @kinds
 def test_patching_everything_is_the_clean_run_to_the_last_bit(kind: str) -> None:
     model = lively(config_of(kind))
-<<<<<<< HEAD
-    beside = model.config.d_layer_input or model.config.memory_sets or model.config.experts_by_id
-    if beside or model.encoder is not None:
-=======
     if table_of(model.config).reads_text or model.encoder is not None:
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
         pytest.skip("its layers take something beside the stream")
     clean, corrupt = traced(model, 5), traced(model, 6)
     everything = ["L0.in", "L0H*", "L1H*", "L*.attn", "L*.ffn", "L*.in", "L*.out"]

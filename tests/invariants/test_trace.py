@@ -83,12 +83,9 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
             step = after if trace.steps.has(after, layer) else step
             if step == "mid" and trace.steps.has("cross.mid", layer) and not path.startswith("norm1"):
                 step = "cross.mid"  # which the feed-forward reads then
-<<<<<<< HEAD
             path = "attention.o_a" if step == "concat" and trace.config.o_rank else path
-=======
             if step == "mid" and trace.steps.has("read2.streams", layer):
                 path = "read2.streams"
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
             if step == "mid" and trace.config.hyper:
                 step = "hyper2.in"
             if trace.steps.has(step, layer) and not (step == "mid" and trace.config.residual == "parallel"):
@@ -174,14 +171,10 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
         "d_model·near": c.d_model * c.side_width,
         "laurel_rank": c.laurel_rank, "stream": c.extra_streams + 1, "stream·stream": (c.extra_streams + 1) ** 2,
         "streams·d_model": (c.extra_streams + 1) * c.d_model, "others·d_model": c.extra_streams * c.d_model,
-<<<<<<< HEAD
         "o_rank": c.o_rank, "d_block": c.d_head * (1 + c.block_overlap),
-        "d_index_block": c.index_width * (1 + c.block_overlap), "d_memory": 2 * c.d_model,
-        "adapter_rank": c.adapter_rank, "n_kv_heads·dt_rank": c.n_kv_heads * c.dt_rank,
-=======
+        "d_index_block": c.index_width * (1 + c.block_overlap),
         "stream_rank": c.stream_rank, "d_ngram": c.d_ngram or c.d_model, "profile": c.profiles,
         "d_memory": 2 * c.d_model, "adapter_rank": c.adapter_rank, "n_kv_heads·dt_rank": c.n_kv_heads * c.dt_rank,
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
     } for c in of_layers]  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:

@@ -19,7 +19,6 @@ from tinytf.look.heads.census import SCORES, Census, CensusScores, census, copy_
 from tinytf.look.heads.kinds import LABELS
 from tinytf.look.heads.measures import named, overlap, repeated_tokens
 from tinytf.model.transformer import Transformer
-from tinytf.steps.operations import Sight
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
 from tinytf.trace.record import record
@@ -112,15 +111,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
     """Every score of (layers, H) from weights (B, layers, H, T, T), query by query."""
     tokens = weights.shape[-1]
 
-<<<<<<< HEAD
-    def visible(query: int) -> range:
-        first = max(0, query + 1 - config.window) if config.window else 0
-        return range(first, query + 1 if config.causal else tokens)[: Sight.of(config).chosen or None]
-
-    many = [query for query in range(tokens) if len(visible(query)) > 1]
-=======
     many = [query for query in range(tokens) if len(keys_of(config, query, tokens)) > 1]
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
     shares = weights / weights.sum(axis=-1, keepdims=True)
     nats = -np.sum(shares * np.log(np.maximum(shares, 1e-300)), axis=-1)  # (B, layers, H, T)
     roots = np.sqrt(shares)

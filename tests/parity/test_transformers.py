@@ -225,11 +225,7 @@ def of_chosen(trace, layer):
 
 
 def as_theirs(models, trace, layer):
-<<<<<<< HEAD
     """Attention weights as theirs gives them: those of blocks last, and without a sink's share in Granite."""
-=======
-    """Attention weights as theirs gives them: of blocks after those of tokens, without a sink's share in Granite."""
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
     weights = trace[f"L{layer}.weights"]
     if size := trace.config.at(layer).block_size:
         return torch.cat((weights, trace[f"L{layer}.block.weights"][..., size - 1 :: size]), dim=-1)
@@ -267,17 +263,11 @@ def test_a_trace_holds_their_hidden_states_and_attentions(models):
         ours += [trace[f"dec.L{layer}.cross.weights"] for layer in range(trace.config.n_layers)]
         for found, theirs in zip(ours, theirs_of_source, strict=True):
             assert furthest(found, theirs[0]) < 2e-5
-<<<<<<< HEAD
     if their_attentions and models.theirs.config.model_type != "deepseek_v4":  # with blocks, as many as fit
         weights, every = trace["L*.weights"], torch.cat(their_attentions)
         without_sink = models.theirs.config.model_type.endswith("_swa")
         weights = weights / weights.sum(-1, keepdim=True) if without_sink else weights
         assert furthest(weights.view_as(every), every) < 2e-5
-=======
-    if len({theirs.shape for theirs in their_attentions}) == 1:
-        every = torch.cat(their_attentions)
-        assert furthest(as_theirs(models, trace["L*.weights"].view_as(every)), every) < 2e-5
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
     assert furthest(last_states(models.ours, trace.last_output), states[-1][0]) < 1e-5
     if models.ours.head is not None:
         last, found = last_of(models, expected, trace["logits"][None])

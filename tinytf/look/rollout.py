@@ -121,11 +121,7 @@ def rollout(
         )
     if blocks := [layer for layer in range(stop + 1) if trace.config.at(layer).block_size]:
         raise UsageError(
-<<<<<<< HEAD
             f"layers {span(blocks)} also look at blocks of tokens, whose weights do not say what flows from each token",
-=======
-            f"layers {span(blocks)} also look at blocks of tokens, so their weights do not say what flows from each",
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
             "tinytf trace shows the weights of both",
         )
     if not force:

@@ -516,7 +516,8 @@ class StepTable:
     def reads_text(self) -> bool:
         """Whether layers read the text beside the stream: its ids, or its embeddings."""
         of_embeddings = any(layer is None for _, layer in self.carried.values())
-        return of_embeddings or any("ids" in step.inputs for step in self.layer_steps)
+        by_id = self.config.experts_by_id
+        return of_embeddings or by_id or any("ids" in step.inputs for step in self.layer_steps)
 
     @cached_property
     def convolves(self) -> bool:

@@ -405,11 +405,7 @@ def _verify_extremes(runs: Runs) -> tuple[Verified, ...]:
     clean, corrupt, position = runs.clean, runs.corrupt, runs.contrast.position
     none_patched = logits_with(corrupt, [], position)
     nothing = same("nothing patched is the corrupt run", none_patched, corrupt.logits_at(position))
-<<<<<<< HEAD
-    if clean.config.experts_by_id or any(layer is None for _, layer in clean.steps.carried.values()):
-=======
     if clean.steps.reads_text:
->>>>>>> 7d383b4547f7d11bdb42ae732b1b900694328414
         return (nothing,)
     first_input = HookPoint(clean.steps.input, 0)  # everything computed from the tokens passes through here
     all_patched = logits_with(corrupt, [Intervention(first_input, first_input.value(clean))], position)
