@@ -93,7 +93,8 @@ def keys_of(config: ModelConfig, query: int, tokens: int) -> range:
     first = max(first, query + 1 - config.window) if config.window else first
     last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
     unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0  # of the nearest block
-    return range(first, last)[: config.index_keys - unseen if config.index_keys else None]
+    chosen = 0 if config.o_rank else config.index_keys  # where blocks are chosen, not keys
+    return range(first, last)[: chosen - unseen if chosen else None]
 
 
 def of_layers(weights: list[np.ndarray], config: ModelConfig, *given: Any) -> dict[str, np.ndarray]:
