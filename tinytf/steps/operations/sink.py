@@ -97,10 +97,10 @@ class Sink(Operation):
         share = Quantity(f"σ of {to.site.step.name}" if others_too else "share", to.at_row(to.site.value))
         if to.number:
             rest = Quantity("rest", to.at_row(self._of_others(to.site, to.site.input(to.number))))
-            lines = ("rest: the share of each key in e^s + Σ e^x",)
+            words = ("rest: the share of each key in e^s + Σ e^x",)
             result = to.incoming.values * share.values * (1 - share.values) * rest.values
             return Summand(
-                f"{to.symbol}·{share.name}·(1 − {share.name})·rest", result, lines, (to.incoming, share), (rest,)
+                f"{to.symbol}·{share.name}·(1 − {share.name})·rest", result, words, (to.incoming, share), (rest,)
             )
         others = Quantity("others", (1 - share.values) * attention_weights(to.input_at_row(0).values))
         lines = (f"share = {to.site.step.name}", f"others = (1 − {share.name})·softmax({to.site.source_steps[0].name})")
