@@ -12,7 +12,7 @@ from tinytf.checkpoints.huggingface.rope import rope, written_share
 from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES
 from tinytf.checkpoints.huggingface.table import by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import FULL, SLIDING
-from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, experts
+from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -245,5 +245,5 @@ DEEPSEEK_V4 = replace(
     ),
     copies={"head.weight": "embed_tokens.weight"},
     outside=("head.", "score."),
-    skipped=(*LLAMA.skipped, Skip(r"mtp\..*", FURTHER_MODULES.why, noted=True)),
+    skipped=(*LLAMA.skipped, FURTHER_MODULES),
 )
