@@ -129,8 +129,8 @@ class Bench:
         model = self.model(name)
         if model.config.encoder is None and target is None:
             return model, text
-        (bound,), target = both_facing(model, [text], target)
-        return bound, target
+        (bound,), written = both_facing(model, [text], target)
+        return bound, str(written)
 
     def place(self, name: str) -> str:
         """The name, or the resolved path that it stands for. Raises UsageError like ``model``."""

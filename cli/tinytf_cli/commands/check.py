@@ -64,7 +64,8 @@ def check(options: Options, output: Output) -> int:
     model = of_stack(reference(options.like, parse_args(options.with_), options.seed), options.stack)
     text = options.text
     if model.config.encoder is not None or options.target_text is not None:
-        (model,), text = both_facing(model, [text], options.target_text, output)
+        (model,), target = both_facing(model, [text], options.target_text, output)
+        text = str(target)
     report = check_module(
         model,
         options.target,

@@ -56,7 +56,7 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
     model: Model | ThroughModel = through if through is not None else model_options.open(two_stacks=True)
     if not isinstance(model, ThroughModel) and (model.config.encoder is not None or options.target_text is not None):
         (model,), target = both_facing(model, texts[:1], options.target_text, output, truncate=options.truncate)
-        texts[:1] = [target]
+        texts[:1] = [str(target)]
     report = same_text(model, *texts, truncate=options.truncate)
     return output.draw_checked(report)
 
