@@ -19,6 +19,7 @@ from tinytf.look.heads.census import SCORES, Census, CensusScores, census, copy_
 from tinytf.look.heads.kinds import LABELS
 from tinytf.look.heads.measures import named, overlap, repeated_tokens
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations import Sight
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
 from tinytf.trace.record import record

@@ -127,7 +127,6 @@ INKLING = replace(
     LLAMA,
     name="Inkling",
     model_type="inkling_text",
-    older_keys={"sliding_window": "sliding_window_size"},
     classes={"none": "InklingTextModel", "lm": "InklingForCausalLM"},
     only={},
     fixed={

@@ -64,7 +64,7 @@ _SYNONYMS = (
     ("head_dim", "attention_head_dim", "kv_channels"),
     ("attention_bias", "qkv_bias"),
     ("mlp_bias", "bias"),
-    ("sliding_window", "attention_window_size"),
+    ("sliding_window", "attention_window_size", "sliding_window_size"),
     ("conv_kernel_size", "sconv_kernel_size"),
     ("logits_mup_width_multiplier", "embedding_multiplier"),
     ("layer_types", "layers_block_type"),
@@ -180,16 +180,17 @@ def _names_of(name: str) -> tuple[str, ...]:
 def unknown_keys(fields: Fields, family: Family, config: ModelConfig) -> Iterator[str]:
     """Yield the keys that the table of ``family`` did not read, and that are not known to change nothing.
 
-    Raises CheckpointError for another name of a key that it did read, with another value.
+    Raises CheckpointError for another name of a key that it did read, with another value; both may be read, as
+    MiMo-V2's two sizes of a window.
     """
     unknown = [name for name in fields.unknown(family.harmless) if not _HARMLESS.fullmatch(name)]
-    for name in (name for name in fields.data if name in fields.asked or name in unknown):
+    for name in unknown:
         repeats = _repeated(name, fields, config)
         if fields.data[name] not in (None, *repeats.values()) and repeats:
             other, value = next(iter(repeats.items()))
             message = f"{name} {shown(fields.data[name])} is another name of {other}, which is {shown(value)}"
             raise fields.fault(message, "leave out one of the two")
-        if name in unknown and not repeats:
+        if not repeats:
             yield name
     for name, (part, of_part) in fields.parts.items():
         stack = config.encoder if name == "encoder" else config
