@@ -63,8 +63,9 @@ _USUAL: dict[str, Callable[[Tensor], Tensor]] = {
 
 def activations() -> Iterator[Mistake]:
     for name, act in ACTIVATIONS.items():
+        words = "GELU(erf)" if name == "gelu" else ACTIVATION_NAMES.get(name, "a signed root")
         yield Mistake(
-            f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES.get(name, 'a signed root')}", Activate,
+            f"the activation is {words}", Activate,
             unlike(lambda s, name=name: s.operation.name == name, lambda s, act=act: _act(s, act)),  # type: ignore[misc]
         )  # fmt: skip
     yield Mistake(
