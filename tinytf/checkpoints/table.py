@@ -297,7 +297,8 @@ def stacked_experts(module: str, separate: tuple[str, ...] = ()) -> dict[str, St
         "blocks.{n}.ffn.experts.up": Stored(f"{module}.gate_up_proj", part=1, **halves),
         "blocks.{n}.ffn.experts.down": Stored(f"{module}.down_proj", bare=True),
     }
-    others = [Stored(f"{module}.{{e}}.{name}") for name in separate] or [None] * len(stacked)
+    others: list[Stored | None] = [Stored(f"{module}.{{e}}.{name}") for name in separate]
+    others = others or [None] * len(stacked)
     return {ours: replace(layout, instead=other) for (ours, layout), other in zip(stacked.items(), others, strict=True)}
 
 
